@@ -1,0 +1,58 @@
+"""`python -m edgeagent.agent_process --socket FD`: the agent of a script run as `python script.py`.
+
+Law: configuration comes from the environment only; standard output belongs to the script, so every
+line for people goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from edgeagent.config import agent_config_from_environment, replace, state_root
+from edgeagent.errors import EdgeAgentError
+from edgeagent.launch import check_protocols
+from edgeagent.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from edgeagent.config import AgentConfig
+
+
+def config_from(environment: Mapping[str, str]) -> AgentConfig:
+    """Return the agent's configuration for a plain script."""
+    config = agent_config_from_environment(environment)
+    return replace(
+        config,
+        state_dir=config.state_dir or state_root(environment),
+        quiet=True,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the agent on the socket that the trainer left open for it; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m edgeagent.agent_process", allow_abbrev=False)
+    parser.add_argument("--socket", type=int, required=True, metavar="FD")
+    descriptor: int = parser.parse_args(argv).socket
+    try:
+        check_protocols()
+        config = config_from(os.environ)
+        try:
+            trainer = socket.socket(fileno=descriptor)
+        except OSError:
+            raise EdgeAgentError(f"descriptor {descriptor} is no hand-over socket") from None
+        from edgeagent.agent import run_agent
+
+        with trainer:
+            return run_agent(config, trainer, None)
+    except EdgeAgentError as error:
+        print(f"edgeagent: {clean(str(error))}", file=sys.stderr)
+        return error.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

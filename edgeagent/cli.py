@@ -1,0 +1,103 @@
+"""The command `edgeagent`: parses the command line and runs one command.
+
+Law: exit status 0 done or left gracefully, 2 wrong usage or configuration, 1 any other failure;
+each failure is one line `edgeagent: ...` on stderr, never a traceback for what can be expected.
+Nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from edgeagent import __version__
+from edgeagent.commands import COMMANDS
+from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.launch import check_protocols
+from edgeagent.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DESCRIPTION = "Train one model together on the laptops, desktops and Jetsons in this room."
+EPILOG = """\
+first steps:
+  edgeagent demo                                  see it all on this machine
+  export EDGEAGENT_TOKEN=$(edgeagent token new)   the cluster's secret: make it
+                                                  once, set it on each device
+  edgeagent run digits                            the same on each device
+  edgeagent status                                who is there, how far it is
+
+exit status: 0 done or left gracefully, 2 wrong usage or configuration,
+1 any other failure; each failure is one line on stderr.
+`edgeagent COMMAND --help` explains a command.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, raised as `UsageError`."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `message` with a hint where to read on."""
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def build_parser() -> Parser:
+    """Return the parser of the whole command line."""
+    parser = Parser(
+        prog="edgeagent",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"edgeagent {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed command line; raise `UsageError` if it is wrong.
+
+    What follows the first `--` is for the user's script and ends up in `script_arguments`.
+    """
+    own, separator, rest = list(argv), False, []
+    if "--" in own:
+        cut = own.index("--")
+        own, separator, rest = own[:cut], True, own[cut + 1 :]
+    args = build_parser().parse_args(own)
+    if args.command is None:
+        raise UsageError("no command given (see `edgeagent --help`)")
+    if separator and args.command != "run":
+        raise UsageError(f"`edgeagent {args.command}` takes no arguments after --")
+    args.script_arguments = rest
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's own); return the exit status."""
+    try:
+        args = parse(sys.argv[1:] if argv is None else argv)
+        check_protocols()
+        status: int = args.execute(args)
+        sys.stdout.flush()
+        return status
+    except SystemExit as stop:  # --help, --version
+        return stop.code if isinstance(stop.code, int) else 0
+    except EdgeAgentError as error:
+        print(f"edgeagent: {clean(str(error))}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("edgeagent: stopped by Ctrl+C", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

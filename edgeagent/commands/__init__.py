@@ -1,0 +1,11 @@
+"""The commands of `edgeagent`, one module each, in the order the help shows them.
+
+Law: a module here has `add_parser(commands)`, which sets `execute`, a function from the parsed
+arguments to the exit status. Importing it is cheap: a command imports what it needs when it runs.
+"""
+
+from edgeagent.commands import demo, leave, run, status, token
+
+COMMANDS = (demo, run, status, leave, token)
+
+__all__ = ["COMMANDS"]

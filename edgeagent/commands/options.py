@@ -1,0 +1,106 @@
+"""What several commands share: the kind of argument, its checks, the look of the help.
+
+Law: a check returns the value or raises with one line that says what would be right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from edgeagent.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from edgeagent.state_dir import RunningAgent
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+MAX_NAME_LENGTH = 63
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    execute: Callable[[argparse.Namespace], int],
+    *,
+    summary: str,
+    description: str,
+    examples: str,
+) -> argparse.ArgumentParser:
+    """Add the parser of one command, with its examples and exit statuses in the help."""
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=f"examples:\n{examples.rstrip()}\n\n{EXIT_STATUSES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(execute=execute)
+    return parser
+
+
+EXIT_STATUSES = (
+    "exit status: 0 done or left gracefully, 2 wrong usage or configuration,\n1 any other failure"
+)
+
+
+def positive(text: str) -> int:
+    """Return `text` as a whole number of at least 1."""
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """Return `text` as a seed: a whole number from 0 to 2^63 - 1."""
+    if not text.isascii() or not text.isdecimal() or int(text) >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2^63 - 1")
+    return int(text)
+
+
+def node_name(text: str) -> str:
+    """Return `text` if it can name a node: short, printable, without spaces at its ends."""
+    if not text or len(text) > MAX_NAME_LENGTH or not text.isprintable() or text != text.strip():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name: use 1 to {MAX_NAME_LENGTH} printable characters"
+        )
+    return text
+
+
+def existing_file(option: str, path: str) -> str:
+    """Return the absolute `path` of a file that can be read."""
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):
+        raise UsageError(f"{option}: there is no readable file {path}")
+    return os.path.abspath(path)
+
+
+def existing_folder(option: str, path: str) -> str:
+    """Return the absolute `path` of a folder."""
+    if not os.path.isdir(path):
+        raise UsageError(f"{option}: there is no folder {path}")
+    return os.path.abspath(path)
+
+
+def writable_file(option: str, path: str) -> str:
+    """Return the absolute `path` of a file that can be written, now or in time."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise UsageError(f"{option} {path}: there is no folder {folder}")
+    if os.path.isdir(path):
+        raise UsageError(f"{option} {path}: that is a folder; give a file's path")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise UsageError(f"{option} {path}: it cannot be written")
+    return os.path.abspath(path)
+
+
+def chosen_agent(name: str | None, environment: Mapping[str, str]) -> RunningAgent:
+    """Return this user's running agent, the one called `name` if several run."""
+    from edgeagent.config import state_root
+    from edgeagent.local_api import choose_agent
+    from edgeagent.state_dir import running_agents
+
+    return choose_agent(running_agents(state_root(environment)), name)

@@ -1,0 +1,274 @@
+"""`edgeagent run JOB`: an agent on this device, and the trainer it starts.
+
+Law: everything that can be wrong with the command line is found before anything starts. An option
+wins over its environment variable, that over the default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from edgeagent.commands.options import (
+    add_command,
+    existing_file,
+    existing_folder,
+    node_name,
+    positive,
+    seed,
+    writable_file,
+)
+from edgeagent.config import (
+    TOKEN_VARIABLE,
+    AgentConfig,
+    TrainerConfig,
+    agent_config_from_environment,
+    replace,
+    split_address,
+    state_root,
+)
+from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.launch import BUILT_IN_JOBS, Job, resolve_job
+
+if TYPE_CHECKING:
+    import argparse
+    import subprocess
+    from collections.abc import Mapping
+
+    from edgeagent.commands.options import Commands
+
+MAX_TOKEN_FILE_BYTES = 4096
+BUILT_IN_END_S = 30.0  # a built-in job has nothing more to do once training is over
+_DEVICE = re.compile(r"(cpu|mps|cuda(:[0-9]{1,3})?)")
+_NO_TOKEN = (
+    "no token: make one with `export EDGEAGENT_TOKEN=$(edgeagent token new)` and set the same "
+    "on every device, or pass --token-file FILE"
+)
+_TOKEN_WARNING = (
+    "edgeagent: warning: --token is visible to everyone on this device (ps); "
+    "use EDGEAGENT_TOKEN or --token-file"
+)
+
+DESCRIPTION = f"""\
+Run an agent on this device. It finds the others that hold the same token,
+joins them (pulling the training state from several of them at once) or founds
+the cluster, and trains until the job's steps are done. Ctrl+C leaves
+gracefully, twice ends at once.
+
+JOB is a built-in job ({", ".join(BUILT_IN_JOBS)}) or the path of your own
+script, which uses edgeagent.Trainer; what follows -- is handed to the script.
+"""
+EXAMPLES = """\
+  export EDGEAGENT_TOKEN=$(edgeagent token new)   make once, set on each device
+  edgeagent run digits                            the same on each device
+  edgeagent run train.py -- --epochs 5            your script, its arguments
+  edgeagent run digits --peer 192.168.1.20:7430   where there is no mDNS
+  edgeagent run digits --events - | jq .event     what happens, as JSON lines
+"""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command to the command line."""
+    parser = add_command(
+        commands,
+        "run",
+        execute,
+        summary="train on this device, together with the others that hold the token",
+        description=DESCRIPTION,
+        examples=EXAMPLES,
+    )
+    parser.usage = "edgeagent run JOB [options] [-- script arguments]"
+    parser.add_argument("job", metavar="JOB", help="built-in job or path of a script")
+    _add_cluster_options(parser)
+    _add_training_options(parser)
+    files = parser.add_argument_group("files")
+    save = files.add_mutually_exclusive_group()
+    save.add_argument(
+        "--save",
+        metavar="PATH",
+        help="write the model there at the end and on leaving, in one piece "
+        "(default ./edgeagent-JOB.safetensors)",
+    )
+    save.add_argument("--no-save", action="store_true", help="do not write the model")
+    files.add_argument("--resume", metavar="PATH", help="start from a file that --save wrote")
+    files.add_argument("--data", metavar="DIR", help="folder of the job's data set")
+    files.add_argument(
+        "--events",
+        metavar="FILE",
+        help="append one JSON object a line for each event; - is stdout, "
+        "then everything for people goes to stderr",
+    )
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("cluster")
+    group.add_argument(
+        "--cluster", metavar="NAME", type=node_name, help="cluster (default default)"
+    )
+    token = group.add_mutually_exclusive_group()
+    token.add_argument(
+        "--token-file", metavar="FILE", help="file that holds the token (else EDGEAGENT_TOKEN)"
+    )
+    token.add_argument(
+        "--token", metavar="TOKEN", help="the token itself; visible in ps, so warned"
+    )
+    group.add_argument(
+        "--name", metavar="NAME", type=node_name, help="this node's name (default host name)"
+    )
+    group.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="where to listen (default any address, port from 7430)",
+    )
+    group.add_argument(
+        "--peer",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        help="address of a node to try; repeatable",
+    )
+    group.add_argument("--no-mdns", action="store_true", help="neither look nor be seen by mDNS")
+    group.add_argument(
+        "--neighbours",
+        metavar="NAMES",
+        help="link only to these nodes, comma separated (default: chosen by the cluster)",
+    )
+
+
+def _add_training_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("training (part of the job: the same on every device)")
+    group.add_argument("--steps", metavar="N", type=positive, help="stop after N steps")
+    group.add_argument("--global-batch", metavar="N", type=positive, help="samples a step")
+    group.add_argument("--micro-batch", metavar="N", type=positive, help="samples a unit of work")
+    group.add_argument("--seed", metavar="N", type=seed, default=0, help="random seed (default 0)")
+    own = parser.add_argument_group("this device")
+    own.add_argument(
+        "--device", metavar="DEVICE", default="cpu", help="cpu (default), cuda, cuda:N or mps"
+    )
+    own.add_argument(
+        "--threads", metavar="N", type=positive, help="processor threads of the trainer"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run the agent and its trainer until both are done; return the exit status."""
+    if args.token is not None:
+        print(_TOKEN_WARNING, file=sys.stderr)
+    job = resolve_job(args.job, args.script_arguments)
+    agent = agent_config(args, job, os.environ)
+    trainer = trainer_config(args, job)
+    return _run(job, agent, trainer)
+
+
+def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, str]) -> AgentConfig:
+    """Return the agent's configuration; raise `UsageError` naming the option that is wrong."""
+    base = agent_config_from_environment(environment)
+    listen = args.listen if args.listen is not None else base.listen
+    for address in (*args.peer, *([listen] if listen else [])):
+        split_address(address)
+    events = args.events if args.events is not None else base.events
+    if events and events != "-":
+        events = writable_file("--events", events)
+    neighbours = tuple(n for n in (args.neighbours or "").split(",") if n)
+    return replace(
+        base,
+        cluster=args.cluster or base.cluster,
+        token=resolve_token(args, environment),
+        name=args.name or base.name,
+        job=job.name,
+        listen=listen,
+        peers=tuple(args.peer) or base.peers,
+        mdns=base.mdns and not args.no_mdns,
+        neighbours=neighbours or base.neighbours,
+        events=events,
+        state_dir=base.state_dir or state_root(environment),
+        quiet=events == "-",
+    )
+
+
+def trainer_config(args: argparse.Namespace, job: Job) -> TrainerConfig:
+    """Return the trainer's configuration; raise `UsageError` naming the option that is wrong."""
+    if not _DEVICE.fullmatch(args.device):
+        raise UsageError(f"--device {args.device}: use cpu, cuda, cuda:N or mps")
+    if args.global_batch and args.micro_batch and args.micro_batch > args.global_batch:
+        raise UsageError("--micro-batch must not be larger than --global-batch")
+    save = "" if args.no_save else args.save or f"edgeagent-{job.name}.safetensors"
+    return TrainerConfig(
+        job=job.name,
+        steps=args.steps,
+        global_batch=args.global_batch,
+        micro_batch=args.micro_batch,
+        seed=args.seed,
+        device=args.device,
+        save=writable_file("--save", save) if save else "",
+        resume=existing_file("--resume", args.resume) if args.resume else "",
+        threads=args.threads or 0,
+        data=existing_folder("--data", args.data) if args.data else "",
+        arguments=tuple(args.script_arguments),
+    )
+
+
+def resolve_token(args: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    """Return the cluster's token, checked; raise `UsageError` if it is missing or mistyped."""
+    if args.token_file is not None:
+        text = _read_token_file(args.token_file)
+        source = f"--token-file {args.token_file}"
+    elif args.token is not None:
+        text, source = args.token, "--token"
+    else:
+        text, source = environment.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
+        if not text:
+            raise UsageError(_NO_TOKEN)
+    from edgeagent.transport.token import parse_token
+
+    try:
+        parse_token(text.strip())
+    except (EdgeAgentError, ValueError) as error:
+        raise UsageError(f"{source}: {error}") from None
+    stripped: str = text.strip()
+    return stripped
+
+
+def _read_token_file(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_TOKEN_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--token-file {path}: {error.strerror}") from None
+    if len(data) > MAX_TOKEN_FILE_BYTES or not data.strip():
+        raise UsageError(f"--token-file {path}: that file holds no token")
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError:
+        raise UsageError(f"--token-file {path}: that file holds no token") from None
+
+
+def _run(job: Job, agent: AgentConfig, trainer: TrainerConfig) -> int:
+    from edgeagent.agent import run_agent
+    from edgeagent.launch import start_trainer, stop_trainer
+
+    process, ours = start_trainer(job, trainer, os.environ, stdout_to_stderr=agent.events == "-")
+    try:
+        with ours:
+            status = run_agent(agent, ours, process)
+            if status == 0:
+                status = _wait_for_script(job, process)
+        return status
+    finally:
+        stop_trainer(process)
+
+
+def _wait_for_script(job: Job, process: subprocess.Popen[bytes]) -> int:
+    """Let the job do what it does after training (Ctrl+C ends it); return the exit status."""
+    import subprocess
+
+    try:
+        status = process.wait(BUILT_IN_END_S if job.built_in else None)
+    except subprocess.TimeoutExpired:
+        raise EdgeAgentError(f"{job.name} did not end after training was over") from None
+    if status != 0:
+        what = f"signal {-status}" if status < 0 else f"exit status {status}"
+        raise EdgeAgentError(f"{job.name} ended with {what}")
+    return 0

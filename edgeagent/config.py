@@ -1,0 +1,144 @@
+"""What one run was asked to do: the resolved options of `edgeagent run` and of `Trainer()`.
+
+Law: options are resolved here once (flag, then environment, then default) and are immutable after.
+The trainer process receives its part as JSON in the environment variable `EDGEAGENT_RUN`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from edgeagent.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RUN_VARIABLE = "EDGEAGENT_RUN"
+SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in the trainer
+TOKEN_VARIABLE = "EDGEAGENT_TOKEN"
+DEFAULT_CLUSTER = "default"
+DEFAULT_PORT = 7430
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """What the agent process needs. `token` None: train alone, no listening, no discovery."""
+
+    cluster: str = DEFAULT_CLUSTER
+    token: str | None = None
+    name: str = ""
+    job: str = "script"
+    listen: str = ""  # HOST:PORT; "" = every address, first free port from DEFAULT_PORT
+    peers: tuple[str, ...] = ()
+    mdns: bool = True
+    neighbours: tuple[str, ...] = ()
+    events: str = ""  # file, "-" = stdout, "" = none
+    state_dir: str = ""
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerConfig:
+    """What the trainer process needs beside the arguments of `Trainer()`; None = the script's."""
+
+    job: str = "script"
+    steps: int | None = None
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    save: str = ""  # path; "" = do not save
+    resume: str = ""
+    threads: int = 0  # torch threads; 0 = leave as it is
+    data: str = ""
+    arguments: tuple[str, ...] = field(default=())
+
+
+def trainer_config_from(environment: Mapping[str, str]) -> TrainerConfig | None:
+    """Return the configuration `edgeagent run` left in `environment`, None for a plain script."""
+    text = environment.get(RUN_VARIABLE)
+    if text is None:
+        return None
+    values = json.loads(text)
+    values["arguments"] = tuple(values["arguments"])
+    return TrainerConfig(**values)
+
+
+def trainer_config_text(config: TrainerConfig) -> str:
+    """Return `config` as the value of `RUN_VARIABLE`."""
+    return json.dumps(asdict(config))
+
+
+def default_name() -> str:
+    """Return the host's short name."""
+    return socket.gethostname().split(".")[0] or "node"
+
+
+def state_root(environment: Mapping[str, str]) -> str:
+    """Return the folder that holds keys and sockets of all agents of this user."""
+    if home := environment.get("EDGEAGENT_HOME"):
+        return home
+    if state := environment.get("XDG_STATE_HOME"):
+        return os.path.join(state, "edgeagent")
+    return os.path.join(os.path.expanduser("~"), ".local", "state", "edgeagent")
+
+
+def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig:
+    """Return the agent's configuration for a script started as plain `python script.py`.
+
+    Variables: EDGEAGENT_TOKEN (none: train alone), EDGEAGENT_CLUSTER, EDGEAGENT_NAME,
+    EDGEAGENT_LISTEN, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1, EDGEAGENT_EVENTS.
+    """
+    peers = tuple(p for p in environment.get("EDGEAGENT_PEERS", "").split(",") if p)
+    for peer in peers:
+        split_address(peer)
+    return AgentConfig(
+        cluster=environment.get("EDGEAGENT_CLUSTER", DEFAULT_CLUSTER),
+        token=environment.get(TOKEN_VARIABLE) or None,
+        name=environment.get("EDGEAGENT_NAME", ""),
+        listen=environment.get("EDGEAGENT_LISTEN", ""),
+        peers=peers,
+        mdns=environment.get("EDGEAGENT_NO_MDNS", "") != "1",
+        events=environment.get("EDGEAGENT_EVENTS", ""),
+    )
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Split "HOST:PORT", "[V6]:PORT" or "HOST" (default port); raise `UsageError` otherwise."""
+    host, colon, port = text.rpartition(":")
+    if not colon or (text.count(":") > 1 and not text.startswith("[")):
+        host, port = text, str(DEFAULT_PORT)
+    if text.startswith("[") and text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
+        raise UsageError(f"{text!r} is no address: write HOST:PORT, for example 192.168.1.20:7430")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return "HOST:PORT", with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+__all__ = [
+    "DEFAULT_CLUSTER",
+    "DEFAULT_PORT",
+    "RUN_VARIABLE",
+    "SOCKET_VARIABLE",
+    "TOKEN_VARIABLE",
+    "AgentConfig",
+    "TrainerConfig",
+    "agent_config_from_environment",
+    "default_name",
+    "join_address",
+    "replace",
+    "split_address",
+    "state_root",
+    "trainer_config_from",
+    "trainer_config_text",
+]

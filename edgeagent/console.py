@@ -1,0 +1,280 @@
+"""The running agent's own lines: what happened, how far a join is, how the training goes.
+
+    console = console_for(config)
+    console.say("bob has joined")              one line, at once
+    console.joining(JoinLine(...))             as often as it changes; shown a few times a second
+    console.training(TrainingLine(...))        every iteration; shown now and then
+    console.fail("the trainer ended ...")      one line on stderr
+    console.close()
+
+Law: no call here ever blocks the agent's loop: a thread does the writing, and a terminal that takes
+nothing (Ctrl+S, a full pipe) loses lines, not heartbeats. On a terminal the last line is refreshed
+in place; elsewhere everything is plain lines. Text from other devices is cleaned first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgeagent.launch import BUILT_IN_JOBS
+from edgeagent.text import bytes_text, clean, loss_text, plural, rate_text, seconds_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TextIO
+
+    from rich.console import Console as RichConsole
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from edgeagent.config import AgentConfig
+
+QUEUE_LINES = 1000  # waiting lines; more are dropped and counted
+LIVE_EVERY_S = 0.1
+TRAINING_EVERY_S = 5.0
+JOINING_EVERY_S = 1.0
+CLOSE_S = 1.0  # time the last lines have to get out
+_BAR_WIDTH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLine:
+    """How the training goes. `loss` is the cluster's mean of the last iteration."""
+
+    iteration: int
+    steps: int
+    loss: float | None
+    samples_per_second: float
+    members: int
+
+    def text(self) -> str:
+        """Return the line."""
+        return (
+            f"iteration {self.iteration}/{self.steps}  loss {loss_text(self.loss)}  "
+            f"{rate_text(self.samples_per_second)}  {plural(self.members, 'member')}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JoinLine:
+    """How far the pull of the training state is; `seconds` since its first request."""
+
+    done_bytes: int
+    total_bytes: int
+    sources: int
+    seconds: float
+
+    def text(self) -> str:
+        """Return the line: bytes, rate, time left."""
+        rate = self.done_bytes / self.seconds if self.seconds > 0 else 0.0
+        left = (self.total_bytes - self.done_bytes) / rate if rate > 0 else None
+        line = f"{bytes_text(self.done_bytes)} of {bytes_text(self.total_bytes)}"
+        line += f" from {plural(self.sources, 'source')}, {bytes_text(rate)}/s"
+        return line if left is None else f"{line}, {seconds_text(left)} left"
+
+    @property
+    def part(self) -> float:
+        """Return how much is done, 0 to 1."""
+        return min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    text: str
+    failure: bool = False
+
+
+_Item = _Said | TrainingLine | JoinLine
+
+
+class Console:
+    """See the module's docstring. All methods are for one thread, the agent's."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        live: bool,
+        prefix: Callable[[], str] = lambda: "",
+        failures: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._painter = _Painter(stream, live, prefix, failures or sys.stderr)
+        self._live = live
+        self._clock = clock
+        self._queue: queue.Queue[_Item | None] = queue.Queue(QUEUE_LINES)
+        self._thread: threading.Thread | None = None
+        self._due = 0.0
+        self._unshown: TrainingLine | None = None
+        self._closed = False
+        self.dropped = 0
+
+    def say(self, text: str) -> None:
+        """Show one line."""
+        self._post(_Said(clean(text)))
+
+    def fail(self, text: str) -> None:
+        """Show one line on stderr, `edgeagent: ...`."""
+        self._post(_Said(f"edgeagent: {clean(text)}", failure=True))
+
+    def training(self, line: TrainingLine) -> None:
+        """Show how the training goes, if it is time to."""
+        self._unshown = line
+        if self._time_is_due(TRAINING_EVERY_S):
+            self._unshown = None
+            self._post(line)
+
+    def joining(self, line: JoinLine) -> None:
+        """Show how far the join is, if it is time to, or if it is done."""
+        if self._time_is_due(JOINING_EVERY_S) or line.part == 1.0:
+            self._post(line)
+
+    def close(self) -> None:
+        """Show the last training line, end the live line; return within `CLOSE_S`. Idempotent."""
+        if self._closed:
+            return
+        if self._unshown is not None:
+            self._post(self._unshown)
+        self._closed = True
+        if self._thread is not None:
+            with contextlib.suppress(queue.Full):
+                self._queue.put(None, timeout=CLOSE_S / 2)
+            self._thread.join(CLOSE_S / 2)
+
+    def _time_is_due(self, plain_every_s: float) -> bool:
+        now = self._clock()
+        if now < self._due:
+            return False
+        self._due = now + (LIVE_EVERY_S if self._live else plain_every_s)
+        return True
+
+    def _post(self, item: _Item) -> None:
+        if self._closed:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._paint, name="console", daemon=True)
+            self._thread.start()
+        try:
+            self._queue.put_nowait(item)
+        except queue.Full:
+            self.dropped += 1
+
+    def _paint(self) -> None:
+        try:
+            while (item := self._queue.get()) is not None:
+                self._painter.paint(item)
+        except (OSError, ValueError):  # the terminal or the pipe is gone: nobody reads
+            while self._queue.get() is not None:
+                pass
+        else:
+            with contextlib.suppress(OSError, ValueError):
+                self._painter.close()
+
+
+class _Painter:
+    """Writes items to the streams; lives in the console's thread."""
+
+    def __init__(
+        self, stream: TextIO, live: bool, prefix: Callable[[], str], failures: TextIO
+    ) -> None:
+        self._stream = stream
+        self._live = live
+        self._prefix = prefix
+        self._failures = failures
+        self._console: RichConsole | None = None
+        self._bottom: Live | None = None
+
+    def paint(self, item: _Item) -> None:
+        """Show `item`."""
+        if isinstance(item, _Said):
+            if item.failure:
+                self._end_live()
+                print(item.text, file=self._failures, flush=True)
+            else:
+                self._line(item.text)
+        elif self._live:
+            self._refresh(_bar(item) if isinstance(item, JoinLine) else _text(item.text()))
+        elif isinstance(item, JoinLine):
+            self._line(f"joining: {item.text()}")
+        else:
+            self._line(item.text())
+
+    def close(self) -> None:
+        """End the live line; its last content stays."""
+        self._end_live()
+        self._stream.flush()
+
+    def _line(self, text: str) -> None:
+        line = self._prefix() + text
+        if self._bottom is not None:
+            assert self._console is not None
+            self._console.print(_text(line), soft_wrap=True)
+        else:
+            print(line, file=self._stream, flush=True)
+
+    def _refresh(self, content: RenderableType) -> None:
+        if self._bottom is None:
+            from rich.live import Live
+
+            from edgeagent.status_view import rich_console
+
+            self._console = rich_console(self._stream)
+            self._bottom = Live(
+                console=self._console,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._bottom.start()
+        self._bottom.update(content, refresh=True)
+
+    def _end_live(self) -> None:
+        bottom, self._bottom = self._bottom, None
+        if bottom is not None:
+            bottom.stop()
+
+
+def _text(line: str) -> RenderableType:
+    from rich.text import Text
+
+    return Text(line, no_wrap=True, overflow="ellipsis")
+
+
+def _bar(line: JoinLine) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row("joining", ProgressBar(1.0, line.part, width=_BAR_WIDTH), _text(line.text()))
+    return grid
+
+
+def console_for(config: AgentConfig) -> Console:
+    """Return the console of an agent: on stderr if its stdout must stay quiet, live if it can be.
+
+    A script prints lines of its own, so only beside a built-in job is a line refreshed in place.
+    """
+    stream = sys.stderr if config.quiet else sys.stdout
+    built_in = config.job in BUILT_IN_JOBS and not config.quiet
+    live = built_in and can_refresh(stream)
+    return Console(stream, live=live, prefix=_clock_prefix if built_in else _name_prefix)
+
+
+def can_refresh(stream: TextIO) -> bool:
+    """Return whether lines on `stream` can be refreshed in place."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+def _clock_prefix() -> str:
+    return time.strftime("%H:%M:%S ")
+
+
+def _name_prefix() -> str:
+    return "edgeagent: "

@@ -1,0 +1,48 @@
+"""Shards of the training state: cut, hashed, sent, received in place.
+
+Law: shard k of size s is bytes [k*s, (k+1)*s) of the flat state, the last one shorter. The state is
+constant while it is read here; whoever calls sees to that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from protocols.bulk import BulkHeader, BulkKind
+from protocols.errors import RemoteProtocolError
+from protocols.joining import shard_count
+
+
+def shard_view(state: memoryview, shard_bytes: int, shard: int) -> memoryview:
+    """Return the bytes of one shard."""
+    return state[shard * shard_bytes : (shard + 1) * shard_bytes]
+
+
+def leaves(state: memoryview, shard_bytes: int) -> tuple[bytes, ...]:
+    """Return the SHA-256 of every shard."""
+    count = shard_count(len(state), shard_bytes)
+    return tuple(hashlib.sha256(shard_view(state, shard_bytes, k)).digest() for k in range(count))
+
+
+def shard_header(
+    lineage: bytes, join: int, iteration: int, shard: int, payload: memoryview
+) -> BulkHeader:
+    """Return the header of one shard of the state at the start of `iteration`."""
+    return BulkHeader(
+        BulkKind.SHARD, lineage, 0, 0, iteration, 0, shard, len(payload), reference=join
+    )
+
+
+def shard_target(state: memoryview, shard_bytes: int, header: BulkHeader) -> memoryview:
+    """Return where a shard goes; raise `RemoteProtocolError` if it cannot fit there."""
+    target = shard_view(state, shard_bytes, header.index)
+    if not target or len(target) != header.length:
+        raise RemoteProtocolError("a shard of the wrong length")
+    return target
+
+
+def state_digest(state: memoryview, meta: bytes) -> str:
+    """Return the hexadecimal SHA-256 of the training state: its scalars, then its bytes."""
+    digest = hashlib.sha256(hashlib.sha256(meta).digest())
+    digest.update(state)
+    return digest.hexdigest()

@@ -1,0 +1,291 @@
+"""The story of `edgeagent demo`: three start, a fourth joins, one leaves, the run ends, the report.
+
+Law: real agents in real processes, seen only through their event files and exit statuses. Every
+wait is bounded. No process is left behind, and no file unless the demo failed (then: the logs).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from edgeagent.demo_agents import AgentFiles, DemoAgent, Team, agent_environment, run_command
+from edgeagent.demo_report import Event, Report, report_from, report_lines
+from edgeagent.demo_view import NodeLine, Scene, View, describe, view_for
+from edgeagent.errors import EdgeAgentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+DEFAULT_STEPS = 600
+FOUNDERS = ("alice", "bob", "carol")
+JOINER = "dave"
+LEAVERS = ("carol", "bob")  # the first of these that is not the scheduler leaves
+JOIN_AT = 1 / 3
+LEAVE_AT = 2 / 3
+POLL_S = 0.05
+SILENCE_S = 60.0  # no new event from anybody for so long: something hangs
+RATE_WINDOW_S = 2.0
+
+
+class DemoFailed(EdgeAgentError):
+    """The demo did not show what it is there to show."""
+
+
+def run_demo(
+    *,
+    steps: int = DEFAULT_STEPS,
+    as_json: bool = False,
+    command: Callable[[AgentFiles, Sequence[str]], Sequence[str]] | None = None,
+) -> int:
+    """Run the demo, print the report; return 0, or raise `DemoFailed` naming what went wrong.
+
+    `command` builds one agent's command line (default: `edgeagent run digits ...`).
+    """
+    folder = tempfile.mkdtemp(prefix="edgeagent-")
+    keep = False
+    try:
+        with _signals_as_interrupts():
+            report = _play(folder, steps, as_json, command or run_command(steps))
+        keep = bool(report["problems"])
+    finally:
+        shutil.rmtree(os.path.join(folder, "home") if keep else folder, ignore_errors=True)
+    if as_json:
+        print(json.dumps(report))
+    else:
+        print("\n" + "\n".join(report_lines(report)))
+    if report["problems"]:
+        reasons = "; ".join(report["problems"])
+        raise DemoFailed(f"the demo failed: {reasons} (events and logs are in {folder})")
+    return 0
+
+
+def _play(
+    folder: str,
+    steps: int,
+    as_json: bool,
+    command: Callable[[AgentFiles, Sequence[str]], Sequence[str]],
+) -> Report:
+    from edgeagent.transport.token import new_token
+
+    home = os.path.join(folder, "home")
+    os.mkdir(home, 0o700)
+    environment = agent_environment(home, new_token(), os.environ)
+    team = Team(folder, (*FOUNDERS, JOINER), command, environment)
+    view = view_for(sys.stderr if as_json else sys.stdout)
+    story = Story(team, steps, view)
+    try:
+        story.tell()
+    except DemoFailed as failure:
+        return judge(team, steps, story.leaver, told=str(failure))
+    finally:
+        view.close()
+        with _uninterrupted():
+            team.stop()
+    return judge(team, steps, story.leaver)
+
+
+class Story:
+    """Drives the team through the acts, watching what its agents write."""
+
+    def __init__(
+        self,
+        team: Team,
+        steps: int,
+        view: View,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._team = team
+        self._steps = steps
+        self._view = view
+        self._clock = clock
+        self._sleep = sleep
+        self._heard = clock()
+        self.leaver = ""
+
+    def tell(self) -> None:
+        """Play all acts; raise `DemoFailed` as soon as one cannot be played."""
+        for name in FOUNDERS:
+            self._team.start(name)
+        self._view.happened(f"{', '.join(FOUNDERS)} start")
+        self._until(lambda: all(self._joined(name) for name in FOUNDERS))
+        self._until(lambda: self._iteration() >= JOIN_AT * self._steps)
+        self._team.start(JOINER)
+        self._view.happened(f"{JOINER} starts and wants to join")
+        self._until(lambda: self._joined(JOINER))
+        self._until(lambda: self._iteration() >= LEAVE_AT * self._steps)
+        scheduler = self._scheduler()
+        self.leaver = next(name for name in LEAVERS if name != scheduler)
+        self._view.happened(f"{self.leaver} gets Ctrl+C")
+        self._team.ask_to_leave(self.leaver)
+        self._until(lambda: not any(agent.running for agent in self._agents()), ending=True)
+
+    def _agents(self) -> list[DemoAgent]:
+        return list(self._team.agents.values())
+
+    def _joined(self, name: str) -> bool:
+        return self._team.agents[name].last("joined") is not None
+
+    def _iteration(self) -> int:
+        return max(agent.iteration for agent in self._agents())
+
+    def _scheduler(self) -> str:
+        said = [event for agent in self._agents() if (event := agent.last("scheduler"))]
+        newest = max(said, key=lambda event: int(event["term"]), default=None)
+        return str(newest["node"]) if newest else ""
+
+    def _until(self, done: Callable[[], bool], *, ending: bool = False) -> None:
+        """Watch until `done()`; raise `DemoFailed` if an agent ends before, or nobody speaks."""
+        while True:
+            self._watch()
+            if done():
+                return
+            self._check(ending)
+            self._sleep(POLL_S)
+
+    def _watch(self) -> None:
+        for agent in self._agents():
+            fresh = agent.new_events()
+            if fresh:
+                self._heard = self._clock()
+            for event in fresh:
+                if (line := describe(agent.files.name, event)) is not None:
+                    self._view.happened(line)
+        self._view.show(scene_of(self._agents(), self._steps))
+
+    def _check(self, ending: bool) -> None:
+        for agent in self._agents():
+            name, status = agent.files.name, agent.process and agent.process.poll()
+            if status:
+                raise DemoFailed(f"{name} ended with {_how(status)}: {agent.complaint()}")
+            if status == 0 and not ending and not agent.asked_to_leave:
+                raise DemoFailed(
+                    f"the run was over too early for the story: give it more than "
+                    f"{self._steps} --steps"
+                )
+        if self._clock() - self._heard > SILENCE_S:
+            raise DemoFailed(f"no agent has reported anything for {SILENCE_S:.0f} s")
+
+
+def scene_of(agents: Sequence[DemoAgent], steps: int) -> Scene:
+    """Return what the agents' events say about now."""
+    nodes = tuple(node_line(agent) for agent in agents if agent.process is not None)
+    newest: Event | None = None
+    for agent in agents:
+        step = agent.last("step")
+        if step is not None and (newest is None or step["iteration"] > newest["iteration"]):
+            newest = step
+    training = [node for node in nodes if node.state == "training"]
+    return Scene(
+        nodes=nodes,
+        iteration=newest["iteration"] if newest else 0,
+        steps=steps,
+        members=newest["members"] if newest else 0,
+        loss=newest["loss"] if newest else None,
+        samples_per_second=max((node.samples_per_second for node in training), default=0.0),
+    )
+
+
+def node_line(agent: DemoAgent) -> NodeLine:
+    """Return an agent's line in the table; the rate is the cluster's, as this agent saw it."""
+    step = agent.last("step")
+    if agent.process is not None and agent.process.poll():
+        state = "failed"
+    elif agent.last("left") is not None:
+        state = "left" if agent.asked_to_leave else "done"
+    elif agent.asked_to_leave:
+        state = "leaving"
+    elif step is not None:
+        state = "training"
+    else:
+        state = "joining" if agent.last("started") else "starting"
+    return NodeLine(
+        name=agent.files.name,
+        state=state,
+        iteration=step["iteration"] if step else 0,
+        loss=step["loss"] if step else None,
+        samples_per_second=_rate(agent.events) if state == "training" else 0.0,
+    )
+
+
+def _rate(events: Sequence[Event]) -> float:
+    """Return the samples a second over the last steps."""
+    samples, start, end = 0, 0.0, 0.0
+    for event in reversed(events):
+        if event["event"] != "step":
+            continue
+        end = end or event["t"]
+        start = event["t"]
+        if end - start > RATE_WINDOW_S:
+            break
+        samples += event["samples"]
+    return samples / (end - start) if end > start else 0.0
+
+
+def judge(team: Team, steps: int, leaver: str, told: str = "") -> Report:
+    """Return the report on a story; `told`: why it was not told to its end."""
+    events = {name: agent.events for name, agent in team.agents.items()}
+    report = report_from(events, joiners=(JOINER,))
+    if told:  # what is missing in the report follows from that
+        report["problems"] = [told]
+        return report
+    if report["steps"] != steps:
+        report["problems"].append(f"the run ended at step {report['steps']} of {steps}")
+    saved = [a.files.save for name, a in team.agents.items() if name != leaver]
+    if problem := compare_files(saved):
+        report["digests_equal"] = False
+        report["problems"].append(problem)
+    if leaver not in [leave["node"] for leave in report["leaves"]]:
+        report["problems"].append(f"nobody saw {leaver} leave")
+    return report
+
+
+def compare_files(paths: Sequence[str]) -> str:
+    """Return what is wrong with the saved models, "" if all are there and equal."""
+    missing = [os.path.basename(path) for path in paths if not os.path.isfile(path)]
+    if missing:
+        return f"not saved: {', '.join(missing)}"
+    if any(not filecmp.cmp(paths[0], path, shallow=False) for path in paths[1:]):
+        return "the saved models of the nodes that finished differ"
+    return ""
+
+
+def _how(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ignore what would break off the clearing up, which is bounded."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _signals_as_interrupts() -> Iterator[None]:
+    """Let a terminal that closes, and `kill`, end the demo as Ctrl+C does: cleanly."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,37 @@
+"""Every error a user of edgeagent can meet, and the exit status each ends in.
+
+    Exception
+    +-- EdgeAgentError           exit status 1
+        +-- UsageError           exit status 2: wrong option, file or model; nothing was started
+        +-- JobMismatch          exit status 1: the cluster trains another job
+        +-- JoinRefused          exit status 1: token, cluster name or version differ
+        +-- AgentLost            exit status 1: the agent process ended under the trainer
+
+Law: each message is one line that says what is wrong and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class EdgeAgentError(Exception):
+    """Base of every error edgeagent raises on purpose."""
+
+    exit_status = 1
+
+
+class UsageError(EdgeAgentError):
+    """The command line, the configuration, the model or the data cannot be used as given."""
+
+    exit_status = 2
+
+
+class JobMismatch(EdgeAgentError):
+    """The cluster trains a job whose fingerprint differs; the first difference is named."""
+
+
+class JoinRefused(EdgeAgentError):
+    """A cluster was found and does not let this device in."""
+
+
+class AgentLost(EdgeAgentError):
+    """The agent process is gone; the trainer cannot go on."""

@@ -1,0 +1,264 @@
+"""What the agent process and the trainer process say to each other, over one socketpair.
+
+    trainer                                     agent
+    Hello (+ 4 shared-memory descriptors)  -->          once, before anything else
+                                           <--  Begin   state is in place; iteration to work on
+                                           <--  Work    micro-batches to compute (more may follow)
+    Contributed                            -->          P holds their sum
+                                           <--  Reduced the round's sums lie in R[buffer]
+    Applied                                -->          the state is constant until the next Reduced
+    ExitRequested, Away                    -->          at any time
+                                           <--  LeaveAsked  at any time
+                                           <--  End     no more work; save and finish
+    Finished                               -->          last word
+
+Law: both ends are ours and trust each other; large data lies in shared memory, only its hand-over
+is said here. Frames are a little-endian uint32 length and a msgpack array `[tag, *fields]`.
+Shared memory, mapped by both: `state` (the flat training state), `contribution` (P: this node's own
+sum, written by the trainer only), `reduced[0]` and `reduced[1]` (R of even and odd iterations,
+written by the agent only). Neither side touches memory that the other side owns at that moment.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import msgpack
+
+from edgeagent.errors import EdgeAgentError
+
+HANDOVER_VERSION = 1
+MAX_FRAME_BYTES = 16 << 20
+SHARED_REGIONS = 4  # state, contribution, reduced[0], reduced[1]
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The trainer's first message: the job and the layout of the shared memory.
+
+    `job`: (field, value) pairs in a fixed order; together they are the job fingerprint.
+    `tensors`: (name, offset, bytes) of every tensor in the flat state, ascending and aligned to 64.
+    `accumulate`: numpy dtype of the gradient vector, "float32" or "float64".
+    `elements`: length of the gradient vector (gradients, then floating buffers).
+    `chunk_elements`: cut of that vector, a multiple of 16; data chunk k (1-based) starts at
+    (k-1) * chunk_elements, and the last may be shorter. `steps` 0: no end. `meta`: the state's
+    scalars at `iteration` (see `Applied`).
+    """
+
+    TAG: ClassVar[int] = 1
+    version: int
+    pid: int
+    job: tuple[tuple[str, str], ...]
+    state_bytes: int
+    tensors: tuple[tuple[str, int, int], ...]
+    accumulate: str
+    elements: int
+    chunk_elements: int
+    micro_batches: int
+    micro_batch_size: int
+    steps: int
+    iteration: int
+    meta: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Train from `iteration` on. If `adopt`, the agent wrote the state: load `meta` too."""
+
+    TAG: ClassVar[int] = 2
+    iteration: int
+    adopt: bool
+    meta: bytes
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Compute these micro-batches of `iteration`, add them to P, then say `Contributed`.
+
+    May be empty (share 0), and may come again for the same iteration after a failure: then P keeps
+    what it has and the new ones are added.
+    """
+
+    TAG: ClassVar[int] = 3
+    iteration: int
+    micro_batches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contributed:
+    """P holds the sum over `micro_batches` (all of this node's in this iteration; fewer than `Work`
+    gave if the trainer is leaving and hands the rest back).
+
+    `loss_sum`: sum of the micro-batches' mean losses. `gradient_bitmap`: bit p (little-endian bit
+    order) set if parameter p had a gradient in any of them. `integer_buffers`: raw bytes of all
+    integer buffers after a micro-batch; empty if no micro-batch or no such buffer.
+    `integer_buffers_agree` is False if two micro-batches here left different integer buffers.
+    """
+
+    TAG: ClassVar[int] = 4
+    iteration: int
+    micro_batches: tuple[int, ...]
+    loss_sum: float
+    gradient_bitmap: bytes
+    integer_buffers: bytes
+    integer_buffers_agree: bool
+    compute_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """The sums over all micro-batches of `iteration` lie in `reduced[buffer]`.
+
+    `weight` is the number of micro-batches summed: divide by it. `square_sums[k]` is the float64
+    sum of squares of data chunk k+1, the same bits on all nodes; a non-finite one means: skip the
+    step. `members`: how many nodes took part.
+    """
+
+    TAG: ClassVar[int] = 5
+    iteration: int
+    buffer: int
+    weight: int
+    loss_sum: float
+    gradient_bitmap: bytes
+    integer_buffers: bytes
+    integer_buffers_agree: bool
+    square_sums: tuple[float, ...]
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The update of `iteration` is in the shared state, which is constant until the next `Reduced`.
+
+    `meta`: every scalar of the training state after the update, at most
+    `limits.MAX_STATE_META_BYTES`; equal bytes on all replicas. `skipped`: non-finite, no update.
+    """
+
+    TAG: ClassVar[int] = 6
+    iteration: int
+    loss: float
+    skipped: bool
+    meta: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRequested:
+    """The user's code, or Ctrl+C in the trainer's terminal, asks to leave gracefully."""
+
+    TAG: ClassVar[int] = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """From now on this node wants share 0 (`away` True) or a share again (False)."""
+
+    TAG: ClassVar[int] = 8
+    away: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAsked:
+    """The user asked the agent to leave: `capture_exit_event()` is True from now on."""
+
+    TAG: ClassVar[int] = 9
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """No more work: `why` is "steps", "left" or "error" (then `message` says what)."""
+
+    TAG: ClassVar[int] = 10
+    why: str
+    message: str
+    exit_status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The trainer's last word: saved what was to be saved, or `error` says why not ("" if fine)."""
+
+    TAG: ClassVar[int] = 11
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A figure of merit that the job wants shown and reported, for example accuracy in 0..1."""
+
+    TAG: ClassVar[int] = 12
+    iteration: int
+    name: str
+    value: float
+
+
+Message = (
+    Hello
+    | Begin
+    | Work
+    | Contributed
+    | Reduced
+    | Applied
+    | ExitRequested
+    | Away
+    | LeaveAsked
+    | End
+    | Finished
+    | Evaluated
+)
+_TYPES: tuple[type[Message], ...] = (
+    Hello,
+    Begin,
+    Work,
+    Contributed,
+    Reduced,
+    Applied,
+    ExitRequested,
+    Away,
+    LeaveAsked,
+    End,
+    Finished,
+    Evaluated,
+)
+_BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
+
+
+def encode(message: Message) -> bytes:
+    """Return the frame of `message`, length first."""
+    body: bytes = msgpack.packb(
+        [message.TAG, *(getattr(message, f.name) for f in fields(message))], use_bin_type=True
+    )
+    return _LENGTH.pack(len(body)) + body
+
+
+class Decoder:
+    """Cuts a byte stream into messages; raises `EdgeAgentError` on what is no hand-over frame."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Add `data`; return the messages that are complete."""
+        self._buffer += data
+        messages: list[Message] = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME_BYTES:
+                raise EdgeAgentError("the agent and the trainer do not speak the same hand-over")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(_decode(bytes(self._buffer[_LENGTH.size : end])))
+            del self._buffer[:end]
+        return messages
+
+
+def _decode(body: bytes) -> Message:
+    raw: Any = msgpack.unpackb(body, use_list=False, strict_map_key=False)
+    kind = _BY_TAG.get(raw[0])
+    if kind is None or len(raw) != len(fields(kind)) + 1:
+        raise EdgeAgentError("the agent and the trainer are of different edgeagent versions")
+    return kind(*raw[1:])

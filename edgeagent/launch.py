@@ -1,0 +1,173 @@
+"""Starting the trainer as a child of the agent, and seeing it off.
+
+Law: the trainer is a process of its own, in a process group of its own, so that Ctrl+C in the
+terminal reaches only the agent. It never outlives the agent: its end of the hand-over socket reads
+end-of-file when the agent is gone, and whoever started it here ends it as well. The token never
+reaches the trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from edgeagent.config import RUN_VARIABLE, SOCKET_VARIABLE, TOKEN_VARIABLE, trainer_config_text
+from edgeagent.errors import EdgeAgentError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from edgeagent.config import TrainerConfig
+
+BUILT_IN_JOBS = ("digits", "fashion-mnist")
+END_OF_FILE_GRACE_S = 2.0  # time to end by itself once the socket is closed
+TERMINATE_GRACE_S = 3.0  # time to end after SIGTERM, then SIGKILL
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Child(Protocol):
+    """The trainer process as the agent sees it; `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the trainer process runs: a built-in job's module or the user's script."""
+
+    name: str
+    command: tuple[str, ...]
+    built_in: bool
+
+
+def resolve_job(text: str, arguments: Sequence[str] = ()) -> Job:
+    """Return the job called `text`: a built-in's name or a path; raise `UsageError` otherwise."""
+    if text in BUILT_IN_JOBS:
+        if arguments:
+            raise UsageError(
+                f"the built-in job {text} takes no arguments after --; only a script does"
+            )
+        return Job(text, (*module_command("edgeagent.trainer.jobs"), text), built_in=True)
+    built_ins = ", ".join(BUILT_IN_JOBS)
+    if os.path.isfile(text):
+        name = os.path.splitext(os.path.basename(text))[0]
+        command = (sys.executable, os.path.abspath(text), *arguments)
+        return Job(name, command, built_in=False)
+    if os.path.isdir(text):
+        raise UsageError(f"{text} is a folder; give the path of a training script")
+    if os.sep in text or text.endswith(".py"):
+        raise UsageError(f"there is no script {text} (built-in jobs: {built_ins})")
+    raise UsageError(f"unknown job {text!r}: give one of {built_ins}, or a path to your script")
+
+
+def module_command(module: str) -> tuple[str, ...]:
+    """Return the command that runs one of our modules.
+
+    `-P` keeps the current folder off the path, so that a file there never shadows a package.
+    """
+    return (sys.executable, "-P", "-m", module)
+
+
+def package_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` such that a child finds this very package, installed or a checkout."""
+    result = dict(environment)
+    if os.path.basename(PACKAGE_PARENT) not in ("site-packages", "dist-packages"):
+        before = result.get("PYTHONPATH")
+        result["PYTHONPATH"] = PACKAGE_PARENT + (os.pathsep + before if before else "")
+    return result
+
+
+def trainer_environment(
+    config: TrainerConfig, descriptor: int, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the trainer's environment: its configuration, its socket, its number of threads."""
+    result = package_environment(environment)
+    result.pop(TOKEN_VARIABLE, None)
+    result[RUN_VARIABLE] = trainer_config_text(config)
+    result[SOCKET_VARIABLE] = str(descriptor)
+    if config.threads:
+        result.update(dict.fromkeys(THREAD_VARIABLES, str(config.threads)))
+    return result
+
+
+def start_trainer(
+    job: Job,
+    config: TrainerConfig,
+    environment: Mapping[str, str],
+    *,
+    stdout_to_stderr: bool = False,
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the trainer; return its process and the agent's end of the hand-over socket.
+
+    `stdout_to_stderr`: what the job prints goes to stderr, because stdout carries events.
+    Raise `EdgeAgentError` if it cannot be started.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        process = subprocess.Popen(
+            job.command,
+            env=trainer_environment(config, theirs.fileno(), environment),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno() if stdout_to_stderr else None,
+            pass_fds=(theirs.fileno(),),
+            process_group=0,
+        )
+    except OSError as error:
+        ours.close()
+        raise EdgeAgentError(f"cannot start {job.name}: {error.strerror}") from None
+    finally:
+        theirs.close()
+    return process, ours
+
+
+def stop_trainer(
+    process: subprocess.Popen[bytes],
+    *,
+    end_of_file_s: float = END_OF_FILE_GRACE_S,
+    terminate_s: float = TERMINATE_GRACE_S,
+) -> int:
+    """See the trainer end, with more and more force; return its exit status.
+
+    Call it after the agent's end of the socket is closed.
+    """
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(end_of_file_s)
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(terminate_s)
+    process.kill()
+    return process.wait()
+
+
+def check_protocols() -> None:
+    """Raise `UsageError` if `import protocols` would find somebody else's package."""
+    loaded = sys.modules.get("protocols")
+    spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec("protocols")
+    origin = spec.origin if spec is not None else None
+    expected = os.path.join(PACKAGE_PARENT, "protocols", "__init__.py")
+    if origin is not None and os.path.realpath(origin) == os.path.realpath(expected):
+        return
+    if not os.path.exists(expected):
+        raise UsageError("edgeagent's package 'protocols' is missing: install edgeagent again")
+    found = origin or "a namespace package"
+    raise UsageError(
+        f"another 'protocols' ({found}) hides edgeagent's own: rename it or take it off the path"
+    )

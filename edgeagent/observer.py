@@ -1,0 +1,227 @@
+"""What a user gets to know: events, lines on the console, and the numbers behind `status`.
+
+Law: it watches; nothing it does changes what the agent does. Names and units of events are those of
+the README.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from edgeagent.console import JoinLine, TrainingLine
+from edgeagent.text import bytes_text, plural, seconds_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgeagent.console import Console
+    from edgeagent.events import EventWriter
+    from edgeagent.status_model import SourceStatus
+    from protocols.control_word import ControlWord
+
+RATE_STEPS = 50  # samples a second are those of so many last steps
+RATE_SECONDS = 10.0
+
+
+class PullMeter:
+    """How much of the training state came from whom, and how long that took."""
+
+    def __init__(self, total_bytes: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._bytes: dict[str, int] = {}
+        self._last: dict[str, float] = {}
+        self.total_bytes = total_bytes
+
+    def arrived(self, name: str, size: int) -> None:
+        """A shard of `size` bytes came from `name`."""
+        self._bytes[name] = self._bytes.get(name, 0) + size
+        self._last[name] = self._clock()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes pulled so far."""
+        return sum(self._bytes.values())
+
+    @property
+    def seconds(self) -> float:
+        """From the first request to the last shard so far."""
+        return max(self._last.values(), default=self._started) - self._started
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first request."""
+        return self._clock() - self._started
+
+    @property
+    def sources(self) -> list[SourceStatus]:
+        """Bytes and seconds of each source."""
+        return [
+            {"node": name, "bytes": size, "seconds": round(self._last[name] - self._started, 6)}
+            for name, size in self._bytes.items()
+        ]
+
+    @property
+    def lower_bound(self) -> float:
+        """Seconds the pull would have taken if all sources had sent at their rates to the end."""
+        rates = [s["bytes"] / s["seconds"] for s in self.sources if s["seconds"] > 0]
+        return self.bytes / sum(rates) if rates else 0.0
+
+
+class Observer:
+    """Writes down what one agent does."""
+
+    def __init__(
+        self,
+        name: str,
+        cluster: str,
+        events: EventWriter,
+        console: Console,
+        clock: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._cluster = cluster
+        self._events = events
+        self._console = console
+        self._clock = clock
+        self._steps_seen: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS)
+        self._given = self._contributed = self._reduced = self._apply_sent = 0.0
+        self._compute = 0.0
+        self.members: tuple[str, ...] = ()
+        self.loss: float | None = None
+        self.skipped = 0
+        self.delays: dict[bytes, float] = {}
+        self.pull: PullMeter | None = None
+
+    def say(self, text: str) -> None:
+        """Show one line."""
+        self._console.say(text)
+
+    def event(self, event: str, **values: Any) -> None:
+        """Write one event."""
+        self._events.write(event, **values)
+
+    def error(self, message: str) -> None:
+        """Something ended this agent's part in the training."""
+        self._events.write("error", message=message)
+
+    # --- the iteration --------------------------------------------------------------------------
+
+    def work_given(self) -> None:
+        """The trainer begins to compute."""
+        self._given = self._clock()
+
+    def contributed(self, compute_seconds: float) -> None:
+        """The trainer has computed its share."""
+        self._contributed = self._clock()
+        self._compute = compute_seconds
+
+    def reduced(self) -> None:
+        """The round is complete here."""
+        self._reduced = self._clock()
+
+    def apply_sent(self) -> None:
+        """The trainer may apply the update."""
+        self._apply_sent = self._clock()
+
+    def stepped(
+        self,
+        iteration: int,
+        steps: int,
+        word: ControlWord,
+        samples: int,
+        members: int,
+        skipped: bool,
+    ) -> None:
+        """`iteration` updates are done now."""
+        now = self._clock()
+        self.loss = word.loss_sum / word.weight if word.weight else None
+        self.skipped += skipped
+        self._steps_seen.append((now, samples))
+        stall = max(0.0, self._apply_sent - self._reduced)
+        self._events.write(
+            "step",
+            iteration=iteration,
+            loss=self.loss,
+            samples=samples,
+            members=members,
+            compute_s=round(self._compute, 6),
+            sync_s=round(max(0.0, self._reduced - self._contributed), 6),
+            stall_s=round(stall, 6),
+        )
+        if skipped:
+            self._console.say(
+                f"step {iteration} skipped on every device: gradients not finite "
+                f"({self.skipped} so far)"
+            )
+        line = TrainingLine(iteration, steps, self.loss, self.samples_per_second, members)
+        self._console.training(line)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Over the last steps."""
+        if len(self._steps_seen) < 2:
+            return 0.0
+        now = self._steps_seen[-1][0]
+        recent = [(t, n) for t, n in self._steps_seen if now - t <= RATE_SECONDS]
+        seconds = now - recent[0][0]
+        return sum(n for _, n in recent[1:]) / seconds if seconds > 0 else 0.0
+
+    # --- joins ------------------------------------------------------------------------------------
+
+    def shard_arrived(self, name: str, size: int) -> None:
+        """A shard came from `name`."""
+        if (pull := self.pull) is not None:
+            pull.arrived(name, size)
+            done = min(pull.bytes, pull.total_bytes)
+            line = JoinLine(done, pull.total_bytes, len(pull.sources), pull.elapsed)
+            self._console.joining(line)
+
+    # --- reports of the node ----------------------------------------------------------------------
+
+    def report(self, event: str, values: dict[str, Any]) -> None:
+        """The node reports what happened to the cluster."""
+        match event:
+            case "delay":
+                self.delays[values["id"]] = values["seconds"] / 2
+            case "joined":
+                self._joined(values)
+            case "pull_begins":
+                self.pull = PullMeter(values["total_bytes"], self._clock)
+            case "member_joined":
+                self._events.write(event, **values)
+                self._console.say(f"{values['node']} has joined")
+            case "member_left":
+                self._events.write(event, **values)
+                self._console.say(f"{values['node']} has left")
+            case "scheduler":
+                self._events.write(event, **values)
+                if values["why"] != "founded":
+                    self._console.say(f"{values['node']} is the scheduler now")
+            case _:
+                self._events.write(event, **values)
+
+    def _joined(self, values: dict[str, Any]) -> None:
+        pull = self.pull
+        self._events.write(
+            "joined",
+            cluster=self._cluster,
+            term=values["term"],
+            members=values["members"],
+            bytes=pull.bytes if pull else 0,
+            seconds=round(pull.seconds, 6) if pull else 0.0,
+            sources=pull.sources if pull else [],
+            lower_bound_s=round(pull.lower_bound, 6) if pull else 0.0,
+        )
+        if pull is None:
+            self._console.say(
+                f"founded cluster {self._cluster!r}; waiting for others is not needed"
+            )
+            return
+        parts = ", ".join(f"{s['node']} {bytes_text(s['bytes'])}" for s in pull.sources)
+        self._console.say(
+            f"joined {plural(len(values['members']) - 1, 'other')}: pulled "
+            f"{bytes_text(pull.bytes)} in {seconds_text(pull.seconds)} from "
+            f"{plural(len(pull.sources), 'source')} ({parts})"
+        )

@@ -1,0 +1,170 @@
+"""Looking for a cluster: performs what `protocols.founding` decides.
+
+Law: no decision here. Every address is asked by at most one question at a time; what a stranger
+answers wrong is said once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
+from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
+from protocols.founding import Ask, Found, Founding, FoundingEffect, FoundingState, Heard, JoinAt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from edgeagent.transport.api import Standing
+    from edgeagent.transport.tcp import TcpTransport
+
+    Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+
+TICK_SECONDS = 0.1
+EXPLAIN_SECONDS = 5.0
+
+
+class Outcome(Protocol):
+    """Whom the search tells."""
+
+    def own(self) -> Heard:
+        """What this agent would answer if it were asked."""
+
+    def job_known(self) -> bool:
+        """Whether the trainer has said what to train."""
+
+    def join_through(self, sponsor: Standing) -> None:
+        """Join the cluster of `sponsor`, who has admitted us."""
+
+    def found_cluster(self) -> None:
+        """Found a cluster."""
+
+    def other_job(self, error: JobMismatch) -> None:
+        """The cluster that was found trains another job."""
+
+    def same_identity(self, standing: Standing, address: str) -> None:
+        """Somebody else holds our key."""
+
+
+class Search:
+    """One agent's search, from its start until it is stopped."""
+
+    def __init__(
+        self,
+        transport: TcpTransport,
+        named: tuple[str, ...],
+        mdns: bool,
+        outcome: Outcome,
+        log: Callable[[str], None],
+        explain: Callable[[], str],
+        spawn: Spawn,
+    ) -> None:
+        """`explain` says, once and only if nobody was found in time, why that may be; `spawn`
+        starts a task whose failure ends the agent."""
+        self._spawn = spawn
+        self._transport = transport
+        self._outcome = outcome
+        self._log = log
+        self._explain = explain
+        loop = asyncio.get_running_loop()
+        self._clock = loop.time
+        self._founding = Founding(transport.me.node, named, mdns, loop.time())
+        self._begun = loop.time()
+        self._heard_anybody = False
+        self._explained = False
+        self._named = named
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._said: dict[str, str] = {}
+        self._ours: dict[str, None] = {}
+
+    @property
+    def joining(self) -> bool:
+        """Whether a cluster was found and is being joined."""
+        return self._founding.state is FoundingState.JOINING
+
+    def hint(self, addresses: tuple[str, ...]) -> None:
+        """Somebody of our cluster may listen at one of `addresses`."""
+        for address in addresses:
+            self._founding.hint(self._clock(), address)
+
+    def joined(self) -> None:
+        """The join came to its end."""
+        self._founding.joined()
+
+    def refused(self) -> None:
+        """The join came to nothing: look around again."""
+        self._founding.refused(self._clock())
+
+    async def run(self) -> None:
+        """Search until cancelled."""
+        while True:
+            now = self._clock()
+            members, ready = self._outcome.own().members, self._outcome.job_known()
+            self._perform(self._founding.tick(now, members, ready=ready))
+            if now - self._begun > EXPLAIN_SECONDS and not self._explained:
+                self._explained = True
+                if not self._heard_anybody and self._outcome.own().members <= 1:
+                    self._log(self._explain())
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _perform(self, effects: list[FoundingEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Ask(address):
+                    if address not in self._asking and address not in self._ours:
+                        self._asking[address] = self._spawn(self._ask(address))
+                case Found():
+                    self._outcome.found_cluster()
+                case JoinAt(address):
+                    self._spawn(self._join(address))
+
+    async def _ask(self, address: str) -> None:
+        try:
+            standing = await self._transport.ask(address)
+        except SameIdentity as error:
+            self._ours[address] = None
+            if error.standing.me.incarnation != self._transport.me.incarnation:
+                self._outcome.same_identity(error.standing, address)
+            self._founding.silent(address)
+        except Unreachable as error:
+            if address in self._named:
+                self._say(address, f"{error} (trying again)")
+            self._founding.silent(address)
+        except EdgeAgentError as error:
+            self._say(address, str(error))
+            self._founding.silent(address)
+        else:
+            self._heard_anybody = True
+            heard = Heard(
+                standing.me.node,
+                standing.phase == "member",
+                standing.samples,
+                standing.members,
+                standing.lineage,
+            )
+            own = self._outcome.own()
+            ready = self._outcome.job_known()
+            self._perform(self._founding.standing(address, heard, own, ready=ready))
+        finally:
+            self._asking.pop(address, None)
+
+    async def _join(self, address: str) -> None:
+        try:
+            standing = await self._transport.join(address)
+        except (Unreachable, NotReady):
+            self.refused()
+        except JobMismatch as error:
+            self._say(address, str(error))
+            self._outcome.other_job(error)
+            self.refused()
+        except JoinRefused as error:
+            self._say(address, str(error))
+            self.refused()
+        else:
+            self._outcome.join_through(standing)
+
+    def _say(self, address: str, text: str) -> None:
+        if self._said.get(address) != text:
+            self._said[address] = text
+            self._log(text)

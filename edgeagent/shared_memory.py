@@ -1,0 +1,184 @@
+"""The memory that the agent process and the trainer process both map.
+
+Law: four regions, always in this order: state, contribution, reduced[0], reduced[1]. Memory is
+anonymous (no name in any file system, gone with the last process that maps it) and starts as zeros.
+The trainer creates it and passes the descriptors just before its `Hello`; both ends compute the
+sizes from that `Hello` with `region_sizes`. Who may write what is said in `handover.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import socket
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgeagent.errors import AgentLost, EdgeAgentError
+from edgeagent.handover import SHARED_REGIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgeagent.handover import Hello
+
+ACCUMULATE_DTYPES = ("float32", "float64")
+_MARK = b"EAM1"  # travels with the descriptors, which cannot travel alone
+
+
+class SharedRegion:
+    """One mapped piece of shared memory of `size` usable bytes, mapped up to a whole page."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.descriptor = descriptor
+        self.size = size
+        self.memory = mmap.mmap(descriptor, mapped_bytes(size))
+
+    def view(self) -> memoryview:
+        """Return the usable bytes, writable."""
+        return memoryview(self.memory)[: self.size]
+
+    def array(self, dtype: str) -> np.ndarray[Any, Any]:
+        """Return the usable bytes as a one-dimensional writable array of `dtype`."""
+        return np.frombuffer(self.memory, dtype=dtype, count=self.size // np.dtype(dtype).itemsize)
+
+    def close_descriptor(self) -> None:
+        """Close the descriptor; the mapping stays until nobody uses it any more."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """The four regions, mapped."""
+
+    state: SharedRegion
+    contribution: SharedRegion
+    reduced: tuple[SharedRegion, SharedRegion]
+
+    def regions(self) -> tuple[SharedRegion, ...]:
+        """Return the regions in the order in which their descriptors travel."""
+        return (self.state, self.contribution, *self.reduced)
+
+    def close_descriptors(self) -> None:
+        """Close all descriptors; the mappings stay."""
+        for region in self.regions():
+            region.close_descriptor()
+
+
+def mapped_bytes(size: int) -> int:
+    """Return `size` rounded up to whole pages, at least one."""
+    return max(1, -(-size // mmap.PAGESIZE)) * mmap.PAGESIZE
+
+
+def region_sizes(state_bytes: int, elements: int, accumulate: str) -> tuple[int, int, int, int]:
+    """Return the bytes of the four regions; raise `EdgeAgentError` if the layout is impossible."""
+    if accumulate not in ACCUMULATE_DTYPES or state_bytes < 0 or elements < 0:
+        raise EdgeAgentError("the trainer announced an impossible layout of shared memory")
+    vector = elements * np.dtype(accumulate).itemsize
+    return (state_bytes, vector, vector, vector)
+
+
+def create_shared_memory(state_bytes: int, elements: int, accumulate: str) -> SharedMemory:
+    """Create the four regions, filled with zeros.
+
+    Raises `EdgeAgentError` if the machine has not enough memory.
+    """
+    state, contribution, *reduced = (
+        SharedRegion(_create(size), size)
+        for size in region_sizes(state_bytes, elements, accumulate)
+    )
+    return SharedMemory(state, contribution, (reduced[0], reduced[1]))
+
+
+def attach_shared_memory(hello: Hello, descriptors: Sequence[int]) -> SharedMemory:
+    """Map the regions that `descriptors` name, in the layout that `hello` announces.
+
+    Takes the descriptors over: they are closed with `SharedMemory.close_descriptors`. Raises
+    `EdgeAgentError` if their number or a size does not fit.
+    """
+    sizes = region_sizes(hello.state_bytes, hello.elements, hello.accumulate)
+    if len(descriptors) != len(sizes):
+        raise EdgeAgentError("the trainer did not pass its shared memory")
+    for descriptor, size in zip(descriptors, sizes, strict=True):
+        if os.fstat(descriptor).st_size < mapped_bytes(size):
+            raise EdgeAgentError("the trainer's shared memory is smaller than it announced")
+    state, contribution, *reduced = (
+        SharedRegion(descriptor, size) for descriptor, size in zip(descriptors, sizes, strict=True)
+    )
+    return SharedMemory(state, contribution, (reduced[0], reduced[1]))
+
+
+def send_descriptors(connection: socket.socket, memory: SharedMemory) -> None:
+    """Pass the four descriptors over a Unix socket; raise `AgentLost` if nobody is there."""
+    descriptors = [region.descriptor for region in memory.regions()]
+    try:
+        socket.send_fds(connection, [_MARK], descriptors)
+    except OSError:
+        raise AgentLost("the agent process ended before training began") from None
+
+
+def receive_descriptors(connection: socket.socket) -> tuple[int, ...]:
+    """Take the four descriptors off a Unix socket, the first thing on it.
+
+    Blocks as `connection` does (`BlockingIOError` if it does not and nothing is there). Raises
+    `EOFError` if the other end closed, `EdgeAgentError` if something else came.
+    """
+    mark, descriptors, flags, _ = socket.recv_fds(connection, len(_MARK), SHARED_REGIONS)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    if not mark and not descriptors:
+        raise EOFError("the trainer ended before it said anything")
+    if mark != _MARK or len(descriptors) != SHARED_REGIONS or flags & socket.MSG_CTRUNC:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise EdgeAgentError("the trainer did not pass its shared memory")
+    return tuple(descriptors)
+
+
+async def wait_for_descriptors(connection: socket.socket) -> tuple[int, ...]:
+    """Do as `receive_descriptors` on a non-blocking socket, without holding the loop."""
+    loop = asyncio.get_running_loop()
+    while True:
+        readable: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(connection.fileno(), _set_once, readable)
+        try:
+            await readable
+        finally:
+            loop.remove_reader(connection.fileno())
+        try:
+            return receive_descriptors(connection)
+        except BlockingIOError:
+            continue
+
+
+def _set_once(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _create(size: int) -> int:
+    descriptor = _open_anonymous()
+    length = mapped_bytes(size)
+    try:
+        os.ftruncate(descriptor, length)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, length)
+    except OSError as error:
+        os.close(descriptor)
+        raise EdgeAgentError(
+            f"cannot reserve {length >> 20} MiB of shared memory: {error.strerror}"
+        ) from None
+    return descriptor
+
+
+def _open_anonymous() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("edgeagent", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile(prefix="edgeagent-") as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,491 @@
+"""The loop between the node's machines and the world: events in, effects done.
+
+Law: no decision here. Each effect of `protocols.effects` has exactly one way of being done, and
+everything that happens (frames, timers, hand-overs) becomes exactly one event. Events that come up
+while effects are being done wait until those are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from edgeagent import handover
+from edgeagent.dataplane.reduce import Reducer
+from edgeagent.dataplane.shards import (
+    leaves,
+    shard_header,
+    shard_target,
+    shard_view,
+    state_digest,
+)
+from edgeagent.errors import EdgeAgentError
+from edgeagent.planner import StandardPlanner
+from edgeagent.transport.api import PeerInfo
+from protocols import codec, effects, limits
+from protocols.bulk import BulkHeader, BulkKind
+from protocols.context import NodeConfig
+from protocols.errors import RemoteProtocolError
+from protocols.node import Node
+from protocols.routing import Router
+from protocols.view import Member
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgeagent.observer import Observer
+    from edgeagent.search import Spawn
+    from edgeagent.shared_memory import SharedMemory
+    from edgeagent.transport.api import Link
+    from protocols.control_word import ControlWord
+    from protocols.round import RoundSpec
+
+HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
+PING_SECONDS = 2.0
+DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
+
+
+class Network(Protocol):
+    """What the shell needs of a transport."""
+
+    async def dial(self, peer: PeerInfo) -> Link:
+        """Open a link; raise `EdgeAgentError` if that fails."""
+
+    def trust(self, certificate: bytes) -> bytes:
+        """Accept this key on links; return its node id."""
+
+    def distrust(self, node: bytes) -> None:
+        """Accept this key no longer."""
+
+
+class NoNetwork:
+    """The network of a node that trains alone."""
+
+    async def dial(self, peer: PeerInfo) -> Link:
+        """Fail."""
+        raise EdgeAgentError("this agent has no network")
+
+    def trust(self, certificate: bytes) -> bytes:
+        """Accept this key on links."""
+        return hashlib.sha256(certificate).digest()
+
+    def distrust(self, node: bytes) -> None:
+        """Accept this key no longer."""
+
+
+def member_of(peer: PeerInfo) -> Member:
+    """Return what the protocols know of `peer` from its link alone."""
+    return Member(peer.node, peer.incarnation, peer.name, "", peer.addresses, peer.certificate)
+
+
+def peer_of(member: Member) -> PeerInfo:
+    """Return whom to dial for `member`."""
+    return PeerInfo(
+        member.node, member.incarnation, member.name, member.addresses, member.certificate
+    )
+
+
+class Shell:
+    """One agent's node and what it acts on. All on one event loop; implements `LinkListener`."""
+
+    def __init__(
+        self,
+        me: Member,
+        hello: handover.Hello,
+        memory: SharedMemory,
+        trainer: Callable[[handover.Message], None],
+        network: Network,
+        observer: Observer,
+        wanted_neighbours: tuple[str, ...],
+        departed: Callable[[str, str], None],
+        join_failed: Callable[[str], None],
+        spawn: Spawn,
+    ) -> None:
+        """`trainer` sends to the trainer; `departed(why, message)` and `join_failed(reason)` are
+        called when the node's part is over, or its join has failed; `spawn` starts a task whose
+        failure ends the agent."""
+        self._hello = hello
+        self._state = memory.state.view()
+        self._trainer = trainer
+        self._network = network
+        self._observer = observer
+        self._departed = departed
+        self._join_failed = join_failed
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._contribution = memory.contribution.array(hello.accumulate)
+        self._reducer = Reducer(
+            self._contribution,
+            (memory.reduced[0].array(hello.accumulate), memory.reduced[1].array(hello.accumulate)),
+            hello.chunk_elements,
+            self,
+            self._reduced,
+        )
+        self._config = NodeConfig(
+            me,
+            self._reducer.chunks,
+            hello.state_bytes,
+            hello.micro_batches,
+            hello.micro_batches * hello.micro_batch_size,
+            hello.steps or limits.MAX_INTEGER,
+            wanted_neighbours,
+        )
+        self._router = Router(me.node, me.incarnation)
+        self.node: Node | None = None
+        self.links: dict[bytes, Link] = {}
+        self._inbox: deque[effects.Event] = deque()
+        self._busy = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._hashing: asyncio.Task[None] | None = None
+        self._apply: effects.Apply | None = None  # waits for the hash of the state
+        self._words: dict[int, ControlWord] = {}
+        self._distrusted: dict[bytes, asyncio.TimerHandle] = {}
+        self._orphan = False
+        self._contributed: handover.Contributed | None = None
+
+    # --- beginnings and ends ----------------------------------------------------------------------
+
+    def found(self, lineage: bytes) -> None:
+        """Found a cluster of one from the trainer's own state."""
+        self.node = node = Node(self._config, StandardPlanner(), self._router)
+        now, hello = self._loop.time(), self._hello
+        self._perform(node.found(now, lineage, hello.iteration, hello.meta))
+        self._ping()
+
+    def join(self, sponsor: Member) -> None:
+        """Join the cluster of `sponsor`; a node that was there before is given up."""
+        self.node = node = Node(self._config, StandardPlanner(), self._router)
+        self._perform(node.join(self._loop.time(), sponsor))
+        self._ping()
+
+    def give_way(self) -> None:
+        """Depart ("yielded") as soon as the trainer is idle, to join another cluster."""
+        self.handle(effects.YieldWanted())
+
+    def leave(self) -> None:
+        """Leave gracefully."""
+        self.handle(effects.LeaveWanted())
+
+    def orphaned(self) -> None:
+        """The trainer is gone: hand back its work and leave, so that nobody waits for it."""
+        self._orphan = True
+        node = self.node
+        if node is not None:
+            self._answer_for_trainer(node.context.iteration)
+            self.leave()
+
+    async def drop_links(self) -> None:
+        """Close all links and forget the node."""
+        self.node = None
+        self._inbox.clear()
+        await asyncio.gather(*(link.close(flush=False) for link in list(self.links.values())))
+
+    async def close(self) -> None:
+        """Send what is queued, close all links, end all tasks."""
+        for timer in (self._timer, self._ping_timer, *self._distrusted.values()):
+            if timer is not None:
+                timer.cancel()
+        await asyncio.gather(*(link.close(flush=True) for link in list(self.links.values())))
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def handle(self, event: effects.Event) -> None:
+        """Give the node one event and do what it wants."""
+        if self.node is None:
+            return
+        self._inbox.append(event)
+        if not self._busy:
+            self._work_off()
+
+    def _work_off(self) -> None:
+        self._busy = True
+        try:
+            while self._inbox and self.node is not None:
+                self._perform(self.node.handle(self._loop.time(), self._inbox.popleft()))
+        except RemoteProtocolError:
+            if self._inbox:
+                self._loop.call_soon(self._work_off)
+            raise
+        finally:
+            self._busy = False
+
+    def from_trainer(self, message: handover.Message) -> None:
+        """A message of the trainer."""
+        match message:
+            case handover.Contributed():
+                self._contributed = message
+                self._observer.contributed(message.compute_seconds)
+                self.handle(
+                    effects.Contributed(
+                        message.iteration,
+                        message.micro_batches,
+                        message.loss_sum,
+                        message.gradient_bitmap,
+                        message.integer_buffers,
+                        message.integer_buffers_agree,
+                    )
+                )
+            case handover.Applied(iteration, _, skipped, meta):
+                self._stepped(iteration, skipped)
+                self.handle(effects.Applied(iteration, meta))
+            case handover.ExitRequested():
+                self.leave()
+            case handover.Away(away):
+                self.handle(effects.AwayWanted(away))
+            case handover.Evaluated(iteration, name, value):
+                self._observer.event("evaluated", iteration=iteration, name=name, value=value)
+
+    # --- LinkListener -----------------------------------------------------------------------------
+
+    def link_up(self, link: Link) -> None:
+        """Called by the transport."""
+        self.links[link.peer.node] = link
+        self.handle(effects.LinkUp(member_of(link.peer)))
+
+    def link_down(self, link: Link, reason: str, clean: bool) -> None:
+        """Called by the transport."""
+        peer = link.peer.node
+        if self.links.get(peer) is link:
+            del self.links[peer]
+            self._reducer.forget(peer)
+            self._observer.delays.pop(peer, None)
+            self.handle(effects.LinkDown(peer, clean))
+            if (timer := self._distrusted.pop(peer, None)) is not None:
+                timer.cancel()
+                self._network.distrust(peer)
+
+    def control_received(self, link: Link, frame: bytes) -> None:
+        """Called by the transport."""
+        self.handle(effects.Received(link.peer.node, codec.decode(frame)))
+
+    def bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
+        """Called by the transport."""
+        if header.kind is BulkKind.SHARD:
+            return self._shard_arriving(link.peer.node, header)
+        if header.kind is BulkKind.PROBE or self.node is None:
+            return None
+        return self._reducer.arriving(link.peer.node, header)
+
+    def bulk_received(self, link: Link, header: BulkHeader) -> None:
+        """Called by the transport."""
+        source = link.peer.node
+        if header.kind is not BulkKind.SHARD:
+            self._reducer.received(source, header)
+            return
+        joining = self.node.joining if self.node is not None else None
+        if joining is None or not joining.expects(source, header.index):
+            return
+        shard = shard_target(self._state, joining.shard_bytes, header)
+        self._observer.shard_arrived(link.peer.name, header.length)
+        digest = hashlib.sha256(shard).digest()
+        self.handle(effects.ShardArrived(source, header.index, digest))
+
+    def _shard_arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
+        joining = self.node.joining if self.node is not None else None
+        if joining is None or header.reference != joining.number:
+            return None
+        if not joining.expects(source, header.index):
+            return None
+        return shard_target(self._state, joining.shard_bytes, header)
+
+    # --- Wire (of the reducer) --------------------------------------------------------------------
+
+    def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
+        """Queue a bulk frame for `to`."""
+        if (link := self.links.get(to)) is not None:
+            link.send_bulk(header, payload)
+
+    def hold_bulk(self, peer: bytes, hold: bool) -> None:
+        """Stop reading bulk frames from `peer`, or read again."""
+        if (link := self.links.get(peer)) is not None:
+            (link.pause_bulk if hold else link.resume_bulk)()
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def _perform(self, wanted: list[effects.Effect]) -> None:
+        for effect in wanted:
+            self._perform_one(effect)
+        self._arm()
+
+    def _perform_one(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Send(to, envelope):
+                if (link := self.links.get(to)) is not None:
+                    link.send_control(codec.encode(envelope))
+            case effects.StartRound(spec):
+                self._reducer.start(spec)
+            case effects.GiveWork(iteration, micro_batches):
+                self._give_work(iteration, micro_batches)
+            case effects.Contribute(word):
+                self._reducer.contribute(word)
+            case effects.Apply():
+                self._apply = effect
+                if self._hashing is None:
+                    self._send_apply()
+            case effects.TakeDigest(iteration, commit):
+                self._take_digest(iteration, commit)
+            case effects.BeginTraining(iteration, adopt, meta, steps):
+                steps = 0 if steps == limits.MAX_INTEGER else steps
+                self._trainer(handover.Begin(iteration, adopt, meta, steps))
+            case effects.Report(event, values):
+                self._observer.report(event, values)
+            case effects.Depart(why, message):
+                self._departed(why, message)
+            case effects.JoinFailed(reason):
+                self._join_failed(reason)
+            case _:
+                self._perform_for_peers(effect)
+
+    def _perform_for_peers(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Trust(member):
+                self._network.trust(member.certificate)
+                if (timer := self._distrusted.pop(member.node, None)) is not None:
+                    timer.cancel()
+            case effects.Distrust(node):
+                self._distrust_later(node)
+            case effects.Dial(member):
+                self._spawn(self._dial(member))
+            case effects.CloseLink(node):
+                if (link := self.links.get(node)) is not None:
+                    self._spawn(link.close(flush=True))
+            case effects.SendManifest(joiner, join, shard_bytes):
+                self._spawn(self._send_manifest(joiner, join, shard_bytes))
+            case effects.SendShards(joiner, join, iteration, shard_bytes, shards):
+                self._send_shards(joiner, join, iteration, shard_bytes, shards)
+
+    def _give_work(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
+        self._observer.work_given()
+        if self._orphan:
+            self._loop.call_soon(self._answer_for_trainer, iteration)
+        else:
+            self._trainer(handover.Work(iteration, micro_batches))
+
+    def _send_apply(self) -> None:
+        effect, self._apply = self._apply, None
+        if effect is None:
+            return
+        word = effect.word
+        self._words = {effect.iteration: word}
+        self._observer.apply_sent()
+        if self._orphan:
+            applied = effects.Applied(effect.iteration, b"")
+            self._loop.call_soon(self.handle, applied)
+            return
+        self._trainer(
+            handover.Reduced(
+                effect.iteration,
+                effect.iteration % 2,
+                word.weight,
+                word.loss_sum,
+                word.gradient_bitmap,
+                word.integer_buffers,
+                word.agree,
+                tuple(self._reducer.square_sums),
+                effect.members,
+            )
+        )
+
+    def _answer_for_trainer(self, iteration: int) -> None:
+        """Say what the trainer had finished of `iteration`, and nothing more."""
+        last = self._contributed
+        done = last.micro_batches if last is not None and last.iteration == iteration else ()
+        if not done:
+            self._contribution.fill(0)
+        if self.node is not None and self.node.cycle.state == "applying":
+            self.handle(effects.Applied(iteration, b""))
+        elif last is not None and done:
+            self.handle(
+                effects.Contributed(
+                    iteration,
+                    done,
+                    last.loss_sum,
+                    last.gradient_bitmap,
+                    last.integer_buffers,
+                    last.integer_buffers_agree,
+                )
+            )
+        else:
+            self.handle(effects.Contributed(iteration, (), 0.0, b"", b"", True))
+
+    def _stepped(self, iteration: int, skipped: bool) -> None:
+        node, word = self.node, self._words.pop(iteration, None)
+        if node is not None and word is not None:
+            samples = self._config.samples_per_iteration
+            policy = node.context.policy
+            members = len(policy.view.members) if policy is not None else 1
+            self._observer.stepped(
+                iteration + 1, node.context.steps, word, samples, members, skipped
+            )
+
+    def _reduced(self, spec: RoundSpec, word: ControlWord) -> None:
+        """The reducer has completed a round."""
+        self._observer.reduced()
+        self.handle(effects.RoundReduced(spec.iteration, spec.attempt, word))
+
+    def _take_digest(self, iteration: int, commit: bytes) -> None:
+        node = self.node
+        if node is None or self._orphan:
+            return
+        meta = node.context.meta
+        if len(self._state) <= HASH_INLINE_BYTES:
+            self._digest_taken(iteration, commit, state_digest(self._state, meta))
+        else:
+            self._hashing = self._spawn(self._hash(iteration, commit, meta))
+
+    async def _hash(self, iteration: int, commit: bytes, meta: bytes) -> None:
+        digest = await asyncio.to_thread(state_digest, self._state, meta)
+        self._hashing = None
+        self._digest_taken(iteration, commit, digest)
+        self._send_apply()
+
+    def _digest_taken(self, iteration: int, commit: bytes, digest: str) -> None:
+        self._observer.event("digest", iteration=iteration, state=digest, commit=commit.hex())
+
+    async def _send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
+        found = await asyncio.to_thread(leaves, self._state, shard_bytes)
+        self.handle(effects.ManifestReady(joiner, join, found))
+
+    def _send_shards(
+        self, joiner: bytes, join: int, iteration: int, shard_bytes: int, shards: tuple[int, ...]
+    ) -> None:
+        lineage = self.node.context.lineage if self.node is not None else b""
+        for shard in shards:
+            payload = shard_view(self._state, shard_bytes, shard)
+            self.send_bulk(joiner, shard_header(lineage, join, iteration, shard, payload), payload)
+
+    async def _dial(self, member: Member) -> None:
+        try:
+            self._network.trust(member.certificate)
+            await self._network.dial(peer_of(member))
+        except EdgeAgentError as error:
+            self._observer.say(f"no link to {member.name}: {error}")
+            self.handle(effects.DialFailed(member.node))
+
+    def _distrust_later(self, node: bytes) -> None:
+        """A node that left may still have to fetch what is on its way to it."""
+        if node not in self.links:
+            self._network.distrust(node)
+        elif node not in self._distrusted:
+            later = self._loop.call_later(DISTRUST_SECONDS, self._network.distrust, node)
+            self._distrusted[node] = later
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.node.deadline if self.node is not None else None
+        if due is not None:
+            self._timer = self._loop.call_at(due, self.handle, effects.Tick())
+
+    def _ping(self) -> None:
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+        if self.node is not None:
+            self._perform(self.node.ping(self._loop.time()))
+        self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)

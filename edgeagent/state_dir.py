@@ -1,0 +1,220 @@
+"""The folder an agent keeps its key and its command socket in, one agent per folder.
+
+Law: `<root>/<cluster>/slot-N/` belongs to the agent that holds the lock on its `lock` file; the
+kernel releases it when the agent dies, however it dies. All folders are readable by the user only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from edgeagent.config import default_name
+from edgeagent.errors import UsageError
+from edgeagent.transport.identity import write_private
+
+MAX_SLOTS = 64
+MAX_SOCKET_PATH_BYTES = 100  # the kernel's limit is 108 on Linux and 104 on macOS
+_LOCK_TRIES = 3
+_LOCK_PAUSE_SECONDS = 0.01
+_SOCKET_NAME = "agent.sock"
+_RECORD_NAME = "agent.json"
+_COUNTER_NAME = "incarnation"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningAgent:
+    """An agent of this user that is alive now, as it described itself at its start."""
+
+    cluster: str
+    name: str
+    slot: int
+    pid: int
+    socket_path: str
+
+
+@dataclass(slots=True)
+class StateDir:
+    """A claimed slot. `incarnation` is larger than any this slot had before (milliseconds of unix
+    time where the clock is right). `release` gives the slot back."""
+
+    path: str
+    cluster: str
+    slot: int
+    name: str
+    incarnation: int
+    socket_path: str
+    _lock: int = field(default=-1, repr=False)
+
+    def release(self) -> None:
+        """Give the slot back and remove the command socket and the record. Idempotent."""
+        if self._lock < 0:
+            return
+        for name in (self.socket_path, os.path.join(self.path, _RECORD_NAME)):
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+        os.close(self._lock)
+        self._lock = -1
+
+
+def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
+    """Lock the first free slot of `cluster` under `root` and return it.
+
+    `name` "" means the host's name, with "-N" from slot 2 on. Blocks up to 30 ms for each slot in
+    use. Raises `UsageError` if the folder cannot be made or all slots are taken.
+    """
+    base = os.path.join(root, _folder_name(cluster))
+    for slot in range(1, MAX_SLOTS + 1):
+        path = os.path.join(base, f"slot-{slot}")
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            os.chmod(path, 0o700)
+            lock = _lock(os.path.join(path, "lock"))
+        except OSError as error:
+            raise UsageError(f"cannot use the state directory {path}: {error.strerror}") from None
+        if lock is None:
+            continue
+        try:
+            return _claimed(path, cluster, slot, name, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+    raise UsageError(f"{MAX_SLOTS} agents of cluster {cluster!r} run here already ({base})")
+
+
+def running_agents(root: str) -> tuple[RunningAgent, ...]:
+    """Return the agents of this user that are alive, ordered by cluster and slot."""
+    found = []
+    for cluster_folder in _subfolders(root):
+        for folder in _subfolders(cluster_folder):
+            record = _read_record(folder)
+            if record is not None and _is_locked(os.path.join(folder, "lock")):
+                found.append(record)
+    return tuple(sorted(found, key=lambda agent: (agent.cluster, agent.slot)))
+
+
+def _claimed(path: str, cluster: str, slot: int, name: str, lock: int) -> StateDir:
+    own_name = name or (default_name() if slot == 1 else f"{default_name()}-{slot}")
+    socket_path = _socket_path(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(socket_path)
+    incarnation = _next_incarnation(os.path.join(path, _COUNTER_NAME))
+    record: dict[str, Any] = {
+        "cluster": cluster,
+        "name": own_name,
+        "slot": slot,
+        "pid": os.getpid(),
+        "socket": socket_path,
+    }
+    write_private(os.path.join(path, _RECORD_NAME), json.dumps(record).encode())
+    return StateDir(path, cluster, slot, own_name, incarnation, socket_path, lock)
+
+
+def _folder_name(cluster: str) -> str:
+    """A folder name for any cluster name: never "..", never too long, never two for one."""
+    name = "c-" + quote(cluster, safe="")
+    if len(name) <= 100:
+        return name
+    return "h-" + hashlib.sha256(cluster.encode()).hexdigest()[:32]
+
+
+def _lock(path: str) -> int | None:
+    """Return a descriptor that holds the lock, None if another process has it.
+
+    Tried a few times because `running_agents` of another process holds it for a moment.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    for attempt in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if attempt + 1 < _LOCK_TRIES:
+                time.sleep(_LOCK_PAUSE_SECONDS)
+        except OSError:
+            os.close(descriptor)
+            raise
+        else:
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _is_locked(path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _next_incarnation(path: str) -> int:
+    """Strictly larger than the last one even if the clock went back, or was never set."""
+    try:
+        with open(path, encoding="ascii") as file:
+            last = int(file.read())
+    except (OSError, ValueError):
+        last = 0
+    incarnation = max(last + 1, time.time_ns() // 1_000_000)
+    write_private(path, str(incarnation).encode())
+    return incarnation
+
+
+def _socket_path(slot_path: str) -> str:
+    path = os.path.join(slot_path, _SOCKET_NAME)
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+        return path
+    tag = hashlib.sha256(os.fsencode(os.path.abspath(slot_path))).hexdigest()[:16]
+    bases = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+    for base in bases:
+        path = os.path.join(base, f"edgeagent-{os.getuid()}", f"{tag}.sock")
+        if os.path.isdir(base) and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+            _private_folder(os.path.dirname(path))
+            return path
+    raise UsageError(f"no folder is short enough for a command socket; tried {bases}")
+
+
+def _private_folder(path: str) -> None:
+    """Make `path` a folder of this user only; refuse one that somebody else prepared."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise UsageError(f"{path} is not a folder of this user: remove it")
+    os.chmod(path, 0o700)
+
+
+def _subfolders(path: str) -> list[str]:
+    try:
+        return sorted(entry.path for entry in os.scandir(path) if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _read_record(folder: str) -> RunningAgent | None:
+    try:
+        with open(os.path.join(folder, _RECORD_NAME), encoding="utf-8") as file:
+            values = json.load(file)
+        return RunningAgent(
+            str(values["cluster"]),
+            str(values["name"]),
+            int(values["slot"]),
+            int(values["pid"]),
+            str(values["socket"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

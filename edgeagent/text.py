@@ -1,0 +1,63 @@
+"""Numbers and names as people read them.
+
+Law: pure functions; what came from another device never reaches a terminal before `clean`.
+"""
+
+from __future__ import annotations
+
+import math
+
+_BYTE_UNITS = ("kB", "MB", "GB", "TB")
+MAX_LINE = 500
+
+
+def clean(text: str) -> str:
+    """Return `text` as one printable line: no control or escape characters, no line ends."""
+    line = "".join(c if c.isprintable() else " " for c in text)
+    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 3] + "..."
+
+
+def bytes_text(count: float) -> str:
+    """Return a size such as "512 B" or "12.3 MB" (1 MB = 1,000,000 bytes)."""
+    if count < 1000:
+        return f"{int(count)} B"
+    value, unit = count / 1000, 0
+    while value >= 999.95 and unit < len(_BYTE_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.1f} {_BYTE_UNITS[unit]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration such as "3 ms", "0.42 s", "12 s" or "4 min 10 s"."""
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 0.1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def loss_text(loss: float | None) -> str:
+    """Return a loss with four significant places, "-" if there is none yet."""
+    if loss is None:
+        return "-"
+    if not math.isfinite(loss):
+        return str(loss)
+    return f"{loss:.4f}" if abs(loss) >= 0.001 or loss == 0 else f"{loss:.3g}"
+
+
+def rate_text(samples_per_second: float) -> str:
+    """Return a training rate such as "5120 samples/s"."""
+    places = 0 if samples_per_second >= 10 else 1
+    return f"{samples_per_second:.{places}f} samples/s"
+
+
+def plural(count: int, word: str) -> str:
+    """Return "1 member" or "3 members"."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -1,0 +1,185 @@
+"""Module buffers (batch norm's statistics and the like) across micro-batches and nodes.
+
+Law: every micro-batch starts from the iteration's buffers, whoever computes it. After the round a
+floating buffer is the mean of its values after each micro-batch; any other buffer must be left the
+same by all micro-batches. The mean is taken of the *change*, so that a buffer nobody changes stays
+exactly what it is (elements that start out infinite or NaN contribute their value instead).
+The module works on buffers of its own; the shared state changes only when a step is applied.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import torch
+
+from edgeagent.errors import EdgeAgentError, UsageError
+from protocols import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from edgeagent.trainer.gradients import VectorLayout
+
+_COUNT = struct.Struct("<I")
+_ENTRY = struct.Struct("<II")  # buffer number, bytes
+
+
+def is_averaged(buffer: torch.Tensor) -> bool:
+    """Return whether `buffer` is averaged over micro-batches; otherwise they must agree on it."""
+    return buffer.dtype.is_floating_point
+
+
+class ModelBuffers:
+    """All buffers of one model, in canonical order, tied ones once."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        owners: dict[int, list[tuple[torch.nn.Module, str]]] = {}
+        for module in model.modules():
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    owners.setdefault(id(buffer), []).append((module, key))
+        found = dict(sorted(model.named_buffers()))
+        self.names = list(found)
+        self._working = list(found.values())
+        self._owners = [owners[id(buffer)] for buffer in self._working]
+        self._count = sum(len(places) for places in owners.values())
+        self._shared: list[torch.Tensor] = []
+        self._sums: dict[int, torch.Tensor] = {}
+        self.exact = b""  # what the micro-batches so far left in the buffers that must agree
+        self.exact_agree = True
+
+    def averaged(self) -> list[int]:
+        """Return the numbers of the buffers that are averaged."""
+        return [n for n, buffer in enumerate(self._working) if is_averaged(buffer)]
+
+    def sizes(self) -> list[int]:
+        """Return the numbers of elements of the averaged buffers."""
+        return [self._working[n].numel() for n in self.averaged()]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the module's own buffers by name."""
+        return dict(zip(self.names, self._working, strict=True))
+
+    def attach(
+        self, shared: Mapping[str, torch.Tensor], layout: VectorLayout, vector: torch.Tensor
+    ) -> None:
+        """Use `shared` (by name, CPU) as the iteration's buffers and `vector` for the sums."""
+        self._shared = [shared[name] for name in self.names]
+        for view, buffer in zip(self._shared, self._working, strict=True):
+            view.copy_(buffer)
+        self._sums = self.section(layout, vector)
+
+    def section(self, layout: VectorLayout, vector: torch.Tensor) -> dict[int, torch.Tensor]:
+        """Return the part of a flat vector that belongs to each averaged buffer."""
+        return {
+            n: vector[offset : offset + self._working[n].numel()].view(self._working[n].shape)
+            for n, offset in zip(self.averaged(), layout.buffer_offsets, strict=True)
+        }
+
+    def clear(self) -> None:
+        """Forget what the micro-batches of the last iteration left."""
+        self.exact = b""
+        self.exact_agree = True
+
+    def restore(self) -> None:
+        """Give the module the iteration's buffers."""
+        for owners, working, shared in zip(self._owners, self._working, self._shared, strict=True):
+            for module, key in owners:
+                if module._buffers[key] is not working:
+                    module._buffers[key] = working
+            working.copy_(shared)
+
+    def collect(self) -> None:
+        """Take in what one micro-batch left; raise `UsageError` if a buffer changed its kind."""
+        changed: list[tuple[int, bytes]] = []
+        for number, (name, shared) in enumerate(zip(self.names, self._shared, strict=True)):
+            module, key = self._owners[number][0]
+            value = module._buffers.get(key)
+            if value is None or value.shape != shared.shape or value.dtype != shared.dtype:
+                raise UsageError(f"buffer {name} changed its shape or dtype while training")
+            after = value.detach().to("cpu")
+            if number in self._sums:
+                _add_change(self._sums[number], shared, after)
+            elif not torch.equal(after, shared):
+                changed.append(
+                    (number, after.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+                )
+        self._check_new()
+        if len(self._sums) < len(self.names):
+            self._agree(changed)
+
+    def apply(self, sums: Mapping[int, torch.Tensor], weight: int, exact: bytes) -> None:
+        """Write the next iteration's buffers; raise `EdgeAgentError` if `exact` does not fit."""
+        for number, data in _read_exact(exact):
+            view = self._shared[number] if number < len(self._shared) else None
+            if view is None or number in self._sums or view.nbytes != len(data):
+                raise EdgeAgentError("the agent reported impossible buffers")
+            view.view(-1).view(torch.uint8).copy_(
+                torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            )
+        for number, total in sums.items():
+            shared = self._shared[number]
+            start = shared.to(total.dtype)
+            mean = total / weight
+            shared.copy_(torch.where(torch.isfinite(start), start + mean, mean))
+        self.restore()
+
+    def disagreeing(self) -> str:
+        """Return the names of the buffers that must agree, for a message."""
+        return ", ".join(n for k, n in enumerate(self.names) if k not in self._sums)
+
+    def _agree(self, changed: Sequence[tuple[int, bytes]]) -> None:
+        exact = _COUNT.pack(len(changed)) + b"".join(
+            _ENTRY.pack(number, len(data)) + data for number, data in changed
+        )
+        if len(exact) > limits.MAX_INTEGER_BUFFER_BYTES:
+            names = ", ".join(self.names[number] for number, _ in changed)
+            raise UsageError(
+                f"buffers {names}: more than {limits.MAX_INTEGER_BUFFER_BYTES} bytes of integer"
+                " buffers change in an iteration"
+            )
+        if self.exact and self.exact != exact:
+            self.exact_agree = False
+        self.exact = self.exact or exact
+
+    def _check_new(self) -> None:
+        count = sum(
+            buffer is not None
+            for module in self._model.modules()
+            if module._buffers
+            for buffer in module._buffers.values()
+        )
+        if count != self._count:
+            raise UsageError("the model got or lost a buffer while training")
+
+
+def _add_change(total: torch.Tensor, start: torch.Tensor, after: torch.Tensor) -> None:
+    wide_start, wide_after = start.to(total.dtype), after.to(total.dtype)
+    if start.dtype == torch.float64:
+        change = (after - start).to(total.dtype)
+    else:
+        change = wide_after - wide_start
+    total.add_(torch.where(torch.isfinite(wide_start), change, wide_after))
+
+
+def _read_exact(data: bytes) -> list[tuple[int, bytes]]:
+    if not data:
+        return []
+    try:
+        (count,) = _COUNT.unpack_from(data)
+        entries, at = [], _COUNT.size
+        for _ in range(count):
+            number, length = _ENTRY.unpack_from(data, at)
+            at += _ENTRY.size
+            if at + length > len(data):
+                raise EdgeAgentError("the agent reported impossible buffers")
+            entries.append((number, data[at : at + length]))
+            at += length
+    except struct.error:
+        raise EdgeAgentError("the agent reported impossible buffers") from None
+    if at != len(data):
+        raise EdgeAgentError("the agent reported impossible buffers")
+    return entries

@@ -1,0 +1,55 @@
+"""How a script ends: edgeagent's own errors as one line and an exit status, and who crashed.
+
+Law: only errors that edgeagent raises on purpose lose their traceback; every other exception is
+shown as always, and remembered, so that the agent is told that the script failed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from edgeagent.errors import EdgeAgentError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class AgentRefused(EdgeAgentError):
+    """The agent ended training with an error; `shown` if it has told the user itself."""
+
+    def __init__(self, message: str, exit_status: int, shown: bool) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status or EdgeAgentError.exit_status
+        self.shown = shown
+
+
+class _Ending:
+    """Process-wide: Python has one `sys.excepthook`."""
+
+    installed = False
+    crash = ""
+
+
+def watch_for_crashes() -> None:
+    """Install the hook; idempotent."""
+    if _Ending.installed:
+        return
+    _Ending.installed = True
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _Ending.crash = f"the script failed with {kind.__name__}"
+        if isinstance(error, EdgeAgentError):
+            _Ending.crash = str(error)
+            if not (isinstance(error, AgentRefused) and error.shown):
+                print(f"edgeagent: {error}", file=sys.stderr, flush=True)
+            raise SystemExit(error.exit_status)
+        before(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def crash() -> str:
+    """Return what ended the script, "" if it runs or ended by itself."""
+    return _Ending.crash

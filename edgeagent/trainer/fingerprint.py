@@ -1,0 +1,167 @@
+"""What makes two jobs the same: (field, value) pairs that every member must agree on.
+
+Law: fields come in a fixed order and are plain text; the first one that differs is named to the
+user. Whatever changes the meaning of a micro-batch or the bits of an update is in here; whatever
+does not (the number of steps, names, devices) is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from edgeagent.errors import UsageError
+from edgeagent.trainer.loader import sample_numbers
+from edgeagent.trainer.slots import lone_optimizer
+from protocols import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch.optim import Optimizer
+
+    from edgeagent.trainer.state import TrainingState
+    from edgeagent.trainer.streams import RandomStreams
+
+SAMPLES_HASHED = 16
+_MOST_NAMED = limits.MAX_JOB_FIELDS // 2
+_TEST_STEPS = 3
+_TEST_RATE = 0.01
+_TEST_SHAPE = (15, 51)  # odd on purpose: vector code and its scalar remainder both run
+_NOT_HYPER = ("params", "param_names")
+
+Fields = tuple[tuple[str, str], ...]
+
+
+def job_fields(
+    state: TrainingState, optimizer: Optimizer, scheduler: Any, settings: Mapping[str, Any]
+) -> Fields:
+    """Return the fields of model, optimizer, schedule and `settings`, in this order."""
+    fields = _tensor_fields(state)
+    fields.append(("state layout", state.layout.digest()))
+    fields.append(("gradient sums", f"{state.vector.accumulate}, {state.vector.chunk_elements}"))
+    fields.append(("optimizer", type(optimizer).__name__))
+    numbers = {parameter: n for n, parameter in enumerate(state.parameters.values())}
+    for number, group in enumerate(optimizer.param_groups):
+        values = {k: repr(v) for k, v in sorted(group.items()) if k not in _NOT_HYPER}
+        members = repr([numbers[parameter] for parameter in group["params"]])
+        text = ", ".join(f"{key}={value}" for key, value in values.items())
+        fields.append((f"optimizer group {number}", _short(text)))
+        fields.append((f"optimizer group {number} parameters", _digest(members)))
+    fields.append(("update", update_digest(optimizer)))
+    fields.append(("lr_scheduler", type(scheduler).__name__ if scheduler is not None else "none"))
+    if scheduler is not None:
+        fields.append(("lr_scheduler state", hashlib.sha256(state.schedule_bytes()).hexdigest()))
+    fields += [(name, repr(value)) for name, value in settings.items()]
+    return tuple(fields)
+
+
+def dataset_fields(dataset: Any, length: int, streams: RandomStreams) -> Fields:
+    """Return the length and the hash of 16 samples, fetched under fixed random streams."""
+    digest = hashlib.sha256()
+    for number in sample_numbers(length, SAMPLES_HASHED):
+        streams.enter("sample", number)
+        try:
+            _hash_value(digest, dataset[number])
+        finally:
+            streams.leave()
+    return (("samples", str(length)), ("sample digest", digest.hexdigest()))
+
+
+def update_digest(optimizer: Optimizer) -> str:
+    """Return a SHA-256 of a few updates of fixed numbers: equal where updates round alike.
+
+    Runs the optimizer's own class and settings, one group after the other, on small tensors of each
+    group's first dtype and device; the optimizer itself is not touched.
+    """
+    digest = hashlib.sha256()
+    for group in optimizer.param_groups:
+        trained = [parameter for parameter in group["params"] if parameter.requires_grad]
+        if trained:
+            digest.update(_updated(optimizer, group, trained[0]))
+    return digest.hexdigest()
+
+
+def _updated(optimizer: Optimizer, group: dict[str, Any], like: torch.Tensor) -> bytes:
+    trial = torch.nn.Parameter(_fixed_values(0).to(like.dtype).to(like.device))
+    settings = {**group, "params": [trial]}
+    if settings.get("lr") == 0:  # a warm-up starts here: test the update, not its absence
+        settings["lr"] = _TEST_RATE
+    lone = lone_optimizer(optimizer, [settings])
+    lone.state[trial] = {  # some optimizers make their slots when they are constructed
+        slot: value.clone()
+        if value.dim() == 0
+        else torch.full(_TEST_SHAPE, float(value.flatten()[0]), dtype=value.dtype)
+        for slot, value in optimizer.state.get(like, {}).items()
+        if isinstance(value, torch.Tensor) and value.numel()
+    }
+    for step in range(1, _TEST_STEPS + 1):
+        trial.grad = _fixed_values(step).to(like.dtype).to(like.device)
+        try:
+            type(lone).step(lone)
+        except Exception as error:
+            raise UsageError(f"{type(optimizer).__name__} cannot step: {error}") from error
+    return trial.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _fixed_values(label: int) -> torch.Tensor:
+    """Return fixed numbers in [-0.5, 0.5) that need no rounding to be the same everywhere."""
+    count = _TEST_SHAPE[0] * _TEST_SHAPE[1]
+    mixed = (np.arange(1, count + 1, dtype=np.uint64) + np.uint64(label * count)) * np.uint64(
+        2654435761
+    )
+    values = ((mixed >> np.uint64(8)) & np.uint64(0xFFFFFF)).astype(np.float64) / 2**24 - 0.5
+    return torch.from_numpy(values).view(_TEST_SHAPE)
+
+
+def _tensor_fields(state: TrainingState) -> list[tuple[str, str]]:
+    fields = []
+    for name, parameter in state.parameters.items():
+        kind = "trainable" if parameter.requires_grad else "frozen"
+        shape = list(parameter.shape)
+        fields.append((f"parameter {name}", f"{shape} {parameter.dtype} {kind}"))
+    for name, buffer in state.buffers.tensors().items():
+        fields.append((f"buffer {name}", f"{list(buffer.shape)} {buffer.dtype}"))
+    if len(fields) > _MOST_NAMED or any(len(n.encode()) > limits.MAX_TEXT_BYTES for n, _ in fields):
+        return [("parameters and buffers", _digest(repr(fields)))]
+    return fields
+
+
+def _hash_value(digest: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        digest.update(f"tensor {value.dtype} {tuple(value.shape)} ".encode())
+        if value.numel():
+            digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, np.ndarray | np.generic):
+        array = np.ascontiguousarray(value)
+        digest.update(f"array {array.dtype} {array.shape} ".encode() + array.tobytes())
+    elif isinstance(value, dict):
+        digest.update(f"dict {len(value)} ".encode())
+        for key in sorted(value, key=repr):
+            digest.update(repr(key).encode())
+            _hash_value(digest, value[key])
+    elif isinstance(value, list | tuple):
+        digest.update(f"sequence {len(value)} ".encode())
+        for item in value:
+            _hash_value(digest, item)
+    elif isinstance(value, float):
+        digest.update(b"float " + struct.pack("<d", value))
+    elif isinstance(value, int | str | bytes | None):
+        digest.update(f"{type(value).__name__} {value!r} ".encode())
+    elif hasattr(value, "__array__"):
+        _hash_value(digest, np.asarray(value))
+    else:
+        digest.update(f"object {type(value).__name__} ".encode())
+
+
+def _short(text: str) -> str:
+    return text if len(text.encode()) <= limits.MAX_TEXT_BYTES else _digest(text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,35 @@
+"""`python -m edgeagent.trainer.jobs NAME`: what `edgeagent run NAME` starts as the trainer."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+
+from edgeagent.config import TrainerConfig, trainer_config_from
+from edgeagent.errors import UsageError
+from edgeagent.trainer import endings
+from edgeagent.trainer.jobs import digits, fashion, train_and_evaluate
+
+JOBS = {"digits": digits.make, "fashion-mnist": fashion.make}
+
+
+def main(arguments: list[str]) -> None:
+    """Run the job named by the one argument; raise `UsageError` if there is none of that name."""
+    endings.watch_for_crashes()
+    if len(arguments) != 1 or arguments[0] not in JOBS:
+        raise UsageError(f"name one built-in job: {', '.join(JOBS)}")
+    config = trainer_config_from(os.environ) or TrainerConfig()
+    try:
+        device = torch.device(config.device)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"device {config.device!r} cannot be used: {reason}") from None
+    torch.manual_seed(config.seed)
+    train_and_evaluate(JOBS[arguments[0]](device, config.data), device)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

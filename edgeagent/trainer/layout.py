@@ -1,0 +1,112 @@
+"""Where each tensor of the training state lies in the flat shared state.
+
+Law: the layout follows from the names, shapes and dtypes alone: sorted by name, each tensor starts
+at a multiple of 64 bytes, the bytes between tensors are zero. Equal jobs have equal layouts.
+Names: `model.<name>` for parameters and buffers, `optimizer.<parameter>.<slot>` for slots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from edgeagent.errors import UsageError
+from protocols import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from mmap import mmap
+
+ALIGNMENT = 64
+# Names as in the safetensors file format.
+DTYPE_NAMES: dict[torch.dtype, str] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TensorSpec:
+    """Name, dtype and shape of one tensor of the training state."""
+
+    name: str
+    dtype_name: str
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the torch dtype."""
+        return next(dtype for dtype, name in DTYPE_NAMES.items() if name == self.dtype_name)
+
+    @property
+    def bytes(self) -> int:
+        """Return the size in bytes, without padding."""
+        count = 1
+        for length in self.shape:
+            count *= length
+        return count * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayout:
+    """All tensors of the training state, sorted by name, with their offsets in bytes."""
+
+    specs: tuple[TensorSpec, ...]
+    offsets: tuple[int, ...]
+    size: int
+
+    def tensors(self) -> tuple[tuple[str, int, int], ...]:
+        """Return (name, offset, bytes) of every tensor, ascending."""
+        return tuple(
+            (spec.name, offset, spec.bytes)
+            for spec, offset in zip(self.specs, self.offsets, strict=True)
+        )
+
+    def digest(self) -> str:
+        """Return a SHA-256 over names, dtypes, shapes and offsets, in hex."""
+        text = repr([(s.name, s.dtype_name, s.shape) for s in self.specs]) + repr(self.offsets)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def views(self, memory: mmap) -> dict[str, torch.Tensor]:
+        """Return every tensor as a view of `memory`, which holds at least `size` bytes."""
+        raw = torch.frombuffer(memory, dtype=torch.uint8, count=max(1, self.size))
+        return {
+            spec.name: raw[offset : offset + spec.bytes].view(spec.dtype).view(spec.shape)
+            for spec, offset in zip(self.specs, self.offsets, strict=True)
+        }
+
+
+def tensor_spec(name: str, tensor: torch.Tensor) -> TensorSpec:
+    """Return the spec of `tensor`; raise `UsageError` for a dtype the state cannot hold."""
+    dtype_name = DTYPE_NAMES.get(tensor.dtype)
+    if dtype_name is None:
+        raise UsageError(f"{name} has dtype {tensor.dtype}, which edgeagent cannot replicate")
+    return TensorSpec(name, dtype_name, tuple(tensor.shape))
+
+
+def plan_layout(specs: Iterable[TensorSpec]) -> StateLayout:
+    """Place `specs`; raise `UsageError` if two have the same name or all are too large."""
+    ordered = tuple(sorted(specs))
+    offsets: list[int] = []
+    end = 0
+    for before, spec in zip((None, *ordered), ordered, strict=False):
+        if before is not None and before.name == spec.name:
+            raise UsageError(f"two tensors of the training state are called {spec.name}")
+        offsets.append(end)
+        end += -(-spec.bytes // ALIGNMENT) * ALIGNMENT
+    if end > limits.MAX_STATE_BYTES:
+        raise UsageError(
+            f"the training state has {end} bytes; {limits.MAX_STATE_BYTES} is the most"
+        )
+    return StateLayout(ordered, tuple(offsets), end)

@@ -1,0 +1,206 @@
+"""The optimizer's per-parameter memory (momentum and the like), kept in the shared state.
+
+Law: which slots exist, with which shape and dtype, is found out before training by dry steps on
+copies, one parameter at a time; nothing of the real optimizer changes by that. After a real step
+every slot tensor is a view of the shared state (`rehome`), or copied there from another device.
+A slot that does not exist yet has zeros in the shared state and a clear bit in `presence`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.trainer.layout import TensorSpec, tensor_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch.optim import Optimizer
+
+_DRY_STEPS = 2
+_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_SCALARS = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSpec:
+    """One tensor slot: parameter number and name, slot name, what it is, and on which device."""
+
+    parameter: int
+    slot: str
+    spec: TensorSpec
+    device: torch.device
+
+
+def slot_name(parameter: str, slot: str) -> str:
+    """Return the name of a slot in the layout."""
+    return f"optimizer.{parameter}.{slot}"
+
+
+def lone_optimizer(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Optimizer:
+    """Return an optimizer of the same class and settings for `groups`, with empty memory.
+
+    Shares nothing that a step changes, and runs none of the user's hooks.
+    """
+    kind = type(optimizer)
+    lone: Optimizer = object.__new__(kind)
+    lone.__dict__.update(optimizer.__dict__)
+    lone.__dict__.pop("step", None)  # a scheduler's wrapper around the real optimizer's step
+    lone.__dict__.update({hook: OrderedDict() for hook in _HOOKS})
+    lone.state = defaultdict(dict)
+    lone.param_groups = groups
+    return lone
+
+
+def discover_slots(
+    optimizer: Optimizer, names: Mapping[torch.nn.Parameter, str]
+) -> tuple[SlotSpec, ...]:
+    """Return the tensor slots `optimizer` will keep for its trainable parameters.
+
+    `names`: the model's trainable parameters in canonical order. Takes, for a moment, the memory of
+    the largest parameter, its gradient and its slots. Raises `UsageError` if a slot cannot be
+    replicated or the optimizer cannot step.
+    """
+    numbers = {parameter: number for number, parameter in enumerate(names)}
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+    found: list[SlotSpec] = []
+    for group_number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if parameter not in names:
+                continue
+            key = (group_number, tuple(parameter.shape), parameter.dtype, parameter.device)
+            if key not in known:
+                known[key] = _dry_slots(optimizer, group, parameter)
+            for slot, template in known[key].items():
+                where = slot_name(names[parameter], slot)
+                if isinstance(template, torch.Tensor):
+                    spec = tensor_spec(where, template)
+                    found.append(SlotSpec(numbers[parameter], slot, spec, template.device))
+                elif not isinstance(template, _SCALARS):
+                    raise UsageError(
+                        f"{where} is a {type(template).__name__}, which cannot be replicated"
+                    )
+    return tuple(sorted(found, key=lambda s: (s.parameter, s.slot)))
+
+
+def _dry_slots(
+    optimizer: Optimizer, group: dict[str, Any], parameter: torch.nn.Parameter
+) -> dict[str, Any]:
+    """Return a new parameter's memory after dry steps, tensors without their storage."""
+    copy = torch.nn.Parameter(torch.zeros_like(parameter, memory_format=torch.contiguous_format))
+    lone = lone_optimizer(optimizer, [{**group, "params": [copy]}])
+    lone.state[copy] = {
+        slot: value.clone() if isinstance(value, torch.Tensor) else value
+        for slot, value in optimizer.state.get(parameter, {}).items()
+    }
+    for _ in range(_DRY_STEPS):
+        copy.grad = torch.full_like(copy, 1e-3)
+        try:
+            type(lone).step(lone)
+        except Exception as error:
+            raise UsageError(
+                f"{type(optimizer).__name__} cannot step a parameter of shape"
+                f" {tuple(parameter.shape)}: {error}"
+            ) from error
+    return {
+        slot: torch.empty((), dtype=value.dtype, device=value.device).expand(value.shape)
+        if isinstance(value, torch.Tensor)
+        else value
+        for slot, value in lone.state.get(copy, {}).items()
+    }
+
+
+class OptimizerSlots:
+    """Keeps the optimizer's memory and the shared state the same thing."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        names: Mapping[torch.nn.Parameter, str],
+        specs: Sequence[SlotSpec],
+        views: Mapping[str, torch.Tensor],
+        mirror: bool,
+    ) -> None:
+        self._optimizer = optimizer
+        self._parameters = list(names)
+        self._names = list(names.values())
+        self._specs = tuple(specs)
+        self._views = [views[spec.spec.name] for spec in specs]
+        self._mirror = mirror
+        self._known: list[set[str]] = [set() for _ in self._parameters]
+        for spec in specs:
+            self._known[spec.parameter].add(spec.slot)
+
+    def rehome(self) -> None:
+        """Move what the last step created into the shared state; copy what lies elsewhere.
+
+        Raises `EdgeAgentError` if the optimizer made a slot that the dry steps did not show.
+        """
+        for number, parameter in enumerate(self._parameters):
+            for slot, value in self._optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor) and slot not in self._known[number]:
+                    name = slot_name(self._names[number], slot)
+                    raise EdgeAgentError(f"the optimizer made {name} only while training")
+        for spec, view in zip(self._specs, self._views, strict=True):
+            memory = self._optimizer.state.get(self._parameters[spec.parameter], {})
+            value = memory.get(spec.slot)
+            if value is None:
+                view.zero_()
+                continue
+            if value.data_ptr() == view.data_ptr() and value.numel():
+                continue
+            if value.dtype != view.dtype or value.shape != view.shape:
+                raise EdgeAgentError(f"the optimizer changed the shape of {spec.spec.name}")
+            view.copy_(value)
+            if not self._mirrored(spec):
+                memory[spec.slot] = view
+
+    def presence(self) -> bytes:
+        """Return which tensor slots exist, one bit each, little-endian."""
+        bits = 0
+        for number, spec in enumerate(self._specs):
+            memory = self._optimizer.state.get(self._parameters[spec.parameter], {})
+            if isinstance(memory.get(spec.slot), torch.Tensor):
+                bits |= 1 << number
+        return bits.to_bytes(math.ceil(len(self._specs) / 8), "little")
+
+    def scalars(self) -> tuple[tuple[int, str, Any], ...]:
+        """Return (parameter number, slot, value) of the slots that are no tensors, in order."""
+        return tuple(
+            (number, slot, value)
+            for number, parameter in enumerate(self._parameters)
+            for slot, value in sorted(self._optimizer.state.get(parameter, {}).items())
+            if not isinstance(value, torch.Tensor)
+        )
+
+    def check(self, presence: bytes, scalars: Sequence[tuple[int, str, Any]]) -> None:
+        """Raise `EdgeAgentError` if a state to adopt does not fit this optimizer."""
+        bits = int.from_bytes(presence, "little")
+        if len(presence) != math.ceil(len(self._specs) / 8) or bits >> len(self._specs):
+            raise EdgeAgentError("the state to adopt has another number of optimizer slots")
+        for number, slot, value in scalars:
+            fits = number < len(self._parameters) and isinstance(value, _SCALARS)
+            if not fits or slot in self._known[number]:
+                raise EdgeAgentError(f"the state to adopt has an unknown optimizer slot {slot!r}")
+
+    def adopt(self, presence: bytes, scalars: Sequence[tuple[int, str, Any]]) -> None:
+        """Rebuild the optimizer's memory from the shared state; what it held before is dropped."""
+        self.check(presence, scalars)
+        bits = int.from_bytes(presence, "little")
+        for parameter in self._parameters:
+            self._optimizer.state.pop(parameter, None)
+        for number, (spec, view) in enumerate(zip(self._specs, self._views, strict=True)):
+            if bits >> number & 1:
+                value = view.to(spec.device, copy=True) if self._mirrored(spec) else view
+                self._optimizer.state[self._parameters[spec.parameter]][spec.slot] = value
+        for number, slot, value in scalars:
+            self._optimizer.state[self._parameters[number]][slot] = value
+
+    def _mirrored(self, spec: SlotSpec) -> bool:
+        return self._mirror or spec.device.type != "cpu"

@@ -1,0 +1,103 @@
+"""The agent's end of the hand-over: the trainer's messages in, ours out, never blocking the loop.
+
+Law: the trainer is ours; what it breaks is an `EdgeAgentError`, what it announces is still checked
+against the limits that peers will hold us to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from edgeagent.errors import EdgeAgentError
+from edgeagent.handover import HANDOVER_VERSION, Decoder, Hello, Message, encode
+from edgeagent.shared_memory import SharedMemory, attach_shared_memory, wait_for_descriptors
+from protocols import limits
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+
+class TrainerLink(asyncio.Protocol):
+    """One trainer. `on_message` gets each message after `Hello`; `on_end` is its end."""
+
+    def __init__(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
+        self._on_message = on_message
+        self._on_end = on_end
+        self._decoder = Decoder()
+        self._transport: asyncio.Transport | None = None
+        self._hello: asyncio.Future[Hello] | None = None
+
+    async def open(self, connection: socket.socket) -> tuple[Hello, SharedMemory]:
+        """Wait for the trainer's `Hello` and map its memory.
+
+        Raises `EdgeAgentError` if it is none that this agent can serve, EOFError if the trainer
+        ended before.
+        """
+        loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        descriptors = await wait_for_descriptors(connection)
+        self._hello = loop.create_future()
+        await loop.create_unix_connection(lambda: self, sock=connection.dup())
+        hello = await self._hello
+        _check(hello)
+        memory = attach_shared_memory(hello, descriptors)
+        memory.close_descriptors()
+        return hello, memory
+
+    def send(self, message: Message) -> None:
+        """Queue `message`; dropped if the trainer is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode(message))
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # --- asyncio.Protocol ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        for message in self._decoder.feed(data):
+            if self._hello is not None and not self._hello.done():
+                self._greeted(message)
+            else:
+                self._on_message(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio."""
+        if self._hello is not None and not self._hello.done():
+            self._hello.set_exception(EOFError("the trainer ended before training began"))
+        else:
+            self._on_end()
+
+    def _greeted(self, message: Message) -> None:
+        assert self._hello is not None
+        if isinstance(message, Hello):
+            self._hello.set_result(message)
+        else:
+            self._hello.set_exception(EdgeAgentError("the trainer did not introduce itself"))
+
+
+def _check(hello: Hello) -> None:
+    """Raise `EdgeAgentError` if peers could not be told of such a job."""
+    if hello.version != HANDOVER_VERSION:
+        raise EdgeAgentError("the agent and the trainer are of different edgeagent versions")
+    for what, value, most in (
+        ("training state in bytes", hello.state_bytes, limits.MAX_STATE_BYTES),
+        (
+            "number of micro-batches in a global batch",
+            hello.micro_batches,
+            limits.MAX_MICRO_BATCHES,
+        ),
+        ("size of the state's scalars in bytes", len(hello.meta), limits.MAX_STATE_META_BYTES),
+        ("number of parameters and buffers", len(hello.job), limits.MAX_JOB_FIELDS),
+    ):
+        if value > most:
+            raise EdgeAgentError(f"the {what} is {value}, over the limit of {most}")

@@ -1,0 +1,126 @@
+"""What the agent sees of a transport: links that carry control frames and bulk frames.
+
+Law: no I/O here, only the shape that the real transport (TLS over TCP) and the in-memory one of the
+tests both have. All calls and callbacks happen on the agent's event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from protocols.bulk import BulkHeader
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """Whom to dial: `node` is the SHA-256 of `certificate` (DER); `addresses` are HOST:PORT texts
+    of the peer listener, best first."""
+
+    node: bytes
+    incarnation: int
+    name: str
+    addresses: tuple[str, ...]
+    certificate: bytes
+
+
+class Link(Protocol):
+    """An open, mutually authenticated pair of connections to one neighbour."""
+
+    @property
+    def peer(self) -> PeerInfo:
+        """Who is at the other end (proven by its key)."""
+
+    @property
+    def bulk_queued(self) -> int:
+        """Payload bytes accepted by `send_bulk` and not yet handed to the kernel."""
+
+    @property
+    def bulk_bytes_sent(self) -> int:
+        """Payload bytes handed to the kernel so far."""
+
+    @property
+    def bulk_bytes_received(self) -> int:
+        """Payload bytes received so far."""
+
+    def send_control(self, frame: bytes) -> None:
+        """Queue one control frame (at most `limits.MAX_CONTROL_BYTES`); order is kept."""
+
+    def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
+        """Queue one bulk frame; order is kept. `payload` is not copied when queued: it must stay
+        unchanged until it has left (its arrival is what lets the other side go on)."""
+
+    def pause_bulk(self) -> None:
+        """Stop reading bulk frames (backpressure); the frame being read may still complete."""
+
+    def resume_bulk(self) -> None:
+        """Read bulk frames again."""
+
+    async def close(self, *, flush: bool) -> None:
+        """Close both connections, after sending what is queued if `flush`. Idempotent. The local
+        listener gets `link_down` once, the peer's too."""
+
+
+class LinkListener(Protocol):
+    """What the agent is told. A `RemoteProtocolError` raised by a callback closes that link with
+    one clear line, and nothing else."""
+
+    def link_up(self, link: Link) -> None:
+        """Both connections of `link` are open and the peer proved its key."""
+
+    def link_down(self, link: Link, reason: str, clean: bool) -> None:
+        """`link` is gone. `clean`: the peer or we closed it on purpose at a frame boundary."""
+
+    def control_received(self, link: Link, frame: bytes) -> None:
+        """One whole control frame arrived."""
+
+    def bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
+        """Say where the payload goes: a writable buffer of `header.length` bytes, or None to read
+        and drop it."""
+
+    def bulk_received(self, link: Link, header: BulkHeader) -> None:
+        """The payload of `header` lies in the buffer `bulk_arriving` returned (not called for
+        dropped ones)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A joiner whose token proof was right; not yet a member, its key not yet proven."""
+
+    peer: PeerInfo
+    job_tag: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an agent tells a proven joiner of itself and its cluster on the join connection.
+
+    `phase`: "founding" (no cluster yet) or "member". `samples`, `members`, `lineage` order
+    clusters that meet (ROUNDS, Views). `scheduler`: node id, b"" while founding.
+    """
+
+    me: PeerInfo
+    phase: str
+    samples: int
+    members: int
+    lineage: bytes
+    scheduler: bytes
+    known: tuple[PeerInfo, ...]
+
+
+class AdmissionPolicy(Protocol):
+    """The agent's side of the join listener. No decision on tokens here: those are proven."""
+
+    def job(self) -> tuple[tuple[str, str], ...] | None:
+        """The job's (field, value) pairs, None while the trainer has not said them yet."""
+
+    def standing(self) -> Standing:
+        """What to tell a proven joiner now."""
+
+    def heard_of(self, addresses: tuple[str, ...]) -> None:
+        """An agent that holds the token asked; its own join listener is at `addresses`."""
+
+    def admitted(self, candidate: Candidate) -> None:
+        """The token and the job of `candidate` are proven: trust its certificate on the peer
+        listener from now on."""

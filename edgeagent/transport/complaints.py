@@ -1,0 +1,77 @@
+"""One clear line for trouble from outside, however often it comes.
+
+Law: the first complaint of a kind is logged at once; those after it are counted and reported in at
+most one line per `COMPLAINT_SECONDS` and kind. Kinds are ours, never text of a peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from edgeagent.transport import bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SOURCES_KEPT = 64
+
+
+@dataclass(slots=True)
+class _Window:
+    reason: str
+    timer: asyncio.TimerHandle
+    count: int = 0
+    sources: dict[str, None] = field(default_factory=dict)
+
+
+class Complaints:
+    """Counts refused connections by reason and writes lines through `log`."""
+
+    def __init__(
+        self, log: Callable[[str], None], interval: float = bounds.COMPLAINT_SECONDS
+    ) -> None:
+        self._log = log
+        self._interval = interval
+        self._windows: dict[str, _Window] = {}
+
+    def refused(self, source: str, kind: str, reason: str) -> None:
+        """A connection from `source` (a host) was refused because of `reason`."""
+        window = self._windows.get(kind)
+        if window is None:
+            self._log(f"refused a connection from {source}: {reason}")
+            self._open(kind, reason)
+            return
+        window.count += 1
+        window.reason = reason
+        if len(window.sources) < _SOURCES_KEPT:
+            window.sources[source] = None
+
+    def close(self) -> None:
+        """Report what was counted and stop the timers."""
+        for window in self._windows.values():
+            window.timer.cancel()
+            self._report(window)
+        self._windows.clear()
+
+    def _open(self, kind: str, reason: str) -> None:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._interval, self._expired, kind)
+        self._windows[kind] = _Window(reason, timer)
+
+    def _expired(self, kind: str) -> None:
+        window = self._windows.pop(kind)
+        if window.count:
+            self._report(window)
+            self._open(kind, window.reason)
+
+    def _report(self, window: _Window) -> None:
+        if not window.count:
+            return
+        sources = list(window.sources)
+        where = sources[0] if len(sources) == 1 else f"{len(sources)} addresses"
+        if len(sources) >= _SOURCES_KEPT:
+            where = "many addresses"
+        plural = "connection" if window.count == 1 else "connections"
+        self._log(f"refused {window.count} more {plural} from {where}: {window.reason}")

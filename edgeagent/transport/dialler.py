@@ -1,0 +1,220 @@
+"""The dialling end of links, and choosing among a peer's addresses.
+
+Law: an address counts only once the certificate behind it is the one asked for; addresses are tried
+side by side, each a little later than the one before. Whichever end's opening wins, `dial` returns
+the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import sys
+from typing import TYPE_CHECKING, Any
+
+from edgeagent.config import split_address
+from edgeagent.errors import EdgeAgentError
+from edgeagent.transport import bounds, link_wire
+from edgeagent.transport.errors import LinkRefused, Unreachable
+from edgeagent.transport.framing import Connection, Registry
+from edgeagent.transport.link_wire import Channel, LinkHello
+from protocols import limits
+from protocols.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from edgeagent.transport.api import PeerInfo
+    from edgeagent.transport.links import TcpLink
+    from edgeagent.transport.openings import Links, Opening
+    from edgeagent.transport.tls import Trust
+
+_LOWAT_OPTION = {"linux": 25, "darwin": 0x201}.get(sys.platform)
+
+
+class Dialler:
+    """Opens links from this end."""
+
+    def __init__(self, trust: Trust, links: Links, registry: Registry) -> None:
+        self._trust = trust
+        self._registry = registry
+        self._links = links
+        self._dialling: dict[bytes, asyncio.Task[TcpLink]] = {}
+
+    async def dial(self, peer: PeerInfo) -> TcpLink:
+        """Return the link with `peer`, opening one if there is none, within LINK_OPEN_SECONDS.
+
+        Raises `Unreachable` or `LinkRefused`.
+        """
+        link = self._links.get(peer.node)
+        if link is not None:
+            return link
+        task = self._dialling.get(peer.node)
+        if task is None or task.cancelling():
+            task = asyncio.create_task(self._open(peer))
+            self._dialling[peer.node] = task
+            task.add_done_callback(lambda done: self._done(peer.node, done))
+        try:
+            async with asyncio.timeout(limits.LINK_OPEN_SECONDS):
+                return await self._opened(peer, task)
+        except TimeoutError:
+            task.cancel()
+            raise Unreachable(
+                f"no link with {peer.name} within {limits.LINK_OPEN_SECONDS:.0f} s"
+            ) from None
+
+    async def _opened(self, peer: PeerInfo, task: asyncio.Task[TcpLink]) -> TcpLink:
+        """Wait for the link, whichever end's opening it comes from; `task` is ours."""
+        while True:
+            waiter = self._links.waiter(peer.node)
+            futures: list[asyncio.Future[Any]] = [waiter] if task.done() else [waiter, task]
+            try:
+                await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+                link = waiter.result() if waiter.done() else self._links.get(peer.node)
+            finally:
+                waiter.cancel()
+            if link is not None:
+                return link
+            if task.done() and not self._links.is_opening(peer.node):
+                if task.cancelled():
+                    raise Unreachable(f"no link with {peer.name}: given up")
+                return task.result()
+
+    async def stop(self) -> None:
+        """Give up what is being opened."""
+        tasks = list(self._dialling.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self, node: bytes, task: asyncio.Task[TcpLink]) -> None:
+        if self._dialling.get(node) is task:
+            del self._dialling[node]
+        if not task.cancelled():
+            task.exception()  # seen: nobody may be waiting any more
+
+    async def _open(self, peer: PeerInfo) -> TcpLink:
+        opening = self._links.begin(peer.node)
+        settled = False
+        try:
+            async with asyncio.timeout(limits.LINK_OPEN_SECONDS):
+                link = await self._open_both(opening, peer)
+            settled = True
+            return link
+        except RemoteProtocolError as error:
+            raise Unreachable(f"{peer.name} broke the link protocol: {error}") from None
+        except TimeoutError:
+            raise Unreachable(
+                f"{peer.name} opened no link within {limits.LINK_OPEN_SECONDS:.0f} s"
+            ) from None
+        except OSError:
+            raise Unreachable(f"{peer.name} hung up: it may not trust this node yet") from None
+        finally:
+            self._links.over(opening)
+            if not settled:
+                for connection in opening.connections:
+                    connection.abort()
+
+    async def _open_both(self, opening: Opening, peer: PeerInfo) -> TcpLink:
+        address, control = await self._first_reached(peer)
+        opening.connections.append(control)
+        nonce = os.urandom(bounds.LINK_NONCE_BYTES)
+        control.send(link_wire.encode_hello(self._links.hello(Channel.CONTROL, nonce)))
+        hello = self._expect(await control.frame(), Channel.CONTROL, nonce, peer)
+        bulk = await self._connect(address, peer, Channel.BULK)
+        opening.connections.append(bulk)
+        bulk.send(link_wire.encode_hello(self._links.hello(Channel.BULK, nonce)))
+        self._expect(await bulk.frame(), Channel.BULK, nonce, peer)
+        return await self._links.settle(opening, hello, control, bulk)
+
+    def _expect(self, body: bytes, channel: Channel, nonce: bytes, peer: PeerInfo) -> LinkHello:
+        hello = link_wire.decode_hello(body)
+        if not isinstance(hello, LinkHello):
+            text = link_wire.REFUSAL_TEXTS[hello]
+            raise LinkRefused(f"{peer.name} refused a link: {text}")
+        if (hello.channel, hello.nonce, hello.node) != (channel, nonce, peer.node):
+            raise RemoteProtocolError("answered another hello than ours")
+        refusal = self._links.objection(hello)
+        if refusal is not None:
+            raise LinkRefused(f"no link with {peer.name}: {link_wire.REFUSAL_TEXTS[refusal]}")
+        return hello
+
+    async def _first_reached(self, peer: PeerInfo) -> tuple[str, Connection]:
+        """Return the first address behind which `peer` is, with a control connection to it."""
+        tasks = [
+            asyncio.create_task(self._reach_after(i * bounds.DIAL_STAGGER_SECONDS, address, peer))
+            for i, address in enumerate(peer.addresses)
+        ]
+        problems = []
+        kept: Connection | None = None
+        try:
+            for next_done in asyncio.as_completed(tasks):
+                try:
+                    address, kept = await next_done
+                except (OSError, EdgeAgentError) as error:
+                    problems.append(str(error))
+                    continue
+                return address, kept
+        finally:
+            for task in tasks:
+                task.cancel()
+                self._discard_unless(task, kept)
+        raise Unreachable(f"{peer.name} cannot be reached: {'; '.join(problems) or 'no address'}")
+
+    def _discard_unless(
+        self, task: asyncio.Task[tuple[str, Connection]], kept: Connection | None
+    ) -> None:
+        def done(ended: asyncio.Task[tuple[str, Connection]]) -> None:
+            if not ended.cancelled() and ended.exception() is None:
+                connection = ended.result()[1]
+                if connection is not kept:
+                    connection.abort()
+
+        task.add_done_callback(done)
+
+    async def _reach_after(
+        self, seconds: float, address: str, peer: PeerInfo
+    ) -> tuple[str, Connection]:
+        await asyncio.sleep(seconds)
+        return address, await self._connect(address, peer, Channel.CONTROL)
+
+    async def _connect(self, address: str, peer: PeerInfo, channel: Channel) -> Connection:
+        """Connect and do mutual TLS; raise `Unreachable` unless `peer` is there."""
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        connection = Connection(self._registry)
+        try:
+            transport, _connection = await loop.create_connection(
+                lambda: connection,
+                host,
+                port,
+                ssl=self._trust.client,
+                server_hostname="",
+                ssl_handshake_timeout=limits.HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=bounds.TLS_CLOSE_SECONDS,
+            )
+        except ssl.SSLError:
+            raise Unreachable(f"{address} is not {peer.name}") from None
+        except OSError as error:
+            raise Unreachable(f"{address}: {error.strerror or error}") from None
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
+        if self._trust.trusted_node(transport) != peer.node:
+            connection.abort()
+            raise Unreachable(f"{address} is not {peer.name}")
+        tune_socket(transport, channel)
+        return connection
+
+
+def tune_socket(transport: asyncio.BaseTransport, channel: Channel) -> None:
+    """Set what the connection's use asks for; options a system lacks are left alone."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if channel is Channel.BULK and _LOWAT_OPTION is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, _LOWAT_OPTION, bounds.NOTSENT_LOWAT_BYTES)
+    except OSError:
+        return

@@ -1,0 +1,205 @@
+"""Hints by multicast DNS: where agents of this cluster may be listening.
+
+Law: a hint is never trust; all it leads to is a question on the join listener. What is announced is
+a random instance name, addresses, a version and a tag that only holders of the token can compute.
+Trouble with multicast (no network, port taken) is one line, never an exception.
+
+A listener on loopback announces and looks on 127.0.0.1 only, also for IPv6 addresses. That works
+on Linux even though `lo` lacks the MULTICAST flag, because the socket names the interface; `lo`
+must be up. IPv6 multicast would need that flag and a route, so it is not used on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+from zeroconf import InterfaceChoice, IPVersion, ServiceStateChange, Zeroconf
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+from edgeagent.config import join_address, split_address
+from edgeagent.errors import UsageError
+from edgeagent.transport import bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+SERVICE = "_edgeagent._tcp.local."
+TXT_VERSION = b"1"
+
+
+class Discovery:
+    """Announces one join listener and reports those of others."""
+
+    def __init__(
+        self,
+        tag: str,
+        addresses: tuple[str, ...],
+        found: Callable[[tuple[str, ...]], None],
+        log: Callable[[str], None],
+        listen: str = "",
+    ) -> None:
+        """`tag` is `token.discovery_tag`; `addresses` those `TcpTransport.start` returned;
+        `found` gets the addresses of each other join listener with our tag, when it appears and
+        when its addresses change; `listen` as in `--listen` chooses the interfaces."""
+        self._tag = tag
+        self._addresses = addresses
+        self._found = found
+        self._log = log
+        self._listen = listen
+        self._instance = f"{secrets.token_hex(8)}.{SERVICE}"
+        self._zeroconf: AsyncZeroconf | None = None
+        self._browser: AsyncServiceBrowser | None = None
+        self._info: AsyncServiceInfo | None = None
+        self._announcing: Awaitable[Any] | None = None
+        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._strangers: dict[str, None] = {}
+
+    @property
+    def strangers(self) -> int:
+        """How many agents of another cluster or token were seen."""
+        return len(self._strangers)
+
+    async def start(self) -> bool:
+        """Announce and look; return False, after one line, where multicast does not work."""
+        try:
+            self._zeroconf = AsyncZeroconf(
+                interfaces=self._interfaces(), ip_version=self._ip_version()
+            )
+            await self._zeroconf.zeroconf.async_wait_for_start()
+            self._browser = AsyncServiceBrowser(
+                self._zeroconf.zeroconf, SERVICE, handlers=[self._changed]
+            )
+            self._info = self._service()
+            # The name is random: nobody can hold it, so nobody needs to be asked for it first.
+            self._announcing = await self._zeroconf.async_register_service(
+                self._info, cooperating_responders=True
+            )
+        except Exception as error:  # zeroconf and the kernel raise many kinds
+            self._log(
+                f"cannot look for peers by multicast DNS ({_reason(error)}): "
+                "name one with --peer HOST:PORT"
+            )
+            await self.stop()
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Say goodbye on the network and close everything. Idempotent."""
+        for task in self._looking.values():
+            task.cancel()
+        await asyncio.gather(*self._looking.values(), return_exceptions=True)
+        self._looking.clear()
+        zeroconf, self._zeroconf = self._zeroconf, None
+        if zeroconf is None:
+            return
+        if self._browser is not None:
+            await self._browser.async_cancel()
+        with contextlib.suppress(Exception):  # the network may be gone by now
+            if self._announcing is not None and self._info is not None:
+                await self._announcing
+                await (await zeroconf.async_unregister_service(self._info))
+        with contextlib.suppress(Exception):
+            await zeroconf.async_close()
+
+    def _service(self) -> AsyncServiceInfo:
+        hosts = [split_address(address) for address in self._addresses]
+        return AsyncServiceInfo(
+            SERVICE,
+            self._instance,
+            port=hosts[0][1] if hosts else 0,
+            properties={b"v": TXT_VERSION, b"tag": self._tag.encode()},
+            server=f"{self._instance.split('.')[0]}.local.",
+            parsed_addresses=[host for host, _ in hosts],
+        )
+
+    def _interfaces(self) -> InterfaceChoice | list[str]:
+        hosts = self._listen_hosts()
+        return hosts or InterfaceChoice.All
+
+    def _ip_version(self) -> IPVersion:
+        hosts = self._listen_hosts()
+        if not hosts:
+            return IPVersion.All if socket.has_ipv6 else IPVersion.V4Only
+        versions = {ipaddress.ip_address(host).version for host in hosts}
+        if versions == {4}:
+            return IPVersion.V4Only
+        return IPVersion.V6Only if versions == {6} else IPVersion.All
+
+    def _listen_hosts(self) -> list[str]:
+        """The addresses `--listen` restricts us to; none if it does not."""
+        if not self._listen:
+            return []
+        hosts = [split_address(address)[0] for address in self._addresses]
+        name = split_address(self._listen)[0]
+        if name in ("0.0.0.0", "::"):
+            return []
+        if all(ipaddress.ip_address(host).is_loopback for host in hosts):
+            return ["127.0.0.1"]
+        return hosts
+
+    def _changed(
+        self,
+        zeroconf: Zeroconf,
+        service_type: str,
+        name: str,
+        state_change: ServiceStateChange,
+    ) -> None:
+        if name == self._instance:
+            return
+        if state_change is ServiceStateChange.Removed:
+            self._known.pop(name, None)
+            return
+        if name not in self._looking and len(self._looking) < bounds.MAX_HINTS_AT_ONCE:
+            task = asyncio.get_running_loop().create_task(self._look(zeroconf, name))
+            self._looking[name] = task
+            task.add_done_callback(lambda _done: self._looking.pop(name, None))
+
+    async def _look(self, zeroconf: Zeroconf, name: str) -> None:
+        info = AsyncServiceInfo(SERVICE, name)
+        try:
+            answered = await info.async_request(zeroconf, bounds.HINT_RESOLVE_SECONDS * 1000)
+        except Exception:  # malformed answers come from anybody on the network
+            return
+        if not answered or info.port is None or info.properties.get(b"v") != TXT_VERSION:
+            return
+        if info.properties.get(b"tag") != self._tag.encode():
+            self._note_stranger(name)
+            return
+        addresses = _usable(info.parsed_scoped_addresses(), info.port)
+        if not addresses or self._known.get(name) == addresses:
+            return
+        if len(self._known) >= bounds.MAX_HINTS_KEPT:
+            self._known.pop(next(iter(self._known)))
+        self._known[name] = addresses
+        self._found(addresses)
+
+    def _note_stranger(self, name: str) -> None:
+        if not self._strangers:
+            self._log(
+                "an agent of another cluster or token is nearby; "
+                "if it should be in this one, compare its token and --cluster"
+            )
+        if len(self._strangers) < bounds.MAX_HINTS_KEPT:
+            self._strangers[name] = None
+
+
+def _usable(hosts: list[str], port: int) -> tuple[str, ...]:
+    found: list[str] = []
+    for host in hosts:
+        address = join_address(host, port)
+        with contextlib.suppress(UsageError, ValueError):
+            split_address(address)
+            if port and not ipaddress.ip_address(host).is_unspecified:
+                found.append(address)
+    return tuple(found)
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error)
+    return text or type(error).__name__

@@ -1,0 +1,44 @@
+"""What can go wrong between two agents before a link is up.
+
+    EdgeAgentError
+    +-- Unreachable        nobody, or nothing that speaks our protocol, answers at an address
+    +-- NotReady           the other agent is alive but cannot admit anybody yet: ask again
+    +-- SameIdentity       the other end holds our own key: ourselves, or a copy of our disk
+    +-- LinkRefused        a member refused to open a link (expelled, older incarnation, full)
+    (JoinRefused and JobMismatch live in edgeagent.errors)
+
+Law: each message is one line that names the address or the node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgeagent.errors import EdgeAgentError
+
+if TYPE_CHECKING:
+    from edgeagent.transport.api import Standing
+
+
+class Unreachable(EdgeAgentError):
+    """No agent answers at this address."""
+
+
+class LinkRefused(EdgeAgentError):
+    """The other agent answered, and does not open a link with us."""
+
+
+class NotReady(EdgeAgentError):
+    """The token was right, but the other agent does not know its job yet; nobody was admitted."""
+
+    def __init__(self, message: str, standing: Standing) -> None:
+        super().__init__(message)
+        self.standing = standing
+
+
+class SameIdentity(EdgeAgentError):
+    """The other agent holds our key. Same incarnation: we reached ourselves; otherwise a clone."""
+
+    def __init__(self, message: str, standing: Standing) -> None:
+        super().__init__(message)
+        self.standing = standing

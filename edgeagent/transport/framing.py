@@ -1,0 +1,515 @@
+"""Frames on the two connections of a link, received without copies that can be avoided.
+
+Law: nothing here waits or decides. A connection first hands out single frames on request
+(`Connection.frame`, for the opening), then pushes everything into a sink (`attach`). While no frame
+is asked for and no sink is attached, nothing is read. Lengths are checked before memory is taken.
+
+Control frame: length (4 bytes, big endian) and payload; length 0 announces a clean close.
+Bulk frame: `BulkHeader` (80 bytes) and payload; a header of zeros announces a clean close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, cast
+
+from edgeagent.transport import bounds
+from protocols import limits
+from protocols.bulk import BulkHeader, decode_header
+from protocols.errors import LocalProtocolError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LENGTH_BYTES = 4
+CONTROL_GOODBYE = bytes(LENGTH_BYTES)
+BULK_GOODBYE = bytes(limits.BULK_HEADER_BYTES)
+
+_scratch = memoryview(bytearray(bounds.BULK_SCRATCH_BYTES))  # only ever holds dropped bytes
+
+
+class Sink(Protocol):
+    """What a connection pushes into once attached."""
+
+    def buffer(self) -> memoryview:
+        """Return where the next bytes go: writable, not empty."""
+
+    def filled(self, count: int) -> None:
+        """`count` bytes were put into the buffer last returned."""
+
+    def paused(self) -> None:
+        """The kernel takes no more for now."""
+
+    def resumed(self) -> None:
+        """The kernel takes bytes again."""
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection is gone. Called once, last."""
+
+
+class Registry:
+    """The connections that exist, so that their end can be waited for."""
+
+    def __init__(self) -> None:
+        self._open: dict[Connection, None] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def add(self, connection: Connection) -> None:
+        """A connection was made."""
+        self._open[connection] = None
+        self._empty.clear()
+
+    def discard(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._open.pop(connection, None)
+        if not self._open:
+            self._empty.set()
+
+    async def wait_empty(self, seconds: float) -> None:
+        """Wait until no connection is left, cutting those that are after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            for connection in list(self._open):
+                connection.abort()
+            await self._empty.wait()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One TLS connection of a link, before and after the link is up."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._abandoned = False
+        self._closing = False
+        self._transport: asyncio.Transport | None = None
+        self._sink: Sink | None = None
+        self._waiter: asyncio.Future[bytes] | None = None
+        self._part = memoryview(bytearray(LENGTH_BYTES))
+        self._filled = 0
+        self._in_body = False
+        self._writing_paused = False
+        self._lost = False
+        self._error: Exception | None = None
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The TLS transport."""
+        assert self._transport is not None
+        return self._transport
+
+    async def frame(self) -> bytes:
+        """Return the next frame, of at most `MAX_JOIN_HELLO_BYTES`.
+
+        Raises `RemoteProtocolError` for a wrong length, `ConnectionError` when the end came first.
+        """
+        waiter = self._waiter or self.expect()
+        try:
+            return await waiter
+        finally:
+            self._waiter = None
+
+    def expect(self) -> asyncio.Future[bytes]:
+        """Begin to read the next frame, which `frame` will return; the future also ends when the
+        connection does."""
+        assert self._sink is None
+        assert self._waiter is None
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter.add_done_callback(_seen)  # whoever asked may have given up
+        if self._lost:
+            self._waiter.set_exception(ConnectionResetError("the connection was closed"))
+        else:
+            self._part, self._filled, self._in_body = memoryview(bytearray(LENGTH_BYTES)), 0, False
+            self.transport.resume_reading()
+        return self._waiter
+
+    def send(self, body: bytes) -> None:
+        """Write one frame of the opening."""
+        if not self._lost:
+            self.transport.write(len(body).to_bytes(LENGTH_BYTES, "big") + body)
+
+    def attach(self, sink: Sink) -> None:
+        """Push everything into `sink` from now on, and begin to read."""
+        self._sink = sink
+        if self._lost:
+            asyncio.get_running_loop().call_soon(sink.lost, self._error)
+            return
+        if self._writing_paused:
+            sink.paused()
+        self.transport.resume_reading()
+
+    def close(self) -> None:
+        """Close after what was written has left; nothing is delivered any more."""
+        self._closing = True
+        if self._transport is not None and not self._lost:
+            # A TLS transport whose reading is paused may miss the peer's end and never close.
+            self._transport.resume_reading()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, also if the connection is still being made."""
+        self._abandoned = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # The event loop's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin without reading."""
+        made = cast("asyncio.Transport", transport)  # uvloop's has no such base class
+        self._transport = made
+        self._registry.add(self)
+        if self._abandoned:
+            made.abort()
+            return
+        made.set_write_buffer_limits(bounds.WRITE_HIGH_WATER_BYTES)
+        made.pause_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Say where received bytes go."""
+        if self._closing:
+            return _scratch
+        if self._sink is not None:
+            return self._sink.buffer()
+        return self._part[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take received bytes."""
+        if self._closing:
+            return
+        if self._sink is not None:
+            self._sink.filled(nbytes)
+            return
+        self._filled += nbytes
+        if self._filled == len(self._part):
+            self._part_complete()
+
+    def pause_writing(self) -> None:
+        """Pass on that the kernel takes no more."""
+        self._writing_paused = True
+        if self._sink is not None:
+            self._sink.paused()
+
+    def resume_writing(self) -> None:
+        """Pass on that the kernel takes bytes again."""
+        self._writing_paused = False
+        if self._sink is not None:
+            self._sink.resumed()
+
+    def eof_received(self) -> bool:
+        """Close when the other end does."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever waits or listens."""
+        self._lost, self._error = True, exc
+        self._registry.discard(self)
+        if self._sink is not None:
+            self._sink.lost(exc)
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(ConnectionResetError("the connection was closed"))
+
+    def _part_complete(self) -> None:
+        if not self._in_body:
+            length = int.from_bytes(self._part, "big")
+            if 0 < length <= limits.MAX_JOIN_HELLO_BYTES:
+                self._part, self._filled, self._in_body = memoryview(bytearray(length)), 0, True
+                return
+        self.transport.pause_reading()
+        if self._waiter is None or self._waiter.done():
+            return
+        if self._in_body:
+            self._waiter.set_result(bytes(self._part))
+        else:
+            self._waiter.set_exception(RemoteProtocolError("opening frame of a forbidden length"))
+
+
+def _seen(waiter: asyncio.Future[bytes]) -> None:
+    if not waiter.cancelled():
+        waiter.exception()
+
+
+class ControlStream:
+    """The control connection of a link that is up, as a `Sink`.
+
+    `received` gets each frame, b"" for the peer's goodbye; `lost` the end; `drained` is called
+    whenever all frames were handed to the connection. `received` may raise `RemoteProtocolError`,
+    which `failed` gets, as it gets those of malformed input.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        received: Callable[[bytes], None],
+        drained: Callable[[], None],
+        failed: Callable[[str], None],
+        lost: Callable[[Exception | None], None],
+    ) -> None:
+        self._connection = connection
+        self._received = received
+        self._drained = drained
+        self._failed = failed
+        self.lost = lost
+        self._queue: deque[bytes] = deque()
+        self._queued = 0
+        self._paused = False
+        self._stopped = False
+        self._small = memoryview(bytearray(bounds.CONTROL_BUFFER_BYTES))
+        self._start = 0
+        self._end = 0
+        self._large: memoryview | None = None
+        self._large_end = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether every frame was handed to the connection."""
+        return not self._queue
+
+    def send(self, frame: bytes) -> None:
+        """Queue one frame; a queue over `MAX_CONTROL_QUEUE_BYTES` fails the link."""
+        message = len(frame).to_bytes(LENGTH_BYTES, "big") + frame
+        if not self._paused and not self._queue:
+            self._connection.transport.write(message)
+            return
+        self._queue.append(message)
+        self._queued += len(message)
+        if self._queued > bounds.MAX_CONTROL_QUEUE_BYTES:
+            self._failed("it does not read its control connection")
+
+    def stop(self) -> None:
+        """Deliver and send nothing more."""
+        self._stopped = True
+        self._queue.clear()
+        self._queued = 0
+
+    def buffer(self) -> memoryview:
+        """Return where the next bytes go."""
+        if self._stopped:
+            return _scratch
+        if self._large is not None:
+            return self._large[self._large_end :]
+        return self._small[self._end :]
+
+    def filled(self, count: int) -> None:
+        """Deliver all frames that are complete now."""
+        if self._stopped:
+            return
+        try:
+            if self._large is None:
+                self._end += count
+                self._parse()
+            else:
+                self._large_end += count
+                if self._large_end == len(self._large):
+                    frame, self._large = bytes(self._large), None
+                    self._received(frame)
+        except RemoteProtocolError as error:
+            self._failed(str(error))
+
+    def paused(self) -> None:
+        """Queue frames from now on."""
+        self._paused = True
+
+    def resumed(self) -> None:
+        """Write queued frames."""
+        self._paused = False
+        while self._queue and not self._paused:
+            message = self._queue.popleft()
+            self._queued -= len(message)
+            self._connection.transport.write(message)
+        if not self._queue:
+            self._drained()
+
+    def _parse(self) -> None:
+        while self._end - self._start >= LENGTH_BYTES and not self._stopped:
+            body = self._start + LENGTH_BYTES
+            length = int.from_bytes(self._small[self._start : body], "big")
+            if length > limits.MAX_CONTROL_BYTES:
+                raise RemoteProtocolError(f"control frame of {length} bytes is over the limit")
+            if body + length > self._end:
+                if length + LENGTH_BYTES > len(self._small):
+                    self._begin_large(body, length)
+                break
+            frame = bytes(self._small[body : body + length])
+            self._start = body + length
+            self._received(frame)
+        rest = self._end - self._start
+        if self._start:
+            self._small[:rest] = bytes(self._small[self._start : self._end])
+            self._start, self._end = 0, rest
+
+    def _begin_large(self, body: int, length: int) -> None:
+        self._large = memoryview(bytearray(length))
+        self._large_end = self._end - body
+        self._large[: self._large_end] = self._small[body : self._end]
+        self._start = self._end = 0
+
+
+class BulkStream:
+    """The bulk connection of a link that is up, as a `Sink`.
+
+    `arriving` says where a payload goes, `received` that it is there, `goodbye` that the peer sent
+    its last frame; each may raise `RemoteProtocolError`, which `failed` gets.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        arriving: Callable[[BulkHeader], memoryview | None],
+        received: Callable[[BulkHeader], None],
+        goodbye: Callable[[], None],
+        drained: Callable[[], None],
+        failed: Callable[[str], None],
+        lost: Callable[[Exception | None], None],
+    ) -> None:
+        self._connection = connection
+        self._arriving = arriving
+        self._received = received
+        self._goodbye = goodbye
+        self._drained = drained
+        self._failed = failed
+        self.lost = lost
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.queued = 0
+        self._queue: deque[tuple[BulkHeader, memoryview]] = deque()
+        self._offset = -1  # payload bytes of the first frame written; -1: not even its header
+        self._paused = False
+        self._scheduled = False
+        self._stopped = False
+        self._head = memoryview(bytearray(limits.BULK_HEADER_BYTES))
+        self._head_end = 0
+        self._header: BulkHeader | None = None
+        self._target: memoryview | None = None
+        self._payload_end = 0
+
+    # Sending.
+
+    @property
+    def idle(self) -> bool:
+        """Whether every frame was handed to the connection."""
+        return not self._queue
+
+    def send(self, header: BulkHeader, payload: memoryview) -> None:
+        """Queue one frame; `payload` is a flat byte view of `header.length` bytes."""
+        self._queue.append((header, payload))
+        self.queued += len(payload)
+        if not self._paused and not self._scheduled:
+            self._pump()
+
+    def drop_queue(self) -> None:
+        """Forget the frames of which nothing was written yet."""
+        keep = 1 if self._offset >= 0 else 0
+        while len(self._queue) > keep:
+            self.queued -= len(self._queue.pop()[1])
+
+    def say_goodbye(self) -> None:
+        """Tell the peer that no frame follows; only when idle."""
+        self._connection.transport.write(BULK_GOODBYE)
+
+    def stop(self) -> None:
+        """Deliver and send nothing more."""
+        self._stopped = True
+        self._queue.clear()
+        self._target = None
+        self.queued = 0
+
+    def paused(self) -> None:
+        """Stop writing."""
+        self._paused = True
+
+    def resumed(self) -> None:
+        """Write again."""
+        self._paused = False
+        if not self._scheduled:
+            self._pump()
+
+    def _pump(self) -> None:
+        """Write until the kernel is full, the queue empty, or the loop should have its turn."""
+        self._scheduled = False
+        budget = bounds.BULK_TURN_BYTES
+        while self._queue and not self._paused and not self._stopped:
+            if budget <= 0:
+                self._scheduled = True
+                asyncio.get_running_loop().call_soon(self._pump)
+                return
+            budget -= self._write_piece()
+        if not self._queue and not self._stopped:
+            self._drained()
+
+    def _write_piece(self) -> int:
+        header, payload = self._queue[0]
+        start = max(self._offset, 0)
+        piece = payload[start : start + bounds.BULK_PIECE_BYTES]
+        first = self._offset < 0
+        self._offset = start + len(piece)
+        self.queued -= len(piece)
+        self.bytes_sent += len(piece)
+        if self._offset == len(payload):
+            self._queue.popleft()
+            self._offset = -1
+        if first:
+            self._connection.transport.write(header.encode())
+        if len(piece):
+            self._connection.transport.write(piece)
+        return len(piece) + limits.BULK_HEADER_BYTES
+
+    # Receiving.
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether no frame is half received."""
+        return self._header is None and self._head_end == 0
+
+    def buffer(self) -> memoryview:
+        """Return where the next bytes go: straight into the payload's own buffer."""
+        if self._stopped:
+            return _scratch
+        if self._header is None:
+            return self._head[self._head_end :]
+        if self._target is not None:
+            return self._target[self._payload_end :]
+        return _scratch[: self._header.length - self._payload_end]
+
+    def filled(self, count: int) -> None:
+        """Account for received bytes."""
+        if self._stopped:
+            return
+        try:
+            if self._header is None:
+                self._head_end += count
+                if self._head_end == len(self._head):
+                    self._head_complete()
+                return
+            self._payload_end += count
+            self.bytes_received += count
+            if self._payload_end == self._header.length:
+                self._payload_complete(self._header)
+        except RemoteProtocolError as error:
+            self._failed(str(error))
+
+    def _head_complete(self) -> None:
+        self._head_end = 0
+        if self._head == BULK_GOODBYE:
+            self._goodbye()
+            return
+        header = decode_header(self._head)
+        target = self._arriving(header)
+        if self._stopped:
+            return
+        if target is not None:
+            target = target.cast("B") if target.format != "B" or target.ndim != 1 else target
+            if len(target) != header.length or target.readonly:
+                raise LocalProtocolError("bulk_arriving returned an unusable buffer")
+        self._header, self._target, self._payload_end = header, target, 0
+        if header.length == 0:
+            self._payload_complete(header)
+
+    def _payload_complete(self, header: BulkHeader) -> None:
+        wanted = self._target is not None
+        self._header = self._target = None
+        if wanted:
+            self._received(header)

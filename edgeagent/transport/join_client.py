@@ -1,0 +1,206 @@
+"""The joiner's side: asks an address who is there, and asks to be let in.
+
+Law: nothing the other end says is believed, or shown as more than a hint, before its proof of the
+token was checked. An unreachable, wrong or hostile address ends in one `EdgeAgentError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from typing import TYPE_CHECKING
+
+from edgeagent.config import split_address
+from edgeagent.errors import JobMismatch, JoinRefused
+from edgeagent.transport import bounds, join_wire
+from edgeagent.transport.certificate import check_certificate, node_id
+from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
+from edgeagent.transport.job import Job, first_difference
+from edgeagent.transport.join_streams import JoinSecret, JoinStream
+from edgeagent.transport.join_wire import Reason
+from edgeagent.transport.proof import Role, Transcript, make_proof, proof_is_right
+from edgeagent.transport.tls import unauthenticated_client_context
+from edgeagent.transport.token import job_tag
+from protocols import limits
+from protocols.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from edgeagent.transport.api import PeerInfo, Standing
+
+
+async def ask(
+    address: str,
+    me: PeerInfo,
+    secret: JoinSecret,
+    versions: tuple[int, ...] = join_wire.VERSIONS,
+    reachable: tuple[str, ...] = (),
+) -> Standing:
+    """Return what the agent at `address` (HOST:PORT of a join listener) says of itself.
+
+    Both ends prove the token; nobody is admitted. `reachable`: our own join listener's addresses.
+    Takes `JOIN_SECONDS` at most. Raises `Unreachable`, `JoinRefused`, `SameIdentity`.
+    """
+    return await _Conversation(address, me, secret, None, versions, reachable).run()
+
+
+async def join(
+    address: str,
+    me: PeerInfo,
+    secret: JoinSecret,
+    job: Job,
+    versions: tuple[int, ...] = join_wire.VERSIONS,
+    reachable: tuple[str, ...] = (),
+) -> Standing:
+    """Be admitted by the agent at `address`: when this returns, its peer listener trusts us.
+
+    Its certificate is `Standing.me.certificate`; trust that before dialling it. Takes
+    `JOIN_SECONDS` at most. Raises `Unreachable`, `JoinRefused`, `JobMismatch` (first difference
+    named), `NotReady` (it does not know its own job yet), `SameIdentity`.
+    """
+    return await _Conversation(address, me, secret, job, versions, reachable).run()
+
+
+class _Conversation:
+    """One join connection, from the first byte to the last."""
+
+    def __init__(
+        self,
+        address: str,
+        me: PeerInfo,
+        secret: JoinSecret,
+        job: Job | None,
+        versions: tuple[int, ...],
+        reachable: tuple[str, ...],
+    ) -> None:
+        self._address = address
+        self._reachable = reachable
+        self._me = me
+        self._secret = secret
+        self._job = job
+        self._tag = job_tag(secret.token, job)
+        self._versions = versions
+
+    async def run(self) -> Standing:
+        """Connect, talk, close."""
+        try:
+            async with asyncio.timeout(limits.JOIN_SECONDS):
+                stream = await self._connect()
+                try:
+                    return await self._talk(stream)
+                finally:
+                    stream.abort()
+        except RemoteProtocolError as error:
+            raise Unreachable(f"{self._address} answers, but not as an agent: {error}") from None
+        except ssl.SSLError:
+            raise Unreachable(f"{self._address} answers, but not as an agent: no TLS 1.3") from None
+        except TimeoutError:
+            raise Unreachable(
+                f"{self._address} did not answer within {limits.JOIN_SECONDS:.0f} s"
+            ) from None
+        except EOFError:
+            raise Unreachable(f"{self._address} closed the connection; ask again") from None
+        except OSError as error:
+            text = error.strerror or str(error) or type(error).__name__
+            raise Unreachable(f"{self._address} cannot be reached: {text}") from None
+
+    async def _connect(self) -> JoinStream:
+        host, port = split_address(self._address)
+        reader, writer = await asyncio.open_connection(
+            host,
+            port,
+            ssl=unauthenticated_client_context(),
+            server_hostname="",
+            limit=limits.MAX_JOIN_HELLO_BYTES,
+            ssl_handshake_timeout=limits.HANDSHAKE_SECONDS,
+            ssl_shutdown_timeout=bounds.TLS_CLOSE_SECONDS,
+        )
+        return JoinStream(reader, writer)
+
+    async def _talk(self, stream: JoinStream) -> Standing:
+        transcript = await self._hellos(stream)
+        proof = make_proof(self._secret.token, Role.JOINER, transcript)
+        await stream.write(join_wire.encode_joiner_proof(proof))
+        body = await stream.read(limits.MAX_JOIN_FRAME_BYTES)
+        answer = join_wire.decode_server_proof(body)
+        if isinstance(answer, join_wire.Refusal):
+            raise self._refused(answer)
+        if not proof_is_right(self._secret.token, Role.SERVER, transcript, answer.proof):
+            raise JoinRefused(f"{self._address} could not prove that it holds our token")
+        standing = answer.standing
+        self._check_believable(standing, transcript)
+        if self._job is None:
+            return standing
+        if not transcript.server_job:
+            raise NotReady(f"{self._address} does not know its job yet", standing)
+        if transcript.server_job != self._tag:
+            body = await stream.read(limits.MAX_JOIN_FRAME_BYTES)
+            raise self._mismatch(self._job, join_wire.decode_server_job(body))
+        await stream.write(join_wire.encode_enter())
+        body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
+        refusal = join_wire.decode_admitted(body)
+        if refusal is not None:
+            raise self._refused(refusal)
+        return standing
+
+    async def _hellos(self, stream: JoinStream) -> Transcript:
+        certificate = stream.peer_certificate
+        hello = join_wire.JoinerHello(
+            self._versions, os.urandom(bounds.NONCE_BYTES), self._tag, self._me, self._reachable
+        )
+        await stream.write(join_wire.encode_joiner_hello(hello))
+        body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
+        answer = join_wire.decode_server_hello(body)
+        if isinstance(answer, join_wire.Refusal):
+            raise self._refused(answer)
+        if answer.chosen not in self._versions or answer.chosen not in answer.versions:
+            raise RemoteProtocolError("chose a protocol version that was not offered")
+        return Transcript(
+            cluster=self._secret.cluster,
+            joiner_versions=self._versions,
+            server_versions=answer.versions,
+            version=answer.chosen,
+            joiner_job=self._tag,
+            server_job=answer.job_tag,
+            server_certificate=node_id(certificate),
+            joiner_certificate=self._me.node,
+            joiner_nonce=hello.nonce,
+            server_nonce=answer.nonce,
+        )
+
+    def _check_believable(self, standing: Standing, transcript: Transcript) -> None:
+        if standing.me.node != transcript.server_certificate:
+            raise RemoteProtocolError("speaks for another node than its certificate")
+        check_certificate(standing.me.certificate)
+        for peer in standing.known:
+            check_certificate(peer.certificate)
+        if standing.me.node == self._me.node:
+            raise SameIdentity(f"{self._address} holds this node's own key", standing)
+
+    def _refused(self, refusal: join_wire.Refusal) -> Exception:
+        """The error for a refusal. It may come from a stranger: only its reason is used."""
+        where = self._address
+        if refusal.reason is Reason.VERSION:
+            theirs = ", ".join(map(str, refusal.versions))
+            ours = ", ".join(map(str, self._versions))
+            return JoinRefused(
+                f"{where} speaks protocol version {theirs} and this agent {ours}: "
+                "install the same edgeagent on both"
+            )
+        if refusal.reason is Reason.TOKEN:
+            return JoinRefused(
+                f"{where} refused us: its token or its cluster name differs from ours "
+                f"(ours is {self._secret.cluster!r}); compare both"
+            )
+        if refusal.reason in (Reason.BUSY, Reason.NOT_READY):
+            return Unreachable(f"{where} is busy: ask again")
+        return JoinRefused(f"{where} refused us ({refusal.reason.name.lower().replace('_', ' ')})")
+
+    def _mismatch(self, ours: Job, theirs: Job) -> JobMismatch:
+        difference = first_difference(ours, theirs)
+        if difference is None:
+            return JobMismatch(f"{self._address} trains another job than this device")
+        return JobMismatch(
+            f"{self._address} trains another job: {difference.field} is {difference.theirs} there "
+            f"and {difference.ours} here"
+        )

@@ -1,0 +1,198 @@
+"""The server's side of joining: proves the token to each other, tells the standing, admits.
+
+Law: nothing of the cluster is said before the joiner's proof was right; one proof a connection;
+`AdmissionPolicy.admitted` is called before the joiner is told so. Whatever a stranger sends costs
+one bounded buffer, ends within `HANDSHAKE_SECONDS` + `JOIN_SECONDS`, and shows as one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from edgeagent.transport import bounds, join_wire
+from edgeagent.transport.api import Candidate
+from edgeagent.transport.certificate import check_certificate, node_id
+from edgeagent.transport.doorkeeper import Doorkeeper, Gate, Visitor
+from edgeagent.transport.join_streams import JoinSecret, JoinStream
+from edgeagent.transport.join_wire import Reason
+from edgeagent.transport.proof import Role, Transcript, make_proof, proof_is_right
+from edgeagent.transport.token import job_tag
+from protocols import limits
+from protocols.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+    from edgeagent.transport.api import AdmissionPolicy
+    from edgeagent.transport.complaints import Complaints
+    from edgeagent.transport.job import Job
+
+_REASONS = {
+    Reason.TOKEN: "its token or its cluster name is not ours",
+    Reason.BUSY: f"more than {limits.MAX_OPEN_JOINS} joins at once",
+    Reason.NOT_READY: "our own job is not known yet; it may ask again",
+    Reason.JOB: "it trains another job",
+    Reason.SAME_IDENTITY: "it holds this node's own key (a copied disk?)",
+}
+
+
+class _Refused(Exception):
+    """This connection gets a refusal."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(reason.name)
+        self.reason = reason
+        self.detail = detail or _REASONS[reason]
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """One joiner whose hello was accepted."""
+
+    hello: join_wire.JoinerHello
+    transcript: Transcript
+    job: Job | None
+
+
+class JoinListener:
+    """Serves the join connections of one agent."""
+
+    def __init__(
+        self,
+        sockets: tuple[socket.socket, ...],
+        context: ssl.SSLContext,
+        certificate: bytes,
+        secret: JoinSecret,
+        admission: AdmissionPolicy,
+        doorkeeper: Doorkeeper,
+        complaints: Complaints,
+        versions: tuple[int, ...] = join_wire.VERSIONS,
+    ) -> None:
+        """`sockets` are listening; `context` is the server's TLS context for `certificate`
+        (DER) and asks for no client certificate."""
+        self._context = context
+        self._node = node_id(certificate)
+        self._secret = secret
+        self._admission = admission
+        self._complaints = complaints
+        self._versions = versions
+        self._open_joins = 0
+        self._gate = Gate(sockets, self._serve, doorkeeper, complaints)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._gate.start()
+
+    async def stop(self) -> None:
+        """Close the listening sockets and all join connections."""
+        await self._gate.stop()
+
+    async def _serve(self, visitor: Visitor) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=limits.MAX_JOIN_HELLO_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport = await visitor.secure(protocol, self._context)
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        stream = JoinStream(reader, writer)
+        try:
+            async with asyncio.timeout(limits.JOIN_SECONDS):
+                await self._converse(stream, visitor)
+                await stream.close()
+        except RemoteProtocolError as error:
+            self._complain(visitor, "protocol", f"broke the join protocol: {error}")
+        except TimeoutError:
+            self._complain(visitor, "slow", f"did not finish within {limits.JOIN_SECONDS:.0f} s")
+        except (OSError, EOFError):
+            self._complain(visitor, "ended", "ended in the middle of the join protocol")
+        finally:
+            stream.abort()
+
+    async def _converse(self, stream: JoinStream, visitor: Visitor) -> None:
+        try:
+            session = await self._greet(stream)
+            visitor.proven()
+            if self._open_joins >= limits.MAX_OPEN_JOINS:
+                raise _Refused(Reason.BUSY)
+            self._open_joins += 1
+            try:
+                await self._answer(stream, session, visitor)
+            finally:
+                self._open_joins -= 1
+        except _Refused as refused:
+            self._complain(visitor, refused.reason.name, refused.detail)
+            refusal = join_wire.Refusal(refused.reason, self._versions)
+            await stream.write(join_wire.encode_refusal(refusal))
+
+    async def _greet(self, stream: JoinStream) -> _Session:
+        """Exchange hellos and check the joiner's proof."""
+        body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
+        hello = join_wire.decode_joiner_hello(body)
+        chosen = join_wire.choose_version(self._versions, hello.versions)
+        if chosen is None:
+            spoken = ", ".join(map(str, hello.versions))
+            raise _Refused(Reason.VERSION, f"it speaks only protocol version {spoken}")
+        job = self._admission.job()
+        answer = join_wire.ServerHello(
+            self._versions, chosen, os.urandom(bounds.NONCE_BYTES), job_tag(self._secret.token, job)
+        )
+        await stream.write(join_wire.encode_server_hello(answer))
+        transcript = Transcript(
+            cluster=self._secret.cluster,
+            joiner_versions=hello.versions,
+            server_versions=self._versions,
+            version=chosen,
+            joiner_job=hello.job_tag,
+            server_job=answer.job_tag,
+            server_certificate=self._node,
+            joiner_certificate=hello.peer.node,
+            joiner_nonce=hello.nonce,
+            server_nonce=answer.nonce,
+        )
+        proof = join_wire.decode_joiner_proof(await stream.read(limits.MAX_JOIN_HELLO_BYTES))
+        if not proof_is_right(self._secret.token, Role.JOINER, transcript, proof):
+            raise _Refused(Reason.TOKEN)
+        check_certificate(hello.peer.certificate)
+        return _Session(hello, transcript, job)
+
+    async def _answer(self, stream: JoinStream, session: _Session, visitor: Visitor) -> None:
+        """Prove the token to the joiner, tell it the standing, admit it if it asks for that."""
+        if session.hello.reachable:
+            self._admission.heard_of(session.hello.reachable)
+        standing = self._admission.standing()
+        if session.job is None:
+            standing = replace(standing, phase="founding")
+        proof = make_proof(self._secret.token, Role.SERVER, session.transcript)
+        await stream.write(join_wire.encode_server_proof(proof, standing))
+        tag, peer = session.hello.job_tag, session.hello.peer
+        another_job = bool(tag) and session.job is not None and tag != session.transcript.server_job
+        if another_job and session.job is not None:
+            self._complain(visitor, "job", f"{peer.name} trains another job")
+            await stream.write(join_wire.encode_server_job(session.job))
+        try:
+            enter = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
+        except (EOFError, ConnectionError):
+            return  # it only asked, or saw that its job is another
+        join_wire.decode_enter(enter)
+        if not tag:
+            raise RemoteProtocolError("asks to be admitted without naming a job")
+        self._check_admissible(session, another_job)
+        self._admission.admitted(Candidate(peer, tag))
+        await stream.write(join_wire.encode_admitted())
+        with contextlib.suppress(EOFError, OSError, RemoteProtocolError):
+            await stream.read(limits.MAX_JOIN_HELLO_BYTES)  # the joiner closes first
+
+    def _check_admissible(self, session: _Session, another_job: bool) -> None:
+        if session.hello.peer.node == self._node:
+            raise _Refused(Reason.SAME_IDENTITY)
+        if session.job is None:
+            raise _Refused(Reason.NOT_READY)
+        if another_job:
+            raise _Refused(Reason.JOB)
+
+    def _complain(self, visitor: Visitor, kind: str, reason: str) -> None:
+        self._complaints.refused(visitor.host, f"join {kind}", reason)

@@ -1,0 +1,290 @@
+"""The messages of a join connection, inside TLS 1.3.
+
+    joiner                                     server
+    JoinerHello(versions, nonce, certificate,
+        job tag, incarnation, name, addresses,
+        reachable)
+                                               ServerHello(versions, chosen, nonce, job tag)
+    JoinerProof
+                                               ServerProof(proof, standing)
+                                               ServerJob(fields)   if both job tags differ
+    Enter                                                          only to be admitted
+                                               Admitted
+    At any point the server may send Refusal(reason, versions) instead and close.
+
+Law: pure. A frame is its length (4 bytes, big endian) and a msgpack array whose first value is its
+kind. `decode_*` raises `RemoteProtocolError` and nothing else. Kinds and reasons are append-only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from edgeagent.transport import bounds, fields
+from edgeagent.transport.api import PeerInfo, Standing
+from edgeagent.transport.proof import PROOF_BYTES
+from edgeagent.transport.token import TAG_BYTES
+from protocols import limits
+from protocols.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from edgeagent.transport.job import Job
+
+VERSIONS: tuple[int, ...] = (1,)
+PHASES = ("founding", "member")
+LENGTH_BYTES = 4
+
+_HELLO_ITEMS = 32
+_LATER_ITEMS = limits.MAX_JOB_FIELDS
+
+
+class Kind(IntEnum):
+    """What a frame on a join connection is."""
+
+    JOINER_HELLO = 1
+    SERVER_HELLO = 2
+    JOINER_PROOF = 3
+    SERVER_PROOF = 4
+    SERVER_JOB = 5
+    ENTER = 6
+    ADMITTED = 7
+    REFUSAL = 8
+
+
+class Reason(IntEnum):
+    """Why a server refuses."""
+
+    VERSION = 1
+    TOKEN = 2  # or cluster name: the proof does not say which
+    BUSY = 3
+    NOT_READY = 4  # the server knows no job yet
+    JOB = 5
+    SAME_IDENTITY = 6
+    PROTOCOL = 7
+
+
+@dataclass(frozen=True, slots=True)
+class JoinerHello:
+    """What a joiner says first. `job_tag` is b"" when it only asks; `reachable` are the addresses
+    of its own join listener, a hint for the server once the token is proven."""
+
+    versions: tuple[int, ...]
+    nonce: bytes
+    job_tag: bytes
+    peer: PeerInfo
+    reachable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHello:
+    """What the server answers. `job_tag` is b"" while it knows no job."""
+
+    versions: tuple[int, ...]
+    chosen: int
+    nonce: bytes
+    job_tag: bytes
+
+
+class ServerProof(NamedTuple):
+    """The server's proof, and what may be believed once that is checked."""
+
+    proof: bytes
+    standing: Standing
+
+
+class Refusal(NamedTuple):
+    """Why the server refuses; nothing a joiner may rely on but to tell its user."""
+
+    reason: Reason
+    versions: tuple[int, ...]
+
+
+def frame(body: bytes) -> bytes:
+    """Return `body` with its length in front."""
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def frame_length(prefix: bytes, limit: int) -> int:
+    """Return the length a frame's prefix announces, 1 to `limit`."""
+    length = int.from_bytes(prefix, "big")
+    if not 0 < length <= limit:
+        raise RemoteProtocolError(f"frame of {length} bytes where at most {limit} are allowed")
+    return length
+
+
+def choose_version(ours: tuple[int, ...], theirs: tuple[int, ...]) -> int | None:
+    """Return the highest version both speak, None if there is none."""
+    common = [version for version in ours if version in theirs]
+    return max(common, default=None)
+
+
+def encode_joiner_hello(hello: JoinerHello) -> bytes:
+    """Return the body of a `JoinerHello`."""
+    peer = fields.peer_values(hello.peer)
+    return fields.pack(
+        Kind.JOINER_HELLO,
+        list(hello.versions),
+        hello.nonce,
+        hello.job_tag,
+        peer,
+        list(hello.reachable),
+    )
+
+
+def decode_joiner_hello(body: bytes) -> JoinerHello:
+    """Read a `JoinerHello`."""
+    values = fields.unpack(body, _HELLO_ITEMS)
+    versions, nonce, tag, peer, reachable = fields.shape(values, Kind.JOINER_HELLO, 5)
+    return JoinerHello(
+        _versions(versions),
+        _nonce(nonce),
+        _tag(tag),
+        fields.peer_info(peer),
+        fields.addresses(reachable),
+    )
+
+
+def encode_server_hello(hello: ServerHello) -> bytes:
+    """Return the body of a `ServerHello`."""
+    return fields.pack(
+        Kind.SERVER_HELLO, list(hello.versions), hello.chosen, hello.nonce, hello.job_tag
+    )
+
+
+def decode_server_hello(body: bytes) -> ServerHello | Refusal:
+    """Read a `ServerHello`."""
+    values = fields.unpack(body, _HELLO_ITEMS)
+    if values[0] == Kind.REFUSAL:
+        return _refusal(values)
+    versions, chosen, nonce, tag = fields.shape(values, Kind.SERVER_HELLO, 4)
+    number = fields.integer(chosen, "version", 1, bounds.MAX_VERSION)
+    return ServerHello(_versions(versions), number, _nonce(nonce), _tag(tag))
+
+
+def encode_joiner_proof(proof: bytes) -> bytes:
+    """Return the body of a joiner's proof."""
+    return fields.pack(Kind.JOINER_PROOF, proof)
+
+
+def decode_joiner_proof(body: bytes) -> bytes:
+    """Read a joiner's proof."""
+    (proof,) = fields.shape(fields.unpack(body, _HELLO_ITEMS), Kind.JOINER_PROOF, 1)
+    return fields.blob(proof, "proof", PROOF_BYTES, PROOF_BYTES)
+
+
+def encode_server_proof(proof: bytes, standing: Standing) -> bytes:
+    """Return the body of a `ServerProof`."""
+    return fields.pack(
+        Kind.SERVER_PROOF,
+        proof,
+        fields.peer_values(standing.me),
+        standing.phase,
+        standing.samples,
+        standing.members,
+        standing.lineage,
+        standing.scheduler,
+        [fields.peer_values(peer) for peer in standing.known],
+    )
+
+
+def decode_server_proof(body: bytes) -> ServerProof | Refusal:
+    """Read a `ServerProof`."""
+    values = fields.unpack(body, _LATER_ITEMS)
+    if values[0] == Kind.REFUSAL:
+        return _refusal(values)
+    proof, me, phase, samples, members, lineage, scheduler, known = fields.shape(
+        values, Kind.SERVER_PROOF, 8
+    )
+    if phase not in PHASES:
+        raise RemoteProtocolError("unknown phase")
+    standing = Standing(
+        me=fields.peer_info(me),
+        phase=phase,
+        samples=fields.integer(samples, "samples", 0, limits.MAX_INTEGER),
+        members=fields.integer(members, "members", 0, limits.MAX_MEMBERS),
+        lineage=fields.blob(lineage, "lineage", 0, limits.LINEAGE_BYTES),
+        scheduler=fields.blob(scheduler, "scheduler", 0, limits.NODE_ID_BYTES),
+        known=tuple(
+            fields.peer_info(peer) for peer in fields.array(known, "known", 0, limits.MAX_MEMBERS)
+        ),
+    )
+    return ServerProof(fields.blob(proof, "proof", PROOF_BYTES, PROOF_BYTES), standing)
+
+
+def encode_server_job(job: Job) -> bytes:
+    """Return the body of a `ServerJob`: as many of the fields as fit into a frame."""
+    kept = list(job[: limits.MAX_JOB_FIELDS])
+    body = fields.pack(Kind.SERVER_JOB, kept)
+    while len(body) > limits.MAX_JOIN_FRAME_BYTES:
+        kept = kept[: len(kept) // 2]
+        body = fields.pack(Kind.SERVER_JOB, kept)
+    return body
+
+
+def decode_server_job(body: bytes) -> Job:
+    """Read the server's job fields."""
+    (found,) = fields.shape(fields.unpack(body, _LATER_ITEMS), Kind.SERVER_JOB, 1)
+    pairs = []
+    for item in fields.array(found, "job", 0, limits.MAX_JOB_FIELDS):
+        field, value = fields.array(item, "job field", 2, 2)
+        pairs.append(
+            (
+                fields.text(field, "job field", limits.MAX_TEXT_BYTES),
+                fields.text(value, "job value", limits.MAX_TEXT_BYTES),
+            )
+        )
+    return tuple(pairs)
+
+
+def encode_enter() -> bytes:
+    """Return the body of Enter: admit me."""
+    return fields.pack(Kind.ENTER)
+
+
+def decode_enter(body: bytes) -> None:
+    """Check that this is Enter."""
+    fields.shape(fields.unpack(body, _HELLO_ITEMS), Kind.ENTER, 0)
+
+
+def encode_admitted() -> bytes:
+    """Return the body of Admitted: the joiner's certificate is trusted now."""
+    return fields.pack(Kind.ADMITTED)
+
+
+def decode_admitted(body: bytes) -> Refusal | None:
+    """Check that this is Admitted; return the refusal if it is one."""
+    values = fields.unpack(body, _HELLO_ITEMS)
+    if values[0] == Kind.REFUSAL:
+        return _refusal(values)
+    fields.shape(values, Kind.ADMITTED, 0)
+    return None
+
+
+def encode_refusal(refusal: Refusal) -> bytes:
+    """Return the body of a `Refusal`."""
+    return fields.pack(Kind.REFUSAL, refusal.reason, list(refusal.versions))
+
+
+def _refusal(values: list[object]) -> Refusal:
+    number, versions = fields.shape(values, Kind.REFUSAL, 2)
+    reason = fields.integer(number, "reason", 1, 255)
+    known = Reason(reason) if reason in list(Reason) else Reason.PROTOCOL
+    return Refusal(known, _versions(versions))
+
+
+def _versions(value: object) -> tuple[int, ...]:
+    found = fields.array(value, "versions", 1, bounds.MAX_VERSIONS)
+    return tuple(fields.integer(item, "version", 1, bounds.MAX_VERSION) for item in found)
+
+
+def _nonce(value: object) -> bytes:
+    return fields.blob(value, "nonce", bounds.NONCE_BYTES, bounds.NONCE_BYTES)
+
+
+def _tag(value: object) -> bytes:
+    found = fields.blob(value, "job tag", 0, TAG_BYTES)
+    if len(found) not in (0, TAG_BYTES):
+        raise RemoteProtocolError("job tag of the wrong size")
+    return found

@@ -1,0 +1,243 @@
+"""A link that is up: two connections, one life.
+
+Law: `link_up` comes first, `link_down` last and once. A clean close is agreed on: each side marks
+the end of both its streams and waits (not for ever) for the other's mark, because the end of a TLS
+stream may overtake data that the receiver has not taken yet. After `close` nothing is delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from edgeagent.transport import bounds
+from edgeagent.transport.framing import BulkStream, Connection, ControlStream
+from protocols import limits
+from protocols.errors import LocalProtocolError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgeagent.transport.api import LinkListener, PeerInfo
+    from protocols.bulk import BulkHeader
+
+
+class TcpLink:
+    """An open link over two TLS connections; implements `api.Link`."""
+
+    def __init__(
+        self,
+        peer: PeerInfo,
+        control: Connection,
+        bulk: Connection,
+        listener: LinkListener,
+        gone: Callable[[TcpLink], None],
+        log: Callable[[str], None],
+    ) -> None:
+        """`gone` is called just before the listener's `link_down`."""
+        self._peer = peer
+        self._listener = listener
+        self._gone = gone
+        self._log = log
+        self._connections = (control, bulk)
+        self._control = ControlStream(
+            control, self._control_received, self._progress, self._failed, self._lost
+        )
+        self._bulk = BulkStream(
+            bulk,
+            self._bulk_arriving,
+            self._bulk_received,
+            self._bulk_goodbye,
+            self._progress,
+            self._failed,
+            self._lost,
+        )
+        self._closing = False  # we said so
+        self._said_goodbye = False
+        self._heard_control_goodbye = False
+        self._heard_bulk_goodbye = False
+        self._reading_bulk = True
+        self._idle = asyncio.Event()
+        self._down = asyncio.Event()
+
+    def start(self) -> None:
+        """Report `link_up`, then begin to deliver."""
+        try:
+            self._listener.link_up(self)
+        except RemoteProtocolError as error:
+            self._failed(str(error))
+        if not self._down.is_set():
+            self._connections[0].attach(self._control)
+            self._connections[1].attach(self._bulk)
+            if not self._reading_bulk:
+                self._connections[1].transport.pause_reading()
+
+    @property
+    def peer(self) -> PeerInfo:
+        """Who is at the other end (proven by its key)."""
+        return self._peer
+
+    @property
+    def bulk_queued(self) -> int:
+        """Payload bytes accepted and not yet written (a few 100 KiB may wait below us)."""
+        return self._bulk.queued
+
+    @property
+    def bulk_bytes_sent(self) -> int:
+        """Payload bytes written so far."""
+        return self._bulk.bytes_sent
+
+    @property
+    def bulk_bytes_received(self) -> int:
+        """Payload bytes received so far, dropped ones included."""
+        return self._bulk.bytes_received
+
+    @property
+    def is_down(self) -> bool:
+        """Whether `link_down` was reported."""
+        return self._down.is_set()
+
+    def send_control(self, frame: bytes) -> None:
+        """Queue one control frame; ignored when the link is closing or gone.
+
+        Raises `LocalProtocolError` for an empty or oversized frame.
+        """
+        if not 0 < len(frame) <= limits.MAX_CONTROL_BYTES:
+            raise LocalProtocolError(f"control frame of {len(frame)} bytes")
+        if self._sends():
+            self._control.send(frame)
+
+    def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
+        """Queue one bulk frame; ignored when the link is closing or gone.
+
+        `payload` is not copied when queued. Raises `LocalProtocolError` if its size is not
+        `header.length`.
+        """
+        flat = payload if payload.format == "B" and payload.ndim == 1 else payload.cast("B")
+        if len(flat) != header.length:
+            raise LocalProtocolError(f"{len(flat)} payload bytes, header says {header.length}")
+        if self._sends():
+            self._bulk.send(header, flat)
+
+    def pause_bulk(self) -> None:
+        """Stop reading bulk frames. What was decrypted already (< 1 MiB) may still be delivered."""
+        self._read_bulk(False)
+
+    def resume_bulk(self) -> None:
+        """Read bulk frames again."""
+        self._read_bulk(True)
+
+    async def close(self, *, flush: bool) -> None:
+        """Close both connections, after sending what is queued if `flush`. Idempotent.
+
+        Without `flush` frames of which nothing was sent are dropped. Takes FLUSH_SECONDS +
+        CLOSE_SECONDS at most when the peer hangs; `link_down` was reported when this returns.
+        """
+        if not self._closing and not self._down.is_set():
+            self._closing = True
+            if not flush:
+                self._bulk.drop_queue()
+            self._read_bulk(True)
+            self._progress()
+            if not self._idle.is_set():
+                wait = bounds.FLUSH_SECONDS if flush else bounds.CLOSE_SECONDS
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._idle.wait()
+            await self._wait_down(bounds.CLOSE_SECONDS)
+            self.finish("closed by us", clean=self._said_goodbye)
+        await self._wait_down(bounds.FLUSH_SECONDS + bounds.CLOSE_SECONDS)
+
+    def finish(self, reason: str, *, clean: bool) -> None:
+        """End the link now and report it, once."""
+        if self._down.is_set():
+            return
+        self._down.set()
+        self._idle.set()
+        self._control.stop()
+        self._bulk.stop()
+        for connection in self._connections:
+            if clean:
+                connection.close()
+            else:
+                connection.abort()
+        self._gone(self)
+        self._listener.link_down(self, reason, clean)
+
+    # What the streams report.
+
+    def _control_received(self, frame: bytes) -> None:
+        if not frame:
+            self._heard_control_goodbye = True
+            self._bulk.drop_queue()
+            self._progress()
+        elif self._heard_control_goodbye:
+            raise RemoteProtocolError("control frame after its goodbye")
+        elif not self._closing:
+            self._listener.control_received(self, frame)
+
+    def _bulk_arriving(self, header: BulkHeader) -> memoryview | None:
+        if self._heard_bulk_goodbye:
+            raise RemoteProtocolError("bulk frame after its goodbye")
+        return None if self._closing else self._listener.bulk_arriving(self, header)
+
+    def _bulk_received(self, header: BulkHeader) -> None:
+        if not self._closing:
+            self._listener.bulk_received(self, header)
+
+    def _bulk_goodbye(self) -> None:
+        self._heard_bulk_goodbye = True
+        self._progress()
+
+    def _failed(self, reason: str) -> None:
+        if not self._down.is_set():
+            self._log(f"closed the link to {self._peer.name}: {reason}")
+            self.finish(reason, clean=False)
+
+    def _lost(self, error: Exception | None) -> None:
+        if self._closing and self._said_goodbye:
+            self.finish("closed by us", clean=True)
+            return
+        text = f"connection lost ({error})" if error and str(error) else "connection lost"
+        self.finish(text, clean=False)
+
+    def _progress(self) -> None:
+        """Take the next step of a clean close, if one is going on."""
+        if self._down.is_set() or not (self._closing or self._heard_control_goodbye):
+            return
+        if not self._said_goodbye and self._bulk.idle and self._control.idle:
+            heard_all = self._heard_control_goodbye and self._heard_bulk_goodbye
+            if self._closing or heard_all:
+                self._say_goodbye()
+        if not self._said_goodbye:
+            return
+        if self._closing and self._heard_control_goodbye:
+            self.finish("closed by us", clean=True)
+        elif self._heard_control_goodbye and self._heard_bulk_goodbye:
+            self.finish("closed by the peer", clean=True)
+
+    def _say_goodbye(self) -> None:
+        self._said_goodbye = True
+        self._bulk.say_goodbye()
+        self._control.send(b"")
+        self._idle.set()
+
+    # Helpers.
+
+    def _sends(self) -> bool:
+        return not (self._closing or self._heard_control_goodbye or self._down.is_set())
+
+    def _read_bulk(self, wanted: bool) -> None:
+        if wanted == self._reading_bulk or self._down.is_set():
+            return
+        self._reading_bulk = wanted
+        if wanted:
+            self._connections[1].transport.resume_reading()
+        else:
+            self._connections[1].transport.pause_reading()
+
+    async def _wait_down(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._down.wait()

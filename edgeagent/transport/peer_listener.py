@@ -1,0 +1,133 @@
+"""The accepting end of links: mutual TLS, then two hellos that belong together.
+
+Law: a connection counts as unproven until mutual TLS showed a certificate that is trusted now. An
+opening that is not a link within `LINK_OPEN_SECONDS` is given up, and both its connections closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from edgeagent.transport import link_wire
+from edgeagent.transport.dialler import tune_socket
+from edgeagent.transport.doorkeeper import Doorkeeper, Gate, Visitor
+from edgeagent.transport.errors import LinkRefused
+from edgeagent.transport.framing import Connection, Registry
+from edgeagent.transport.link_wire import Channel, LinkHello
+from protocols import limits
+from protocols.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    import socket
+
+    from edgeagent.transport.complaints import Complaints
+    from edgeagent.transport.openings import Links, Opening
+    from edgeagent.transport.tls import Trust
+
+
+class PeerListener:
+    """Accepts the connections of links for one agent."""
+
+    def __init__(
+        self,
+        sockets: tuple[socket.socket, ...],
+        trust: Trust,
+        links: Links,
+        doorkeeper: Doorkeeper,
+        complaints: Complaints,
+        registry: Registry,
+    ) -> None:
+        self._registry = registry
+        self._trust = trust
+        self._links = links
+        self._complaints = complaints
+        self._bulk: dict[tuple[bytes, bytes], asyncio.Future[Connection]] = {}
+        self._gate = Gate(sockets, self._serve, doorkeeper, complaints)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._gate.start()
+
+    async def stop(self) -> None:
+        """Close the listening sockets and all connections that are no link yet."""
+        await self._gate.stop()
+
+    async def _serve(self, visitor: Visitor) -> None:
+        connection = Connection(self._registry)
+        transport = await visitor.secure(connection, self._trust.server)
+        kept = False
+        try:
+            node = self._trust.trusted_node(transport)
+            if node is None:
+                self._complain(visitor, "untrusted", "its certificate was trusted and is no more")
+                return
+            visitor.proven()
+            async with asyncio.timeout(limits.LINK_OPEN_SECONDS):
+                kept = await self._open(node, connection)
+        except RemoteProtocolError as error:
+            self._complain(visitor, "protocol", f"broke the link protocol: {error}")
+        except LinkRefused as error:
+            self._complain(visitor, "refused", str(error))
+        except TimeoutError:
+            self._complain(
+                visitor, "slow", f"opened no link within {limits.LINK_OPEN_SECONDS:.0f} s"
+            )
+        except (OSError, EOFError):
+            pass  # the dialling end gave this opening up, as it may
+        finally:
+            if not kept:
+                connection.close()
+
+    async def _open(self, node: bytes, connection: Connection) -> bool:
+        """Take the first frame; return whether the connection lives on in a link."""
+        hello = link_wire.decode_hello(await connection.frame())
+        if isinstance(hello, LinkHello):
+            tune_socket(connection.transport, hello.channel)
+        if not isinstance(hello, LinkHello) or hello.node != node:
+            raise RemoteProtocolError("first frame is not this node's hello")
+        if hello.channel is Channel.BULK:
+            future = self._bulk.pop((node, hello.nonce), None)
+            if future is None or future.done():
+                return False  # that opening was given up, for another one perhaps
+            future.set_result(connection)
+            return True
+        refusal = self._links.objection(hello)
+        if refusal is not None:
+            connection.send(link_wire.encode_refusal(refusal))
+            raise LinkRefused(f"{hello.name}: {link_wire.REFUSAL_TEXTS[refusal]}")
+        opening = self._links.begin(node)
+        opening.connections.append(connection)
+        try:
+            return await self._open_control(opening, hello, connection)
+        finally:
+            self._links.over(opening)
+
+    async def _open_control(self, opening: Opening, hello: LinkHello, control: Connection) -> bool:
+        key = (opening.node, hello.nonce)
+        if key in self._bulk:
+            raise RemoteProtocolError("the same link nonce twice")
+        future: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._bulk[key] = future
+        settled = False
+        try:
+            control.send(link_wire.encode_hello(self._links.hello(Channel.CONTROL, hello.nonce)))
+            early = control.expect()  # ends, too, when the dialling end gives up
+            either: list[asyncio.Future[Any]] = [future, early]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                early.result()
+                raise RemoteProtocolError("spoke before its bulk connection was there")
+            bulk = future.result()
+            opening.connections.append(bulk)
+            bulk.send(link_wire.encode_hello(self._links.hello(Channel.BULK, hello.nonce)))
+            await self._links.settle(opening, hello, control, bulk)
+            settled = True
+            return True
+        finally:
+            self._bulk.pop(key, None)
+            if not settled and future.done() and not future.cancelled():
+                future.result().abort()
+
+    def _complain(self, visitor: Visitor, kind: str, reason: str) -> None:
+        self._complaints.refused(visitor.host, f"link {kind}", reason)

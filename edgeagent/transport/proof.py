@@ -1,0 +1,69 @@
+"""The proof that both ends of a join connection hold the cluster's token (DESIGN 4, Join).
+
+Law: pure. The proof covers everything both ends said and the certificate seen in this very
+handshake, each field with its length; the roles' proofs differ, so neither can be reflected, and
+both nonces make each proof good for one connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from enum import Enum
+
+from edgeagent.transport.job import length_prefixed
+from edgeagent.transport.token import derive_key
+
+PROOF_BYTES = 32
+
+
+class Role(Enum):
+    """Who speaks on a join connection."""
+
+    JOINER = b"joiner"
+    SERVER = b"server"
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What one join connection is about. Certificates as SHA-256 of their DER form; the server's
+    is the one seen in this TLS handshake. Job tags are b"" where a side knows no job."""
+
+    cluster: str
+    joiner_versions: tuple[int, ...]
+    server_versions: tuple[int, ...]
+    version: int
+    joiner_job: bytes
+    server_job: bytes
+    server_certificate: bytes
+    joiner_certificate: bytes
+    joiner_nonce: bytes
+    server_nonce: bytes
+
+
+def make_proof(token: bytes, role: Role, transcript: Transcript) -> bytes:
+    """Return the `PROOF_BYTES`-byte proof of `role` for this transcript."""
+    message = length_prefixed(
+        role.value,
+        transcript.cluster.encode(),
+        _versions(transcript.joiner_versions),
+        _versions(transcript.server_versions),
+        _versions((transcript.version,)),
+        transcript.joiner_job,
+        transcript.server_job,
+        transcript.server_certificate,
+        transcript.joiner_certificate,
+        transcript.joiner_nonce,
+        transcript.server_nonce,
+    )
+    return hmac.new(derive_key(token, "edgeagent/1 join"), message, hashlib.sha256).digest()
+
+
+def proof_is_right(token: bytes, role: Role, transcript: Transcript, proof: bytes) -> bool:
+    """Return whether `proof` is the one `role` must give, in constant time."""
+    return hmac.compare_digest(make_proof(token, role, transcript), proof)
+
+
+def _versions(versions: tuple[int, ...]) -> bytes:
+    return b"".join(version.to_bytes(4, "big") for version in versions)

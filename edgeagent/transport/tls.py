@@ -1,0 +1,112 @@
+"""TLS contexts, and which certificates the peer listener trusts.
+
+Law: TLS 1.3 only, no session tickets (a ticket would outlive an expulsion). Between peers both ends
+show a certificate that is itself the trust anchor, and its SHA-256 is compared with the set of
+trusted ids on every connection; host names and dates decide nothing.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from edgeagent.transport.certificate import check_certificate, node_id
+from protocols.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from edgeagent.transport.identity import Identity
+
+
+def unauthenticated_client_context() -> ssl.SSLContext:
+    """Return the joiner's context: any server certificate will do, its hash goes into the proof."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def join_server_context(identity: Identity) -> ssl.SSLContext:
+    """Return the join listener's context: shows our certificate, asks for none."""
+    return _own_context(identity, ssl.PROTOCOL_TLS_SERVER, ssl.CERT_NONE)
+
+
+def peer_certificate(transport: asyncio.BaseTransport) -> bytes:
+    """Return the certificate the other end of `transport` showed (DER), b"" if none."""
+    tls = transport.get_extra_info("ssl_object")
+    certificate: bytes | None = tls.getpeercert(binary_form=True) if tls else None
+    return certificate or b""
+
+
+class Trust:
+    """The set of trusted nodes and the mutual-TLS contexts that follow it."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._certificates: dict[bytes, bytes] = {}
+        self._rebuild()
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        """The peer listener's context now; take it anew for every connection."""
+        return self._server
+
+    @property
+    def client(self) -> ssl.SSLContext:
+        """The dialling end's context now; take it anew for every connection."""
+        return self._client
+
+    def add(self, certificate: bytes) -> bytes:
+        """Trust the node that holds `certificate` (DER) and return its id.
+
+        Raises `RemoteProtocolError` if it is no node's certificate (an authority's, for example).
+        """
+        node = node_id(certificate)
+        if node not in self._certificates:
+            check_certificate(certificate)
+            try:
+                self._server.load_verify_locations(cadata=certificate)
+                self._client.load_verify_locations(cadata=certificate)
+            except ssl.SSLError:
+                self._rebuild()
+                raise RemoteProtocolError("certificate that TLS cannot use") from None
+            self._certificates[node] = certificate
+        return node
+
+    def remove(self, node: bytes) -> None:
+        """Trust `node` no longer: new connections with it fail. Unknown ids are ignored."""
+        if self._certificates.pop(node, None) is not None:
+            self._rebuild()
+
+    def certificate(self, node: bytes) -> bytes | None:
+        """Return the certificate of a trusted node, None if it is not trusted."""
+        return self._certificates.get(node)
+
+    def trusted_node(self, transport: asyncio.BaseTransport) -> bytes | None:
+        """Return who is at the other end of `transport`, None if that is nobody we trust."""
+        node = node_id(peer_certificate(transport))
+        return node if node in self._certificates else None
+
+    def _rebuild(self) -> None:
+        # A context can learn trust anchors and never forget one, so a removal makes new ones.
+        self._server = _own_context(self._identity, ssl.PROTOCOL_TLS_SERVER, ssl.CERT_REQUIRED)
+        self._client = _own_context(self._identity, ssl.PROTOCOL_TLS_CLIENT, ssl.CERT_REQUIRED)
+        for certificate in self._certificates.values():
+            self._server.load_verify_locations(cadata=certificate)
+            self._client.load_verify_locations(cadata=certificate)
+
+
+def _own_context(
+    identity: Identity, protocol: ssl._SSLMethod, verify: ssl.VerifyMode
+) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if protocol is ssl.PROTOCOL_TLS_CLIENT:
+        context.check_hostname = False
+    else:
+        context.num_tickets = 0
+    context.verify_mode = verify
+    context.load_cert_chain(identity.path)
+    return context

@@ -1,0 +1,125 @@
+"""What the parts of one node share: its identity, its links, its policies, its outbox.
+
+Law: parts change the world only by appending to `effects`, and each other only through this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.effects import Effect, Report, Send
+from protocols.messages import Envelope, Message, PolicyStored
+
+if TYPE_CHECKING:
+    from protocols.election import Election
+    from protocols.planning import Planner
+    from protocols.policy import Policy
+    from protocols.routing import Router
+    from protocols.view import Member
+
+NO_LINEAGE = bytes(limits.LINEAGE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What never changes in one incarnation of a node.
+
+    `chunks`: number of chunks of the gradient vector, chunk 0 included. `state_bytes`: size of the
+    flat training state. `samples_per_iteration`: the global batch.
+    """
+
+    me: Member
+    chunks: int
+    state_bytes: int
+    micro_batches: int
+    samples_per_iteration: int
+    steps: int
+    wanted_neighbours: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Context:
+    """Shared by the parts of one node."""
+
+    config: NodeConfig
+    planner: Planner
+    router: Router
+    election: Election
+    links: dict[bytes, Member] = field(default_factory=dict)
+    policies: dict[tuple[int, int], Policy] = field(default_factory=dict)
+    policy: Policy | None = None
+    lineage: bytes = NO_LINEAGE
+    iteration: int = 0
+    attempt: int = 0
+    steps: int = 0
+    samples: int = 0
+    commit: bytes = bytes(32)
+    meta: bytes = b""
+    leaving: bool = False
+    yielding: bool = False
+    effects: list[Effect] = field(default_factory=list)
+
+    @property
+    def node(self) -> bytes:
+        """This node's id."""
+        return self.config.me.node
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node is in the view in force."""
+        return self.policy is not None and self.node in self.policy.view.nodes
+
+    @property
+    def newest_key(self) -> tuple[int, int]:
+        """The newest policy stored here."""
+        return max(self.policies, default=(0, 0))
+
+    def name(self, node: bytes) -> str:
+        """Return the name of `node` for people."""
+        if node == self.node:
+            return self.config.me.name
+        if node in self.links:
+            return self.links[node].name
+        for policy in self.policies.values():
+            if (member := policy.view.member(node)) is not None:
+                return member.name
+        return node.hex()[:8]
+
+    def do(self, effect: Effect) -> None:
+        """Want `effect`."""
+        self.effects.append(effect)
+
+    def report(self, event: str, **values: object) -> None:
+        """Tell the user."""
+        self.effects.append(Report(event, values))
+
+    def send(self, to: bytes, message: Message) -> None:
+        """Send `message` to a node, neighbour or not, or to everyone in reach."""
+        policy = self.policy
+        tags = (
+            self.lineage,
+            self.election.term,
+            policy.view.number if policy else 0,
+            policy.version if policy else 0,
+            self.iteration,
+            self.attempt,
+        )
+        self.relay(self.router.stamp(tags, to, message), None)
+
+    def relay(self, envelope: Envelope, via: bytes | None) -> None:
+        """Send `envelope` on towards its destination."""
+        for neighbour in self.router.ways(envelope, tuple(sorted(self.links)), via):
+            self.effects.append(Send(neighbour, envelope))
+
+    def store(self, policy: Policy) -> None:
+        """Keep a policy's body; the oldest ones go."""
+        self.policies[policy.key] = policy
+        for key in sorted(self.policies)[: -limits.MAX_POLICIES_KEPT]:
+            if self.policy is None or key != self.policy.key:
+                del self.policies[key]
+
+    def acknowledge(self, to: bytes, policy: Policy) -> None:
+        """Tell the scheduler that `policy` is stored here."""
+        self.send(to, PolicyStored(*policy.key))

@@ -1,0 +1,285 @@
+"""What a node is told (events) and what it wants done (effects).
+
+Law: plain immutable data. The agent's shell and the simulator both speak exactly this; neither adds
+a decision of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from protocols.control_word import ControlWord
+    from protocols.messages import Envelope
+    from protocols.round import RoundSpec
+    from protocols.view import Member
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A link to `peer` is open and its key is proven."""
+
+    peer: Member
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The link to `node` is gone; `clean` if one end closed it on purpose."""
+
+    node: bytes
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DialFailed:
+    """No link to `node` could be opened."""
+
+    node: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A decoded control frame came over the link to `via`."""
+
+    via: bytes
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; due at `Node.deadline` at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contributed:
+    """The trainer's own sum lies in P. See `edgeagent.handover.Contributed` for the fields."""
+
+    iteration: int
+    micro_batches: tuple[int, ...]
+    loss_sum: float
+    gradient_bitmap: bytes
+    integer_buffers: bytes
+    agree: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReduced:
+    """Every chunk of the round is reduced here; `word` is its chunk 0."""
+
+    iteration: int
+    attempt: int
+    word: ControlWord
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The trainer applied the update of `iteration`; `meta` are the state's scalars after it."""
+
+    iteration: int
+    meta: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ShardArrived:
+    """A whole shard came from `source`; `digest` is the SHA-256 of what arrived."""
+
+    source: bytes
+    shard: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestReady:
+    """The digests that `SendManifest` asked for."""
+
+    joiner: bytes
+    join: int
+    leaves: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveWanted:
+    """The user wants this node to leave gracefully."""
+
+
+@dataclass(frozen=True, slots=True)
+class YieldWanted:
+    """This node's cluster of one gives way to another: depart as soon as the trainer is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwayWanted:
+    """The user's script wants no share (`away`), or one again."""
+
+    away: bool
+
+
+Event = (
+    LinkUp
+    | LinkDown
+    | DialFailed
+    | Received
+    | Tick
+    | Contributed
+    | RoundReduced
+    | Applied
+    | ShardArrived
+    | ManifestReady
+    | LeaveWanted
+    | YieldWanted
+    | AwayWanted
+)
+
+# --- effects --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send `envelope` over the link to `to`."""
+
+    to: bytes
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Accept `member`'s key on links from now on."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Distrust:
+    """Accept the key of `node` no longer."""
+
+    node: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Open a link to `member`."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    """Send what is queued for `node`, then close the link."""
+
+    node: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTraining:
+    """Tell the trainer to start at `iteration`; if `adopt`, the state was pulled."""
+
+    iteration: int
+    adopt: bool
+    meta: bytes
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartRound:
+    """Run this round from now on."""
+
+    spec: RoundSpec
+
+
+@dataclass(frozen=True, slots=True)
+class GiveWork:
+    """Tell the trainer to compute these micro-batches (more) of `iteration`."""
+
+    iteration: int
+    micro_batches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contribute:
+    """P and `word` are this node's part of the running round."""
+
+    word: ControlWord
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Tell the trainer to apply R of `iteration`."""
+
+    iteration: int
+    word: ControlWord
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeDigest:
+    """Hash the training state, which is constant until the next `Apply`."""
+
+    iteration: int
+    commit: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendManifest:
+    """Hash the state in shards of `shard_bytes`; answer with `ManifestReady`."""
+
+    joiner: bytes
+    join: int
+    shard_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendShards:
+    """Send these shards of the state, constant meanwhile, to `joiner` over bulk."""
+
+    joiner: bytes
+    join: int
+    iteration: int
+    shard_bytes: int
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something a user may want to know; `values` are JSON-able, node ids already names."""
+
+    event: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinFailed:
+    """This node's join came to nothing; try again from the start."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Depart:
+    """This node's part is over: `why` is "left", "steps", "yielded" (to another cluster) or "error"
+    (then `message` says what)."""
+
+    why: str
+    message: str
+
+
+Effect = (
+    Send
+    | Trust
+    | Distrust
+    | Dial
+    | CloseLink
+    | BeginTraining
+    | StartRound
+    | GiveWork
+    | Contribute
+    | Apply
+    | TakeDigest
+    | SendManifest
+    | SendShards
+    | Report
+    | JoinFailed
+    | Depart
+)

@@ -1,0 +1,171 @@
+"""Before there is a cluster: join one, wait for somebody else to found it, or found it oneself.
+
+Law: of several agents that are born at the same moment and hear of each other, only the one with
+the smallest node id founds; the others wait for it. Founders that met too late compare (committed
+samples, members, lineage) and the smaller one gives way (ROUNDS, Views).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from protocols.table import Row, StateTable
+
+ASK_AGAIN_SECONDS = 0.3
+ASK_STRANGERS_SECONDS = 2.0  # a founder that is still alone keeps looking
+LISTEN_SECONDS = 1.5  # mDNS finds all agents of a room in about a second
+NAMED_PEER_SECONDS = 5.0  # how long to wait for a peer that was named and does not answer
+
+
+class FoundingState(StrEnum):
+    """Where the search stands."""
+
+    LISTENING = "listening"
+    DEFERRING = "deferring"
+    JOINING = "joining"
+    FOUNDED = "founded"
+
+
+FOUNDING_TABLE: StateTable[FoundingState] = StateTable(
+    "founding",
+    Row(
+        FoundingState.LISTENING,
+        "standing",
+        (FoundingState.LISTENING, FoundingState.DEFERRING, FoundingState.JOINING),
+    ),
+    Row(FoundingState.LISTENING, "time", (FoundingState.LISTENING, FoundingState.FOUNDED)),
+    Row(FoundingState.LISTENING, "silent", (FoundingState.LISTENING,)),
+    Row(FoundingState.DEFERRING, "standing", (FoundingState.DEFERRING, FoundingState.JOINING)),
+    Row(FoundingState.DEFERRING, "silent", (FoundingState.DEFERRING, FoundingState.LISTENING)),
+    Row(FoundingState.DEFERRING, "time", (FoundingState.DEFERRING,)),
+    Row(FoundingState.JOINING, "refused", (FoundingState.LISTENING,)),
+    Row(FoundingState.JOINING, "joined", (FoundingState.FOUNDED,)),
+    Row(FoundingState.FOUNDED, "standing", (FoundingState.FOUNDED, FoundingState.JOINING)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What an agent that proved the token says of itself. `lineage` b"" while founding."""
+
+    node: bytes
+    member: bool
+    samples: int = 0
+    members: int = 0
+    lineage: bytes = b""
+
+    @property
+    def rank(self) -> tuple[int, int, bytes]:
+        """Clusters that meet: the smaller rank gives way."""
+        return (self.samples, self.members, self.lineage)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the agent at `address` who it is."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAt:
+    """Join the cluster through the agent at `address`."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Found a cluster."""
+
+
+FoundingEffect = Ask | JoinAt | Found
+
+
+class Founding:
+    """The search of one agent. `named`: addresses the user gave; hints come in as they appear."""
+
+    def __init__(self, node: bytes, named: tuple[str, ...], mdns: bool, now: float) -> None:
+        self.state = FOUNDING_TABLE.initial
+        self._node = node
+        self._named = named
+        self._until = now + (LISTEN_SECONDS if mdns else 0.0)
+        self._patience = now + NAMED_PEER_SECONDS
+        self._next_ask: dict[str, float] = dict.fromkeys(named, now)
+        self._answered: dict[str, None] = {}
+        self._elder: dict[str, bytes] = {}  # address -> smaller id that is founding
+        self._cluster: dict[str, None] = {}  # addresses where a member answered
+
+    def hint(self, now: float, address: str) -> None:
+        """An agent may be at `address`."""
+        self._next_ask.setdefault(address, now)
+
+    def tick(self, now: float, members: int, *, ready: bool) -> list[FoundingEffect]:
+        """Time has passed; this agent's cluster has `members` members (0: none yet); `ready`: its
+        trainer has said what to train, so that founding takes no time."""
+        settled = self.state is FoundingState.FOUNDED
+        if self.state is FoundingState.JOINING or (settled and members > 1):
+            return []
+        effects: list[FoundingEffect] = []
+        for address, due in self._next_ask.items():
+            if due <= now:
+                pause = ASK_STRANGERS_SECONDS if settled else ASK_AGAIN_SECONDS
+                self._next_ask[address] = now + pause
+                effects.append(Ask(address))
+        if settled:
+            return effects
+        waiting = (
+            not ready
+            or bool(self._cluster)
+            or now < self._until
+            or any(now < self._patience and a not in self._answered for a in self._named)
+        )
+        if self.state is FoundingState.LISTENING and not waiting:
+            self.state = FOUNDING_TABLE.step(self.state, "time", FoundingState.FOUNDED)
+            return [*effects, Found()]
+        self.state = FOUNDING_TABLE.step(self.state, "time", self.state)
+        return effects
+
+    def standing(
+        self, address: str, heard: Heard, own: Heard, *, ready: bool
+    ) -> list[FoundingEffect]:
+        """The agent at `address` answered; `own` is what this one would answer; `ready` as in
+        `tick`."""
+        self._answered[address] = None
+        if heard.member:
+            self._cluster[address] = None
+        if heard.node == self._node or not FOUNDING_TABLE.allows(self.state, "standing"):
+            return []
+        then = self.state
+        if self.state is FoundingState.FOUNDED:
+            stranger = heard.member and heard.lineage != own.lineage
+            if stranger and own.members == 1 and own.rank < heard.rank:
+                then = FoundingState.JOINING
+        elif heard.member:
+            then = FoundingState.JOINING if ready else self.state
+        elif heard.node < self._node:
+            self._elder[address] = heard.node
+            then = FoundingState.DEFERRING
+        self.state = FOUNDING_TABLE.step(self.state, "standing", then)
+        return [JoinAt(address)] if then is FoundingState.JOINING else []
+
+    def silent(self, address: str) -> None:
+        """Nobody answers at `address`, or it refused."""
+        self._elder.pop(address, None)
+        self._cluster.pop(address, None)
+        if not FOUNDING_TABLE.allows(self.state, "silent"):
+            return
+        alone = self.state is FoundingState.DEFERRING and not self._elder
+        then = FoundingState.LISTENING if alone else self.state
+        self.state = FOUNDING_TABLE.step(self.state, "silent", then)
+
+    def refused(self, now: float) -> None:
+        """The join failed; look around again."""
+        self.state = FOUNDING_TABLE.step(self.state, "refused", FoundingState.LISTENING)
+        self._until = now + LISTEN_SECONDS
+        self._next_ask = dict.fromkeys(self._next_ask, now + ASK_AGAIN_SECONDS)
+
+    def joined(self) -> None:
+        """This agent is a member of a cluster."""
+        self.state = FOUNDING_TABLE.step(self.state, "joined", FoundingState.FOUNDED)

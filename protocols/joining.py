@@ -1,0 +1,293 @@
+"""A joiner's way in: attach to a sponsor, ask the scheduler, link up, pull, follow, enter.
+
+Law: every request is repeated until it is answered, to whoever is the scheduler then, so a change
+of scheduler loses nothing. Until a reduced control word names a policy with this node, its loss
+costs nobody a step.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.effects import Dial, JoinFailed, ShardArrived
+from protocols.errors import RemoteProtocolError
+from protocols.messages import (
+    EVERYONE,
+    CaughtUp,
+    JoinProgress,
+    JoinRequest,
+    LinksOpen,
+    Manifest,
+    ManifestRequest,
+    OpenLinks,
+    PolicyFetch,
+    PullBegins,
+    Pulled,
+    ShardRequest,
+    Welcome,
+)
+from protocols.pull import AskManifest, AskShards, Pull, PullDone, PullEffect, PullFailed
+from protocols.table import Row, StateTable
+
+if TYPE_CHECKING:
+    from protocols.context import Context
+    from protocols.cycle import Cycle
+    from protocols.view import Member
+
+SMALLEST_SHARD_BYTES = 16 << 10
+LARGEST_SHARD_BYTES = 1 << 20
+SHARDS_PER_SOURCE = 8
+ALIGNMENT_BYTES = 64
+
+
+class JoiningState(StrEnum):
+    """Where the joiner stands."""
+
+    ATTACHING = "attaching"
+    REQUESTED = "requested"
+    LINKING = "linking"
+    WAITING = "waiting"
+    PULLING = "pulling"
+    FOLLOWING = "following"
+    CAUGHT_UP = "caught-up"
+    ENTERED = "entered"
+    FAILED = "failed"
+
+
+_ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, JoiningState.FAILED))
+JOINING_TABLE: StateTable[JoiningState] = StateTable(
+    "join (joiner)",
+    Row(JoiningState.ATTACHING, "welcome", (JoiningState.REQUESTED,)),
+    Row(JoiningState.REQUESTED, "open links", (JoiningState.LINKING,)),
+    Row(JoiningState.LINKING, "links settled", (JoiningState.WAITING,)),
+    Row(JoiningState.WAITING, "pull begins", (JoiningState.PULLING,)),
+    Row(JoiningState.PULLING, "pulled", (JoiningState.FOLLOWING,)),
+    Row(JoiningState.FOLLOWING, "applied", (JoiningState.CAUGHT_UP,)),
+    Row(JoiningState.CAUGHT_UP, "named", (JoiningState.ENTERED,)),
+    *(Row(state, "failed", (JoiningState.FAILED,)) for state in _ON_THE_WAY),
+)
+
+
+def shard_size(state_bytes: int, sources: int) -> int:
+    """Return the shard size in bytes: several shards a source, within the limits, aligned."""
+    wanted = state_bytes // (SHARDS_PER_SOURCE * max(1, sources))
+    least = max(SMALLEST_SHARD_BYTES, -(-state_bytes // limits.MAX_SHARDS))
+    size = max(min(wanted, LARGEST_SHARD_BYTES), least)
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def shard_count(state_bytes: int, shard_bytes: int) -> int:
+    """Return how many shards a state has."""
+    return -(-state_bytes // shard_bytes)
+
+
+class Joining:
+    """The joiner's side of one join."""
+
+    def __init__(self, context: Context, cycle: Cycle, sponsor: Member) -> None:
+        self.state = JOINING_TABLE.initial
+        self.number = 0
+        self.pull: Pull | None = None
+        self.shard_bytes = 0
+        self.sources: tuple[bytes, ...] = ()
+        self._context = context
+        self._cycle = cycle
+        self._sponsor = sponsor
+        self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open, failed, unknown
+        self._early: dict[bytes, PullBegins] = {}
+        self._repeat_at = 0.0
+        context.do(Dial(sponsor))
+
+    @property
+    def on_the_way(self) -> bool:
+        """Whether this node is still trying to get in."""
+        return self.state in _ON_THE_WAY
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do by time alone."""
+        return self._repeat_at if self.on_the_way else None
+
+    @property
+    def pulled_bytes(self) -> int:
+        """Verified bytes of the state so far."""
+        total = self._context.config.state_bytes
+        whole = self.pull.verified if self.pull else {}
+        return sum(min(self.shard_bytes, total - k * self.shard_bytes) for k in whole)
+
+    def expects(self, source: bytes, shard: int) -> bool:
+        """Whether `source` may send `shard` now."""
+        return self.pull is not None and self.pull.expects(source, shard)
+
+    def welcome(self, now: float, message: Welcome) -> None:
+        """A member says how things stand."""
+        context = self._context
+        if message.policy.term >= context.election.term:
+            context.election.follow(message.policy.term, message.scheduler)
+        context.store(message.policy)
+        if self.state is JoiningState.ATTACHING:
+            context.lineage = message.policy.view.lineage
+            context.steps = message.steps
+            self.state = JOINING_TABLE.step(self.state, "welcome", JoiningState.REQUESTED)
+            self.repeat(now)
+
+    def open_links(self, now: float, message: OpenLinks) -> None:
+        """The scheduler names the neighbours."""
+        if not JOINING_TABLE.allows(self.state, "open links"):
+            return
+        self.number = message.join
+        self.state = JOINING_TABLE.step(self.state, "open links", JoiningState.LINKING)
+        for member in message.neighbours:
+            linked = member.node in self._context.links
+            self._wanted[member.node] = True if linked else None
+            if not linked:
+                self._context.do(Dial(member))
+        self._settle_links(now)
+
+    def link_settled(self, now: float, node: bytes, *, is_open: bool) -> None:
+        """A dialled link is open, or could not be opened."""
+        if self._wanted.get(node, False) is None:
+            self._wanted[node] = is_open
+            self._settle_links(now)
+        elif node == self._sponsor.node and not is_open:
+            self.fail(f"no link to {self._sponsor.name} could be opened")
+
+    def link_down(self, node: bytes) -> None:
+        """An open link is gone."""
+        if not self.on_the_way:
+            return
+        policy = self._context.policy
+        pull = policy.pull_of(self._context.node) if policy else None
+        if not self._context.links or (pull is not None and pull.parent == node):
+            self.fail(f"the link to {self._context.name(node)} broke")
+        elif self.pull is not None:
+            self._follow(self.pull.lost(node))
+
+    def pull_begins(self, now: float, source: bytes, message: PullBegins) -> None:
+        """`source` holds the state for us."""
+        if message.join != self.number:
+            return
+        if JOINING_TABLE.allows(self.state, "pull begins"):
+            self._early[source] = message
+            self._begin_pull(now)
+        elif self.pull is not None:
+            self._follow(self.pull.began(source))
+
+    def stored(self, now: float) -> None:
+        """A policy's body came in; a pull may have waited for it."""
+        if self._early and JOINING_TABLE.allows(self.state, "pull begins"):
+            self._begin_pull(now)
+
+    def manifest(self, source: bytes, message: Manifest) -> None:
+        """The digests of all shards."""
+        if self.pull is not None and message.join == self.number:
+            self._follow(self.pull.manifest(source, message.leaves))
+
+    def shard(self, event: ShardArrived) -> None:
+        """A shard is here."""
+        if self.pull is None or not self.pull.expects(event.source, event.shard):
+            raise RemoteProtocolError("a shard that was not asked for")
+        self._follow(self.pull.shard(event.source, event.shard, event.digest))
+
+    def applied(self, now: float) -> None:
+        """The first update on the pulled state is done: ask to be named."""
+        if JOINING_TABLE.allows(self.state, "applied"):
+            self.state = JOINING_TABLE.step(self.state, "applied", JoiningState.CAUGHT_UP)
+            self.repeat(now)
+
+    def entered(self) -> None:
+        """A policy in force names this node."""
+        self.state = JOINING_TABLE.step(self.state, "named", JoiningState.ENTERED)
+
+    def fail(self, reason: str) -> None:
+        """Give this join up."""
+        if self.on_the_way:
+            self.state = JOINING_TABLE.step(self.state, "failed", JoiningState.FAILED)
+            self._context.do(JoinFailed(reason))
+
+    def tick(self, now: float) -> None:
+        """Repeat what was not answered."""
+        if self.on_the_way and now >= self._repeat_at:
+            self.repeat(now)
+
+    def repeat(self, now: float) -> None:
+        """Say to the scheduler (a new one, perhaps) what we are waiting for."""
+        context, to = self._context, self._context.election.scheduler
+        self._repeat_at = now + limits.RETRY_SECONDS
+        if self.state is JoiningState.REQUESTED:
+            config = context.config
+            context.send(to, JoinRequest(config.me, config.wanted_neighbours))
+        elif self.state is JoiningState.WAITING:
+            context.send(to, LinksOpen(self.number, self._open_links))
+        elif self.state is JoiningState.PULLING:
+            total = context.config.state_bytes
+            context.send(to, JoinProgress(self.number, self.pulled_bytes, total))
+        elif self.state is JoiningState.CAUGHT_UP:
+            context.send(to, CaughtUp(self.number))
+
+    @property
+    def _open_links(self) -> tuple[bytes, ...]:
+        return tuple(n for n, is_open in self._wanted.items() if is_open)
+
+    def _settle_links(self, now: float) -> None:
+        if any(state is None for state in self._wanted.values()):
+            return
+        if self.state is not JoiningState.LINKING:
+            return
+        if not self._open_links:
+            self.fail("no link to any chosen neighbour could be opened")
+            return
+        self.state = JOINING_TABLE.step(self.state, "links settled", JoiningState.WAITING)
+        self.repeat(now)
+
+    def _begin_pull(self, now: float) -> None:
+        """Start to pull and to follow, once the policy that the sources follow is known."""
+        context = self._context
+        first = next(iter(self._early.values()))
+        key = (first.policy_term, first.version)
+        policy = context.policies.get(key)
+        if policy is None:
+            for neighbour in sorted(context.links):
+                context.send(neighbour, PolicyFetch(*key))
+            return
+        plan = policy.pull_of(context.node)
+        if plan is None or plan.join != self.number:
+            raise RemoteProtocolError("a pull began that the policy does not name")
+        self.state = JOINING_TABLE.step(self.state, "pull begins", JoiningState.PULLING)
+        context.policy = policy
+        context.iteration = first.iteration
+        context.commit, context.samples, context.meta = first.commit, first.samples, first.meta
+        size = context.config.state_bytes
+        self.shard_bytes = shard_size(size, len(plan.sources))
+        self.sources = plan.sources
+        shards = shard_count(size, self.shard_bytes)
+        self.pull = Pull(shards, plan.sources, context.planner.assign)
+        context.report("pull_begins", total_bytes=size)
+        self._cycle.start(state_ready=False)
+        self._repeat_at = now + limits.RETRY_SECONDS
+        for source in self._early:
+            self._follow(self.pull.began(source))
+        for lost in plan.sources:
+            if lost not in context.links:
+                self._follow(self.pull.lost(lost))
+
+    def _follow(self, effects: list[PullEffect]) -> None:
+        context = self._context
+        for effect in effects:
+            match effect:
+                case AskManifest(source):
+                    context.send(source, ManifestRequest(self.number, self.shard_bytes))
+                case AskShards(source, shards):
+                    context.send(source, ShardRequest(self.number, self.shard_bytes, shards))
+                case PullDone():
+                    self._pulled()
+                case PullFailed(reason):
+                    self.fail(reason)
+
+    def _pulled(self) -> None:
+        context = self._context
+        self.state = JOINING_TABLE.step(self.state, "pulled", JoiningState.FOLLOWING)
+        context.send(EVERYONE, Pulled(self.number, context.iteration))
+        self._cycle.adopted()

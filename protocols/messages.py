@@ -1,0 +1,338 @@
+"""Every control message, with its tag.
+
+Law: tags are append-only; a message's fields only ever grow at the end. Each docstring says who
+sends it to whom. "Flooded" messages reach every node over any path; "direct" ones cross one link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from protocols import limits
+from protocols.policy import Policy
+from protocols.view import Member
+from protocols.wire import (
+    COUNT32,
+    DIGEST,
+    LINEAGE,
+    NODE,
+    NODE_OR_ALL,
+    NUMBER,
+    Blob,
+    Bool,
+    Float,
+    Many,
+    Nested,
+    Text,
+    UInt,
+    wire,
+)
+
+EVERYONE = b""
+
+
+class Message:
+    """A record that can be sent; `TAG` names it on the wire."""
+
+    __slots__ = ()
+    TAG: ClassVar[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ping(Message):
+    """Direct, both ways: measures a link's delay and keeps it alive. `sent_at`: sender's clock."""
+
+    TAG: ClassVar[int] = 1
+    sent_at: float = wire(Float())
+
+
+@dataclass(frozen=True, slots=True)
+class Pong(Message):
+    """Direct answer to `Ping`, with its `sent_at`."""
+
+    TAG: ClassVar[int] = 2
+    sent_at: float = wire(Float())
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(Message):
+    """Direct, from a member to whoever opened a link to it: how things stand."""
+
+    TAG: ClassVar[int] = 3
+    scheduler: bytes = wire(NODE)
+    policy: Policy = wire(Nested(Policy))
+    steps: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest(Message):
+    """Joiner to scheduler: let me in. Repeated until answered; idempotent by incarnation."""
+
+    TAG: ClassVar[int] = 4
+    joiner: Member = wire(Nested(Member))
+    neighbours: tuple[str, ...] = wire(Many(Text(limits.MAX_NAME_BYTES), limits.MAX_LINKS_PER_NODE))
+
+
+@dataclass(frozen=True, slots=True)
+class Introduce(Message):
+    """Scheduler to a chosen neighbour: trust this joiner's key and expect its link."""
+
+    TAG: ClassVar[int] = 5
+    join: int = wire(NUMBER)
+    joiner: Member = wire(Nested(Member))
+
+
+@dataclass(frozen=True, slots=True)
+class Introduced(Message):
+    """Neighbour to scheduler: the joiner may dial me."""
+
+    TAG: ClassVar[int] = 6
+    join: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLinks(Message):
+    """Scheduler to joiner: open links to these members."""
+
+    TAG: ClassVar[int] = 7
+    join: int = wire(NUMBER)
+    neighbours: tuple[Member, ...] = wire(Many(Nested(Member), limits.MAX_LINKS_PER_NODE))
+
+
+@dataclass(frozen=True, slots=True)
+class LinksOpen(Message):
+    """Joiner to scheduler: these links are open (at least one)."""
+
+    TAG: ClassVar[int] = 8
+    join: int = wire(NUMBER)
+    neighbours: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyBody(Message):
+    """Scheduler to members and joiners, or any node that is asked: store this policy."""
+
+    TAG: ClassVar[int] = 9
+    policy: Policy = wire(Nested(Policy))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStored(Message):
+    """Member or joiner to scheduler: I hold that policy's body."""
+
+    TAG: ClassVar[int] = 10
+    policy_term: int = wire(NUMBER)
+    version: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFetch(Message):
+    """Flooded by a node that lacks the body of a policy that comes into force."""
+
+    TAG: ClassVar[int] = 11
+    policy_term: int = wire(NUMBER)
+    version: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRequest(Message):
+    """Direct, joiner to a source: what is the state that I am to pull?"""
+
+    TAG: ClassVar[int] = 12
+    join: int = wire(NUMBER)
+    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest(Message):
+    """Direct answer: SHA-256 of each shard of the held state, in order."""
+
+    TAG: ClassVar[int] = 13
+    join: int = wire(NUMBER)
+    leaves: tuple[bytes, ...] = wire(Many(DIGEST, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRequest(Message):
+    """Direct, joiner to a source: send these shards of `shard_bytes` each over bulk."""
+
+    TAG: ClassVar[int] = 14
+    join: int = wire(NUMBER)
+    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
+    shards: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled(Message):
+    """Flooded by a joiner: every shard is here and verified; the hold is over."""
+
+    TAG: ClassVar[int] = 15
+    join: int = wire(NUMBER)
+    iteration: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp(Message):
+    """Joiner to scheduler: my state follows the cluster's; name me in a policy."""
+
+    TAG: ClassVar[int] = 16
+    join: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAborted(Message):
+    """Flooded by the scheduler: this join is over; whoever holds an update for it goes on."""
+
+    TAG: ClassVar[int] = 17
+    join: int = wire(NUMBER)
+    joiner: bytes = wire(NODE)
+    reason: str = wire(Text())
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequest(Message):
+    """Member to scheduler: plan without me. Repeated until a policy without it is in force."""
+
+    TAG: ClassVar[int] = 18
+    incarnation: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class PassRole(Message):
+    """Scheduler to its successor: stand for election in term `next_term`."""
+
+    TAG: ClassVar[int] = 19
+    next_term: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest(Message):
+    """Candidate to all members: vote for me in `next_term`. `key`: its newest stored policy."""
+
+    TAG: ClassVar[int] = 20
+    next_term: int = wire(NUMBER)
+    policy_term: int = wire(NUMBER)
+    version: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Vote(Message):
+    """Member to candidate. One granted vote a term and incarnation."""
+
+    TAG: ClassVar[int] = 21
+    next_term: int = wire(NUMBER)
+    granted: bool = wire(Bool())
+
+
+@dataclass(frozen=True, slots=True)
+class Lead(Message):
+    """Flooded by the winner of `new_term`."""
+
+    TAG: ClassVar[int] = 22
+    new_term: int = wire(NUMBER)
+    why: str = wire(Text(limits.MAX_NAME_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost(Message):
+    """Any node to scheduler: my link to `peer` broke without a goodbye."""
+
+    TAG: ClassVar[int] = 23
+    peer: bytes = wire(NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareWish(Message):
+    """Member to scheduler: give me no micro-batches (`away`), or a share again."""
+
+    TAG: ClassVar[int] = 24
+    away: bool = wire(Bool())
+
+
+@dataclass(frozen=True, slots=True)
+class PullBegins(Message):
+    """Direct, source to joiner: I hold the state as it is at the start of `iteration`; ask for it.
+
+    `policy_term`, `version`: the policy in force. `commit`: C(iteration - 1). `samples`: committed
+    so far in this lineage. `meta`: the state's scalars.
+    """
+
+    TAG: ClassVar[int] = 25
+    join: int = wire(NUMBER)
+    iteration: int = wire(NUMBER)
+    policy_term: int = wire(NUMBER)
+    version: int = wire(NUMBER)
+    commit: bytes = wire(DIGEST)
+    samples: int = wire(NUMBER)
+    meta: bytes = wire(Blob(limits.MAX_STATE_META_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinProgress(Message):
+    """Joiner to scheduler, about once a second while it pulls."""
+
+    TAG: ClassVar[int] = 26
+    join: int = wire(NUMBER)
+    pulled_bytes: int = wire(NUMBER)
+    total_bytes: int = wire(NUMBER)
+
+
+MESSAGES: tuple[type[Message], ...] = (
+    Ping,
+    Pong,
+    Welcome,
+    JoinRequest,
+    Introduce,
+    Introduced,
+    OpenLinks,
+    LinksOpen,
+    PolicyBody,
+    PolicyStored,
+    PolicyFetch,
+    ManifestRequest,
+    Manifest,
+    ShardRequest,
+    Pulled,
+    CaughtUp,
+    JoinAborted,
+    LeaveRequest,
+    PassRole,
+    VoteRequest,
+    Vote,
+    Lead,
+    LinkLost,
+    ShareWish,
+    PullBegins,
+    JoinProgress,
+)
+BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in MESSAGES}
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """A message with the identities that every message carries (ROUNDS, Identities).
+
+    `origin`, `incarnation` and `sequence` name the message once and for all; `destination` is a
+    node id or `EVERYONE`; `hops` counts the links crossed.
+    """
+
+    lineage: bytes = wire(LINEAGE)
+    term: int = wire(NUMBER)
+    view: int = wire(NUMBER)
+    policy: int = wire(NUMBER)
+    iteration: int = wire(NUMBER)
+    attempt: int = wire(NUMBER)
+    origin: bytes = wire(NODE)
+    incarnation: int = wire(NUMBER)
+    sequence: int = wire(NUMBER)
+    destination: bytes = wire(NODE_OR_ALL)
+    hops: int = wire(UInt(limits.MAX_HOPS))
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message and its identities: one control frame."""
+
+    tags: Tags
+    message: Message

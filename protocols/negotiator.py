@@ -1,0 +1,369 @@
+"""The scheduler's negotiations: joins, leaves, and the switch from one policy to the next.
+
+Law: negotiations never change the cluster by themselves. They only say what is *desired*; whenever
+that differs from what is in force and no switch is under way, one new policy is made of all of it.
+A policy is offered in the control word only after a majority of the old view and of the new one,
+and every node that enters with it, hold its body. Everything here can be rebuilt by the next
+scheduler from the policy in force and from requests that are repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.messages import (
+    EVERYONE,
+    Introduce,
+    JoinAborted,
+    JoinRequest,
+    Message,
+    OpenLinks,
+    PolicyBody,
+)
+from protocols.policy import Policy, Pull
+from protocols.table import Row, StateTable
+from protocols.view import Edge, Member, View, edge, make_view, parts
+
+if TYPE_CHECKING:
+    from protocols.planning import Planner
+
+Mail = tuple[bytes, Message]
+
+
+class JoinState(StrEnum):
+    """Where the scheduler stands with one joiner."""
+
+    INTRODUCING = "introducing"
+    LINKING = "linking"
+    LINKED = "linked"
+    PULLING = "pulling"
+    CAUGHT_UP = "caught-up"
+    ENTERED = "entered"
+    ABORTED = "aborted"
+
+
+_OPEN = (
+    JoinState.INTRODUCING,
+    JoinState.LINKING,
+    JoinState.LINKED,
+    JoinState.PULLING,
+    JoinState.CAUGHT_UP,
+)
+JOIN_TABLE: StateTable[JoinState] = StateTable(
+    "join (scheduler)",
+    Row(JoinState.INTRODUCING, "introduced", (JoinState.INTRODUCING, JoinState.LINKING)),
+    Row(JoinState.LINKING, "links open", (JoinState.LINKED,)),
+    Row(JoinState.LINKED, "pull in force", (JoinState.PULLING,)),
+    Row(JoinState.PULLING, "caught up", (JoinState.CAUGHT_UP,)),
+    Row(JoinState.CAUGHT_UP, "entry in force", (JoinState.ENTERED,)),
+    *(Row(state, "given up", (JoinState.ABORTED,)) for state in _OPEN),
+)
+
+
+@dataclass(slots=True)
+class Join:
+    """One join as the scheduler sees it. `deadline`: when it is given up without progress."""
+
+    number: int
+    joiner: Member
+    neighbours: tuple[bytes, ...]
+    deadline: float
+    state: JoinState = JoinState.INTRODUCING
+    introduced: dict[bytes, None] = field(default_factory=dict)
+    links: tuple[bytes, ...] = ()
+    parent: bytes = b""
+    pulled_bytes: int = 0
+    total_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Switch:
+    """A policy on its way into force."""
+
+    policy: Policy
+    stored: dict[bytes, None] = field(default_factory=dict)
+    offered: bool = False
+    resend_at: float = 0.0
+
+
+class Negotiator:
+    """The scheduler's state in one term. `policy` is the one in force."""
+
+    def __init__(
+        self, node: bytes, term: int, policy: Policy, micro_batches: int, planner: Planner
+    ) -> None:
+        self.node = node
+        self.term = term
+        self.policy = policy
+        self.joins: dict[int, Join] = {}
+        self.switch: Switch | None = None
+        self.passing = False  # the role is being handed over: start nothing new
+        self._micro_batches = micro_batches
+        self._planner = planner
+        self._leaving: dict[bytes, None] = {}
+        self._away: dict[bytes, None] = {}
+        self._next_join = (term << 32) + 1
+        self._edges: dict[tuple[bytes, bytes], Edge] = {}  # opened to keep the rest connected
+        self._repair_at = 0.0
+        self._dirty = True  # something changed since `_desired` last looked
+
+    def resume(self, now: float) -> None:
+        """Take over the joins that the policy in force already names."""
+        for pull in self.policy.pulls:
+            deadline = now + limits.JOIN_PROGRESS_SECONDS
+            join = Join(pull.join, pull.joiner, pull.sources, deadline, JoinState.PULLING)
+            join.links, join.parent = pull.sources, pull.parent
+            self.joins[pull.join] = join
+
+    @property
+    def offered(self) -> tuple[int, int]:
+        """What the scheduler's control word names: the switch, once enough nodes hold it."""
+        if self.switch is not None and self.switch.offered:
+            return self.switch.policy.key
+        return self.policy.key
+
+    @property
+    def leaving(self) -> tuple[bytes, ...]:
+        """Members that asked to leave."""
+        return tuple(self._leaving)
+
+    def hold_back(self, passing: bool) -> None:
+        """Start no new switch while the role is being handed over, or go on as before."""
+        self.passing = passing
+        self._dirty = True
+
+    def join_request(self, now: float, message: JoinRequest) -> list[Mail]:
+        """A node wants in; the same incarnation asking again is answered again."""
+        joiner = message.joiner
+        if self.passing or joiner.node in self.policy.view.nodes:
+            return []
+        known = next((j for j in self.joins.values() if j.joiner.node == joiner.node), None)
+        if known is not None and known.joiner.incarnation == joiner.incarnation:
+            silent = [n for n in known.neighbours if n not in known.introduced]
+            again: list[Mail] = [(n, Introduce(known.number, known.joiner)) for n in silent]
+            return again or self._links_wanted(known)
+        mail: list[Mail] = []
+        if known is not None:
+            mail += self.give_up(known.number, "the device started again")
+        if len(self.joins) >= limits.MAX_OPEN_JOINS:
+            return mail
+        chosen = self._planner.neighbours(self.policy.view, message.neighbours)
+        deadline = now + limits.JOIN_PROGRESS_SECONDS
+        join = Join(self._next_join, joiner, chosen, deadline)
+        self._next_join += 1
+        self.joins[join.number] = join
+        return mail + [(n, Introduce(join.number, joiner)) for n in chosen]
+
+    def introduced(self, sender: bytes, number: int) -> list[Mail]:
+        """A chosen neighbour expects the joiner's link."""
+        join = self.joins.get(number)
+        if join is None or not JOIN_TABLE.allows(join.state, "introduced"):
+            return []
+        join.introduced[sender] = None
+        ready = all(n in join.introduced for n in join.neighbours)
+        then = JoinState.LINKING if ready else join.state
+        join.state = JOIN_TABLE.step(join.state, "introduced", then)
+        return self._links_wanted(join) if ready else []
+
+    def _links_wanted(self, join: Join) -> list[Mail]:
+        if join.state is not JoinState.LINKING:
+            return []
+        members = [self.policy.view.member(n) for n in join.neighbours]
+        chosen = tuple(m for m in members if m is not None)
+        return [(join.joiner.node, OpenLinks(join.number, chosen))]
+
+    def links_open(self, now: float, sender: bytes, number: int, links: tuple[bytes, ...]) -> None:
+        """The joiner has opened its links."""
+        if number == 0:
+            self._connected(sender, links)
+        join = self.joins.get(number)
+        if join is None or sender != join.joiner.node:
+            return
+        if JOIN_TABLE.allows(join.state, "links open") and links:
+            join.state = JOIN_TABLE.step(join.state, "links open", JoinState.LINKED)
+            join.links = links
+            self._dirty = True
+            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+
+    def progress(self, now: float, number: int, pulled: int, total: int) -> None:
+        """The joiner is alive and pulling."""
+        if (join := self.joins.get(number)) is not None:
+            join.pulled_bytes, join.total_bytes = pulled, total
+            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+
+    def caught_up(self, now: float, sender: bytes, number: int) -> None:
+        """The joiner's state follows the cluster's."""
+        join = self.joins.get(number)
+        if join is None or sender != join.joiner.node:
+            return
+        if JOIN_TABLE.allows(join.state, "caught up"):
+            join.state = JOIN_TABLE.step(join.state, "caught up", JoinState.CAUGHT_UP)
+            self._dirty = True
+            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+
+    def leave_request(self, sender: bytes) -> None:
+        """A member wants to leave."""
+        if sender in self.policy.view.nodes and sender not in self._leaving:
+            self._leaving[sender] = None
+            self._dirty = True
+
+    def share_wish(self, sender: bytes, away: bool) -> None:
+        """A member wants no micro-batches, or some again."""
+        self._dirty = True
+        if away and sender in self.policy.view.nodes:
+            self._away[sender] = None
+        elif not away:
+            self._away.pop(sender, None)
+
+    def link_lost(self, reporter: bytes, peer: bytes) -> list[Mail]:
+        """A link broke. A joiner that loses its parent, or every link, is given up."""
+        mail: list[Mail] = []
+        for join in list(self.joins.values()):
+            ends = (reporter, peer)
+            if join.joiner.node not in ends:
+                continue
+            other = ends[1 - ends.index(join.joiner.node)]
+            join.links = tuple(n for n in join.links if n != other)
+            if other == join.parent or not join.links:
+                mail += self.give_up(join.number, "its link broke")
+        return mail
+
+    def give_up(self, number: int, reason: str) -> list[Mail]:
+        """End a join that has not entered."""
+        join = self.joins.pop(number)
+        self._dirty = True
+        join.state = JOIN_TABLE.step(join.state, "given up", JoinState.ABORTED)
+        return [(EVERYONE, JoinAborted(number, join.joiner.node, reason))]
+
+    def stored(self, sender: bytes, key: tuple[int, int]) -> None:
+        """`sender` holds the body of policy `key`."""
+        if self.switch is not None and self.switch.policy.key == key:
+            self.switch.stored[sender] = None
+            self.switch.offered = self._enough(self.switch)
+
+    def _enough(self, switch: Switch) -> bool:
+        old, new = self.policy.view, switch.policy.view
+        return all(
+            (
+                sum(n in switch.stored for n in old.nodes) >= old.majority,
+                sum(n in switch.stored for n in new.nodes) >= new.majority,
+                all(n in switch.stored for n in new.nodes if n not in old.nodes),
+            )
+        )
+
+    def in_force(self, now: float, policy: Policy) -> None:
+        """The reduced control word named `policy`."""
+        self.policy = policy
+        self.switch = None
+        self._dirty = True
+        nodes = policy.view.nodes
+        self._leaving = {n: None for n in self._leaving if n in nodes}
+        self._away = {n: None for n in self._away if n in nodes}
+        for join in list(self.joins.values()):
+            if join.state is JoinState.LINKED and policy.pull_of(join.joiner.node):
+                join.state = JOIN_TABLE.step(join.state, "pull in force", JoinState.PULLING)
+                join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+            elif join.state is JoinState.CAUGHT_UP and join.joiner.node in nodes:
+                join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)
+                del self.joins[join.number]
+
+    def tick(self, now: float) -> list[Mail]:
+        """Give up what is late, repeat what was not acknowledged, start a switch if one is due."""
+        mail: list[Mail] = []
+        for join in list(self.joins.values()):
+            if now >= join.deadline:
+                mail += self.give_up(join.number, "no progress")
+        if self.switch is not None:
+            if now >= self.switch.resend_at and not self.switch.offered:
+                mail += self._bodies(now, self.switch)
+        elif self._dirty and not self.passing and now >= self._repair_at:
+            mail += (repair := self._repair())
+            self._dirty = bool(repair)
+            self._repair_at = now + limits.RETRY_SECONDS if repair else now
+            if not repair and (policy := self._desired()) is not None:
+                self.switch = Switch(policy, {self.node: None})
+                self.switch.offered = self._enough(self.switch)
+                mail += self._bodies(now, self.switch)
+        return mail
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do by time alone."""
+        times = [j.deadline for j in self.joins.values()]
+        if self.switch is not None and not self.switch.offered:
+            times.append(self.switch.resend_at)
+        if self.switch is None and self._dirty and not self.passing:
+            times.append(self._repair_at)
+        return min(times, default=None)
+
+    def _bodies(self, now: float, switch: Switch) -> list[Mail]:
+        switch.resend_at = now + limits.RETRY_SECONDS
+        policy = switch.policy
+        to = dict.fromkeys((*self.policy.view.nodes, *policy.view.nodes))
+        to |= dict.fromkeys(p.joiner.node for p in policy.pulls)
+        return [(n, PolicyBody(policy)) for n in to if n not in switch.stored]
+
+    def _connected(self, sender: bytes, links: tuple[bytes, ...]) -> None:
+        """A member opened a link that it was told to open."""
+        for other in links:
+            new = edge(sender, other)
+            self._edges[new.low, new.high] = new
+        self._dirty = True
+        self._repair_at = 0.0
+
+    def _next_view(self) -> View:
+        """Return the view without the leavers, with those that caught up."""
+        view = self.policy.view
+        stay = [m for m in view.members if m.node not in self._leaving]
+        entering = [j for j in self.joins.values() if j.state is JoinState.CAUGHT_UP]
+        edges = [*view.edges, *self._edges.values()]
+        for join in entering:
+            edges += [edge(join.joiner.node, n) for n in join.links]
+        members = stay + [j.joiner for j in entering] if stay else list(view.members)
+        return make_view(view.lineage, view.number + 1, members, edges)
+
+    def _repair(self) -> list[Mail]:
+        """If leaving would cut the rest in two, have a link opened between the parts first."""
+        view = self._next_view()
+        split = parts(view)
+        if len(split) == 1:
+            return []
+        far = view.member(split[1][0])
+        return [] if far is None else [(split[0][0], OpenLinks(0, (far,)))]
+
+    def _desired(self) -> Policy | None:
+        """Return the next policy, None if what is in force is what is desired."""
+        view = self._next_view()
+        now = self.policy.view
+        if (view.members, view.edges) == (now.members, now.edges):
+            view = now
+        pulls = self._pulls(dict.fromkeys(view.nodes))
+        plan = self._planner.plan(view, self._micro_batches, tuple(self._away))
+        policy = Policy(
+            self.term,
+            self.policy.version + 1,
+            view,
+            plan.parents,
+            plan.shares,
+            pulls,
+            plan.reason,
+        )
+        same = replace(policy, term=self.policy.term, version=self.policy.version)
+        return None if same == self.policy else policy
+
+    def _pulls(self, nodes: dict[bytes, None]) -> tuple[Pull, ...]:
+        """Return the pulls of joins that are linked or pulling, from sources that stay."""
+        pulls: list[Pull] = []
+        for join in self.joins.values():
+            if join.state not in (JoinState.LINKED, JoinState.PULLING):
+                continue
+            sources = tuple(n for n in join.links if n in nodes)
+            if not sources:
+                continue
+            if join.parent not in sources:
+                join.parent = sources[0]
+            pulls.append(Pull(join.number, join.joiner, sources, join.parent))
+        return tuple(pulls)

@@ -1,0 +1,460 @@
+"""One node: `handle(now, event)` returns the effects that the event has.
+
+Law: this file only sorts events to the parts (election, negotiator, joining, cycle) and couples
+them; what each part decides stands in its own file. Messages that do not fit the moment are
+dropped: whoever still needs an answer asks again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols import messages as m
+from protocols.context import Context, NodeConfig
+from protocols.cycle import Cycle, CycleState
+from protocols.effects import (
+    Applied,
+    AwayWanted,
+    Contributed,
+    Dial,
+    DialFailed,
+    Distrust,
+    Effect,
+    Event,
+    LeaveWanted,
+    LinkDown,
+    LinkUp,
+    ManifestReady,
+    Received,
+    RoundReduced,
+    SendManifest,
+    SendShards,
+    ShardArrived,
+    Tick,
+    Trust,
+    YieldWanted,
+)
+from protocols.election import Election
+from protocols.errors import RemoteProtocolError
+from protocols.joining import Joining, JoiningState, shard_count
+from protocols.negotiator import Negotiator
+from protocols.policy import Policy
+from protocols.routing import Router
+from protocols.view import make_view
+
+if TYPE_CHECKING:
+    from protocols.planning import Planner
+    from protocols.view import Member
+
+
+class Node:
+    """The whole control plane of one agent in one incarnation."""
+
+    def __init__(self, config: NodeConfig, planner: Planner, router: Router | None = None) -> None:
+        """`router`: that of this incarnation's node before, whose numbers must not come again."""
+        me = config.me
+        router = router or Router(me.node, me.incarnation)
+        self.context = Context(config, planner, router, Election(me.node), steps=config.steps)
+        self.cycle = Cycle(self.context, self._offered, self._switched)
+        self.joining: Joining | None = None
+        self.negotiator: Negotiator | None = None
+        self._leave_again_at = 0.0
+        self._away = False
+        self._now = 0.0
+        self._tried_term = 0  # newest term in which we asked somebody to take the role over
+        self._connecting: dict[bytes, bytes] = {}  # member being dialled -> who asked for it
+
+    # --- beginnings -------------------------------------------------------------------------------
+
+    def found(self, now: float, lineage: bytes, iteration: int, meta: bytes) -> list[Effect]:
+        """Found a cluster of one; `lineage` is a new random id of `limits.LINEAGE_BYTES`."""
+        context = self.context
+        view = make_view(lineage, 1, [context.config.me], [])
+        plan = context.planner.plan(view, context.config.micro_batches, ())
+        policy = Policy(1, 1, view, plan.parents, plan.shares, (), plan.reason)
+        context.lineage = lineage
+        context.iteration, context.meta = iteration, meta
+        context.samples = iteration * context.config.samples_per_iteration
+        context.store(policy)
+        context.policy = policy
+        context.election.found()
+        self._lead(now)
+        me = context.config.me.name
+        context.report("scheduler", node=me, term=1, why="founded")
+        context.report("joined", term=1, members=[me])
+        self.cycle.start(state_ready=True)
+        return self._flush(now)
+
+    def join(self, now: float, sponsor: Member) -> list[Effect]:
+        """Join the cluster of which `sponsor`, whose key is trusted, is a member."""
+        self.joining = Joining(self.context, self.cycle, sponsor)
+        return self._flush(now)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def handle(self, now: float, event: Event) -> list[Effect]:
+        """Take one event; raises `RemoteProtocolError` if a peer broke the protocol with it."""
+        self._now = now
+        match event:
+            case Received(via, envelope):
+                self._received(now, via, envelope)
+            case RoundReduced():
+                self.cycle.reduced(event)
+            case Contributed():
+                self.cycle.contributed(event)
+            case Applied():
+                self.cycle.applied(event)
+                if self.joining is not None:
+                    self.joining.applied(now)
+            case LinkUp(peer):
+                self._link_up(now, peer)
+            case LinkDown(node, clean):
+                self._link_down(now, node, clean)
+            case DialFailed(node):
+                self._connected(node, is_open=False)
+                if self.joining is not None:
+                    self.joining.link_settled(now, node, is_open=False)
+            case ShardArrived():
+                if self.joining is not None:
+                    self.joining.shard(event)
+            case ManifestReady(joiner, join, leaves):
+                if join in self.cycle.holding_for:
+                    self.context.send(joiner, m.Manifest(join, leaves))
+            case LeaveWanted():
+                self.context.leaving = True
+                self._leave_again_at = now
+            case YieldWanted():
+                self.context.yielding = True
+            case AwayWanted(away):
+                self._away = away
+                self._post(now, self.context.election.scheduler, m.ShareWish(away))
+            case Tick():
+                if self.joining is not None:
+                    self.joining.tick(now)
+        return self._flush(now)
+
+    def ping(self, now: float) -> list[Effect]:
+        """Measure the delay of every link; the answers come as reports."""
+        for neighbour in sorted(self.context.links):
+            self.context.send(neighbour, m.Ping(now))
+        return self._flush(now)
+
+    @property
+    def deadline(self) -> float | None:
+        """When a `Tick` is due at the latest."""
+        times = [
+            self.joining.deadline if self.joining else None,
+            self.negotiator.deadline if self.negotiator else None,
+            self._leave_again_at if self.context.leaving and not self._over else None,
+        ]
+        return min((t for t in times if t is not None), default=None)
+
+    @property
+    def _over(self) -> bool:
+        return self.cycle.state is CycleState.OVER
+
+    def _flush(self, now: float) -> list[Effect]:
+        """Let the scheduler and a wish to leave act on what has changed; hand out the effects."""
+        context = self.context
+        if context.leaving and not self._over and now >= self._leave_again_at:
+            self._pursue_leave(now)
+        if self.negotiator is not None and not self._over:
+            for to, message in self.negotiator.tick(now):
+                self._post(now, to, message)
+            if (switch := self.negotiator.switch) is not None:
+                context.store(switch.policy)
+        effects, context.effects = context.effects, []
+        return effects
+
+    def _post(self, now: float, to: bytes, message: m.Message) -> None:
+        """Send, also to ourselves."""
+        if to in (self.context.node, m.EVERYONE):
+            self._deliver(now, self.context.node, message)
+        if to != self.context.node:
+            self.context.send(to, message)
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def _link_up(self, now: float, peer: Member) -> None:
+        context = self.context
+        context.links[peer.node] = peer
+        context.report("link_up", node=peer.name)
+        if context.is_member and context.policy is not None:
+            scheduler = context.election.scheduler
+            context.send(peer.node, m.Welcome(scheduler, context.policy, context.steps))
+        self._connected(peer.node, is_open=True)
+        if self.joining is not None:
+            self.joining.link_settled(now, peer.node, is_open=True)
+
+    def _connected(self, node: bytes, *, is_open: bool) -> None:
+        """Answer the scheduler that asked a member for a link."""
+        asker = self._connecting.pop(node, None)
+        if asker is not None and is_open:
+            self._post(self._now, asker, m.LinksOpen(0, (node,)))
+
+    def _link_down(self, now: float, node: bytes, clean: bool) -> None:
+        context = self.context
+        if node not in context.links:
+            return
+        name = context.name(node)
+        del context.links[node]
+        context.report("link_down", node=name)
+        policy = context.policy
+        if self.joining is not None and self.joining.on_the_way:
+            self.joining.link_down(node)
+        elif self._over or policy is None:
+            return
+        elif node in policy.view.nodes:
+            last = context.iteration + 1 >= context.steps
+            if not (clean and (last or self._is_leaving(node))):
+                self.cycle.leave("error", f"lost {name}, without which this version cannot go on")
+        else:
+            self._post(now, context.election.scheduler, m.LinkLost(node))
+
+    def _is_leaving(self, node: bytes) -> bool:
+        newest = self.context.policies[self.context.newest_key]
+        return node not in newest.view.nodes
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def _received(self, now: float, via: bytes, envelope: m.Envelope) -> None:
+        tags = envelope.tags
+        if via not in self.context.links:
+            return
+        deliver, onward = self.context.router.receive(envelope)
+        if onward is not None:
+            self.context.relay(onward, via)
+        strange = tags.lineage not in (self.context.lineage, bytes(limits.LINEAGE_BYTES))
+        attaching = self.joining is not None and self.joining.state is JoiningState.ATTACHING
+        if deliver and (attaching or not strange):
+            self._deliver(now, tags.origin, envelope.message)
+
+    def _deliver(self, now: float, sender: bytes, message: m.Message) -> None:
+        match message:
+            case m.Ping(sent_at):
+                self.context.send(sender, m.Pong(sent_at))
+            case m.Pong(sent_at):
+                self.context.report("delay", id=sender, seconds=max(0.0, now - sent_at))
+            case m.PolicyBody(policy):
+                self._store(now, sender, policy)
+            case m.PolicyFetch(term, version):
+                if (body := self.context.policies.get((term, version))) is not None:
+                    self._post(now, sender, m.PolicyBody(body))
+            case m.Introduce(number, joiner):
+                self.context.do(Trust(joiner))
+                self._post(now, sender, m.Introduced(number))
+            case m.Pulled(number):
+                self.cycle.released(number)
+            case m.JoinAborted(number, joiner_node, reason):
+                self.cycle.released(number)
+                ours = joiner_node == self.context.node
+                if self.joining is not None and ours and number == self.joining.number:
+                    self.joining.fail(reason)
+            case m.ManifestRequest(number, shard_bytes):
+                if self._serves(number, shard_bytes):
+                    self.context.do(SendManifest(sender, number, shard_bytes))
+            case m.ShardRequest(number, shard_bytes, shards):
+                self._shards_wanted(sender, number, shard_bytes, shards)
+            case m.PassRole() | m.VoteRequest() | m.Vote() | m.Lead():
+                self._election(now, sender, message)
+            case _ if self.negotiator is not None and self._to_scheduler(now, sender, message):
+                pass
+            case _:
+                self._to_joiner(now, sender, message)
+
+    def _to_scheduler(self, now: float, sender: bytes, message: m.Message) -> bool:
+        """Hand a request to the negotiator; return whether it was one."""
+        negotiator = self.negotiator
+        if negotiator is None:
+            return False
+        mail: list[tuple[bytes, m.Message]] = []
+        match message:
+            case m.JoinRequest():
+                mail = negotiator.join_request(now, message)
+            case m.Introduced(number):
+                mail = negotiator.introduced(sender, number)
+            case m.LinksOpen(number, links):
+                negotiator.links_open(now, sender, number, links)
+            case m.JoinProgress(number, pulled, total):
+                negotiator.progress(now, number, pulled, total)
+            case m.CaughtUp(number):
+                negotiator.caught_up(now, sender, number)
+            case m.LeaveRequest():
+                negotiator.leave_request(sender)
+                if negotiator.passing:
+                    self._leave_again_at = now
+            case m.ShareWish(away):
+                negotiator.share_wish(sender, away)
+            case m.PolicyStored(term, version):
+                negotiator.stored(sender, (term, version))
+            case m.LinkLost(peer):
+                mail = negotiator.link_lost(sender, peer)
+            case _:
+                return False
+        for to, body in mail:
+            self._post(now, to, body)
+        return True
+
+    def _to_joiner(self, now: float, sender: bytes, message: m.Message) -> None:
+        joining = self.joining
+        match message:
+            case m.OpenLinks(0, members):
+                for member in members:
+                    self._connecting[member.node] = sender
+                    if member.node in self.context.links:
+                        self._connected(member.node, is_open=True)
+                    else:
+                        self.context.do(Dial(member))
+            case m.OpenLinks() if joining is not None:
+                for member in message.neighbours:
+                    self.context.do(Trust(member))
+                joining.open_links(now, message)
+            case m.Welcome() if joining is not None and joining.on_the_way:
+                joining.welcome(now, message)
+            case m.PullBegins() if joining is not None:
+                joining.pull_begins(now, sender, message)
+            case m.Manifest() if joining is not None:
+                joining.manifest(sender, message)
+
+    def _store(self, now: float, sender: bytes, policy: Policy) -> None:
+        context = self.context
+        if policy.view.lineage != context.lineage or policy.term < context.election.term:
+            return
+        for member in (*policy.view.members, *(p.joiner for p in policy.pulls)):
+            if member.node != context.node:
+                context.do(Trust(member))
+        context.store(policy)
+        self._post(now, sender, m.PolicyStored(*policy.key))
+        self.cycle.stored()
+        if self.joining is not None:
+            self.joining.stored(now)
+
+    def _serves(self, number: int, shard_bytes: int) -> bool:
+        whole = shard_bytes > 0 and shard_bytes % 64 == 0
+        size = self.context.config.state_bytes
+        if not whole or shard_count(size, shard_bytes) > limits.MAX_SHARDS:
+            raise RemoteProtocolError("shards of a size that cannot be")
+        return number in self.cycle.holding_for
+
+    def _shards_wanted(
+        self, joiner: bytes, number: int, shard_bytes: int, shards: tuple[int, ...]
+    ) -> None:
+        if not self._serves(number, shard_bytes) or joiner not in self.context.links:
+            return
+        count = shard_count(self.context.config.state_bytes, shard_bytes)
+        if any(k >= count for k in shards) or len(dict.fromkeys(shards)) != len(shards):
+            raise RemoteProtocolError("a request for shards that do not exist")
+        at = self.context.iteration
+        self.context.do(SendShards(joiner, number, at, shard_bytes, shards))
+
+    # --- scheduler --------------------------------------------------------------------------------
+
+    def _offered(self) -> tuple[int, int]:
+        if self.negotiator is not None:
+            return self.negotiator.offered
+        return self.context.policy.key if self.context.policy else (0, 0)
+
+    def _election(self, now: float, sender: bytes, message: m.Message) -> None:
+        context, policy = self.context, self.context.policy
+        election = context.election
+        if isinstance(message, m.Lead):
+            if election.led(sender, message):
+                self.negotiator = None
+                context.report(
+                    "scheduler", node=context.name(sender), term=message.new_term, why=message.why
+                )
+                self._ask_again(now)
+            return
+        if policy is None:
+            return
+        led = election.leads
+        mail: list[tuple[bytes, m.Message]] = []
+        match message:
+            case m.PassRole() if context.leaving:
+                context.send(sender, m.LeaveRequest(context.config.me.incarnation))
+            case m.PassRole() if sender == election.scheduler:
+                mail = election.role_passed(message, policy.view, context.newest_key)
+            case m.VoteRequest():
+                mail = election.vote_wanted(sender, message, policy.view, context.newest_key)
+            case m.Vote():
+                mail = election.vote(sender, message, policy.view)
+        if election.leads and not led:
+            self._lead(now)
+            me = context.config.me.name
+            context.report("scheduler", node=me, term=election.term, why="rotated")
+            self._ask_again(now)
+        for to, body in mail:
+            context.send(to, body)
+
+    def _lead(self, now: float) -> None:
+        context = self.context
+        if context.policy is not None:
+            self.negotiator = Negotiator(
+                context.node,
+                context.election.term,
+                context.policy,
+                context.config.micro_batches,
+                context.planner,
+            )
+            self.negotiator.resume(now)
+
+    def _ask_again(self, now: float) -> None:
+        """There is a new scheduler: repeat to it what the old one had not done."""
+        self._leave_again_at = now
+        if self.joining is not None and self.joining.on_the_way:
+            self.joining.repeat(now)
+        if self._away:
+            self._post(now, self.context.election.scheduler, m.ShareWish(True))
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def _switched(self, old: Policy, new: Policy) -> None:
+        """A policy came into force."""
+        context = self.context
+        before, after = dict.fromkeys(old.view.nodes), dict.fromkeys(new.view.nodes)
+        for member in new.view.members:
+            if member.node not in before and member.node != context.node:
+                context.report("member_joined", node=member.name)
+        for member in old.view.members:
+            if member.node not in after and member.node != context.node:
+                context.report("member_left", node=member.name, reason="leave", stall_s=0.0)
+                context.do(Distrust(member.node))
+        if context.node in after and context.node not in before and self.joining is not None:
+            self.joining.entered()
+            context.report(
+                "joined", term=context.election.term, members=[x.name for x in new.view.members]
+            )
+        if self.negotiator is not None:
+            self.negotiator.in_force(self._now, new)
+
+    def _pursue_leave(self, now: float) -> None:
+        """Hand over the role if we hold it, then ask to leave; again until it has happened."""
+        context, policy = self.context, self.context.policy
+        self._leave_again_at = now + limits.RETRY_SECONDS
+        if not context.is_member or policy is None:
+            self.cycle.leave("left", "")
+            return
+        if policy.view.nodes == (context.node,):
+            if self.cycle.state is not CycleState.APPLYING:
+                self.cycle.leave("left", "")
+            return
+        if self.negotiator is None:
+            message = m.LeaveRequest(context.config.me.incarnation)
+            context.send(context.election.scheduler, message)
+            return
+        if self.negotiator.switch is None:
+            self._pass_role(policy)
+
+    def _pass_role(self, policy: Policy) -> None:
+        """Ask the next heir to stand for election; with none left, see the others off first."""
+        context, negotiator = self.context, self.negotiator
+        if negotiator is None:
+            return
+        leaving = (context.node, *negotiator.leaving)
+        heirs = [n for n in policy.view.nodes if n not in leaving]
+        negotiator.hold_back(bool(heirs))
+        if heirs:
+            self._tried_term = max(context.election.term, self._tried_term) + 1
+            heir = heirs[self._tried_term % len(heirs)]
+            context.send(heir, m.PassRole(self._tried_term))

@@ -1,0 +1,114 @@
+"""Who is a member, and which links exist.
+
+Law: a view is immutable and numbered; members are ordered by node id, links by their (smaller,
+larger) ends, so equal views are equal bytes. A member is (node id, incarnation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from protocols import limits
+from protocols.wire import LINEAGE, NODE, NUMBER, Blob, Many, Nested, Text, wire
+
+Pair = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node as all others know it.
+
+    `numeric_class` names the hardware and software on which gradients are promised to be equal;
+    `addresses` are HOST:PORT texts of its peer listener; `certificate` is DER.
+    """
+
+    node: bytes = wire(NODE)
+    incarnation: int = wire(NUMBER)
+    name: str = wire(Text(limits.MAX_NAME_BYTES))
+    numeric_class: str = wire(Text(limits.MAX_NUMERIC_CLASS_BYTES))
+    addresses: tuple[str, ...] = wire(Many(Text(limits.MAX_ADDRESS_BYTES), limits.MAX_ADDRESSES))
+    certificate: bytes = wire(Blob(limits.MAX_CERTIFICATE_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A link between two members; `low` < `high`."""
+
+    low: bytes = wire(NODE)
+    high: bytes = wire(NODE)
+
+    def __post_init__(self) -> None:
+        if self.low >= self.high:
+            raise ValueError("a link's ends must be ordered and different")
+
+
+def edge(a: bytes, b: bytes) -> Edge:
+    """Return the link between `a` and `b`, ends in order."""
+    return Edge(min(a, b), max(a, b))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Members and links under a number; raises ValueError if they do not fit together."""
+
+    lineage: bytes = wire(LINEAGE)
+    number: int = wire(NUMBER)
+    members: tuple[Member, ...] = wire(Many(Nested(Member), limits.MAX_MEMBERS))
+    edges: tuple[Edge, ...] = wire(Many(Nested(Edge)))
+
+    def __post_init__(self) -> None:
+        nodes = [m.node for m in self.members]
+        if not nodes or any(a >= b for a, b in pairwise(nodes)):
+            raise ValueError("members must be at least one, ordered and different")
+        ends = [(e.low, e.high) for e in self.edges]
+        if any(a >= b for a, b in pairwise(ends)):
+            raise ValueError("links must be ordered and different")
+        known = dict.fromkeys(nodes)
+        if any(e.low not in known or e.high not in known for e in self.edges):
+            raise ValueError("a link's ends must be members")
+
+    @property
+    def nodes(self) -> tuple[bytes, ...]:
+        """Node ids, ascending."""
+        return tuple(m.node for m in self.members)
+
+    @property
+    def majority(self) -> int:
+        """How many members make a quorum."""
+        return len(self.members) // 2 + 1
+
+    def member(self, node: bytes) -> Member | None:
+        """Return the member with this id, None if it is not one."""
+        return next((m for m in self.members if m.node == node), None)
+
+    def neighbours(self, node: bytes) -> tuple[bytes, ...]:
+        """Return the nodes linked to `node`, ascending."""
+        found = [e.high if e.low == node else e.low for e in self.edges if node in (e.low, e.high)]
+        return tuple(sorted(found))
+
+
+def make_view(lineage: bytes, number: int, members: list[Member], edges: list[Edge]) -> View:
+    """Build a view: sorts, drops duplicate links and links whose ends are no members."""
+    nodes = {m.node: m for m in members}
+    kept = {(e.low, e.high): e for e in edges if e.low in nodes and e.high in nodes}
+    return View(
+        lineage,
+        number,
+        tuple(nodes[n] for n in sorted(nodes)),
+        tuple(kept[ends] for ends in sorted(kept)),
+    )
+
+
+def parts(view: View) -> list[tuple[bytes, ...]]:
+    """Return the connected parts of `view`, each ascending, the one with the smallest id first."""
+    found: list[tuple[bytes, ...]] = []
+    left = dict.fromkeys(view.nodes)
+    while left:
+        reached = [next(iter(left))]
+        for node in reached:
+            reached += [n for n in view.neighbours(node) if n not in reached]
+        found.append(tuple(sorted(reached)))
+        for node in reached:
+            del left[node]
+    return found

@@ -1,0 +1,1 @@
+"""Everything that `scripts/test` runs under pytest."""

@@ -1,0 +1,89 @@
+"""Several nodes' machines against each other: joins, leaves, hand-overs, in hundreds of seeds."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from protocols.effects import LeaveWanted
+from tests.simulation.world import Host, World, expected_state
+
+SEEDS = range(40)
+
+
+def finish(world: World) -> None:
+    """Run to the last iteration; everybody who finished has the right state."""
+    world.run(lambda: all(h.gone is not None for h in world.hosts.values()))
+    finished = [h for h in world.hosts.values() if h.gone == "steps"]
+    assert finished
+    for host in finished:
+        assert host.state == expected_state(world.steps, world.micro_batches)
+
+
+def is_in(world: World, host: Host) -> bool:
+    return host in world.members
+
+
+def test_one_node_trains_alone() -> None:
+    world = World(0)
+    world.found()
+    finish(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_three_join_while_training(seed: int) -> None:
+    world = World(seed, steps=80)
+    first = world.found()
+    for number in (1, 2, 3):
+        joiner = world.join(number, first)
+        if seed % 2:
+            world.run(partial(is_in, world, joiner))
+    world.run(lambda: len(world.members) == 4)
+    served = [sum(len(s) for s in h.serves.values()) for h in world.hosts.values()]
+    if seed % 2:
+        assert sum(count > 0 for count in served) >= 2, "a joiner pulled from one source only"
+    finish(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("refuses", [False, True])
+def test_worker_leaves(seed: int, refuses: bool) -> None:
+    world = World(seed, steps=60)
+    first = world.found()
+    others = [world.join(n, first) for n in (1, 2)]
+    world.run(lambda: len(world.members) == 3)
+    others[0].refuses = refuses
+    others[0].handle(LeaveWanted())
+    world.run(lambda: others[0].gone is not None)
+    assert others[0].gone == "left"
+    finish(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_scheduler_leaves_and_a_joiner_comes(seed: int) -> None:
+    world = World(seed, steps=400)
+    first = world.found()
+    second = world.join(1, first)
+    world.run(lambda: is_in(world, second))
+    third = world.join(2, second)
+    if seed % 3:
+        world.run(lambda: is_in(world, third))
+    first.handle(LeaveWanted())
+    world.run(lambda: first.gone is not None)
+    assert first.gone == "left"
+    world.run(lambda: is_in(world, third))
+    terms = [h.node.context.election.term for h in world.members if h.node]
+    assert min(terms) >= 2
+    finish(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_leave(seed: int) -> None:
+    world = World(seed, steps=10_000)
+    first = world.found()
+    others = [world.join(n, first) for n in (1, 2, 3)]
+    world.run(lambda: len(world.members) == 4)
+    for host in [first, *others]:
+        host.handle(LeaveWanted())
+    world.run(lambda: all(h.gone == "left" for h in world.hosts.values()))

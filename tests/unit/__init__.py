@@ -1,0 +1,1 @@
+"""Tests of single modules; the layout follows the packages."""

@@ -1,0 +1,91 @@
+"""Statuses and events that several tests here use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgeagent.demo_report import Event
+    from edgeagent.status_model import MemberStatus, Status
+
+
+def member(name: str, share: int, *, scheduler: bool = False, me: bool = False) -> MemberStatus:
+    """Return one member's entry."""
+    return {"name": name, "id": name * 4, "share": share, "scheduler": scheduler, "me": me}
+
+
+def sample_status(**changes: Any) -> Status:
+    """Return the status of alice in a cluster of three."""
+    status: Status = {
+        "node": "alice",
+        "id": "aa" * 32,
+        "cluster": "default",
+        "phase": "training",
+        "scheduler": "bob",
+        "term": 3,
+        "view": 5,
+        "policy": 7,
+        "iteration": 120,
+        "steps": 400,
+        "loss": 0.34123,
+        "samples_per_second": 5120.4,
+        "members": [
+            member("alice", 6, me=True),
+            member("bob", 5, scheduler=True),
+            member("carol", 5),
+        ],
+        "links": [
+            {"peer": "bob", "delay_ms": 0.42, "sent_bytes": 12_345_678, "received_bytes": 999},
+        ],
+        "tree": {"root": "bob", "parents": {"carol": "bob", "alice": "bob"}},
+        "pending": [],
+        "joining": None,
+    }
+    return {**status, **changes}  # type: ignore[typeddict-item]
+
+
+def event(kind: str, t: float = 0.0, **values: Any) -> Event:
+    """Return one event."""
+    return {"t": t, "event": kind, **values}
+
+
+def good_events() -> dict[str, list[Event]]:
+    """Return what the agents of a demo that went well wrote."""
+    sources = [
+        {"node": "alice", "bytes": 600_000, "seconds": 0.11},
+        {"node": "bob", "bytes": 500_000, "seconds": 0.10},
+    ]
+    digests = [event("digest", iteration=i, state=f"d{i}") for i in (10, 20, 30)]
+    left = event("left", iteration=30, seconds=0.2)
+    return {
+        "alice": [
+            event("joined", members=1, sources=[]),
+            *digests,
+            event("member_left", node="carol", reason="leave", stall_s=0.0004),
+            event("evaluated", iteration=20, name="accuracy", value=0.5),
+            event("evaluated", iteration=30, name="accuracy", value=0.97),
+            event("step", iteration=30),
+            left,
+        ],
+        "bob": [
+            event("digest", iteration=10, state="of a cluster of its own"),
+            event("joined", members=2, bytes=9, seconds=0.1, sources=sources[:1]),
+            *digests[1:],
+            event("member_left", node="carol", reason="leave", stall_s=0.0009),
+            event("evaluated", iteration=30, name="accuracy", value=0.97),
+            left,
+        ],
+        "carol": [event("joined", members=3, sources=[]), digests[0]],
+        "dave": [
+            event(
+                "joined",
+                members=4,
+                bytes=1_100_000,
+                seconds=0.12,
+                lower_bound_s=0.1,
+                sources=sources,
+            ),
+            *digests[1:],
+            left,
+        ],
+    }

@@ -1,0 +1,213 @@
+"""The command line as a whole: help, errors, exit statuses, what it imports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import edgeagent
+from edgeagent.cli import main
+from edgeagent.commands import demo as demo_command
+from edgeagent.errors import EdgeAgentError
+from edgeagent.launch import package_environment
+from edgeagent.transport.token import new_token, parse_token
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+HELPS = [
+    [],
+    ["run"],
+    ["demo"],
+    ["status"],
+    ["leave"],
+    ["token"],
+    ["token", "new"],
+]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test sees the user's agents or settings."""
+    for name in list(os.environ):
+        if name.startswith("EDGEAGENT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("EDGEAGENT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("command", HELPS, ids=" ".join)
+def test_help_fits_a_terminal_and_names_the_exit_statuses(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "exit status: 0 done or left gracefully, 2 wrong usage" in text
+    assert ("examples:" in text) or command in ([], ["token", "new"])
+
+
+def test_help_names_every_option_of_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    text = capsys.readouterr().out
+    options = "cluster token-file token name listen peer no-mdns neighbours steps global-batch"
+    options += " micro-batch seed device save no-save resume events data threads"
+    for option in options.split():
+        assert f"--{option}" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"edgeagent {edgeagent.__version__}\n"
+
+
+def _one_line(text: str) -> str:
+    assert text.startswith("edgeagent: ")
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    return text
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([], "no command given"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["--frobnicate"], "--frobnicate"),
+        (["run"], "JOB"),
+        (["run", "digits", "--steps", "0"], "'0' is not a whole number of at least 1"),
+        (["run", "digits", "--steps", "ten"], "'ten' is not a whole number"),
+        (["run", "digits", "--steps"], "expected one argument"),
+        (["run", "digits", "--step", "3"], "--step"),
+        (["run", "digits", "--seed", "-1"], "'-1'"),
+        (["run", "digits", "--seed", str(1 << 63)], "2^63 - 1"),
+        (["run", "digits", "--name", ""], "is no name"),
+        (["run", "digits", "--name", "a\x1bb"], "is no name"),
+        (["run", "digits", "--save", "x", "--no-save"], "not allowed with"),
+        (["run", "digits", "--token", "x", "--token-file", "y"], "not allowed with"),
+        (["run", "digits"], "export EDGEAGENT_TOKEN=$(edgeagent token new)"),
+        (["run", "digits", "--", "x"], "takes no arguments after --"),
+        (["run", "mnist"], "unknown job 'mnist': give one of digits, fashion-mnist"),
+        (["run", "no/such.py"], "there is no script no/such.py"),
+        (["run", "such.py"], "there is no script such.py"),
+        (["run", os.curdir], "is a folder"),
+        (["status", "--", "x"], "`edgeagent status` takes no arguments after --"),
+        (["demo", "--steps", "x"], "'x' is not a whole number"),
+        (["token"], "edgeagent token new"),
+        (["token", "old"], "invalid choice"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(
+    argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert expected in _one_line(captured.err)
+    assert captured.out == ""
+
+
+def test_token_new_prints_only_a_token(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["token", "new"]) == 0
+    captured = capsys.readouterr()
+    assert parse_token(captured.out.removesuffix("\n"))
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("command", ["status", "leave"])
+def test_without_an_agent_status_and_leave_fail(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command]) == 1
+    assert "no agent runs on this device" in _one_line(capsys.readouterr().err)
+
+
+def test_a_token_on_the_command_line_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    token = new_token()
+    assert main(["run", "digits", "--token", token, "--device", "abacus"]) == 2
+    warning, error = capsys.readouterr().err.splitlines()
+    assert warning.startswith("edgeagent: warning: --token is visible")
+    assert token not in warning
+    assert error == "edgeagent: --device abacus: use cpu, cuda, cuda:N or mps"
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "line"),
+    [
+        (EdgeAgentError("no luck"), 1, "edgeagent: no luck\n"),
+        (KeyboardInterrupt(), 1, "edgeagent: stopped by Ctrl+C\n"),
+    ],
+)
+def test_expected_failures_are_one_line(
+    raised: BaseException,
+    status: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def execute(args: argparse.Namespace) -> int:
+        raise raised
+
+    monkeypatch.setattr(demo_command, "execute", execute)
+    assert main(["demo"]) == status
+    assert capsys.readouterr().err == line
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as out:
+        result = subprocess.run(
+            [sys.executable, "-m", "edgeagent", "token", "new"],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            env=package_environment(os.environ),
+            check=False,
+            timeout=60,
+        )
+    assert result.returncode == 1
+    assert result.stderr == b""
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    code = "import sys, edgeagent.cli; print(' '.join(sys.modules))"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env=package_environment(os.environ),
+        check=True,
+        timeout=60,
+        text=True,
+    )
+    heavy = {"torch", "aiohttp", "rich", "numpy", "asyncio", "cryptography", "zeroconf"}
+    assert heavy & set(result.stdout.split()) == set()
+
+
+def test_a_foreign_protocols_package_is_an_error(tmp_path: Path) -> None:
+    foreign = tmp_path / "protocols"
+    foreign.mkdir()
+    (foreign / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    environment = package_environment(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment.get("PYTHONPATH", "")])
+    result = subprocess.run(
+        [sys.executable, "-m", "edgeagent", "token", "new"],
+        capture_output=True,
+        env=environment,
+        check=False,
+        timeout=60,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert "another 'protocols'" in _one_line(result.stderr)
+
+
+def test_signals_have_their_usual_meaning_after_main() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["token", "new"]) == 0
+    assert signal.getsignal(signal.SIGTERM) is before

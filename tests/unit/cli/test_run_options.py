@@ -1,0 +1,196 @@
+"""How the options of `edgeagent run` become the configuration of agent and trainer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgeagent.agent_process import config_from
+from edgeagent.cli import parse
+from edgeagent.commands.run import agent_config, resolve_token, trainer_config
+from edgeagent.config import AgentConfig, TrainerConfig
+from edgeagent.errors import UsageError
+from edgeagent.launch import Job, resolve_job
+from edgeagent.transport.token import new_token
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKEN = new_token()
+OTHER = new_token()
+JOB = Job("digits", ("true",), built_in=True)
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def agent(*options: str, **environment: str) -> AgentConfig:
+    """Return the agent's configuration for some options and variables."""
+    values = {"EDGEAGENT_TOKEN": TOKEN, "EDGEAGENT_HOME": "/h", **environment}
+    return agent_config(parse(["run", "digits", *options]), JOB, values)
+
+
+def trainer(*options: str) -> TrainerConfig:
+    """Return the trainer's configuration for some options."""
+    return trainer_config(parse(["run", "digits", *options]), JOB)
+
+
+def test_defaults_of_the_agent() -> None:
+    assert agent() == AgentConfig(token=TOKEN, job="digits", state_dir="/h")
+
+
+def test_every_option_of_the_agent(folder: Path) -> None:
+    (folder / "token").write_text(OTHER + "\n")
+    options = ["--cluster", "room", "--token-file", "token", "--name", "alice"]
+    options += ["--listen", "127.0.0.1:7000", "--peer", "10.0.0.1:7001", "--peer", "[::1]:7002"]
+    options += ["--no-mdns", "--neighbours", "bob,carol", "--events", "out"]
+    assert agent(*options) == AgentConfig(
+        cluster="room",
+        token=OTHER,
+        name="alice",
+        job="digits",
+        listen="127.0.0.1:7000",
+        peers=("10.0.0.1:7001", "[::1]:7002"),
+        mdns=False,
+        neighbours=("bob", "carol"),
+        events=str(folder / "out"),
+        state_dir="/h",
+    )
+
+
+def test_an_option_wins_over_the_environment() -> None:
+    environment = {
+        "EDGEAGENT_CLUSTER": "there",
+        "EDGEAGENT_NAME": "bob",
+        "EDGEAGENT_LISTEN": "127.0.0.1:1",
+        "EDGEAGENT_PEERS": "10.0.0.1:1,10.0.0.2:2",
+        "EDGEAGENT_NO_MDNS": "1",
+        "EDGEAGENT_EVENTS": "-",
+    }
+    config = agent(**environment)
+    assert (config.cluster, config.name, config.listen) == ("there", "bob", "127.0.0.1:1")
+    assert config.peers == ("10.0.0.1:1", "10.0.0.2:2")
+    assert not config.mdns
+    assert config.events == "-"
+    options = ["--cluster", "here", "--name", "al", "--listen", "127.0.0.1:2"]
+    options += ["--peer", "10.0.0.3:3", "--events", "file"]
+    config = agent(*options, **environment)
+    assert (config.cluster, config.name, config.listen) == ("here", "al", "127.0.0.1:2")
+    assert config.peers == ("10.0.0.3:3",)
+    assert config.events.endswith("/file")
+
+
+def test_events_on_stdout_keep_it_quiet() -> None:
+    assert agent("--events", "-").quiet
+    assert not agent("--events", "file").quiet
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--listen", "127.0.0.1:x"),
+        ("--peer", ":7430"),
+        ("--events", "no/such/folder/file"),
+        ("--events", os.curdir),
+        ("--token-file", "missing"),
+        ("--token", "secret"),
+    ],
+)
+def test_wrong_values_of_the_agent(options: tuple[str, str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        agent(*options)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_token_comes_from_file_then_option_then_environment(folder: Path) -> None:
+    (folder / "token").write_text(f"  {OTHER}\n")
+    args = parse(["run", "digits", "--token-file", "token"])
+    assert resolve_token(args, {"EDGEAGENT_TOKEN": TOKEN}) == OTHER
+    args = parse(["run", "digits", "--token", OTHER])
+    assert resolve_token(args, {"EDGEAGENT_TOKEN": TOKEN}) == OTHER
+    args = parse(["run", "digits"])
+    assert resolve_token(args, {"EDGEAGENT_TOKEN": TOKEN}) == TOKEN
+    with pytest.raises(UsageError, match="edgeagent token new"):
+        resolve_token(args, {"EDGEAGENT_TOKEN": ""})
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"x" * 5000, "\N{SNOWMAN}".encode()])
+def test_a_token_file_without_a_token(folder: Path, content: bytes) -> None:
+    (folder / "token").write_bytes(content)
+    with pytest.raises(UsageError, match="that file holds no token"):
+        agent("--token-file", "token")
+
+
+def test_a_mistyped_token_names_its_source() -> None:
+    with pytest.raises(UsageError, match=r"^EDGEAGENT_TOKEN: "):
+        agent(EDGEAGENT_TOKEN=TOKEN[:-1])
+
+
+def test_defaults_of_the_trainer(folder: Path) -> None:
+    save = str(folder / "edgeagent-digits.safetensors")
+    assert trainer() == TrainerConfig(job="digits", save=save)
+
+
+def test_every_option_of_the_trainer(folder: Path) -> None:
+    (folder / "old").touch()
+    options = ["--steps", "9", "--global-batch", "64", "--micro-batch", "8", "--seed", "5"]
+    options += ["--device", "cuda:1", "--save", "new", "--resume", "old", "--data", "."]
+    options += ["--threads", "2"]
+    assert trainer(*options) == TrainerConfig(
+        job="digits",
+        steps=9,
+        global_batch=64,
+        micro_batch=8,
+        seed=5,
+        device="cuda:1",
+        save=str(folder / "new"),
+        resume=str(folder / "old"),
+        threads=2,
+        data=str(folder),
+    )
+    assert trainer("--no-save").save == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--device", "gpu"), "--device gpu"),
+        (("--global-batch", "8", "--micro-batch", "9"), "must not be larger"),
+        (("--save", "no/such/folder"), "there is no folder"),
+        (("--save", "."), "that is a folder"),
+        (("--resume", "missing"), "no readable file missing"),
+        (("--data", "missing"), "no folder missing"),
+    ],
+)
+def test_wrong_values_of_the_trainer(options: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        trainer(*options)
+
+
+def test_a_script_is_run_with_its_arguments(folder: Path) -> None:
+    (folder / "train.py").touch()
+    args = parse(["run", "train.py", "--steps", "3", "--", "--epochs", "5", "--"])
+    job = resolve_job(args.job, args.script_arguments)
+    assert job.name == "train"
+    assert job.command == (sys.executable, str(folder / "train.py"), "--epochs", "5", "--")
+    config = trainer_config(args, job)
+    assert config.arguments == ("--epochs", "5", "--")
+    assert config.save == str(folder / "edgeagent-train.safetensors")
+
+
+def test_a_built_in_job_runs_its_module() -> None:
+    command = resolve_job("fashion-mnist").command
+    assert command == (sys.executable, "-P", "-m", "edgeagent.trainer.jobs", "fashion-mnist")
+
+
+def test_the_agent_of_a_plain_script_is_configured_by_the_environment() -> None:
+    config = config_from({"EDGEAGENT_NAME": "al", "EDGEAGENT_HOME": "/h"})
+    assert config == AgentConfig(name="al", state_dir="/h", quiet=True)

@@ -1,0 +1,25 @@
+"""For a script started by a test: a fake agent in a thread, for a trainer that feels plain."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from edgeagent.trainer.process import AgentConnection
+from tests.unit.trainer.fake_agent import Cluster
+
+
+class PlainConnection(AgentConnection):
+    """Behaves as the connection of a script that started its own agent."""
+
+    @property
+    def plain(self) -> bool:
+        return True
+
+
+def connection() -> AgentConnection:
+    """Return the trainer's end; the cluster runs until the trainer leaves."""
+    ours, theirs = socket.socketpair()
+    cluster = Cluster([ours], 10**9)
+    threading.Thread(target=cluster.run, daemon=True).start()
+    return PlainConnection(theirs, None)

@@ -1,0 +1,164 @@
+"""Checkpoints: whole or absent, equal between replicas, refused with the first mismatch."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import nn
+
+from edgeagent.config import RUN_VARIABLE, SOCKET_VARIABLE, TrainerConfig, trainer_config_text
+from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.shared_memory import create_shared_memory
+from edgeagent.trainer import Trainer
+from edgeagent.trainer.checkpoint import check_save_path, load_checkpoint, save_checkpoint
+from edgeagent.trainer.state import TrainingState
+from tests.unit.trainer.replicas import Served, network, train
+
+
+def make(width: int = 24) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+    model = network()
+    if width != 24:
+        model[4] = nn.Linear(24, width)  # type: ignore[operator]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 3)
+
+
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, **config: Any) -> Any:
+    model, optimizer, schedule = make()
+    text = trainer_config_text(TrainerConfig(**config))
+    served = Served(steps)
+    with monkeypatch.context() as patch:
+        patch.setenv(RUN_VARIABLE, text)
+        patch.delenv(SOCKET_VARIABLE, raising=False)
+        trainer = Trainer(model, optimizer, 32, schedule, 1.0, _agent=served.agent)
+        train(trainer, model)
+    trainer.close()
+    return served.done(), model
+
+
+def test_resumed_run_equals_the_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half, whole, again = (str(tmp_path / f"{n}.safetensors") for n in ("half", "whole", "again"))
+    trained(tmp_path, monkeypatch, 5, save=half)
+    first, model = trained(tmp_path, monkeypatch, 10, save=whole)
+    second, _ = trained(tmp_path, monkeypatch, 10, resume=half, save=again)
+    assert second.nodes[0].hello.iteration == 5
+    assert second.nodes[0].hello.job == first.nodes[0].hello.job
+    assert second.losses == first.losses[5:]
+    assert Path(whole).read_bytes() == Path(again).read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "again.safetensors",
+        "half.safetensors",
+        "whole.safetensors",
+    ]
+    tensors = load_file(whole)
+    state = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
+    model.load_state_dict(state)
+    assert torch.equal(tensors["model.0.weight"], dict(model.named_parameters())["0.weight"])
+    assert float(tensors["optimizer.0.weight.step"]) == 10
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, TrainingState, Any]:
+    model, optimizer, schedule = make()
+    state = TrainingState(model, optimizer, schedule)
+    memory = create_shared_memory(state.layout.size, state.vector.elements, "float32")
+    state.attach(memory)
+    path = str(tmp_path_factory.mktemp("saved") / "x.safetensors")
+    save_checkpoint(path, state.layout, memory.state.view(), state.meta())
+    return Path(path).read_bytes(), state, memory
+
+
+def with_header(data: bytes, change: Any) -> bytes:
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data[8 + length :]
+
+
+CHANGES: dict[str, tuple[str, Any]] = {
+    "missing": ("has no model.0.bias", lambda h: h.pop("model.0.bias")),
+    "extra": ("also has model.9", lambda h: h.update({"model.9": h["model.0.bias"]})),
+    "shape": ("model.0.bias is F32", lambda h: h["model.0.bias"].update(shape=[23])),
+    "dtype": ("model.0.bias is F16", lambda h: h["model.0.bias"].update(dtype="F16")),
+    "place": ("wrong place", lambda h: h["model.0.bias"].update(data_offsets=[4, 100])),
+    "version": ("this version", lambda h: h["__metadata__"].update(edgeagent="2")),
+    "notes": ("this version", lambda h: h.pop("__metadata__")),
+    "meta": ("damaged", lambda h: h["__metadata__"].update(meta="AAAA")),
+    "base64": ("damaged", lambda h: h["__metadata__"].update(meta="?")),
+    "no meta": ("damaged", lambda h: h["__metadata__"].update(meta=7)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_first_mismatch_is_named(name: str, saved: Any, tmp_path: Path) -> None:
+    data, state, memory = saved
+    message, change = CHANGES[name]
+    path = tmp_path / "changed"
+    path.write_bytes(with_header(data, change))
+    before = bytes(memory.state.view())
+    with pytest.raises(UsageError, match=message):
+        load_checkpoint(str(path), state.layout, memory.state.view())
+    assert bytes(memory.state.view()) == before
+
+
+def test_round_trip_is_exact(saved: Any, tmp_path: Path) -> None:
+    data, state, memory = saved
+    path = tmp_path / "same"
+    path.write_bytes(data)
+    assert load_checkpoint(str(path), state.layout, memory.state.view()) == (0, state.meta())
+    again = tmp_path / "again"
+    save_checkpoint(str(again), state.layout, memory.state.view(), state.meta())
+    assert again.read_bytes() == data
+
+
+@given(st.data())
+def test_damaged_files_raise_our_error_only(saved: Any, data: st.DataObject) -> None:
+    import tempfile
+
+    good, state, memory = saved
+    cut = data.draw(st.integers(0, len(good) - 1))
+    rubbish = data.draw(st.binary(max_size=40))
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data.draw(st.sampled_from([good[:cut], rubbish, good[:30] + rubbish])))
+        file.flush()
+        with pytest.raises(UsageError):
+            load_checkpoint(file.name, state.layout, memory.state.view())
+
+
+def test_paths(saved: Any, tmp_path: Path) -> None:
+    _, state, memory = saved
+    with pytest.raises(UsageError, match="cannot read"):
+        load_checkpoint(str(tmp_path / "none"), state.layout, memory.state.view())
+    with pytest.raises(UsageError, match="no folder"):
+        check_save_path(str(tmp_path / "no" / "file"))
+    with pytest.raises(UsageError, match="is a folder"):
+        check_save_path(str(tmp_path))
+    with pytest.raises(EdgeAgentError, match="cannot save"):
+        save_checkpoint(str(tmp_path), state.layout, memory.state.view(), state.meta())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resume_from_another_job_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "x")
+    trained(tmp_path, monkeypatch, 2, save=path)
+    monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(TrainerConfig(resume=path)))
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    trainer = Trainer(model, optimizer, 32)
+    from tests.unit.trainer.replicas import Points
+
+    with pytest.raises(UsageError, match="another job"):
+        trainer.loader(Points())

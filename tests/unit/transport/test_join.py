@@ -1,0 +1,334 @@
+"""Joining: who is let in, who is not, and what each side is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from edgeagent.errors import JobMismatch, JoinRefused
+from edgeagent.transport import join_client, join_wire, tls
+from edgeagent.transport.certificate import make_certificate, node_id
+from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
+from edgeagent.transport.identity import Identity, write_private
+from edgeagent.transport.join_streams import JoinSecret, JoinStream
+from edgeagent.transport.proof import Role, Transcript, make_proof
+from edgeagent.transport.token import job_tag
+from protocols import limits
+from protocols.errors import LocalProtocolError
+
+from .helpers import JOB, LOOPS, OTHER_TOKEN, TOKEN, Agent, agent, changed, identity, run, until
+
+pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
+SECRET = JoinSecret(TOKEN, "room")
+Body = Callable[[Agent, Agent, str], Awaitable[None]]
+
+
+def serve(body: Body, loop_name: str, **options: Any) -> Agent:
+    """Run `body(anna, ben, address of anna)`; `options` are ben's; return anna."""
+    anna = agent("anna")
+
+    async def main() -> None:
+        ben = agent("ben", **options)
+        try:
+            await anna.start()
+            await ben.start()
+            await body(anna, ben, anna.join_addresses[0])
+        finally:
+            await ben.transport.stop()
+            await anna.transport.stop()
+
+    run(main, loop_name)
+    return anna
+
+
+def test_a_joiner_with_token_and_job_is_admitted(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        standing = await ben.transport.join(address)
+        assert standing == anna.standing()
+        assert [c.peer for c in anna.candidates] == [ben.me]
+        assert anna.candidates[0].job_tag == job_tag(TOKEN, JOB)
+        assert anna.heard == ben.join_addresses
+
+    assert serve(body, loop_name).lines == []
+
+
+def test_asking_proves_the_token_and_admits_nobody(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        assert (await ben.transport.ask(address)).me == anna.me
+        with pytest.raises(LocalProtocolError):
+            await ben.transport.join(address)
+        assert anna.candidates == []
+
+    assert serve(body, loop_name, job_fields=None).lines == []
+
+
+@pytest.mark.parametrize("options", [{"token": OTHER_TOKEN}, {"cluster": "attic"}])
+def test_another_token_or_cluster_is_refused(loop_name: str, options: dict[str, Any]) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        for attempt in (ben.transport.ask, ben.transport.join):
+            with pytest.raises(JoinRefused, match="token or its cluster name differs") as caught:
+                await attempt(address)
+            assert address in str(caught.value)
+        assert anna.candidates == []
+        assert anna.heard == ()
+
+    anna = serve(body, loop_name, **options)
+    assert anna.lines == [
+        "refused a connection from 127.0.0.1: its token or its cluster name is not ours",
+        "refused 1 more connection from 127.0.0.1: its token or its cluster name is not ours",
+    ]
+
+
+def test_another_job_is_refused_naming_the_first_difference(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        with pytest.raises(
+            JobMismatch, match=r"trains another job: lr is 0\.1 there and 0\.5 here"
+        ):
+            await ben.transport.join(address)
+        assert (await ben.transport.ask(address)).me == anna.me
+        assert anna.candidates == []
+
+    job = (("optimizer", "SGD"), ("lr", "0.5"), ("global_batch", "512"))
+    anna = serve(body, loop_name, job_fields=job)
+    assert anna.lines == ["refused a connection from 127.0.0.1: ben trains another job"]
+
+
+def test_a_server_without_a_job_says_that_it_is_founding(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        anna.job_fields = None
+        assert (await ben.transport.ask(address)).phase == "founding"
+        with pytest.raises(NotReady) as caught:
+            await ben.transport.join(address)
+        assert caught.value.standing.phase == "founding"
+        assert anna.candidates == []
+
+    assert serve(body, loop_name).lines == []
+
+
+def test_other_versions_are_refused_on_both_sides(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        with pytest.raises(JoinRefused, match=r"speaks protocol version 1 and this agent 7, 9"):
+            await join_client.ask(address, ben.me, SECRET, (7, 9))
+        assert (await join_client.ask(address, ben.me, SECRET, (9, 1))).me == anna.me
+
+    anna = serve(body, loop_name)
+    assert anna.lines == [
+        "refused a connection from 127.0.0.1: it speaks only protocol version 7, 9"
+    ]
+
+
+def test_a_copy_of_the_own_key_is_recognised(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        with pytest.raises(SameIdentity) as caught:
+            await ben.transport.join(address)
+        assert caught.value.standing.me.incarnation == 1
+        assert anna.candidates == []
+
+    assert serve(body, loop_name, identity=identity("anna"), incarnation=2).lines == []
+
+
+def test_nobody_there_is_unreachable(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        await anna.transport.stop()
+        with pytest.raises(Unreachable, match="cannot be reached"):
+            await ben.transport.ask(address)
+        with pytest.raises(Unreachable, match="cannot be reached"):
+            await ben.transport.ask("name.invalid:7430")
+
+    serve(body, loop_name)
+
+
+@pytest.mark.parametrize(
+    ("says", "match"),
+    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "not as an agent"), (b"", "closed|reset|reached")],
+)
+def test_something_else_there_is_unreachable(loop_name: str, says: bytes, match: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(says)
+        writer.close()
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(Unreachable, match=match):
+            await ben.transport.ask(f"127.0.0.1:{port}")
+        server.close()
+        await server.wait_closed()
+
+    serve(body, loop_name)
+
+
+def test_silence_ends_in_time(loop_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "JOIN_SECONDS", 0.2)
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        held: list[asyncio.StreamWriter] = []
+
+        async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            held.append(writer)
+            with contextlib.suppress(OSError):
+                await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(hold, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(Unreachable, match="did not answer within"):
+            await ben.transport.ask(f"127.0.0.1:{port}")
+        server.close()
+        await server.wait_closed()
+
+    serve(body, loop_name)
+
+
+async def connected(address: str) -> JoinStream:
+    host, port = address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(
+        host, int(port), ssl=tls.unauthenticated_client_context(), server_hostname=""
+    )
+    return JoinStream(reader, writer)
+
+
+async def greet(stream: JoinStream, me: Agent, nonce: bytes) -> Transcript:
+    """Say hello as `me` would and return what a right proof must be about."""
+    hello = join_wire.JoinerHello((1,), nonce, b"", me.me)
+    await stream.write(join_wire.encode_joiner_hello(hello))
+    answer = join_wire.decode_server_hello(await stream.read(8192))
+    assert isinstance(answer, join_wire.ServerHello)
+    return Transcript(
+        "room",
+        (1,),
+        answer.versions,
+        answer.chosen,
+        b"",
+        answer.job_tag,
+        node_id(stream.peer_certificate),
+        me.me.node,
+        nonce,
+        answer.nonce,
+    )
+
+
+def test_a_replayed_proof_is_refused(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        first = await connected(address)
+        transcript = await greet(first, ben, bytes(32))
+        proof = join_wire.encode_joiner_proof(make_proof(TOKEN, Role.JOINER, transcript))
+        await first.write(proof)
+        answer = join_wire.decode_server_proof(await first.read(1 << 20))
+        assert isinstance(answer, join_wire.ServerProof)
+        first.abort()
+        second = await connected(address)
+        await greet(second, ben, bytes(32))
+        await second.write(proof)
+        refusal = join_wire.decode_server_proof(await second.read(1 << 20))
+        assert refusal == join_wire.Refusal(join_wire.Reason.TOKEN, (1,))
+        with pytest.raises(EOFError):
+            await second.read(1 << 20)
+        second.abort()
+
+    serve(body, loop_name)
+
+
+def test_the_servers_proof_cannot_be_had_without_the_token(loop_name: str) -> None:
+    """A wrong proof gets one refusal; a second proof on the connection is not even read."""
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        stream = await connected(address)
+        transcript = await greet(stream, ben, bytes(32))
+        await stream.write(join_wire.encode_joiner_proof(bytes(32)))
+        with contextlib.suppress(OSError):
+            right = make_proof(TOKEN, Role.JOINER, transcript)
+            await stream.write(join_wire.encode_joiner_proof(right))
+        assert isinstance(
+            join_wire.decode_server_proof(await stream.read(1 << 20)), join_wire.Refusal
+        )
+        with pytest.raises((EOFError, OSError)):
+            await stream.read(1 << 20)
+        stream.abort()
+
+    serve(body, loop_name)
+
+
+def test_a_server_without_the_token_is_not_believed(loop_name: str) -> None:
+    """A stranger that answers like an agent, and one that relays to a true one."""
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        context = tls.join_server_context(identity("mallory"))
+
+        async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            stream = JoinStream(reader, writer)
+            await stream.read(8192)
+            hello = join_wire.ServerHello((1,), 1, bytes(32), b"")
+            await stream.write(join_wire.encode_server_hello(hello))
+            await stream.read(8192)
+            me = changed(anna.me, node=bytes(32), certificate=identity("mallory").certificate)
+            standing = anna.standing()
+            await stream.write(
+                join_wire.encode_server_proof(bytes(32), changed_standing(standing, me))
+            )
+            await stream.close()
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            inside, outside = JoinStream(reader, writer), await connected(address)
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    await outside.write(await inside.read(1 << 20))
+                    await inside.write(await outside.read(1 << 20))
+            outside.abort()
+            await inside.close()
+
+        for answer, match in ((lie, "could not prove"), (relay, "differs")):
+            server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(JoinRefused, match=match):
+                await ben.transport.ask(f"127.0.0.1:{port}")
+            server.close()
+            await server.wait_closed()
+        assert anna.candidates == []
+
+    serve(body, loop_name)
+
+
+def changed_standing(standing: Any, me: Any) -> Any:
+    return type(standing)(me, "member", 0, 1, bytes(16), bytes(32), ())
+
+
+def test_an_authoritys_certificate_is_not_admitted(loop_name: str, tmp_path: Any) -> None:
+    pem, der = make_certificate(authority=True)
+    write_private(str(tmp_path / "ca.pem"), pem)
+    authority = Identity(node_id(der), der, str(tmp_path / "ca.pem"))
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        with pytest.raises(Unreachable):
+            await ben.transport.join(address)
+        assert anna.candidates == []
+
+    anna = serve(body, loop_name, identity=authority)
+    assert anna.lines == [
+        "refused a connection from 127.0.0.1: broke the join protocol: "
+        "certificate of an authority instead of a node's own"
+    ]
+
+
+def test_more_joins_at_once_than_allowed_are_told_to_come_back(
+    loop_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_OPEN_JOINS", 1)
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        slow = await connected(address)
+        transcript = await greet(slow, ben, bytes(32))
+        proof = make_proof(TOKEN, Role.JOINER, transcript)
+        await slow.write(join_wire.encode_joiner_proof(proof))
+        await slow.read(1 << 20)
+        with pytest.raises(Unreachable, match="busy"):
+            await ben.transport.join(address)
+        slow.abort()
+        await until(lambda: len(asyncio.all_tasks()) <= 5, "the slow join is over")
+        await ben.transport.join(address)
+
+    serve(body, loop_name)

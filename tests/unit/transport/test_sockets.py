@@ -1,0 +1,92 @@
+"""Which ports are taken, and which addresses are told to others."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import pytest
+
+from edgeagent.config import split_address
+from edgeagent.errors import UsageError
+from edgeagent.transport import sockets
+from edgeagent.transport.sockets import Listening, listen_pair, told_addresses
+
+
+def ports(listening: Listening) -> tuple[int, int]:
+    join = {sock.getsockname()[1] for sock in listening.join}
+    peer = {sock.getsockname()[1] for sock in listening.peer}
+    assert len(join) == len(peer) == 1
+    return join.pop(), peer.pop()
+
+
+def test_peers_get_the_port_behind_the_join_port_or_any() -> None:
+    first = listen_pair("127.0.0.1:0")
+    join, peer = ports(first)
+    assert peer == join + 1 or peer > 1024
+    first.close()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", join + 1))
+        taken.listen()
+        second = listen_pair(f"127.0.0.1:{join}")
+        assert ports(second)[0] == join
+        assert ports(second)[1] != join + 1
+        second.close()
+
+
+def test_a_taken_or_foreign_address_is_a_clear_error() -> None:
+    first = listen_pair("127.0.0.1:0")
+    for listen in (f"127.0.0.1:{ports(first)[0]}", "192.0.2.77:7430", "name.invalid:7430", "x y:z"):
+        with pytest.raises(UsageError):
+            listen_pair(listen)
+    first.close()
+
+
+def test_agents_of_one_host_share_the_default_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        base = probe.getsockname()[1]
+    monkeypatch.setattr(sockets, "DEFAULT_PORT", base)
+    monkeypatch.setattr(sockets, "_EVERYWHERE", ("127.0.0.1", "::1"))
+    found = [listen_pair("") for _ in range(3)]
+    joins = [ports(listening)[0] for listening in found]
+    assert len(set(joins)) == 3
+    assert all(0 <= port - base < 20 and (port - base) % 2 == 0 for port in joins)
+    for listening in found:
+        listening.close()
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0"])
+def test_told_addresses_are_never_wildcards(listen: str) -> None:
+    listening = listen_pair(listen)
+    told = told_addresses(listening.join)
+    assert told
+    for text in told:
+        host, port = split_address(text)
+        assert port == ports(listening)[0]
+        address = ipaddress.ip_address(host)
+        assert not address.is_unspecified
+        assert not (address.version == 6 and address.is_link_local)
+    if any(not ipaddress.ip_address(split_address(text)[0]).is_loopback for text in told):
+        assert all(not ipaddress.ip_address(split_address(text)[0]).is_loopback for text in told)
+    listening.close()
+
+
+def test_better_addresses_come_first() -> None:
+    hosts = ["::1", "127.0.0.1", "169.254.1.1", "2001:db8::5", "10.0.0.7", "192.168.1.2"]
+    ranked = sorted(hosts, key=lambda host: sockets._rank(host, ["192.168.1.2"]))
+    assert ranked == [
+        "192.168.1.2",
+        "10.0.0.7",
+        "2001:db8::5",
+        "169.254.1.1",
+        "127.0.0.1",
+        "::1",
+    ]
+
+
+def test_a_loopback_listener_tells_loopback_addresses() -> None:
+    listening = listen_pair("127.0.0.1:0")
+    assert told_addresses(listening.join) == (f"127.0.0.1:{ports(listening)[0]}",)
+    listening.close()
