@@ -18,16 +18,16 @@ import traceback
 from typing import TYPE_CHECKING
 
 from edgeagent import handover
-from edgeagent.console import console_for
-from edgeagent.errors import EdgeAgentError, JobMismatch
+from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
 from edgeagent.events import EventWriter
-from edgeagent.local_api import LocalApi
+from edgeagent.local.api import LocalApi
+from edgeagent.local.state_dir import claim_state_dir
+from edgeagent.local.status import status_of
 from edgeagent.observer import Observer
 from edgeagent.search import Search
 from edgeagent.shell import NoNetwork, Shell, member_of
-from edgeagent.state_dir import claim_state_dir
-from edgeagent.status import status_of
-from edgeagent.text import seconds_text
+from edgeagent.terminal.console import console_for
+from edgeagent.terminal.text import seconds_text
 from edgeagent.trainer_link import TrainerLink
 from edgeagent.transport.api import Candidate, PeerInfo, Standing
 from edgeagent.transport.discovery import Discovery
@@ -45,13 +45,14 @@ if TYPE_CHECKING:
 
     from edgeagent.config import AgentConfig
     from edgeagent.launch import Child
+    from edgeagent.local.status_model import Phase, Status
     from edgeagent.shared_memory import SharedMemory
-    from edgeagent.status_model import Phase, Status
     from edgeagent.transport.api import Link
     from protocols.bulk import BulkHeader
 
 SAVE_SECONDS = 600.0  # how long the trainer may take to save at the end
 REJOIN_SECONDS = 0.5
+STOP_SECONDS = 0.5  # for the last bytes; the links were flushed before
 
 
 def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: Child | None) -> int:
@@ -223,11 +224,11 @@ class Agent:
         if message:
             self._observer.error(message)
         self._link.send(handover.End(why, message, status))
-        if shell is not None:
-            await shell.close()
+        stopped = asyncio.gather(self._stop_looking(), *([shell.close()] if shell else []))
         if self._hello is not None and not self._trainer_said_finished:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._finished.wait(), SAVE_SECONDS)
+        await stopped
         seconds = loop.time() - started
         self._observer.event("left", iteration=iteration, seconds=round(seconds, 6))
         if message:
@@ -244,11 +245,18 @@ class Agent:
         await self._stop_listening()
         self._link.close()
 
-    async def _stop_listening(self) -> None:
+    async def _stop_looking(self) -> None:
+        """Ask nobody any more, and tell the network that we are gone."""
+        for task in self._searching:
+            task.cancel()
+        await asyncio.gather(*self._searching, return_exceptions=True)
         if self._discovery is not None:
             await self._discovery.stop()
+
+    async def _stop_listening(self) -> None:
+        await self._stop_looking()
         if self._transport is not None:
-            await self._transport.stop()
+            await self._transport.stop(STOP_SECONDS)
 
     def _end(self, why: str, message: str = "", status: int = 0) -> None:
         if self._departure is not None and not self._departure.done():
@@ -421,10 +429,19 @@ class Agent:
             self._observer.say("another cluster of this name is ahead: joining it")
             shell.give_way()
 
-    def other_job(self, error: JobMismatch) -> None:
+    def other_job(self, error: JobMismatch) -> bool:
         """The cluster that was found trains another job."""
-        if self._shell is None or self._shell.node is None:
-            self._end("error", str(error), error.exit_status)
+        return self._not_let_in(error)
+
+    def not_let_in(self, error: JoinRefused) -> bool:
+        """All peers that were named refuse us: to train alone is not what the user wanted."""
+        return self._not_let_in(error)
+
+    def _not_let_in(self, error: EdgeAgentError) -> bool:
+        if self._shell is not None and self._shell.node is not None:
+            return False
+        self._end("error", str(error), error.exit_status)
+        return True
 
     def same_identity(self, standing: Standing, address: str) -> None:
         """A copy of this device's key is in use elsewhere: the newcomer takes a new one."""
@@ -439,9 +456,6 @@ class Agent:
     async def _renew(self) -> None:
         """Take a new key and start to listen anew."""
         self._identity = renew_identity(self._state_dir.path)
-        for task in list(self._searching):
-            task.cancel()
-        await asyncio.gather(*self._searching, return_exceptions=True)
         await self._stop_listening()
         await self._listen()
 

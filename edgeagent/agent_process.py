@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from edgeagent.config import agent_config_from_environment, replace, state_root
 from edgeagent.errors import EdgeAgentError
 from edgeagent.launch import check_protocols
-from edgeagent.text import clean
+from edgeagent.terminal.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

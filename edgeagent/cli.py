@@ -16,7 +16,7 @@ from edgeagent import __version__
 from edgeagent.commands import COMMANDS
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.launch import check_protocols
-from edgeagent.text import clean
+from edgeagent.terminal.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

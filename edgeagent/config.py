@@ -49,7 +49,7 @@ class TrainerConfig:
     steps: int | None = None
     global_batch: int | None = None
     micro_batch: int | None = None
-    seed: int = 0
+    seed: int | None = None
     device: str = "cpu"
     save: str = ""  # path; "" = do not save
     resume: str = ""

@@ -27,7 +27,7 @@ class EventWriter:
             self._file = sys.stdout
         elif path:
             try:
-                self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close
+                self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
             except OSError as error:
                 raise UsageError(f"--events {path}: {error.strerror}") from None
 

@@ -9,19 +9,25 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.console import JoinLine, TrainingLine
-from edgeagent.text import bytes_text, plural, seconds_text
+from edgeagent.terminal.console import JoinLine, TrainingLine
+from edgeagent.terminal.text import bytes_text, plural, seconds_text
+from protocols import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgeagent.console import Console
     from edgeagent.events import EventWriter
-    from edgeagent.status_model import SourceStatus
+    from edgeagent.local.status_model import SourceStatus
+    from edgeagent.terminal.console import Console
     from protocols.control_word import ControlWord
 
 RATE_STEPS = 50  # samples a second are those of so many last steps
 RATE_SECONDS = 10.0
+_FAREWELLS = {
+    "leave": "has left",
+    "failure": "is lost; going on without it",
+    "expelled": "was expelled",
+}
 
 
 class PullMeter:
@@ -88,6 +94,7 @@ class Observer:
         self._steps_seen: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS)
         self._given = self._contributed = self._reduced = self._apply_sent = 0.0
         self._compute = 0.0
+        self._reachable = False  # an agent without a token trains alone
         self.members: tuple[str, ...] = ()
         self.loss: float | None = None
         self.skipped = 0
@@ -101,6 +108,10 @@ class Observer:
     def event(self, event: str, **values: Any) -> None:
         """Write one event."""
         self._events.write(event, **values)
+        if event == "started":
+            self._reachable = bool(values["address"])
+        elif event == "left":
+            self._console.settle()
 
     def error(self, message: str) -> None:
         """Something ended this agent's part in the training."""
@@ -155,7 +166,8 @@ class Observer:
                 f"step {iteration} skipped on every device: gradients not finite "
                 f"({self.skipped} so far)"
             )
-        line = TrainingLine(iteration, steps, self.loss, self.samples_per_second, members)
+        shown_steps = 0 if steps == limits.MAX_INTEGER else steps
+        line = TrainingLine(iteration, shown_steps, self.loss, self.samples_per_second, members)
         self._console.training(line)
 
     @property
@@ -194,7 +206,8 @@ class Observer:
                 self._console.say(f"{values['node']} has joined")
             case "member_left":
                 self._events.write(event, **values)
-                self._console.say(f"{values['node']} has left")
+                how = _FAREWELLS.get(values["reason"], "has left")
+                self._console.say(f"{values['node']} {how}")
             case "scheduler":
                 self._events.write(event, **values)
                 if values["why"] != "founded":
@@ -215,9 +228,8 @@ class Observer:
             lower_bound_s=round(pull.lower_bound, 6) if pull else 0.0,
         )
         if pull is None:
-            self._console.say(
-                f"founded cluster {self._cluster!r}; waiting for others is not needed"
-            )
+            if self._reachable:
+                self._console.say(f"founded cluster {self._cluster!r}; others can join at any time")
             return
         parts = ", ".join(f"{s['node']} {bytes_text(s['bytes'])}" for s in pull.sources)
         self._console.say(

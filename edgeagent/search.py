@@ -40,8 +40,11 @@ class Outcome(Protocol):
     def found_cluster(self) -> None:
         """Found a cluster."""
 
-    def other_job(self, error: JobMismatch) -> None:
-        """The cluster that was found trains another job."""
+    def other_job(self, error: JobMismatch) -> bool:
+        """The cluster that was found trains another job; return whether that ends this agent."""
+
+    def not_let_in(self, error: JoinRefused) -> bool:
+        """All peers that were named refuse us; return whether that ends this agent."""
 
     def same_identity(self, standing: Standing, address: str) -> None:
         """Somebody else holds our key."""
@@ -76,6 +79,7 @@ class Search:
         self._named = named
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._said: dict[str, str] = {}
+        self._refusing: dict[str, None] = {}
         self._ours: dict[str, None] = {}
 
     @property
@@ -131,6 +135,12 @@ class Search:
             if address in self._named:
                 self._say(address, f"{error} (trying again)")
             self._founding.silent(address)
+        except JoinRefused as error:
+            self._refusing[address] = None
+            nobody = bool(self._named) and all(a in self._refusing for a in self._named)
+            if not (nobody and self._outcome.not_let_in(error)):
+                self._say(address, str(error))
+            self._founding.silent(address)
         except EdgeAgentError as error:
             self._say(address, str(error))
             self._founding.silent(address)
@@ -155,8 +165,8 @@ class Search:
         except (Unreachable, NotReady):
             self.refused()
         except JobMismatch as error:
-            self._say(address, str(error))
-            self._outcome.other_job(error)
+            if not self._outcome.other_job(error):
+                self._say(address, str(error))
             self.refused()
         except JoinRefused as error:
             self._say(address, str(error))

@@ -28,6 +28,7 @@ from protocols import codec, effects, limits
 from protocols.bulk import BulkHeader, BulkKind
 from protocols.context import NodeConfig
 from protocols.errors import RemoteProtocolError
+from protocols.messages import PullBegins
 from protocols.node import Node
 from protocols.routing import Router
 from protocols.view import Member
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.transport.api import Link
     from protocols.control_word import ControlWord
+    from protocols.messages import Envelope
     from protocols.round import RoundSpec
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
@@ -174,6 +176,8 @@ class Shell:
         self._orphan = True
         node = self.node
         if node is not None:
+            if node.cycle.state == "computing":
+                self._contributed = None  # P may hold half of what was to be added
             self._answer_for_trainer(node.context.iteration)
             self.leave()
 
@@ -312,6 +316,8 @@ class Shell:
 
     def _perform_one(self, effect: effects.Effect) -> None:
         match effect:
+            case effects.Send(to, envelope) if self._stale(envelope):
+                self._perform_one(effects.CloseLink(to))  # the joiner turns to its other sources
             case effects.Send(to, envelope):
                 if (link := self.links.get(to)) is not None:
                     link.send_control(codec.encode(envelope))
@@ -356,6 +362,10 @@ class Shell:
                 self._spawn(self._send_manifest(joiner, join, shard_bytes))
             case effects.SendShards(joiner, join, iteration, shard_bytes, shards):
                 self._send_shards(joiner, join, iteration, shard_bytes, shards)
+
+    def _stale(self, envelope: Envelope) -> bool:
+        """Whether this offers a state that nobody has kept up to date since the trainer ended."""
+        return self._orphan and isinstance(envelope.message, PullBegins)
 
     def _give_work(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
         self._observer.work_given()

@@ -7,6 +7,7 @@ against the limits that peers will hold us to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, cast
 
 from edgeagent.errors import EdgeAgentError
@@ -26,6 +27,7 @@ class TrainerLink(asyncio.Protocol):
         self._on_message = on_message
         self._on_end = on_end
         self._decoder = Decoder()
+        self._connection: socket.socket | None = None  # until there is a transport
         self._transport: asyncio.Transport | None = None
         self._hello: asyncio.Future[Hello] | None = None
 
@@ -37,6 +39,7 @@ class TrainerLink(asyncio.Protocol):
         """
         loop = asyncio.get_running_loop()
         connection.setblocking(False)
+        self._connection = connection
         descriptors = await wait_for_descriptors(connection)
         self._hello = loop.create_future()
         await loop.create_unix_connection(lambda: self, sock=connection.dup())
@@ -47,9 +50,16 @@ class TrainerLink(asyncio.Protocol):
         return hello, memory
 
     def send(self, message: Message) -> None:
-        """Queue `message`; dropped if the trainer is gone."""
+        """Queue `message`; dropped if the trainer is gone.
+
+        To a trainer that has not said anything yet (it still imports torch, perhaps) it goes at
+        once, and waits for it in the socket.
+        """
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(message))
+        elif self._transport is None and self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.send(encode(message))
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

@@ -23,8 +23,9 @@ class BulkKind(IntEnum):
     PROBE = 4  # bytes whose only content is their arrival time
 
 
-_LAYOUT = struct.Struct("<BBHI16sIIQIIIdQ12x")
+_LAYOUT = struct.Struct("<BBHI16sIIQIIIdQ12s")
 _MAGIC = 0xEA
+_RESERVED = bytes(12)
 
 _MAX_PAYLOAD = {
     BulkKind.UP: limits.MAX_CHUNK_BYTES,
@@ -70,6 +71,7 @@ class BulkHeader:
             0,
             self.square_sum,
             self.reference,
+            _RESERVED,
         )
 
 
@@ -91,8 +93,9 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
         pad,
         squares,
         ref,
+        reserved,
     ) = _LAYOUT.unpack(data)
-    if magic != _MAGIC or zero != 0 or pad != 0:
+    if magic != _MAGIC or zero != 0 or pad != 0 or reserved != _RESERVED:
         raise RemoteProtocolError("bulk header without its marks")
     try:
         known = BulkKind(kind)

@@ -48,7 +48,7 @@ def _unpack(frame: bytes) -> object:
             frame,
             max_str_len=limits.MAX_TEXT_BYTES,
             max_bin_len=limits.MAX_STATE_META_BYTES,
-            max_array_len=limits.MAX_ITEMS,
+            max_array_len=min(limits.MAX_ITEMS, len(frame)),  # an item takes at least a byte
             max_map_len=0,
             max_ext_len=0,
         )

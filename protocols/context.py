@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.effects import Effect, Report, Send
-from protocols.messages import Envelope, Message, PolicyStored
 
 if TYPE_CHECKING:
     from protocols.election import Election
+    from protocols.messages import Envelope, Message
     from protocols.planning import Planner
     from protocols.policy import Policy
     from protocols.routing import Router
@@ -119,7 +119,3 @@ class Context:
         for key in sorted(self.policies)[: -limits.MAX_POLICIES_KEPT]:
             if self.policy is None or key != self.policy.key:
                 del self.policies[key]
-
-    def acknowledge(self, to: bytes, policy: Policy) -> None:
-        """Tell the scheduler that `policy` is stored here."""
-        self.send(to, PolicyStored(*policy.key))

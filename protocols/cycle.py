@@ -104,6 +104,11 @@ class Cycle:
         at = self._context.iteration
         return tuple(j for j, i in self._held.items() if i == at and j not in self._released)
 
+    @property
+    def round_is_here(self) -> bool:
+        """Whether the running iteration's round is complete here, and so decided what follows."""
+        return self.state in (CycleState.HOLDING, CycleState.APPLYING)
+
     def start(self, *, state_ready: bool) -> None:
         """Begin at the context's iteration and policy, with its state here or still to come."""
         self._state_ready = state_ready
@@ -189,10 +194,10 @@ class Cycle:
         if self.state is CycleState.FETCHING:
             self._next("body")
 
-    def fetch_again(self) -> None:
-        """Ask once more for the body that is missing."""
-        if self.state is CycleState.FETCHING:
-            self._fetch()
+    def fetch(self) -> None:
+        """Ask the neighbours for the body that is missing."""
+        for neighbour in sorted(self._context.links):
+            self._context.send(neighbour, PolicyFetch(*self._named))
 
     def leave(self, why: str, message: str) -> None:
         """This node's part is over."""
@@ -259,7 +264,6 @@ class Cycle:
             body = context.policies.get(self._named)
             if body is None:
                 self.state = CYCLE_TABLE.step(self.state, event, CycleState.FETCHING)
-                self._fetch()
                 return
             was_member = context.is_member
             context.policy = body
@@ -331,7 +335,3 @@ class Cycle:
             member,
         )
         context.do(StartRound(spec))
-
-    def _fetch(self) -> None:
-        for neighbour in sorted(self._context.links):
-            self._context.send(neighbour, PolicyFetch(*self._named))

@@ -36,7 +36,11 @@ FOUNDING_TABLE: StateTable[FoundingState] = StateTable(
     ),
     Row(FoundingState.LISTENING, "time", (FoundingState.LISTENING, FoundingState.FOUNDED)),
     Row(FoundingState.LISTENING, "silent", (FoundingState.LISTENING,)),
-    Row(FoundingState.DEFERRING, "standing", (FoundingState.DEFERRING, FoundingState.JOINING)),
+    Row(
+        FoundingState.DEFERRING,
+        "standing",
+        (FoundingState.DEFERRING, FoundingState.LISTENING, FoundingState.JOINING),
+    ),
     Row(FoundingState.DEFERRING, "silent", (FoundingState.DEFERRING, FoundingState.LISTENING)),
     Row(FoundingState.DEFERRING, "time", (FoundingState.DEFERRING,)),
     Row(FoundingState.JOINING, "refused", (FoundingState.LISTENING,)),
@@ -135,6 +139,8 @@ class Founding:
         self._answered[address] = None
         if heard.member:
             self._cluster[address] = None
+        else:
+            self._cluster.pop(address, None)
         if heard.node == self._node or not FOUNDING_TABLE.allows(self.state, "standing"):
             return []
         then = self.state
@@ -147,6 +153,9 @@ class Founding:
         elif heard.node < self._node:
             self._elder[address] = heard.node
             then = FoundingState.DEFERRING
+        else:
+            self._elder.pop(address, None)  # somebody else answers there now
+            then = FoundingState.DEFERRING if self._elder else FoundingState.LISTENING
         self.state = FOUNDING_TABLE.step(self.state, "standing", then)
         return [JoinAt(address)] if then is FoundingState.JOINING else []
 

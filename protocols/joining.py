@@ -8,7 +8,7 @@ costs nobody a step.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from protocols import limits
 from protocols.effects import Dial, JoinFailed, ShardArrived
@@ -155,19 +155,19 @@ class Joining:
             self.fail(f"no link to {self._sponsor.name} could be opened")
 
     def link_down(self, node: bytes) -> None:
-        """An open link is gone."""
-        if not self.on_the_way:
-            return
+        """An open link is gone, on the way in."""
         policy = self._context.policy
         pull = policy.pull_of(self._context.node) if policy else None
-        if not self._context.links or (pull is not None and pull.parent == node):
+        caught_up = self.state is JoiningState.CAUGHT_UP  # the round that is here may name us
+        named = caught_up and self._cycle.round_is_here
+        if not self._context.links or (pull is not None and pull.parent == node and not named):
             self.fail(f"the link to {self._context.name(node)} broke")
         elif self.pull is not None:
             self._follow(self.pull.lost(node))
 
     def pull_begins(self, now: float, source: bytes, message: PullBegins) -> None:
         """`source` holds the state for us."""
-        if message.join != self.number:
+        if message.join != self.number or source not in self._context.links:
             return
         if JOINING_TABLE.allows(self.state, "pull begins"):
             self._early[source] = message
@@ -285,6 +285,8 @@ class Joining:
                     self._pulled()
                 case PullFailed(reason):
                     self.fail(reason)
+                case _:
+                    assert_never(effect)
 
     def _pulled(self) -> None:
         context = self._context

@@ -58,6 +58,7 @@ JOIN_TABLE: StateTable[JoinState] = StateTable(
     Row(JoinState.LINKING, "links open", (JoinState.LINKED,)),
     Row(JoinState.LINKED, "pull in force", (JoinState.PULLING,)),
     Row(JoinState.PULLING, "caught up", (JoinState.CAUGHT_UP,)),
+    Row(JoinState.PULLING, "entry in force", (JoinState.ENTERED,)),  # by the last scheduler
     Row(JoinState.CAUGHT_UP, "entry in force", (JoinState.ENTERED,)),
     *(Row(state, "given up", (JoinState.ABORTED,)) for state in _OPEN),
 )
@@ -106,13 +107,18 @@ class Negotiator:
         self._leaving: dict[bytes, None] = {}
         self._away: dict[bytes, None] = {}
         self._next_join = (term << 32) + 1
+        self._ended: dict[int, None] = {}  # joins given up that a policy may still name
+        self._issued = 0  # version of the newest policy made in this term
         self._edges: dict[tuple[bytes, bytes], Edge] = {}  # opened to keep the rest connected
         self._repair_at = 0.0
         self._dirty = True  # something changed since `_desired` last looked
 
     def resume(self, now: float) -> None:
-        """Take over the joins that the policy in force already names."""
+        """Take over the joins that the policy in force names and that nobody here has ended."""
+        asking = [join.joiner.node for join in self.joins.values()]
         for pull in self.policy.pulls:
+            if pull.joiner.node in asking or pull.join in self._ended:
+                continue
             deadline = now + limits.JOIN_PROGRESS_SECONDS
             join = Join(pull.join, pull.joiner, pull.sources, deadline, JoinState.PULLING)
             join.links, join.parent = pull.sources, pull.parent
@@ -142,9 +148,7 @@ class Negotiator:
             return []
         known = next((j for j in self.joins.values() if j.joiner.node == joiner.node), None)
         if known is not None and known.joiner.incarnation == joiner.incarnation:
-            silent = [n for n in known.neighbours if n not in known.introduced]
-            again: list[Mail] = [(n, Introduce(known.number, known.joiner)) for n in silent]
-            return again or self._links_wanted(known)
+            return self._repeated(known)
         mail: list[Mail] = []
         if known is not None:
             mail += self.give_up(known.number, "the device started again")
@@ -156,6 +160,17 @@ class Negotiator:
         self._next_join += 1
         self.joins[join.number] = join
         return mail + [(n, Introduce(join.number, joiner)) for n in chosen]
+
+    def _repeated(self, join: Join) -> list[Mail]:
+        """Answer a request again; chosen neighbours that have left are waited for no more."""
+        join.neighbours = tuple(n for n in join.neighbours if n in self.policy.view.nodes)
+        if not join.neighbours:
+            return self.give_up(join.number, "its chosen neighbours left")
+        if silent := [n for n in join.neighbours if n not in join.introduced]:
+            return [(n, Introduce(join.number, join.joiner)) for n in silent]
+        if join.state is JoinState.INTRODUCING:
+            join.state = JOIN_TABLE.step(join.state, "introduced", JoinState.LINKING)
+        return self._links_wanted(join)
 
     def introduced(self, sender: bytes, number: int) -> list[Mail]:
         """A chosen neighbour expects the joiner's link."""
@@ -175,18 +190,24 @@ class Negotiator:
         chosen = tuple(m for m in members if m is not None)
         return [(join.joiner.node, OpenLinks(join.number, chosen))]
 
-    def links_open(self, now: float, sender: bytes, number: int, links: tuple[bytes, ...]) -> None:
-        """The joiner has opened its links."""
+    def links_open(
+        self, now: float, sender: bytes, number: int, links: tuple[bytes, ...]
+    ) -> list[Mail]:
+        """The joiner has opened its links; one that only the last scheduler knew is told so."""
         if number == 0:
             self._connected(sender, links)
+            return []
         join = self.joins.get(number)
+        if join is None and sender not in self.policy.view.nodes:
+            return [(sender, JoinAborted(number, sender, "the scheduler knows no such join"))]
         if join is None or sender != join.joiner.node:
-            return
+            return []
         if JOIN_TABLE.allows(join.state, "links open") and links:
             join.state = JOIN_TABLE.step(join.state, "links open", JoinState.LINKED)
             join.links = links
             self._dirty = True
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+        return []
 
     def progress(self, now: float, number: int, pulled: int, total: int) -> None:
         """The joiner is alive and pulling."""
@@ -213,7 +234,8 @@ class Negotiator:
     def share_wish(self, sender: bytes, away: bool) -> None:
         """A member wants no micro-batches, or some again."""
         self._dirty = True
-        if away and sender in self.policy.view.nodes:
+        known = [*self.policy.view.nodes, *(j.joiner.node for j in self.joins.values())]
+        if away and sender in known:
             self._away[sender] = None
         elif not away:
             self._away.pop(sender, None)
@@ -223,10 +245,11 @@ class Negotiator:
         mail: list[Mail] = []
         for join in list(self.joins.values()):
             ends = (reporter, peer)
-            if join.joiner.node not in ends:
+            if join.joiner.node not in ends or self._is_entering(join):
                 continue
             other = ends[1 - ends.index(join.joiner.node)]
             join.links = tuple(n for n in join.links if n != other)
+            self._withdraw(join)
             if other == join.parent or not join.links:
                 mail += self.give_up(join.number, "its link broke")
         return mail
@@ -234,9 +257,26 @@ class Negotiator:
     def give_up(self, number: int, reason: str) -> list[Mail]:
         """End a join that has not entered."""
         join = self.joins.pop(number)
-        self._dirty = True
+        pulls = self.policy.pulls + (self.switch.policy.pulls if self.switch is not None else ())
+        if any(p.join == number for p in pulls):
+            self._ended[number] = None
+        self._withdraw(join)
         join.state = JOIN_TABLE.step(join.state, "given up", JoinState.ABORTED)
         return [(EVERYONE, JoinAborted(number, join.joiner.node, reason))]
+
+    def _is_entering(self, join: Join) -> bool:
+        """Whether a policy that may be in force already lets the joiner in: too late to stop it."""
+        switch = self.switch
+        offered = switch is not None and switch.offered
+        return offered and switch is not None and join.joiner.node in switch.policy.view.nodes
+
+    def _withdraw(self, join: Join) -> None:
+        """The joiner is not what it was: no switch that lets it in so is offered any more."""
+        self._dirty = True
+        switch = self.switch
+        if switch is not None and not switch.offered:
+            entering = join.joiner.node in switch.policy.view.nodes
+            self.switch = None if entering else switch
 
     def stored(self, sender: bytes, key: tuple[int, int]) -> None:
         """`sender` holds the body of policy `key`."""
@@ -262,19 +302,26 @@ class Negotiator:
         nodes = policy.view.nodes
         self._leaving = {n: None for n in self._leaving if n in nodes}
         self._away = {n: None for n in self._away if n in nodes}
+        self._edges = {
+            ends: e
+            for ends, e in self._edges.items()
+            if e not in policy.view.edges and all(n in nodes for n in ends)
+        }
         for join in list(self.joins.values()):
             if join.state is JoinState.LINKED and policy.pull_of(join.joiner.node):
                 join.state = JOIN_TABLE.step(join.state, "pull in force", JoinState.PULLING)
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
-            elif join.state is JoinState.CAUGHT_UP and join.joiner.node in nodes:
+            elif join.joiner.node in nodes:
                 join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)
                 del self.joins[join.number]
+        self.resume(now)
+        self._ended = {p.join: None for p in policy.pulls if p.join in self._ended}
 
     def tick(self, now: float) -> list[Mail]:
         """Give up what is late, repeat what was not acknowledged, start a switch if one is due."""
         mail: list[Mail] = []
         for join in list(self.joins.values()):
-            if now >= join.deadline:
+            if now >= join.deadline and not self._is_entering(join):
                 mail += self.give_up(join.number, "no progress")
         if self.switch is not None:
             if now >= self.switch.resend_at and not self.switch.offered:
@@ -284,6 +331,7 @@ class Negotiator:
             self._dirty = bool(repair)
             self._repair_at = now + limits.RETRY_SECONDS if repair else now
             if not repair and (policy := self._desired()) is not None:
+                self._issued = policy.version
                 self.switch = Switch(policy, {self.node: None})
                 self.switch.offered = self._enough(self.switch)
                 mail += self._bodies(now, self.switch)
@@ -308,9 +356,11 @@ class Negotiator:
 
     def _connected(self, sender: bytes, links: tuple[bytes, ...]) -> None:
         """A member opened a link that it was told to open."""
+        nodes = self.policy.view.nodes
         for other in links:
-            new = edge(sender, other)
-            self._edges[new.low, new.high] = new
+            if sender != other and sender in nodes and other in nodes:
+                new = edge(sender, other)
+                self._edges[new.low, new.high] = new
         self._dirty = True
         self._repair_at = 0.0
 
@@ -342,9 +392,10 @@ class Negotiator:
             view = now
         pulls = self._pulls(dict.fromkeys(view.nodes))
         plan = self._planner.plan(view, self._micro_batches, tuple(self._away))
+        version = max(self.policy.version, self._issued) + 1
         policy = Policy(
             self.term,
-            self.policy.version + 1,
+            version,
             view,
             plan.parents,
             plan.shares,

@@ -7,7 +7,7 @@ dropped: whoever still needs an answer asks again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from protocols import limits
 from protocols import messages as m
@@ -60,6 +60,7 @@ class Node:
         self.joining: Joining | None = None
         self.negotiator: Negotiator | None = None
         self._leave_again_at = 0.0
+        self._fetch_at = 0.0
         self._away = False
         self._now = 0.0
         self._tried_term = 0  # newest term in which we asked somebody to take the role over
@@ -79,7 +80,7 @@ class Node:
         context.store(policy)
         context.policy = policy
         context.election.found()
-        self._lead(now)
+        self._lead(now, policy)
         me = context.config.me.name
         context.report("scheduler", node=me, term=1, why="founded")
         context.report("joined", term=1, members=[me])
@@ -132,6 +133,8 @@ class Node:
             case Tick():
                 if self.joining is not None:
                     self.joining.tick(now)
+            case _:
+                assert_never(event)
         return self._flush(now)
 
     def ping(self, now: float) -> list[Effect]:
@@ -147,6 +150,7 @@ class Node:
             self.joining.deadline if self.joining else None,
             self.negotiator.deadline if self.negotiator else None,
             self._leave_again_at if self.context.leaving and not self._over else None,
+            self._fetch_at if self.cycle.state is CycleState.FETCHING else None,
         ]
         return min((t for t in times if t is not None), default=None)
 
@@ -162,10 +166,20 @@ class Node:
         if self.negotiator is not None and not self._over:
             for to, message in self.negotiator.tick(now):
                 self._post(now, to, message)
-            if (switch := self.negotiator.switch) is not None:
-                context.store(switch.policy)
+            switch = self.negotiator.switch
+            if switch is not None and switch.policy.key not in context.policies:
+                self._keep(switch.policy)
+        self._fetch(now)
         effects, context.effects = context.effects, []
         return effects
+
+    def _fetch(self, now: float) -> None:
+        """Ask for a policy's body as long as it is missing: not every neighbour has it."""
+        if self.cycle.state is not CycleState.FETCHING:
+            self._fetch_at = now
+        elif now >= self._fetch_at:
+            self._fetch_at = now + limits.RETRY_SECONDS
+            self.cycle.fetch()
 
     def _post(self, now: float, to: bytes, message: m.Message) -> None:
         """Send, also to ourselves."""
@@ -258,10 +272,9 @@ class Node:
                 self._shards_wanted(sender, number, shard_bytes, shards)
             case m.PassRole() | m.VoteRequest() | m.Vote() | m.Lead():
                 self._election(now, sender, message)
-            case _ if self.negotiator is not None and self._to_scheduler(now, sender, message):
-                pass
             case _:
-                self._to_joiner(now, sender, message)
+                if not self._to_scheduler(now, sender, message):
+                    self._to_joiner(now, sender, message)
 
     def _to_scheduler(self, now: float, sender: bytes, message: m.Message) -> bool:
         """Hand a request to the negotiator; return whether it was one."""
@@ -275,7 +288,7 @@ class Node:
             case m.Introduced(number):
                 mail = negotiator.introduced(sender, number)
             case m.LinksOpen(number, links):
-                negotiator.links_open(now, sender, number, links)
+                mail = negotiator.links_open(now, sender, number, links)
             case m.JoinProgress(number, pulled, total):
                 negotiator.progress(now, number, pulled, total)
             case m.CaughtUp(number):
@@ -321,14 +334,19 @@ class Node:
         context = self.context
         if policy.view.lineage != context.lineage or policy.term < context.election.term:
             return
-        for member in (*policy.view.members, *(p.joiner for p in policy.pulls)):
-            if member.node != context.node:
-                context.do(Trust(member))
-        context.store(policy)
+        self._keep(policy)
         self._post(now, sender, m.PolicyStored(*policy.key))
         self.cycle.stored()
         if self.joining is not None:
             self.joining.stored(now)
+
+    def _keep(self, policy: Policy) -> None:
+        """Store a policy's body and expect links from everybody whom it names."""
+        context = self.context
+        for member in (*policy.view.members, *(p.joiner for p in policy.pulls)):
+            if member.node != context.node:
+                context.do(Trust(member))
+        context.store(policy)
 
     def _serves(self, number: int, shard_bytes: int) -> bool:
         whole = shard_bytes > 0 and shard_bytes % 64 == 0
@@ -380,24 +398,18 @@ class Node:
             case m.Vote():
                 mail = election.vote(sender, message, policy.view)
         if election.leads and not led:
-            self._lead(now)
+            self._lead(now, policy)
             me = context.config.me.name
             context.report("scheduler", node=me, term=election.term, why="rotated")
             self._ask_again(now)
         for to, body in mail:
             context.send(to, body)
 
-    def _lead(self, now: float) -> None:
+    def _lead(self, now: float, policy: Policy) -> None:
         context = self.context
-        if context.policy is not None:
-            self.negotiator = Negotiator(
-                context.node,
-                context.election.term,
-                context.policy,
-                context.config.micro_batches,
-                context.planner,
-            )
-            self.negotiator.resume(now)
+        term, total = context.election.term, context.config.micro_batches
+        self.negotiator = Negotiator(context.node, term, policy, total, context.planner)
+        self.negotiator.resume(now)
 
     def _ask_again(self, now: float) -> None:
         """There is a new scheduler: repeat to it what the old one had not done."""
@@ -432,6 +444,8 @@ class Node:
         """Hand over the role if we hold it, then ask to leave; again until it has happened."""
         context, policy = self.context, self.context.policy
         self._leave_again_at = now + limits.RETRY_SECONDS
+        if self.joining is not None and self.joining.state is JoiningState.CAUGHT_UP:
+            return  # a policy with this node may be on its way: enter first, then leave
         if not context.is_member or policy is None:
             self.cycle.leave("left", "")
             return
@@ -444,13 +458,11 @@ class Node:
             context.send(context.election.scheduler, message)
             return
         if self.negotiator.switch is None:
-            self._pass_role(policy)
+            self._pass_role(policy, self.negotiator)
 
-    def _pass_role(self, policy: Policy) -> None:
+    def _pass_role(self, policy: Policy, negotiator: Negotiator) -> None:
         """Ask the next heir to stand for election; with none left, see the others off first."""
-        context, negotiator = self.context, self.negotiator
-        if negotiator is None:
-            return
+        context = self.context
         leaving = (context.node, *negotiator.leaving)
         heirs = [n for n in policy.view.nodes if n not in leaving]
         negotiator.hold_back(bool(heirs))

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from protocols import limits
 from protocols.view import Edge, Member, View, edge
-from protocols.wire import NODE, NODE_OR_ALL, NUMBER, Many, Nested, Text, UInt, wire
+from protocols.wire import COUNT32, NODE, NODE_OR_ALL, NUMBER, Many, Nested, Text, UInt, wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Pull:
     def __post_init__(self) -> None:
         if self.parent not in self.sources:
             raise ValueError("a joiner's parent must be one of its sources")
+        if len(dict.fromkeys(self.sources)) < len(self.sources):
+            raise ValueError("a joiner's sources must be different")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Policy:
     """
 
     term: int = wire(NUMBER)
-    version: int = wire(NUMBER)
+    version: int = wire(COUNT32)  # as in bulk headers
     view: View = wire(Nested(View))
     parents: tuple[bytes, ...] = wire(Many(NODE_OR_ALL, limits.MAX_MEMBERS))
     shares: tuple[int, ...] = wire(Many(UInt(limits.MAX_MICRO_BATCHES), limits.MAX_MEMBERS))
@@ -58,6 +60,8 @@ class Policy:
         for pull in self.pulls:
             if pull.joiner.node in nodes or any(s not in nodes for s in pull.sources):
                 raise ValueError("a pull goes from members to a node that is none")
+        if len(dict.fromkeys(p.joiner.node for p in self.pulls)) < len(self.pulls):
+            raise ValueError("a joiner has one pull")
 
     @property
     def key(self) -> tuple[int, int]:

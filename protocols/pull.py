@@ -119,6 +119,8 @@ class Pull:
         """`source` sent the digests of all shards."""
         if not PULL_TABLE.allows(self.state, "manifest") or source != self._manifest_source:
             return []
+        if self._leaves is not None:
+            return []  # what is verified was verified against the first
         if len(leaves) != self._shards:
             raise RemoteProtocolError("a manifest with the wrong number of shards")
         self._leaves = leaves
@@ -150,7 +152,8 @@ class Pull:
         orphans = tuple(sorted(k for k, owner in self._owner.items() if owner == source))
         for shard in orphans:
             self._asked.pop(shard, None)
-        self._plan(tuple(k for k in orphans if k not in self._digests), self.sources)
+        here = self._digests.keys() | self._verified.keys()
+        self._plan(tuple(k for k in orphans if k not in here), self.sources)
         return effects + [e for s in self._ready for e in self._ask(s)]
 
     def _plan(self, shards: tuple[int, ...], sources: tuple[bytes, ...]) -> None:
@@ -201,4 +204,5 @@ class Pull:
 
     def _fail(self, event: str, reason: str) -> list[PullEffect]:
         self.state = PULL_TABLE.step(self.state, event, PullState.FAILED)
+        self._asked.clear()
         return [PullFailed(reason)]

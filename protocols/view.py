@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from protocols import limits
-from protocols.wire import LINEAGE, NODE, NUMBER, Blob, Many, Nested, Text, wire
+from protocols.wire import COUNT32, LINEAGE, NODE, NUMBER, Blob, Many, Nested, Text, wire
 
 Pair = tuple[bytes, bytes]
 
@@ -53,7 +53,7 @@ class View:
     """Members and links under a number; raises ValueError if they do not fit together."""
 
     lineage: bytes = wire(LINEAGE)
-    number: int = wire(NUMBER)
+    number: int = wire(COUNT32)  # as in bulk headers
     members: tuple[Member, ...] = wire(Many(Nested(Member), limits.MAX_MEMBERS))
     edges: tuple[Edge, ...] = wire(Many(Nested(Edge)))
 

@@ -97,7 +97,7 @@ class Text:
         return value
 
     def decode(self, raw: object) -> str:
-        if type(raw) is not str or len(raw.encode()) > self.largest or not raw.isprintable():
+        if type(raw) is not str or not raw.isprintable() or len(raw.encode()) > self.largest:
             raise RemoteProtocolError("expected printable text within its bound")
         return raw
 
@@ -138,7 +138,8 @@ def wire(kind: Kind[Any]) -> Any:
 
 def encode_fields(record: object) -> list[object]:
     """Return the msgpack array of `record`'s fields."""
-    return [f.metadata["kind"].encode(getattr(record, f.name)) for f in fields(record)]  # type: ignore[arg-type]
+    declared = fields(record)  # type: ignore[arg-type]
+    return [f.metadata["kind"].encode(getattr(record, f.name)) for f in declared]
 
 
 def decode_fields(record: type[R], raw: object) -> R:

@@ -43,6 +43,6 @@ def add_parser(commands: Commands) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the demo; return the exit status."""
-    from edgeagent.demo import DEFAULT_STEPS, run_demo
+    from edgeagent.demo.story import DEFAULT_STEPS, run_demo
 
     return run_demo(steps=args.steps or DEFAULT_STEPS, as_json=args.json)

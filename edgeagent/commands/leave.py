@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Ask, wait for the agent's end; return the exit status."""
-    from edgeagent.local_api import NoAgent, ask_to_leave, fetch_status
+    from edgeagent.local.api import NoAgent, ask_to_leave, fetch_status
 
     agent = chosen_agent(args.name, os.environ)
     ask_to_leave(agent.socket_path)

@@ -14,7 +14,7 @@ from edgeagent.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from edgeagent.state_dir import RunningAgent
+    from edgeagent.local.state_dir import RunningAgent
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -100,7 +100,7 @@ def writable_file(option: str, path: str) -> str:
 def chosen_agent(name: str | None, environment: Mapping[str, str]) -> RunningAgent:
     """Return this user's running agent, the one called `name` if several run."""
     from edgeagent.config import state_root
-    from edgeagent.local_api import choose_agent
-    from edgeagent.state_dir import running_agents
+    from edgeagent.local.api import choose_agent
+    from edgeagent.local.state_dir import running_agents
 
     return choose_agent(running_agents(state_root(environment)), name)

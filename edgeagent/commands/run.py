@@ -105,7 +105,7 @@ def add_parser(commands: Commands) -> None:
 def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("cluster")
     group.add_argument(
-        "--cluster", metavar="NAME", type=node_name, help="cluster (default default)"
+        "--cluster", metavar="NAME", type=node_name, help='the cluster\'s name (default "default")'
     )
     token = group.add_mutually_exclusive_group()
     token.add_argument(
@@ -120,7 +120,8 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="where to listen (default any address, port from 7430)",
+        help="where to listen; takes PORT+1 as well if it is free "
+        "(default every address, first free port from 7430)",
     )
     group.add_argument(
         "--peer",
@@ -139,10 +140,14 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_training_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training (part of the job: the same on every device)")
-    group.add_argument("--steps", metavar="N", type=positive, help="stop after N steps")
+    group.add_argument(
+        "--steps", metavar="N", type=positive, help="stop after N steps (the founder's N holds)"
+    )
     group.add_argument("--global-batch", metavar="N", type=positive, help="samples a step")
     group.add_argument("--micro-batch", metavar="N", type=positive, help="samples a unit of work")
-    group.add_argument("--seed", metavar="N", type=seed, default=0, help="random seed (default 0)")
+    group.add_argument(
+        "--seed", metavar="N", type=seed, help="random seed (default the script's own, else 0)"
+    )
     own = parser.add_argument_group("this device")
     own.add_argument(
         "--device", metavar="DEVICE", default="cpu", help="cpu (default), cuda, cuda:N or mps"
@@ -252,7 +257,11 @@ def _run(job: Job, agent: AgentConfig, trainer: TrainerConfig) -> int:
     process, ours = start_trainer(job, trainer, os.environ, stdout_to_stderr=agent.events == "-")
     try:
         with ours:
-            status = run_agent(agent, ours, process)
+            try:
+                status = run_agent(agent, ours, process)
+            except EdgeAgentError:
+                process.terminate()  # before it says that it misses an agent: nothing has begun
+                raise
             if status == 0:
                 status = _wait_for_script(job, process)
         return status

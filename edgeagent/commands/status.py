@@ -44,13 +44,13 @@ def add_parser(commands: Commands) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Show the status; return the exit status."""
-    from edgeagent.local_api import fetch_status
+    from edgeagent.local.api import fetch_status
 
     status = fetch_status(chosen_agent(args.name, os.environ).socket_path)
     if args.json:
         print(json.dumps(status))
         return 0
-    from edgeagent.status_view import print_status
+    from edgeagent.terminal.status_view import print_status
 
     print_status(status, sys.stdout)
     return 0

@@ -102,7 +102,10 @@ class Reducer:
             peer.sums.clear()
             early, peer.early = peer.early, []
             for frame in early:
-                self._take_early(name, peer, frame)
+                try:
+                    self._take(name, peer, frame)
+                except RemoteProtocolError:  # nobody here to blame; the frame fits no round
+                    self._free(peer, frame.size)
             self._relieve(name, peer)
 
     def contribute(self, word: ControlWord) -> None:
@@ -112,8 +115,11 @@ class Reducer:
             self._drive(self._round, self._round.contribute())
 
     def forget(self, peer: bytes) -> None:
-        """The link to `peer` is gone, and what it had sent but was not used with it."""
-        self._peers.pop(peer, None)
+        """The link to `peer` is gone. Partial sums that came whole stay: the round counts them."""
+        gone = self._peers.pop(peer, None)
+        if gone is not None and gone.sums:
+            size = sum(len(b) for b in gone.sums.values())
+            self._peers[peer] = _Peer(sums=gone.sums, scratch=size)
 
     # --- frames -------------------------------------------------------------------------------
 
@@ -148,19 +154,6 @@ class Reducer:
         self._take(sender, peer, frame)
         self._relieve(sender, peer)
 
-    def _take_early(self, sender: bytes, peer: _Peer, frame: _Frame) -> None:
-        """A frame that came before its round may belong to the one that starts now."""
-        now, header = self._round, frame.header
-        if now is None or key_of(header) != now.spec.key or header.kind is BulkKind.UP:
-            self._take(sender, peer, frame)
-            return
-        now.check_down(sender, header.index)
-        if header.index:
-            self._chunk(header.index)[:] = frame.buffer
-            self._free(peer, frame.size)
-            frame = _Frame(header, self._chunk(header.index), 0)
-        self._take(sender, peer, frame)
-
     def _take(self, sender: bytes, peer: _Peer, frame: _Frame) -> None:
         now, header = self._round, frame.header
         if now is None or key_of(header) != now.spec.key:
@@ -171,14 +164,19 @@ class Reducer:
             return
         if header.kind is BulkKind.UP:
             now.check_up(sender, header.index)
+            if header.index == 0:
+                decode_word(frame.buffer)  # refused while it is known who sent it
             peer.sums[header.index] = frame.buffer
             self._drive(now, now.up(sender, header.index))
             return
-        self._free(peer, frame.size)
+        now.check_down(sender, header.index)
         if header.index == 0:
             self._word = decode_word(frame.buffer)
         else:
+            if frame.size:  # its header came before its round
+                self._chunk(header.index)[:] = frame.buffer
             self.square_sums[header.index - 1] = header.square_sum
+        self._free(peer, frame.size)
         self._drive(now, now.down(sender, header.index))
 
     def _is_newer(self, header: BulkHeader) -> bool:
@@ -191,7 +189,8 @@ class Reducer:
     def _check_length(self, header: BulkHeader) -> None:
         if header.index >= self.chunks:
             raise RemoteProtocolError("no such chunk")
-        if header.index and header.length != len(self._chunk(header.index)):
+        expected = len(self._chunk(header.index)) if header.index else max(1, header.length)
+        if header.length != expected:
             raise RemoteProtocolError("a chunk of the wrong length")
 
     def _free(self, peer: _Peer, size: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import math
 import os
 import sys
@@ -72,7 +73,7 @@ class Trainer:
         max_grad_norm: clip the mean gradient to this 2-norm; None does not clip.
         micro_batch: samples per micro-batch, a divisor of `global_batch`; None chooses one.
         steps: end after this many iterations; None trains until somebody leaves.
-        seed: decides sample order and all random numbers of the micro-batches.
+        seed: decides sample order and all random numbers of the micro-batches; None is 0.
 
     What `edgeagent run` was told overrides these. Raises `UsageError` if the model, the optimizer
     or the numbers cannot be used. The cluster is joined at the first `loader()`.
@@ -103,7 +104,7 @@ class Trainer:
             check_batches(self._global_batch, self._global_batch)
             self._micro_batch = default_micro_batch(self._global_batch)
         check_batches(self._global_batch, self._micro_batch)
-        self._seed = config.seed or seed or 0
+        self._seed = _first(config.seed, seed) or 0
         self._steps = _first(config.steps, steps) or 0
         if self._steps < 0:
             raise UsageError(f"steps is {self._steps}; it must not be negative")
@@ -312,6 +313,7 @@ class Trainer:
         wake = self._interrupts.wake
         self._client = AgentClient(agent.connection, wake, self._pass_interrupt_on)
         self._dataset = dataset
+        atexit.register(gc.freeze)  # else the interpreter sweeps torch for a second at its end
         atexit.register(self._close_at_exit)
         hello = Hello(
             version=HANDOVER_VERSION,

@@ -45,14 +45,13 @@ def listen_pair(listen: str) -> Listening:
     if listen:
         host, port = split_address(listen)
         hosts = _resolve(host)
-        join = _listen(hosts, port)
-        if join is None:
-            raise UsageError(f"--listen {listen}: the port is taken, or the address is not ours")
-        return _with_peers(hosts, join)
+        try:
+            return _with_peers(hosts, _listen(hosts, port))
+        except OSError as error:
+            raise UsageError(f"--listen {listen}: {_why_not(error, hosts, port)}") from None
     for port in range(DEFAULT_PORT, DEFAULT_PORT + 2 * bounds.PORTS_TRIED, 2):
-        join = _listen(_EVERYWHERE, port)
-        if join is not None:
-            return _with_peers(_EVERYWHERE, join)
+        with contextlib.suppress(OSError):
+            return _with_peers(_EVERYWHERE, _listen(_EVERYWHERE, port))
     raise UsageError(f"no free port from {DEFAULT_PORT} on: name one with --listen HOST:PORT")
 
 
@@ -73,13 +72,40 @@ def told_addresses(sockets: tuple[socket.socket, ...]) -> tuple[str, ...]:
 
 
 def _with_peers(hosts: tuple[str, ...], join: list[socket.socket]) -> Listening:
-    port = join[0].getsockname()[1] + 1
-    peer = (_listen(hosts, port) if port < 65536 else None) or _listen(hosts, 0)
-    if peer is None:
-        for sock in join:
-            sock.close()
-        raise UsageError("no free port for the peer listener")
-    return Listening(tuple(join), tuple(peer))
+    next_port = join[0].getsockname()[1] + 1
+    for port in (next_port, 0):
+        with contextlib.suppress(OSError, OverflowError):
+            return Listening(tuple(join), tuple(_listen(hosts, port)))
+    for sock in join:
+        sock.close()
+    raise UsageError("no free port for the peer listener")
+
+
+def _taken(hosts: tuple[str, ...], port: int) -> bool:
+    """Return whether `port` cannot be listened on."""
+    try:
+        found = _listen(hosts, port)
+    except OSError:
+        return True
+    for sock in found:
+        sock.close()
+    return False
+
+
+def _why_not(error: OSError, hosts: tuple[str, ...], port: int) -> str:
+    """Return why nobody can listen on `port` of `hosts`, and what to do about it."""
+    if error.errno == errno.EADDRINUSE:
+        both = port < 65535 and _taken(hosts, port + 1)
+        taken = f"ports {port} and {port + 1} are taken" if both else f"port {port} is taken"
+        return (
+            f"{taken}, perhaps by another agent: choose another (an agent listens on PORT and, "
+            "where that is free, on PORT+1)"
+        )
+    if error.errno in _NO_SUCH_FAMILY:
+        return "that is no address of this device"
+    if error.errno == errno.EACCES:
+        return f"port {port} is not open to you: choose one from 1024 on"
+    return error.strerror or str(error)
 
 
 def _resolve(host: str) -> tuple[str, ...]:
@@ -90,20 +116,25 @@ def _resolve(host: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _listen(hosts: tuple[str, ...], port: int) -> list[socket.socket] | None:
-    """Listen on one port of all `hosts`; None if it is taken on any of them."""
+def _listen(hosts: tuple[str, ...], port: int) -> list[socket.socket]:
+    """Listen on one port of all `hosts` that this device has; raise OSError if it has none of them,
+    or if the port is taken on any."""
     sockets: list[socket.socket] = []
+    missing: OSError | None = None
     for host in hosts:
         try:
             sockets.append(_listen_one(host, port))
         except OSError as error:
-            if error.errno in _NO_SUCH_FAMILY and host in _EVERYWHERE:
+            if error.errno in _NO_SUCH_FAMILY:
+                missing = error
                 continue
             for sock in sockets:
                 sock.close()
-            return None
+            raise
         port = sockets[0].getsockname()[1]
-    return sockets or None
+    if missing is not None and not sockets:
+        raise missing
+    return sockets
 
 
 def _listen_one(host: str, port: int) -> socket.socket:

@@ -11,17 +11,23 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
 from edgeagent.planner import StandardPlanner
 from protocols import codec, control_word, effects
 from protocols.context import NodeConfig
 from protocols.control_word import ControlWord
+from protocols.messages import EVERYONE, Message
 from protocols.node import Node
 from protocols.round import Add, Complete, Finish, Round, RoundEffect, RoundSpec, SendDown, SendUp
 from protocols.view import Member
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocols.routing import Router
 
 VECTOR = 4  # elements of the stand-in gradient, one a chunk
 STATE_ELEMENTS = 4096  # the stand-in state is larger, so that a pull has several shards
@@ -88,7 +94,8 @@ class Host:
         self.reports: list[effects.Report] = []
         self.joins_failed: list[str] = []
         self.serves: dict[int, list[int]] = {}
-        self.refuses = False
+        self.refuses = False  # the trainer hands everything back ...
+        self.most_work: int | None = None  # ... or what exceeds this number of micro-batches
 
     # --- effects ------------------------------------------------------------------------------
 
@@ -142,7 +149,7 @@ class Host:
                 self.joins_failed.append(reason)
             case effects.Depart(why, message):
                 self.gone = why if why != "error" else message
-                world.later(1.0, lambda: world.close(self))
+                world.later(world.linger, lambda: world.close(self))
 
     # --- trainer stand-in ---------------------------------------------------------------------
 
@@ -153,6 +160,8 @@ class Host:
             return
         if self.refuses:
             micro_batches = ()
+        elif self.most_work is not None:
+            micro_batches = micro_batches[: self.most_work]
         for m in micro_batches:
             assert m not in self.done, "a micro-batch given twice"
             self.own = [a + b for a, b in zip(self.own, contribution(iteration, m), strict=True)]
@@ -288,6 +297,13 @@ class World:
         self.steps = steps
         self.hosts: dict[bytes, Host] = {}
         self.tamper: Callable[[Host, int, bytes], bytes] = lambda _host, _shard, piece: piece
+        self.lose: Callable[[Host, Host, Message], bool] = lambda _sender, _receiver, _message: (
+            False
+        )
+        self.unreachable: Callable[[Host, Host], bool] = lambda _host, _other: False
+        self.linger = 1.0  # seconds between a node's departure and the end of its links
+        self.most_compute = 0.02
+        self.lost = 0  # control messages that `lose` took
         self.most_delay = self.random.choice((0.001, 0.01, 0.1))
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -307,7 +323,7 @@ class World:
         return self.random.uniform(0.0001, self.most_delay)
 
     def compute(self) -> float:
-        return self.random.uniform(0.0001, 0.02)
+        return self.random.uniform(0.0001, self.most_compute)
 
     def arm(self, host: Host) -> None:
         """Tick `host` when its node wants it."""
@@ -334,8 +350,13 @@ class World:
     # --- network ------------------------------------------------------------------------------
 
     def control(self, sender: Host, to: bytes, frame: bytes) -> None:
-        if (host := sender.links.get(to)) is not None:
-            host.handle(effects.Received(sender.me.node, codec.decode(frame)))
+        if (host := sender.links.get(to)) is None:
+            return
+        envelope = codec.decode(frame)
+        if self.lose(sender, host, envelope.message):
+            self.lost += 1
+        else:
+            host.handle(effects.Received(sender.me.node, envelope))
 
     def stream(self, sender: Host, to: bytes, what: Callable[[Host], None]) -> None:
         """Deliver over bulk, in order."""
@@ -350,7 +371,8 @@ class World:
         other = self.hosts.get(who.node)
         if host.gone is not None:
             return
-        if other is None or other.gone is not None or host.me.node not in other.trusted:
+        dead = other is None or other.gone is not None or host.me.node not in other.trusted
+        if other is None or dead or self.unreachable(host, other):
             host.handle(effects.DialFailed(who.node))
         elif who.node not in host.links:
             host.links[who.node], other.links[host.me.node] = other, host
@@ -367,16 +389,41 @@ class World:
         for other in list(host.links.values()):
             self.unlink(host, other, clean=True)
 
+    def vanish(self, host: Host) -> None:
+        """Power off: no goodbye."""
+        host.gone = host.gone or "vanished"
+        for other in list(host.links.values()):
+            self.unlink(host, other, clean=False)
+
+    def say(self, sender: Host, to: Host, message: Message, *, everyone: bool = False) -> None:
+        """Have `sender` say something that its machine did not decide to say."""
+        assert sender.node is not None
+        context = sender.node.context
+        policy = context.policy
+        key = (policy.view.number, policy.version) if policy else (0, 0)
+        tags = (context.lineage, context.election.term, *key, context.iteration, context.attempt)
+        destination = EVERYONE if everyone else to.me.node
+        envelope = context.router.stamp(tags, destination, message)
+        to.handle(effects.Received(sender.me.node, envelope))
+
     # --- people -------------------------------------------------------------------------------
 
-    def config(self, who: Member) -> NodeConfig:
+    def config(self, who: Member, neighbours: tuple[str, ...] = ()) -> NodeConfig:
         size = STATE_ELEMENTS * 16
-        return NodeConfig(who, VECTOR + 1, size, self.micro_batches, SAMPLES, self.steps)
+        counts = (self.micro_batches, SAMPLES, self.steps)
+        return NodeConfig(who, VECTOR + 1, size, *counts, neighbours)
 
-    def add(self, number: int) -> Host:
-        who = member(number)
+    def add(self, number: int, incarnation: int = 1, neighbours: tuple[str, ...] = ()) -> Host:
+        """A device's new agent; one of before on the same device is killed first."""
+        who = member(number, incarnation)
+        before = self.hosts.get(who.node)
+        router: Router | None = None
+        if before is not None and before.node is not None:
+            self.vanish(before)
+            if before.me == who:
+                router = before.node.context.router
         host = self.hosts[who.node] = Host(self, who)
-        host.node = Node(self.config(who), StandardPlanner())
+        host.node = Node(self.config(who, neighbours), StandardPlanner(), router)
         return host
 
     def found(self, number: int = 0) -> Host:
@@ -387,8 +434,15 @@ class World:
         self.arm(host)
         return host
 
-    def join(self, number: int, sponsor: Host) -> Host:
-        host = self.add(number)
+    def join(
+        self,
+        number: int,
+        sponsor: Host,
+        *,
+        incarnation: int = 1,
+        neighbours: tuple[str, ...] = (),
+    ) -> Host:
+        host = self.add(number, incarnation, neighbours)
         assert host.node is not None
         sponsor.trusted[host.me.node] = None
         host.perform(host.node.join(self.now, sponsor.me))

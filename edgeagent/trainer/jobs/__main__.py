@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"device {config.device!r} cannot be used: {reason}") from None
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.seed or 0)
     train_and_evaluate(JOBS[arguments[0]](device, config.data), device)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgeagent.demo_report import Event
-    from edgeagent.status_model import MemberStatus, Status
+    from edgeagent.demo.report import Event
+    from edgeagent.local.status_model import MemberStatus, Status
 
 
 def member(name: str, share: int, *, scheduler: bool = False, me: bool = False) -> MemberStatus:

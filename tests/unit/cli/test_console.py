@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from edgeagent import console as console_module
 from edgeagent.config import AgentConfig
-from edgeagent.console import Console, JoinLine, TrainingLine, can_refresh, console_for
-from edgeagent.status_view import MAX_ROWS, print_status
-from edgeagent.text import bytes_text, clean, loss_text, plural, rate_text, seconds_text
+from edgeagent.terminal import console as console_module
+from edgeagent.terminal.console import Console, JoinLine, TrainingLine, can_refresh, console_for
+from edgeagent.terminal.status_view import MAX_ROWS, print_status
+from edgeagent.terminal.text import bytes_text, clean, loss_text, plural, rate_text, seconds_text
 from tests.unit.cli.samples import member, sample_status
 
 
@@ -63,6 +63,36 @@ def test_plain_lines() -> None:
     assert failures.getvalue() == "edgeagent: the trainer ended\n"
 
 
+def test_the_goodbye_is_the_last_line() -> None:
+    out, clock = io.StringIO(), Clock()
+    console = Console(out, live=False, clock=clock)
+    for iteration in (1, 2):
+        console.training(TrainingLine(iteration, 0, 0.5, 0.0, 1))
+    console.settle()
+    console.say("left after step 2")
+    console.close()
+    assert out.getvalue().splitlines() == [
+        "iteration 1  loss 0.5000  - samples/s  1 member",
+        "iteration 2  loss 0.5000  - samples/s  1 member",
+        "left after step 2",
+    ]
+
+
+def test_the_goodbye_stands_below_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = Terminal()
+    console = Console(out, live=True, clock=Clock())
+    console.training(training(1))
+    console.training(training(2))
+    console.settle()
+    console.say("left after step 2")
+    console.close()
+    text = out.getvalue()
+    assert text.rindex("iteration 2/400") < text.index("left after step 2")
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+
+
 def test_plain_join_progress() -> None:
     out, clock = io.StringIO(), Clock()
     console = Console(out, live=False, clock=clock)
@@ -73,7 +103,7 @@ def test_plain_join_progress() -> None:
     assert out.getvalue().splitlines() == [
         "joining: 0 B of 40.0 MB from 3 sources, 0 B/s",
         "joining: 20.0 MB of 40.0 MB from 3 sources, 20.0 MB/s, 1.00 s left",
-        "joining: 40.0 MB of 40.0 MB from 3 sources, 20.0 MB/s, 0.0 ms left",
+        "joining: 40.0 MB of 40.0 MB from 3 sources, 20.0 MB/s",
     ]
 
 
@@ -253,6 +283,7 @@ def test_status_on_a_terminal_has_style(monkeypatch: pytest.MonkeyPatch) -> None
         (loss_text(0.00001234), "1.23e-05"),
         (rate_text(3.21), "3.2 samples/s"),
         (rate_text(5120.4), "5120 samples/s"),
+        (rate_text(0.0), "- samples/s"),
         (plural(1, "member"), "1 member"),
         (plural(0, "member"), "0 members"),
         (clean("a\x1b]0;x\x07\r\nb\u202e"), "a ]0;x   b "),

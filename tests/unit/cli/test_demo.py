@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgeagent import demo
-from edgeagent.demo import DemoFailed, compare_files, run_demo
-from edgeagent.demo_agents import (
+from edgeagent.demo import story as demo
+from edgeagent.demo.agents import (
     AgentFiles,
     Team,
     agent_environment,
@@ -25,7 +24,8 @@ from edgeagent.demo_agents import (
     run_command,
     session_members,
 )
-from edgeagent.demo_view import LiveView, NodeLine, PlainView, Scene, view_for
+from edgeagent.demo.story import DemoFailed, compare_files, run_demo
+from edgeagent.demo.view import LiveView, NodeLine, PlainView, Scene, view_for
 from tests.unit.cli.test_console import Clock, Terminal
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ def test_a_silent_demo_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stopping_the_demo_leaves_nothing_behind(
     number: signal.Signals, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgeagent.demo_agents.LEAVE_GRACE_S", 0.01)
-    monkeypatch.setattr("edgeagent.demo_agents.TERMINATE_GRACE_S", 0.01)
+    monkeypatch.setattr("edgeagent.demo.agents.LEAVE_GRACE_S", 0.01)
+    monkeypatch.setattr("edgeagent.demo.agents.TERMINATE_GRACE_S", 0.01)
     leaders: list[int] = []
 
     def interrupt(seconds: float) -> None:

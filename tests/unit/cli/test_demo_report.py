@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeagent.demo_report import (
+from edgeagent.demo.report import (
     compare_digests,
     last_iteration,
     parse_events,
     report_from,
     report_lines,
 )
-from edgeagent.demo_view import describe
+from edgeagent.demo.view import describe
 from tests.unit.cli.samples import event, good_events
 
 if TYPE_CHECKING:
-    from edgeagent.demo_report import Event
+    from edgeagent.demo.report import Event
 
 
 def test_a_good_run() -> None:
@@ -125,7 +125,10 @@ def test_a_line_that_is_not_finished_is_not_there_yet() -> None:
             ),
             "al joined and pulled 2.0 kB in 1.50 s from b o (2.0 kB)",
         ),
-        (event("left", iteration=9, seconds=0.2), "al left at iteration 9 in 0.20 s"),
+        (
+            event("left", iteration=9, seconds=0.2),
+            "al ended at iteration 9 after 0.20 s",
+        ),
         (
             event("evaluated", name="accuracy", value=0.9712, iteration=9),
             "al measured accuracy 97.12%",

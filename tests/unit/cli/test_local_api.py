@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeagent import state_dir
 from edgeagent.cli import main
 from edgeagent.commands import leave as leave_command
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.local_api import LocalApi, NoAgent, ask_to_leave, choose_agent, fetch_status
-from edgeagent.state_dir import RunningAgent, claim_state_dir
+from edgeagent.local import state_dir
+from edgeagent.local.api import LocalApi, NoAgent, ask_to_leave, choose_agent, fetch_status
+from edgeagent.local.state_dir import RunningAgent, claim_state_dir
 from tests.unit.cli.samples import sample_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edgeagent.status_model import Status
+    from edgeagent.local.status_model import Status
 
 
 @pytest.fixture

@@ -157,6 +157,7 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         data=str(folder),
     )
     assert trainer("--no-save").save == ""
+    assert trainer("--seed", "0").seed == 0
 
 
 @pytest.mark.parametrize(

@@ -392,6 +392,17 @@ def test_run_overrides_the_scripts_numbers(monkeypatch: pytest.MonkeyPatch) -> N
         second.loader(Points())
 
 
+@pytest.mark.parametrize(
+    ("run", "script", "expected"), [(None, 7, 7), (0, 7, 0), (3, 7, 3), (None, None, 0)]
+)
+def test_the_runs_seed_wins_over_the_scripts(
+    monkeypatch: pytest.MonkeyPatch, run: int | None, script: int | None, expected: int
+) -> None:
+    monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(TrainerConfig(seed=run)))
+    _, trainer = simple(seed=script)
+    assert dict(trainer._job(Points(), len(Points())))["seed"] == str(expected)
+
+
 SCRIPT = """
 import os, socket, sys, torch
 from edgeagent import Trainer

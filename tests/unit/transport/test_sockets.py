@@ -43,6 +43,37 @@ def test_a_taken_or_foreign_address_is_a_clear_error() -> None:
     first.close()
 
 
+def test_the_last_port_has_none_behind_it() -> None:
+    listening = listen_pair("127.0.0.1:65535")
+    assert ports(listening)[0] == 65535
+    assert ports(listening)[1] < 65535
+    listening.close()
+
+
+def test_the_error_says_which_ports_are_taken() -> None:
+    taken = listen_pair("127.0.0.1:0")
+    join, peer = ports(taken)
+    both = f"ports {join} and {join + 1} are" if peer == join + 1 else f"port {join} is"
+    with pytest.raises(UsageError, match=both) as caught:
+        listen_pair(f"127.0.0.1:{join}")
+    assert "PORT+1" in str(caught.value)
+    taken.close()
+
+
+def test_the_error_says_that_the_address_is_another_devices() -> None:
+    with pytest.raises(UsageError, match="no address of this device"):
+        listen_pair("192.0.2.77:7430")
+
+
+def test_an_address_that_this_device_lacks_does_not_matter_beside_one_that_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sockets, "_resolve", lambda host: ("192.0.2.77", "127.0.0.1"))
+    listening = listen_pair("both:0")
+    assert told_addresses(listening.join) == (f"127.0.0.1:{ports(listening)[0]}",)
+    listening.close()
+
+
 def test_agents_of_one_host_share_the_default_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

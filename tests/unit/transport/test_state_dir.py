@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from edgeagent import state_dir
 from edgeagent.config import default_name
 from edgeagent.errors import UsageError
-from edgeagent.state_dir import claim_state_dir, running_agents
+from edgeagent.local import state_dir
+from edgeagent.local.state_dir import claim_state_dir, running_agents
 
 
 def test_agents_of_one_host_get_slots_names_and_keys_of_their_own(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_running_agents_are_those_that_hold_their_lock(tmp_path: Path) -> None:
 
 def test_a_killed_agent_leaves_its_slot_free(tmp_path: Path) -> None:
     script = (
-        "import sys; from edgeagent.state_dir import claim_state_dir\n"
+        "import sys; from edgeagent.local.state_dir import claim_state_dir\n"
         "claim = claim_state_dir(sys.argv[1], 'room', 'anna')\n"
         "print(claim.incarnation, flush=True); sys.stdin.read()\n"
     )

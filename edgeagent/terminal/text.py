@@ -53,7 +53,9 @@ def loss_text(loss: float | None) -> str:
 
 
 def rate_text(samples_per_second: float) -> str:
-    """Return a training rate such as "5120 samples/s"."""
+    """Return a training rate such as "5120 samples/s", "- samples/s" if there is none yet."""
+    if samples_per_second <= 0:
+        return "- samples/s"
     places = 0 if samples_per_second >= 10 else 1
     return f"{samples_per_second:.{places}f} samples/s"
 

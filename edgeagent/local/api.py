@@ -1,6 +1,6 @@
 """The local command interface of a running agent: HTTP on a Unix socket that only its user opens.
 
-    GET  /status  -> 200, JSON (status_model.Status)
+    GET  /status  -> 200, JSON (local.status_model.Status)
     POST /leave   -> 202, {"leaving": true}; the agent then leaves in its own time
 
 Law: file mode 0600 before the first connection can succeed; requests have no body worth reading and
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from edgeagent.state_dir import RunningAgent
-    from edgeagent.status_model import Status
+    from edgeagent.local.state_dir import RunningAgent
+    from edgeagent.local.status_model import Status
 
 MAX_PATH_BYTES = 103  # shortest limit of a Unix socket's path among the systems we run on
 MAX_REQUEST_BYTES = 4096

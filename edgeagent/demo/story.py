@@ -17,9 +17,9 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from edgeagent.demo_agents import AgentFiles, DemoAgent, Team, agent_environment, run_command
-from edgeagent.demo_report import Event, Report, report_from, report_lines
-from edgeagent.demo_view import NodeLine, Scene, View, describe, view_for
+from edgeagent.demo.agents import AgentFiles, DemoAgent, Team, agent_environment, run_command
+from edgeagent.demo.report import Event, Report, report_from, report_lines
+from edgeagent.demo.view import NodeLine, Scene, View, describe, view_for
 from edgeagent.errors import EdgeAgentError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from edgeagent.text import bytes_text, clean, seconds_text
+from edgeagent.terminal.text import bytes_text, clean, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,12 +12,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgeagent.text import bytes_text, clean, loss_text, plural, rate_text, seconds_text
+from edgeagent.terminal.text import bytes_text, clean, loss_text, plural, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from edgeagent.status_model import JoiningStatus, Status, TreeStatus
+    from edgeagent.local.status_model import JoiningStatus, Status, TreeStatus
 
 PLAIN_WIDTH = 80
 MAX_ROWS = 64  # members shown; the rest is counted
@@ -61,7 +61,8 @@ def _headline(status: Status) -> Text:
     head.append(clean(status["node"]), style="bold")
     head.append(f" in cluster {clean(status['cluster'])}: {clean(status['phase'])}, ")
     head.append(plural(len(status["members"]), "member"))
-    head.append(f"\niteration {status['iteration']} of {status['steps']}, ")
+    end = f" of {status['steps']}" if status["steps"] else ""
+    head.append(f"\niteration {status['iteration']}{end}, ")
     head.append(f"loss {loss_text(status['loss'])}, {rate_text(status['samples_per_second'])}")
     head.append(f"\nscheduler {clean(status['scheduler']) or '-'} (term {status['term']}), ")
     head.append(f"view {status['view']}, policy {status['policy']}")

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgeagent.launch import BUILT_IN_JOBS
-from edgeagent.text import bytes_text, clean, loss_text, plural, rate_text, seconds_text
+from edgeagent.terminal.text import bytes_text, clean, loss_text, plural, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ _BAR_WIDTH = 10
 
 @dataclass(frozen=True, slots=True)
 class TrainingLine:
-    """How the training goes. `loss` is the cluster's mean of the last iteration."""
+    """How the training goes. `steps` 0: no end; `loss`: the cluster's, of the last iteration."""
 
     iteration: int
     steps: int
@@ -56,8 +56,9 @@ class TrainingLine:
 
     def text(self) -> str:
         """Return the line."""
+        end = f"/{self.steps}" if self.steps else ""
         return (
-            f"iteration {self.iteration}/{self.steps}  loss {loss_text(self.loss)}  "
+            f"iteration {self.iteration}{end}  loss {loss_text(self.loss)}  "
             f"{rate_text(self.samples_per_second)}  {plural(self.members, 'member')}"
         )
 
@@ -77,7 +78,7 @@ class JoinLine:
         left = (self.total_bytes - self.done_bytes) / rate if rate > 0 else None
         line = f"{bytes_text(self.done_bytes)} of {bytes_text(self.total_bytes)}"
         line += f" from {plural(self.sources, 'source')}, {bytes_text(rate)}/s"
-        return line if left is None else f"{line}, {seconds_text(left)} left"
+        return f"{line}, {seconds_text(left)} left" if left else line
 
     @property
     def part(self) -> float:
@@ -91,7 +92,12 @@ class _Said:
     failure: bool = False
 
 
-_Item = _Said | TrainingLine | JoinLine
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """Nothing is refreshed from here on."""
+
+
+_Item = _Said | _Settled | TrainingLine | JoinLine
 
 
 class Console:
@@ -136,12 +142,19 @@ class Console:
         if self._time_is_due(JOINING_EVERY_S) or line.part == 1.0:
             self._post(line)
 
-    def close(self) -> None:
-        """Show the last training line, end the live line; return within `CLOSE_S`. Idempotent."""
-        if self._closed:
-            return
+    def settle(self) -> None:
+        """Show the last training line and end the live line: what follows comes below it."""
         if self._unshown is not None:
             self._post(self._unshown)
+            self._unshown = None
+        if self._thread is not None:
+            self._post(_Settled())
+
+    def close(self) -> None:
+        """Settle, and see the lines out; return within `CLOSE_S`. Idempotent."""
+        if self._closed:
+            return
+        self.settle()
         self._closed = True
         if self._thread is not None:
             with contextlib.suppress(queue.Full):
@@ -199,6 +212,8 @@ class _Painter:
                 print(item.text, file=self._failures, flush=True)
             else:
                 self._line(item.text)
+        elif isinstance(item, _Settled):
+            self._end_live()
         elif self._live:
             self._refresh(_bar(item) if isinstance(item, JoinLine) else _text(item.text()))
         elif isinstance(item, JoinLine):
@@ -223,7 +238,7 @@ class _Painter:
         if self._bottom is None:
             from rich.live import Live
 
-            from edgeagent.status_view import rich_console
+            from edgeagent.terminal.status_view import rich_console
 
             self._console = rich_console(self._stream)
             self._bottom = Live(

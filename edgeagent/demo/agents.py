@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.demo_report import Event, last_iteration, parse_events
+from edgeagent.demo.report import Event, last_iteration, parse_events
 from edgeagent.launch import module_command, package_environment
-from edgeagent.text import clean
+from edgeagent.terminal.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from edgeagent.console import can_refresh
-from edgeagent.demo_report import Event, join_text
-from edgeagent.text import clean, loss_text, rate_text, seconds_text
+from edgeagent.demo.report import Event, join_text
+from edgeagent.terminal.console import can_refresh
+from edgeagent.terminal.text import clean, loss_text, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ class LiveView:
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         from rich.live import Live
 
-        from edgeagent.status_view import rich_console
+        from edgeagent.terminal.status_view import rich_console
 
         self._clock = clock
         self._start = clock()
@@ -177,7 +177,8 @@ def describe(node: str, event: Event) -> str | None:
     if kind == "joined":
         return f"{node} founded the cluster"
     if kind == "left":
-        return f"{node} left at iteration {event['iteration']} in {seconds_text(event['seconds'])}"
+        seconds = seconds_text(event["seconds"])
+        return f"{node} ended at iteration {event['iteration']} after {seconds}"
     if kind == "evaluated":
         return f"{node} measured {clean(event['name'])} {event['value']:.2%}"
     if kind == "error":

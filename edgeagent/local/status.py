@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgeagent.status_model import (
+from edgeagent.local.status_model import (
     JoiningStatus,
     LinkStatus,
     MemberStatus,

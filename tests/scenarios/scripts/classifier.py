@@ -1,0 +1,35 @@
+"""`classifier.py DTYPE`: trains a net with batch norm and dropout in that precision.
+
+With FLIP_AT=N in its environment, one bit of the (float32) optimizer state is flipped on this node
+after iteration N, as a cosmic ray would do it.
+"""
+
+import os
+import sys
+
+import torch
+from torch import nn
+
+from edgeagent import Trainer
+
+FLIP_AT = int(os.environ.get("FLIP_AT", "-1"))
+CLASSES = 10
+STEPS = 100
+
+dtype = getattr(torch, sys.argv[1])
+torch.manual_seed(2)
+first = nn.Linear(64, 256)
+model = nn.Sequential(
+    first, nn.BatchNorm1d(256), nn.Tanh(), nn.Dropout(0.2), nn.Linear(256, CLASSES)
+).to(dtype)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+inputs = torch.randn(2048, 64, dtype=dtype)
+labels = (inputs @ torch.randn(64, CLASSES, dtype=dtype)).argmax(dim=1)
+dataset = torch.utils.data.TensorDataset(inputs, labels)
+trainer = Trainer(model, optimizer, global_batch=256, steps=STEPS)
+for x, y in trainer.loader(dataset):
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    if trainer.update(loss) and trainer.iteration == FLIP_AT:
+        momentum = optimizer.state[first.weight]["momentum_buffer"]
+        momentum.view(torch.int32)[0, 0] ^= 1 << 22

@@ -1,0 +1,50 @@
+"""The numbers that come out: the same from one node and from four, and a flipped bit shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.cluster import SCRIPTS, Cluster
+
+SCRIPT = str(SCRIPTS / "classifier.py")
+STEPS = 100
+FLIP_AT = 35
+LIMITS = {"float64": 1e-9, "float32": 1e-3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_one_node_and_four(tmp_path: Path, precision: str) -> None:
+    with Cluster(tmp_path, job=SCRIPT) as cluster:
+        alone = cluster.plain("alone", SCRIPT, precision)
+        agents = cluster.together("alice", "bob", "carol", "dave", script=[precision])
+        for agent in (alone, *agents):
+            assert agent.wait_exit() == 0, agent.describe()
+        losses, reference = agents[0].losses, alone.losses
+        assert list(losses) == list(reference) == list(range(1, STEPS + 1))
+        worst = max(abs(losses[i] / reference[i] - 1) for i in reference)
+        last = abs(losses[STEPS] / reference[STEPS] - 1)
+        together = sum(e["members"] == 4 for e in agents[0].all("step"))
+        print(f"{precision}: loss {reference[1]:.4f} to {reference[STEPS]:.4f}; largest relative")
+        print(f"difference {worst:.1e}, of the last {last:.1e}; {together} steps by four nodes")
+        assert worst <= LIMITS[precision]
+        assert together > 0
+
+
+def test_a_flipped_bit_shows_in_the_digest(tmp_path: Path) -> None:
+    with Cluster(tmp_path, job=SCRIPT) as cluster:
+        flip = {"FLIP_AT": str(FLIP_AT)}
+        alice = cluster.start("alice", script=["float32"])
+        alice.wait("joined")
+        with alice.held():
+            bob = cluster.start("bob", script=["float32"], peers=[alice], environment=flip)
+            bob.wait_ready()
+        for agent in (alice, bob):
+            assert agent.wait_exit() == 0, agent.describe()
+        mine, theirs = alice.digests, bob.digests
+        common = [i for i in mine if i in theirs]
+        assert [i for i in common if mine[i] == theirs[i]] == [i for i in common if i <= FLIP_AT]
+        assert min(common) <= FLIP_AT < max(common) == STEPS
+        assert alice.save_path.read_bytes() != bob.save_path.read_bytes()

@@ -1,0 +1,81 @@
+"""A ten-line script on one node, on two, and on three of which one loses its trainer.
+
+Law: whatever the cluster goes through, its losses are those of `python ten_lines.py`, to rounding.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
+
+SCRIPT = str(SCRIPTS / "ten_lines.py")
+STEPS = 120
+GLOBAL_BATCH = 128
+ROUNDING = 1e-5  # relative, of a float32 loss that sums in another order
+
+
+def check_losses(agent: Agent, reference: dict[int, float]) -> float:
+    """Compare every loss with the undisturbed run's; return the largest relative difference."""
+    losses = agent.losses
+    assert list(losses)[-1] == STEPS
+    return max(abs(losses[i] / reference[i] - 1) for i in losses)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """The run of `python ten_lines.py`, without a token, to its end."""
+    with Cluster(tmp_path_factory.mktemp("alone")) as cluster:
+        agent = cluster.plain("alone", SCRIPT)
+        assert agent.wait_exit() == 0, agent.describe()
+        yield agent
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Agents that run the script."""
+    with Cluster(tmp_path_factory.mktemp("cluster"), job=SCRIPT) as cluster:
+        yield cluster
+
+
+def test_plain_python(alone: Agent) -> None:
+    printed = [line.split() for line in alone.log.splitlines() if line[0].isdigit()]
+    assert [int(iteration) for iteration, _ in printed] == list(range(1, STEPS + 1))
+    for iteration, loss in printed:
+        assert float(loss) == alone.losses[int(iteration)]
+    assert alone.losses[STEPS] < alone.losses[1] / 2
+
+
+def test_two_nodes(alone: Agent, cluster: Cluster) -> None:
+    founder, other = cluster.together("alice", "bob")
+    for agent in (founder, other):
+        assert agent.wait_exit() == 0, agent.describe()
+        difference = check_losses(agent, alone.losses)
+        print(f"{agent.name}: largest relative difference of a loss {difference:.1e}")
+        assert difference <= ROUNDING
+    assert max(e["members"] for e in other.all("step")) == 2
+    assert founder.save_path.read_bytes() == other.save_path.read_bytes()
+
+
+def test_a_trainer_is_killed(alone: Agent, cluster: Cluster) -> None:
+    founder, victim, other = cluster.together("alice", "bob", "carol")
+    victim.wait_steps(2)
+    os.kill(victim.trainer, signal.SIGKILL)
+
+    assert victim.wait_exit() == 1
+    (line,) = victim.said("the trainer ended in mid-training")
+    assert line.startswith("edgeagent: ")
+    assert [e["message"] for e in victim.all("error")] == [line.removeprefix("edgeagent: ")]
+    for agent in (founder, other):
+        assert agent.wait_exit() == 0, agent.describe()
+        (left,) = agent.all("member_left")
+        assert (left["node"], left["reason"]) == (victim.name, "leave")
+        assert check_losses(agent, alone.losses) <= ROUNDING
+    steps = founder.all("step")
+    assert [e["iteration"] for e in steps] == list(range(1, STEPS + 1))
+    assert sum(e["samples"] for e in steps) == STEPS * GLOBAL_BATCH
+    assert founder.save_path.read_bytes() == other.save_path.read_bytes()

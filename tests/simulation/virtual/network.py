@@ -1,0 +1,247 @@
+"""Links between shells of one process: seeded delays, bytes as on a wire.
+
+Law: what `transport.api` promises holds here, and no more: control and bulk overtake each other,
+each keeps its own order; a payload is read when it leaves, some time after it was queued, and must
+not have changed by then; it arrives in two pieces with time between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from edgeagent.errors import EdgeAgentError
+from protocols.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from edgeagent.transport.api import Link, LinkListener, PeerInfo
+    from protocols.bulk import BulkHeader
+
+MOST_DELAY_S = 0.004
+
+
+class Unreachable(EdgeAgentError):
+    """Nobody there, or it does not let us in."""
+
+
+@dataclass
+class Stream:
+    """One direction of one connection: what is sent arrives in order, after a delay each."""
+
+    delay: Callable[[], float]
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _last: float = 0.0
+    _open: int = 0
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    def later(self, what: Callable[[], None]) -> None:
+        """Do `what` after a delay, but after everything before it."""
+        loop = asyncio.get_running_loop()
+        self._last = max(self._last + 1e-6, loop.time() + self.delay())
+        self._open += 1
+        self.idle.clear()
+        loop.call_at(self._last, self._arrive, what)
+
+    def _arrive(self, what: Callable[[], None]) -> None:
+        what()
+        self._open -= 1
+        if self._open == 0:
+            self.idle.set()
+
+
+class MemoryLink:
+    """One end of a link; implements `api.Link`."""
+
+    def __init__(self, network: Network, peer: PeerInfo) -> None:
+        self.network = network
+        self._peer = peer
+        self.other: MemoryLink | None = None
+        self.control = Stream(network.world.delay)
+        self.bulk = Stream(network.world.delay)
+        self.open = True
+        self.bulk_queued = 0
+        self.bulk_bytes_sent = 0
+        self.bulk_bytes_received = 0
+        self._paused = False
+        self._waiting: deque[tuple[BulkHeader, bytes]] = deque()
+        self._target: memoryview | None = None
+        self._goodbyes = 0
+
+    @property
+    def peer(self) -> PeerInfo:
+        return self._peer
+
+    def send_control(self, frame: bytes) -> None:
+        self.control.later(lambda: self._other.control_arrived(frame))
+
+    def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
+        assert len(payload) == header.length
+        was = bytes(payload)
+        self.bulk_queued += len(was)
+
+        def leave() -> None:
+            assert bytes(payload) == was, f"a queued payload has changed: {header}"
+            self.bulk_queued -= len(was)
+            self.bulk_bytes_sent += len(was)
+            self._other.bulk_begins(header, was)
+
+        self.bulk.later(leave)
+
+    def pause_bulk(self) -> None:
+        self._paused = True
+
+    def resume_bulk(self) -> None:
+        self._paused = False
+        self._read_bulk()
+
+    async def close(self, *, flush: bool) -> None:
+        if not self.open:
+            return
+        if flush:
+            await self.control.idle.wait()
+            await self.bulk.idle.wait()
+        self.down("closed here")
+        self.control.later(self._other.goodbye)
+        self.bulk.later(self._other.goodbye)
+
+    # --- the receiving end --------------------------------------------------------------------
+
+    @property
+    def _other(self) -> MemoryLink:
+        assert self.other is not None
+        return self.other
+
+    def control_arrived(self, frame: bytes) -> None:
+        """A control frame is here."""
+        if self.open:
+            self._told(lambda: self.network.listener.control_received(self, frame))
+
+    def bulk_begins(self, header: BulkHeader, payload: bytes) -> None:
+        """The header of a bulk frame is here, and its payload on the way."""
+        self._waiting.append((header, payload))
+        if len(self._waiting) == 1:
+            self._read_bulk()
+
+    def _read_bulk(self) -> None:
+        if self._paused or not self._waiting or self._target is not None or not self.open:
+            return
+        header, payload = self._waiting[0]
+        target: list[memoryview | None] = []
+        self._told(lambda: target.append(self.network.listener.bulk_arriving(self, header)))
+        if not target:
+            return
+        self._target = target[0] if target[0] is not None else memoryview(bytearray(len(payload)))
+        half = len(payload) // 2
+        self._target[:half] = payload[:half]
+        wanted = target[0] is not None
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.network.world.delay() / 8, self._bulk_ends, half, wanted)
+
+    def _bulk_ends(self, half: int, wanted: bool) -> None:
+        header, payload = self._waiting.popleft()
+        target, self._target = self._target, None
+        if not self.open or target is None:
+            return
+        target[half:] = payload[half:]
+        self.bulk_bytes_received += len(payload)
+        if wanted:
+            self._told(lambda: self.network.listener.bulk_received(self, header))
+        self._read_bulk()
+        self._end_if_all_is_read()
+
+    def goodbye(self) -> None:
+        """The peer has sent its last on one of the two connections."""
+        self._goodbyes += 1
+        self._end_if_all_is_read()
+
+    def _end_if_all_is_read(self) -> None:
+        if self._goodbyes >= 2 and not self._waiting:
+            self.down("closed by the peer")
+
+    def _told(self, tell: Callable[[], None]) -> None:
+        try:
+            tell()
+        except RemoteProtocolError as error:
+            raise AssertionError(f"an honest peer was called a liar: {error}") from error
+
+    def down(self, reason: str) -> None:
+        """The end of this end."""
+        if self.open:
+            self.open = False
+            self.network.links.pop(self.peer.node, None)
+            self.network.listener.link_down(self, reason, True)
+
+
+class Network:
+    """What one shell has of the network; implements `shell.Network`."""
+
+    def __init__(self, world: Wires, me: PeerInfo) -> None:
+        self.world = world
+        self.me = me
+        self.trusted: dict[bytes, None] = {}
+        self.links: dict[bytes, MemoryLink] = {}
+        self.refuses: dict[bytes, None] = {}
+        self.gone = False
+        self._listener: LinkListener | None = None
+
+    @property
+    def listener(self) -> LinkListener:
+        """Who is told."""
+        assert self._listener is not None
+        return self._listener
+
+    @listener.setter
+    def listener(self, listener: LinkListener) -> None:
+        self._listener = listener
+
+    def trust(self, certificate: bytes) -> bytes:
+        node = hashlib.sha256(certificate).digest()
+        self.trusted[node] = None
+        return node
+
+    def distrust(self, node: bytes) -> None:
+        self.trusted.pop(node, None)
+        if (link := self.links.get(node)) is not None:
+            link.down("not trusted any more")
+            link.control.later(lambda: link._other.down("not trusted any more"))
+
+    async def dial(self, peer: PeerInfo) -> Link:
+        await asyncio.sleep(self.world.delay())
+        other = self.world.nodes.get(peer.node)
+        shut = other is None or other.gone or self.gone
+        if shut or other is None or self.me.node not in other.trusted:
+            raise Unreachable(f"{peer.name} does not let {self.me.name} in")
+        if self.me.node in other.refuses:
+            raise Unreachable(f"no way from {self.me.name} to {peer.name}")
+        if (link := self.links.get(peer.node)) is not None:
+            return link
+        mine, theirs = MemoryLink(self, other.me), MemoryLink(other, self.me)
+        mine.other, theirs.other = theirs, mine
+        self.links[peer.node], other.links[self.me.node] = mine, theirs
+        other.listener.link_up(theirs)
+        self.listener.link_up(mine)
+        return mine
+
+
+class Wires:
+    """All networks, and the one source of chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.nodes: dict[bytes, Network] = {}
+
+    def delay(self) -> float:
+        """How long something takes to get there."""
+        return self.random.uniform(0.0001, MOST_DELAY_S)
+
+    def connect(self, me: PeerInfo) -> Network:
+        """Give `me` a network."""
+        network = self.nodes[me.node] = Network(self, me)
+        return network

@@ -1,0 +1,188 @@
+"""A trainer whose every number is known: speaks the hand-over, computes integers.
+
+Law: the gradient of micro-batch (i, m) is a vector of whole numbers that depends on i and m alone,
+so every sum is exact in any order. An update that is not the sum over all micro-batches, each
+exactly once, is an error on the spot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from edgeagent import handover
+from edgeagent.shared_memory import SharedMemory, create_shared_memory
+
+ELEMENTS = 700
+CHUNK_ELEMENTS = 128
+STATE_BYTES = ELEMENTS * 8 * 40  # the vector many times over, so that a pull has several shards
+MICRO_BATCHES = 8
+SAMPLES = 4
+MOST_COMPUTE_S = 0.008
+
+Vector = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@cache
+def gradient(iteration: int, micro_batch: int) -> Vector:
+    """The gradient of one micro-batch."""
+    k = np.arange(ELEMENTS, dtype=np.int64)
+    return (iteration * 31 + micro_batch * 7 + k * 3) % 1009 + 1
+
+
+@cache
+def expected_sum(iteration: int) -> Vector:
+    """The sum over all micro-batches of an iteration."""
+    total = np.zeros(ELEMENTS, np.int64)
+    for micro_batch in range(MICRO_BATCHES):
+        total += gradient(iteration, micro_batch)
+    return total
+
+
+@cache
+def expected_state(iteration: int) -> bytes:
+    """The state after so many updates."""
+    state = np.zeros(ELEMENTS, np.int64)
+    for before in range(iteration):
+        state += expected_sum(before)
+    return np.tile(state, STATE_BYTES // state.nbytes).tobytes()
+
+
+def meta(iteration: int) -> bytes:
+    """The scalars of the state."""
+    return b"after %d" % iteration
+
+
+class StandIn:
+    """One trainer. `say` gives its messages to the shell."""
+
+    def __init__(self, chance: random.Random, steps: int) -> None:
+        self.memory: SharedMemory = create_shared_memory(STATE_BYTES, ELEMENTS, "float64")
+        self.memory.close_descriptors()
+        self.say: Callable[[handover.Message], None] = lambda message: None
+        self.iteration = 0
+        self.alive = True
+        self.refuses = False  # hands back what it has not begun
+        self.squares: dict[int, tuple[float, ...]] = {}
+        self._chance = chance
+        self._steps = steps
+        self._state = self.memory.state.array("int64")
+        self._own = self.memory.contribution.array("float64")
+        self._reduced = tuple(region.array("float64") for region in self.memory.reduced)
+        self._began = False
+        self._todo: list[int] = []
+        self._done: tuple[int, ...] = ()
+        self._round = -1
+        self._computing = False
+
+    def hello(self) -> handover.Hello:
+        """What it would introduce itself with."""
+        return handover.Hello(
+            version=handover.HANDOVER_VERSION,
+            pid=1,
+            job=(("model", "whole numbers"),),
+            state_bytes=STATE_BYTES,
+            tensors=(("state", 0, STATE_BYTES),),
+            accumulate="float64",
+            elements=ELEMENTS,
+            chunk_elements=CHUNK_ELEMENTS,
+            micro_batches=MICRO_BATCHES,
+            micro_batch_size=SAMPLES,
+            steps=self._steps,
+            iteration=0,
+            meta=meta(0),
+        )
+
+    def receive(self, message: handover.Message) -> None:
+        """The agent's message, a moment later."""
+        asyncio.get_running_loop().call_soon(self._act_on, message)
+
+    @property
+    def state(self) -> bytes:
+        """The bytes of the training state."""
+        return self._state.tobytes()
+
+    def die(self) -> None:
+        """End at once, whatever is half done."""
+        self.alive = False
+
+    def _act_on(self, message: handover.Message) -> None:
+        if not self.alive:
+            return
+        match message:
+            case handover.Begin(iteration, adopt, data, _):
+                self._began = True
+                if adopt:
+                    assert data == meta(iteration)
+                    assert self.state == expected_state(iteration), "a torn state was pulled"
+                    self.iteration, self._round, self._todo = iteration, -1, []
+                assert iteration == self.iteration
+            case handover.Work(iteration, micro_batches):
+                self._on_work(iteration, micro_batches)
+            case handover.Reduced():
+                self._todo = []
+                self._later(self._apply, message)
+            case handover.LeaveAsked():
+                self.refuses = True
+            case _:
+                raise AssertionError(f"the agent said {message}")
+
+    def _later(self, what: Callable[..., None], *values: Any) -> None:
+        seconds = self._chance.uniform(0.0001, MOST_COMPUTE_S)
+        asyncio.get_running_loop().call_later(seconds, what, *values)
+
+    def _on_work(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
+        assert self._began
+        assert iteration == self.iteration, "work of another iteration"
+        if self._round != iteration:
+            self._round, self._done = iteration, ()
+            self._own[:] = 0
+        assert not [m for m in micro_batches if m in (*self._done, *self._todo)], "given twice"
+        self._todo += micro_batches
+        if not self._computing:
+            self._computing = True
+            self._later(self._compute, iteration)
+
+    def _compute(self, iteration: int) -> None:
+        """One micro-batch, or the word that there is none left."""
+        if not self.alive:
+            return
+        if self.refuses or self._round != iteration:
+            self._todo = []
+        if self._round == iteration == self.iteration and self._todo:
+            micro_batch = self._todo.pop(0)
+            half = self._chance.randrange(ELEMENTS)
+            self._own[:half] += gradient(iteration, micro_batch)[:half]
+            self._later(self._compute_rest, iteration, micro_batch, half)
+            return
+        self._computing = False
+        if self._round == iteration == self.iteration:
+            n = len(self._done)
+            self.say(
+                handover.Contributed(iteration, self._done, float(n), b"", b"", True, 0.001 * n)
+            )
+
+    def _compute_rest(self, iteration: int, micro_batch: int, half: int) -> None:
+        if self.alive:
+            self._own[half:] += gradient(iteration, micro_batch)[half:]
+            self._done += (micro_batch,)
+            self._compute(iteration) if not self._todo else self._later(self._compute, iteration)
+
+    def _apply(self, reduced: handover.Reduced) -> None:
+        if not self.alive:
+            return
+        i = self.iteration
+        assert (reduced.iteration, reduced.weight) == (i, MICRO_BATCHES)
+        assert reduced.loss_sum == MICRO_BATCHES
+        total = self._reduced[reduced.buffer]
+        assert np.array_equal(total, expected_sum(i)), "not the sum of all micro-batches"
+        chunks = [total[k : k + CHUNK_ELEMENTS] for k in range(0, ELEMENTS, CHUNK_ELEMENTS)]
+        assert reduced.square_sums == tuple(float(np.dot(c, c)) for c in chunks)
+        self._state += np.tile(expected_sum(i), STATE_BYTES // 8 // ELEMENTS)
+        self.iteration += 1
+        self.say(handover.Applied(i, 1.0, False, meta(i + 1)))

@@ -1,0 +1,292 @@
+"""Hosts: each a real `Shell`, with a stand-in for its trainer, on one virtual loop.
+
+Law: does what `agent.py` does around a shell and no more. Everything follows from the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgeagent import handover
+from edgeagent.dataplane.shards import state_digest
+from edgeagent.events import EventWriter
+from edgeagent.observer import Observer
+from edgeagent.shell import Shell, member_of
+from edgeagent.terminal.console import Console, JoinLine, TrainingLine
+from edgeagent.transport.api import PeerInfo
+from tests.simulation.virtual.loop import VirtualLoop
+from tests.simulation.virtual.network import Wires
+from tests.simulation.virtual.trainer import StandIn, expected_state, meta
+
+if TYPE_CHECKING:
+    from protocols.view import Member
+
+POLL_S = 0.003
+REJOIN_SECONDS = 0.5
+
+
+class Recorder(EventWriter):
+    """Keeps the events, with the virtual time of each."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__("")
+        self._now = clock
+        self.events: list[dict[str, Any]] = []
+
+    def write(self, event: str, **values: Any) -> None:
+        self.events.append({"t": self._now(), "event": event, **values})
+
+
+class Silence(Console):
+    """Shows nothing."""
+
+    def __init__(self) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def training(self, line: TrainingLine) -> None: ...
+
+    def joining(self, line: JoinLine) -> None: ...
+
+
+class Host:
+    """One device."""
+
+    def __init__(self, world: World, number: int) -> None:
+        certificate = b"certificate of n%d" % number
+        node = hashlib.sha256(certificate).digest()
+        self.name = f"n{number}"
+        self.me = PeerInfo(node, 1, self.name, (f"10.0.0.{number}:1",), certificate)
+        self.world = world
+        self.network = world.wires.connect(self.me)
+        self.trainer = StandIn(world.wires.random, world.steps)
+        self.recorder = Recorder(world.loop.time)
+        observer = Observer(self.name, "sim", self.recorder, Silence(), world.loop.time)
+        self.gone: str | None = None
+        self.joins_failed: list[str] = []
+        self.sponsor: Host | None = None
+        self.leaving = False
+        self.shell = Shell(
+            member_of(self.me),
+            self.trainer.hello(),
+            self.trainer.memory,
+            self.trainer.receive,
+            self.network,
+            observer,
+            (),
+            self._departed,
+            self._join_failed,
+            world.spawn,
+        )
+        self.network.listener = self.shell
+        self.trainer.say = self.shell.from_trainer
+
+    def found(self) -> None:
+        """Found a cluster."""
+        self.shell.found(hashlib.sha256(self.me.node).digest()[:16])
+
+    def join(self, sponsor: Host) -> None:
+        """Join through `sponsor`, who has admitted us."""
+        self.sponsor = sponsor
+        sponsor.network.trust(self.me.certificate)
+        self.network.trust(sponsor.me.certificate)
+        for member in sponsor.members:
+            self.network.trust(member.certificate)
+        self.shell.join(member_of(sponsor.me))
+
+    def leave(self) -> None:
+        """Ctrl+C."""
+        self.leaving = True
+        if self.shell.node is None:
+            self._departed("left", "")
+            return
+        self.trainer.receive(handover.LeaveAsked())
+        self.shell.leave()
+
+    def lose_trainer(self) -> None:
+        """The trainer dies, which the agent sees at once."""
+        self.leaving = True
+        self.trainer.die()
+        self.shell.orphaned()
+
+    def give_way(self, sponsor: Host) -> None:
+        """Join another cluster, as soon as the trainer is idle."""
+        self.sponsor = sponsor
+        self.shell.give_way()
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members it knows of."""
+        policy = self.shell.node.context.policy if self.shell.node else None
+        return policy.view.members if policy is not None else ()
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is one itself."""
+        node = self.shell.node
+        return self.gone is None and node is not None and node.context.is_member
+
+    @property
+    def share(self) -> int:
+        """How many micro-batches it computes of each iteration."""
+        policy = self.shell.node.context.policy if self.shell.node else None
+        return len(policy.micro_batches(self.me.node)) if policy is not None else 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the scheduler."""
+        node = self.shell.node
+        return self.is_member and node is not None and node.context.election.leads
+
+    def all(self, event: str) -> list[dict[str, Any]]:
+        """Its events of one kind."""
+        return [e for e in self.recorder.events if e["event"] == event]
+
+    def _departed(self, why: str, message: str) -> None:
+        if why == "yielded" and self.sponsor is not None:
+            self.join(self.sponsor)
+            return
+        assert self.gone is None, f"{self.name} departs twice: {self.gone}, {why}"
+        self.gone = message if why == "error" else why
+        self.world.spawn(self._depart())
+
+    def _join_failed(self, reason: str) -> None:
+        self.joins_failed.append(reason)
+        if self.gone is None and self.leaving:
+            self._departed("left", "")
+        elif self.gone is None:
+            self.world.spawn(self._join_again())
+
+    async def _join_again(self) -> None:
+        await self.shell.drop_links()
+        await asyncio.sleep(REJOIN_SECONDS)
+        members = [host for host in self.world.hosts if host.is_member]
+        if members and self.gone is None:
+            self.join(members[0])
+        elif self.gone is None:
+            self._departed("nobody left", "")
+
+    async def _depart(self) -> None:
+        await self.shell.close()
+        self.network.gone = True
+
+
+@dataclass
+class Ended:
+    """What a run left behind."""
+
+    hosts: list[Host]
+    trace: list[dict[str, Any]]
+
+
+class World:
+    """All hosts."""
+
+    def __init__(self, seed: int, steps: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.wires = Wires(seed)
+        self.random = self.wires.random
+        self.steps = steps
+        self.hosts: list[Host] = []
+        self.broken: list[str] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.loop.set_exception_handler(self._complain)
+
+    def host(self) -> Host:
+        """Add a device."""
+        host = Host(self, len(self.hosts))
+        self.hosts.append(host)
+        return host
+
+    async def cluster(self, count: int) -> list[Host]:
+        """Add a cluster of `count`, all of them members."""
+        first = self.host()
+        first.found()
+        hosts = [first]
+        for _ in range(count - 1):
+            joiner = self.host()
+            joiner.join(first)
+            hosts.append(joiner)
+        await self.until(lambda: all(host.is_member for host in hosts))
+        return hosts
+
+    async def until(self, done: Callable[[], bool], most: float = 120.0) -> None:
+        """Let time pass until `done()`."""
+        end = self.loop.time() + most
+        while not done():
+            assert not self.broken, self.broken[0]
+            assert self.loop.time() < end, f"no progress: {self.describe()}"
+            await asyncio.sleep(POLL_S)
+        assert not self.broken, self.broken[0]
+
+    async def passes(self, seconds: float) -> None:
+        """Let so much time pass."""
+        end = self.loop.time() + seconds
+        await self.until(lambda: self.loop.time() >= end)
+
+    async def finish(self) -> None:
+        """Run to the end; all that finished have the right state, all digests are right."""
+        await self.until(lambda: all(host.gone is not None for host in self.hosts))
+        await asyncio.gather(*self._tasks)
+        assert not self.broken, self.broken[0]
+        finished = [host for host in self.hosts if host.gone == "steps"]
+        assert finished
+        for host in finished:
+            assert host.trainer.iteration == self.steps
+            assert host.trainer.state == expected_state(self.steps)
+        for host in self.hosts:
+            for e in host.all("digest"):
+                i = e["iteration"]
+                assert e["state"] == state_digest(memoryview(expected_state(i)), meta(i))
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start a task; its failure fails the test."""
+        task = self.loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._task_done)
+        return task
+
+    def describe(self) -> str:
+        """Where everybody stands."""
+        lines = [f"at {self.loop.time():.3f}"]
+        for host in self.hosts:
+            if (node := host.shell.node) is not None:
+                lines.append(
+                    f"{host.name}: {node.cycle.state} i={node.context.iteration} gone={host.gone} "
+                    f"join={node.joining.state if node.joining else '-'} "
+                    f"policy={node.context.policy.key if node.context.policy else None} "
+                    f"role={node.context.election.state} failed={host.joins_failed}"
+                )
+        return "\n".join(lines)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.broken.append("".join(traceback.format_exception(error)))
+
+    def _complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        text = "".join(traceback.format_exception(error)) if error else str(context)
+        self.broken.append(text)
+
+
+Story = Callable[[World], Coroutine[None, None, None]]
+
+
+def play(story: Story, seed: int, *, steps: int = 90) -> Ended:
+    """Run a story on a virtual loop, to the end of its last host."""
+
+    async def run() -> Ended:
+        world = World(seed, steps)
+        await story(world)
+        await world.finish()
+        trace = [e | {"host": host.name} for host in world.hosts for e in host.recorder.events]
+        return Ended(world.hosts, trace)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(run())

@@ -1,0 +1,377 @@
+"""The reducer: whole trees in random interleavings against a dumb sum; hostile and odd frames."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeagent.dataplane.reduce import Reducer, key_of
+from protocols import limits
+from protocols.bulk import BulkHeader, BulkKind
+from protocols.control_word import EMPTY, ControlWord, bits
+from protocols.errors import RemoteProtocolError
+from protocols.round import RoundSpec
+
+from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE, Cluster, Shape, Tag, chunk_header
+
+ROUNDS: list[Tag] = [(3, 0), (4, 0), (4, 1), (5, 0), (6, 0)]
+ABOVE, CHILD, OTHER = b"A" * 32, b"C" * 32, b"O" * 32
+UP, DOWN = BulkKind.UP, BulkKind.DOWN
+WORD = ControlWord(1, 1, bits((1,)), b"", 0.5, b"", b"", True).encode()
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    """Trees of up to seven members with up to two subscribers."""
+    count = draw(st.integers(1, 7))
+    parents = [0] + [draw(st.integers(0, k - 1)) for k in range(1, count)]
+    return Shape(parents, draw(st.lists(st.integers(0, count - 1), max_size=2)))
+
+
+@given(shapes(), st.integers(0, 1 << 32), st.sampled_from(["float32", "float64"]))
+def test_every_node_ends_with_the_sum_in_tree_order_bit_by_bit(
+    shape: Shape, seed: int, dtype: str
+) -> None:
+    cluster = Cluster(shape, ROUNDS, seed, dtype)
+    cluster.run()
+    cluster.check()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_small_bound_slows_neighbours_down_and_changes_nothing(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_EARLY_BYTES", 100)
+    cluster = Cluster(Shape([0, 0, 0, 1, 1], [2, 4]), ROUNDS, seed, "float32")
+    cluster.run()
+    cluster.check()
+    assert cluster.holds > 0
+    assert not any(stream.held for stream in cluster.streams.values())
+
+
+# --- one reducer ----------------------------------------------------------------------------------
+
+
+class Bench:
+    """One reducer between a parent, children and subscribers that the test plays."""
+
+    def __init__(self) -> None:
+        self.own = np.arange(ELEMENTS, dtype=np.float32)
+        self.reduced = (np.zeros(ELEMENTS, np.float32), np.zeros(ELEMENTS, np.float32))
+        self.sent: list[tuple[bytes, BulkHeader, bytes]] = []
+        self.holds: list[tuple[bytes, bool]] = []
+        self.words: list[ControlWord] = []
+        self.reducer = Reducer(self.own, self.reduced, CHUNK, self, self.done)
+
+    def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
+        self.sent.append((to, header, bytes(payload)))
+
+    def hold_bulk(self, peer: bytes, hold: bool) -> None:
+        self.holds.append((peer, hold))
+
+    def done(self, spec: RoundSpec, word: ControlWord) -> None:
+        self.words.append(word)
+
+    def start(
+        self,
+        tag: Tag = (3, 0),
+        parent: bytes | None = None,
+        children: tuple[bytes, ...] = (),
+        *,
+        contributes: bool = True,
+        lineage: bytes = LINEAGE,
+    ) -> None:
+        self.reducer.start(
+            RoundSpec(lineage, 1, 1, *tag, parent, children, (), CHUNKS, contributes)
+        )
+
+    def frame(self, sender: bytes, header: BulkHeader, value: bytes = b"") -> bool:
+        """Let a whole frame arrive; return whether it was wanted."""
+        target = self.reducer.arriving(sender, header)
+        if target is None:
+            return False
+        target[:] = value or bytes(header.length)
+        self.reducer.received(sender, header)
+        return True
+
+    def chunk(self, sender: bytes, kind: BulkKind, index: int, tag: Tag = (3, 0)) -> bool:
+        """Let a well-formed chunk arrive, all ones; chunk 0 is a control word."""
+        if index == 0:
+            return self.frame(sender, chunk_header(kind, tag, 0, len(WORD)), WORD)
+        header = chunk_header(kind, tag, index)
+        return self.frame(sender, header, np.ones(header.length // 4, np.float32).tobytes())
+
+
+def test_the_number_of_chunks_counts_the_control_word_and_the_short_chunk() -> None:
+    assert Bench().reducer.chunks == CHUNKS
+    for elements, chunks in ((0, 1), (1, 2), (CHUNK, 2), (CHUNK + 1, 3)):
+        vector = np.zeros(elements, np.float32)
+        bench = Bench()
+        reducer = Reducer(vector, (vector, vector), CHUNK, bench, bench.done)
+        assert reducer.chunks == chunks
+
+
+def test_the_contribution_is_only_read() -> None:
+    bench = Bench()
+    bench.start(children=(CHILD,))
+    before = bench.own.tobytes()
+    for index in range(CHUNKS):
+        bench.chunk(CHILD, UP, index)
+    bench.reducer.contribute(EMPTY)
+    assert bench.own.tobytes() == before
+    assert bench.reduced[1].tolist() == (bench.own + 1).tolist()
+    assert not bench.reduced[0].any()
+    assert len(bench.words) == 1
+    assert bench.words[0].weight == 1
+
+
+def test_nothing_is_contributed_to_no_round() -> None:
+    bench = Bench()
+    bench.reducer.contribute(EMPTY)
+    assert not bench.sent
+    bench.start()
+    bench.reducer.contribute(EMPTY)
+    assert bench.words == [EMPTY]
+
+
+def test_headers_carry_the_round_the_chunk_and_its_squares() -> None:
+    bench = Bench()
+    bench.start(children=(CHILD,))
+    bench.reducer.contribute(EMPTY)
+    bench.chunk(CHILD, UP, 1)
+    [(to, header, payload)] = bench.sent
+    total = bench.own[:CHUNK] + 1
+    assert (to, payload) == (CHILD, total.tobytes())
+    assert header == replace(
+        chunk_header(DOWN, (3, 0), 1), square_sum=float((total.astype(np.float64) ** 2).sum())
+    )
+    assert key_of(header) == (LINEAGE, 1, 1, 3, 0)
+    assert bench.reducer.square_sums[0] == header.square_sum
+
+
+@pytest.mark.parametrize("tag", [(2, 0), (2, 9), (4, 0)])
+def test_chunks_of_a_round_that_is_over_are_dropped(tag: Tag) -> None:
+    bench = Bench()
+    bench.start((4, 1), ABOVE, (CHILD,))
+    for kind, sender in ((UP, CHILD), (DOWN, ABOVE)):
+        assert not bench.chunk(sender, kind, 1, tag)
+    other = replace(chunk_header(UP, (5, 0), 1), lineage=b"X" * 16)
+    assert not bench.frame(CHILD, other)
+
+
+def test_a_round_that_starts_between_header_and_payload_gets_the_chunk() -> None:
+    bench = Bench()
+    bench.start((2, 0), ABOVE, contributes=False)
+    for index in range(CHUNKS):
+        bench.chunk(ABOVE, DOWN, index, (2, 0))
+    header = chunk_header(DOWN, (3, 0), 1)
+    target = bench.reducer.arriving(ABOVE, header)
+    bench.start((3, 0), ABOVE, contributes=False)
+    assert target is not None
+    target[:] = np.ones(CHUNK, np.float32).tobytes()
+    bench.reducer.received(ABOVE, header)
+    for index in (0, 2, 3):
+        bench.chunk(ABOVE, DOWN, index)
+    assert len(bench.words) == 2
+    assert bench.reduced[1].tolist() == [1.0] * ELEMENTS
+
+
+def test_a_round_that_ends_between_header_and_payload_drops_the_chunk() -> None:
+    bench = Bench()
+    bench.start((3, 0), children=(CHILD,))
+    header = chunk_header(UP, (3, 0), 1)
+    bench.reducer.arriving(CHILD, header)
+    bench.start((3, 1), children=(CHILD,))
+    bench.reducer.received(CHILD, header)
+    bench.reducer.contribute(EMPTY)
+    assert not bench.sent
+    assert not bench.reduced[1].any()
+
+
+def test_chunks_wait_for_their_round_over_several_others() -> None:
+    bench = Bench()
+    for index in range(CHUNKS):
+        assert bench.chunk(CHILD, UP, index, (5, 0))  # before any round
+    for tag in ((3, 0), (4, 0)):
+        bench.start(tag)
+        bench.reducer.contribute(EMPTY)
+    bench.start((5, 0), children=(CHILD,))
+    bench.reducer.contribute(EMPTY)
+    assert bench.reduced[1].tolist() == (bench.own + 1).tolist()
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def test_a_neighbour_is_held_beyond_the_bound_and_read_again_below_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_EARLY_BYTES", CHUNK * 4)
+    bench = Bench()
+    bench.start(children=(CHILD, OTHER))
+    bench.chunk(CHILD, UP, 1)
+    assert bench.holds == []
+    bench.chunk(CHILD, UP, 2)
+    bench.chunk(CHILD, UP, 3)
+    assert bench.holds == [(CHILD, True)]
+    bench.reducer.contribute(EMPTY)
+    assert bench.holds == [(CHILD, True), (CHILD, False)]
+
+
+def test_a_held_neighbour_is_not_read_again_before_half_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_EARLY_BYTES", CHUNK * 8)
+    bench = Bench()
+    bench.start(children=(CHILD, OTHER))
+    bench.reducer.contribute(EMPTY)
+    for index in (1, 2, 3):
+        bench.chunk(OTHER, UP, index)  # it waits for the other child's
+    bench.chunk(CHILD, UP, 3)
+    assert bench.holds == [(OTHER, True)]
+    bench.chunk(CHILD, UP, 1)
+    assert bench.holds == [(OTHER, True), (OTHER, False)]
+
+
+def test_what_was_never_used_is_given_free_with_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_EARLY_BYTES", CHUNK * 4)
+    bench = Bench()
+    bench.start(children=(CHILD,))
+    for tag in ((3, 0), (3, 1)):
+        bench.chunk(CHILD, UP, 1, tag)
+        bench.chunk(CHILD, UP, 2, tag)
+    assert bench.holds == [(CHILD, True)]
+    bench.start((4, 0), children=(CHILD,))
+    assert bench.holds == [(CHILD, True), (CHILD, False)]
+    bench.reducer.contribute(EMPTY)
+    assert not bench.sent  # nothing of the old rounds was added
+    bench.start((5, 0), children=(CHILD,))
+    bench.chunk(CHILD, UP, 1, (5, 0))
+    bench.chunk(CHILD, UP, 2, (5, 0))
+    assert bench.holds[2:] == [(CHILD, True)]  # given free once, not twice
+
+
+def test_a_neighbour_that_is_gone_takes_its_early_chunks_along() -> None:
+    bench = Bench()
+    bench.start((2, 0))
+    for index in range(CHUNKS):
+        bench.chunk(CHILD, UP, index)
+    bench.reducer.forget(CHILD)
+    bench.reducer.forget(OTHER)
+    bench.start((3, 0), children=(CHILD,))
+    bench.reducer.contribute(EMPTY)
+    assert bench.words == []
+    for index in range(CHUNKS):
+        bench.chunk(CHILD, UP, index)
+    assert len(bench.words) == 1
+
+
+def test_a_partial_sum_that_came_whole_counts_though_its_sender_is_gone() -> None:
+    bench = Bench()
+    bench.start(children=(CHILD, OTHER))
+    bench.chunk(CHILD, UP, 1)
+    half = chunk_header(UP, (3, 0), 2)
+    assert bench.reducer.arriving(CHILD, half) is not None
+    bench.reducer.forget(CHILD)
+    bench.reducer.contribute(EMPTY)
+    assert not bench.sent
+    bench.chunk(OTHER, UP, 1)
+    bench.chunk(OTHER, UP, 2)
+    assert [header.index for _, header, _ in bench.sent] == [1, 1]  # to both children
+    assert bench.reduced[1][:CHUNK].tolist() == (bench.own[:CHUNK] + 2).tolist()
+
+
+# --- frames that no honest node sends -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [UP, DOWN])
+@pytest.mark.parametrize("tag", [(3, 0), (4, 0)])
+@pytest.mark.parametrize(
+    ("index", "length"),
+    [(CHUNKS, 4), (1 << 31, 4), (1, 0), (1, 60), (1, 68), (3, 64), (0, 0)],
+)
+def test_chunks_of_another_size_or_number_are_refused(
+    kind: BulkKind, tag: Tag, index: int, length: int
+) -> None:
+    for started in (True, False):
+        bench = Bench()
+        if started:
+            bench.start(parent=ABOVE, children=(CHILD,))
+        with pytest.raises(RemoteProtocolError):
+            bench.reducer.arriving(CHILD, chunk_header(kind, tag, index, length))
+
+
+def test_chunks_from_the_wrong_side_are_refused() -> None:
+    bench = Bench()
+    bench.start(parent=ABOVE, children=(CHILD,))
+    bench.reducer.contribute(EMPTY)
+    bench.chunk(CHILD, UP, 1)
+    for sender, kind, index in (
+        (ABOVE, UP, 1),
+        (OTHER, UP, 1),
+        (CHILD, DOWN, 1),
+        (OTHER, DOWN, 1),
+        (ABOVE, DOWN, 2),  # before its parts were sent
+        (CHILD, UP, 1),  # twice
+    ):
+        with pytest.raises(RemoteProtocolError):
+            bench.chunk(sender, kind, index)
+    bench.chunk(ABOVE, DOWN, 1)
+    with pytest.raises(RemoteProtocolError, match="twice"):
+        bench.chunk(ABOVE, DOWN, 1)
+
+
+def test_a_control_word_that_is_none_is_refused_when_it_comes() -> None:
+    bench = Bench()
+    bench.start(parent=ABOVE, children=(CHILD,))
+    with pytest.raises(RemoteProtocolError, match="control word"):
+        bench.frame(CHILD, chunk_header(UP, (3, 0), 0, 5), b"\xc1rest")
+    bench.reducer.contribute(EMPTY)
+    bench.chunk(CHILD, UP, 0)
+    with pytest.raises(RemoteProtocolError, match="control word"):
+        bench.frame(ABOVE, chunk_header(DOWN, (3, 0), 0, 5), b"\xc1rest")
+
+
+def test_a_micro_batch_that_two_contribute_is_refused() -> None:
+    bench = Bench()
+    bench.start(children=(CHILD, OTHER))
+    bench.reducer.contribute(EMPTY)
+    bench.chunk(CHILD, UP, 0)
+    with pytest.raises(RemoteProtocolError, match="twice"):
+        bench.chunk(OTHER, UP, 0)
+
+
+def test_early_chunks_that_fit_no_round_are_dropped_and_stop_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_EARLY_BYTES", CHUNK * 8)
+    bench = Bench()
+    for index in (1, 2, 3):
+        bench.chunk(OTHER, UP, index)  # no child of ours
+        bench.chunk(CHILD, DOWN, index)  # no parent of ours
+    bench.chunk(CHILD, UP, 1)
+    bench.chunk(CHILD, UP, 1)  # twice
+    bench.frame(CHILD, chunk_header(UP, (3, 0), 0, 5), b"\xc1rest")
+    assert bench.holds == [(OTHER, True), (CHILD, True)]
+    bench.start(children=(CHILD,))
+    assert bench.holds[2:] == [(OTHER, False), (CHILD, False)]
+    bench.reducer.contribute(EMPTY)
+    for index in (0, 2, 3):
+        bench.chunk(CHILD, UP, index)
+    assert len(bench.words) == 1
+    assert bench.reduced[1].tolist() == (bench.own + 1).tolist()
+
+
+def test_a_frame_that_was_not_announced_is_ignored() -> None:
+    bench = Bench()
+    bench.start(children=(CHILD,))
+    bench.reducer.contribute(EMPTY)
+    header = chunk_header(UP, (3, 0), 1)
+    target = bench.reducer.arriving(CHILD, header)
+    assert target is not None
+    bench.reducer.received(CHILD, replace(header))
+    assert not bench.sent

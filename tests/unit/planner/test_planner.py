@@ -1,0 +1,127 @@
+"""The planner's answers against exhaustive search and plain counting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeagent.planner import StandardPlanner
+from edgeagent.planner.shards import even_assignment
+from edgeagent.planner.shares import even_shares
+from edgeagent.planner.trees import shallow_tree
+from protocols import limits
+from protocols.policy import Policy
+from protocols.view import View, edge, make_view, parts
+from tests.unit.protocols.records import LINEAGE, member, node, view_of
+
+PLANNER = StandardPlanner()
+
+
+@st.composite
+def views(draw: st.DrawFn) -> View:
+    """Views of up to eight members, most of them connected."""
+    count = draw(st.integers(1, 8))
+    links = [(draw(st.integers(1, k - 1)), k) for k in range(2, count + 1)]
+    if links and draw(st.integers(0, 5)) == 0:
+        links.pop()
+    pairs = [(a, b) for b in range(2, count + 1) for a in range(1, b)]
+    extra = draw(st.lists(st.sampled_from(pairs), max_size=6)) if pairs else []
+    return view_of(count, links + extra)
+
+
+def distances(view: View, start: bytes) -> dict[bytes, int]:
+    """Links between `start` and each node it can reach, by repeated widening."""
+    found = {start: 0}
+    for step in range(1, len(view.nodes)):
+        for at in [n for n, d in found.items() if d == step - 1]:
+            for other in view.neighbours(at):
+                found.setdefault(other, step)
+    return found
+
+
+@given(views())
+def test_a_tree_covers_all_and_no_root_would_make_it_shallower(view: View) -> None:
+    if len(parts(view)) > 1:
+        with pytest.raises(ValueError, match="do not connect"):
+            shallow_tree(view)
+        return
+    parents, depth = shallow_tree(view)
+    shares = (1,) * len(view.nodes)
+    root = Policy(1, 1, view, parents, shares, (), "valid").root  # the policy checks the tree
+    reach = {n: max(distances(view, n).values()) for n in view.nodes}
+    assert depth == min(reach.values())
+    assert root == next(n for n in view.nodes if reach[n] == depth)
+    for name, far in distances(view, root).items():
+        steps, at = 0, name
+        while at != root:
+            steps, at = steps + 1, parents[view.nodes.index(at)]
+        assert steps == far
+
+
+@given(st.integers(1, 9), st.integers(0, 100), st.sets(st.integers(0, 9)))
+def test_shares_add_up_and_differ_by_at_most_one(
+    count: int, micro_batches: int, gone: set[int]
+) -> None:
+    nodes = tuple(node(k) for k in range(count))
+    away = tuple(node(k) for k in gone)
+    shares = even_shares(nodes, micro_batches, away)
+    assert len(shares) == count
+    assert sum(shares) == micro_batches
+    present = [s for n, s in zip(nodes, shares, strict=True) if n not in away]
+    absent = [s for n, s in zip(nodes, shares, strict=True) if n in away]
+    if present:
+        assert not any(absent)
+    working = present or absent
+    assert max(working) - min(working) <= 1
+
+
+@given(st.lists(st.integers(0, 999), max_size=40), st.integers(1, 6))
+def test_every_shard_has_one_source_and_no_source_has_two_more(
+    numbers: list[int], count: int
+) -> None:
+    sources = tuple(node(k) for k in range(count))
+    assigned = even_assignment(tuple(numbers), sources)
+    assert tuple(assigned) == sources
+    assert [k for part in assigned.values() for k in part] == numbers
+    loads = [len(part) for part in assigned.values()]
+    assert max(loads) - min(loads) <= 1
+    assert PLANNER.assign(tuple(numbers), sources) == assigned
+
+
+@given(views().filter(lambda view: len(parts(view)) == 1), st.integers(1, 64), st.data())
+def test_a_plan_makes_a_valid_policy_and_says_why(
+    view: View, micro_batches: int, data: st.DataObject
+) -> None:
+    away = tuple(data.draw(st.lists(st.sampled_from(view.nodes), unique=True)))
+    plan = PLANNER.plan(view, micro_batches, away)
+    assert plan == PLANNER.plan(view, micro_batches, away)
+    policy = Policy(1, 1, view, plan.parents, plan.shares, (), plan.reason)
+    assert sum(policy.shares) == micro_batches
+    assert plan.shares == even_shares(view.nodes, micro_batches, away)
+    working = sum(share > 0 for share in plan.shares)
+    assert f"over {len(view.nodes)} devices" in plan.reason
+    assert plan.reason.endswith(f"{micro_batches} micro-batches evenly over {working}")
+
+
+def test_a_chain_hangs_from_its_middle() -> None:
+    chain = view_of(5, [(1, 2), (2, 3), (3, 4), (4, 5)])
+    assert shallow_tree(chain) == ((node(2), node(3), b"", node(3), node(4)), 2)
+    assert shallow_tree(view_of(1)) == ((b"",), 0)
+
+
+def test_a_joiner_is_linked_to_whom_it_wants_or_to_all() -> None:
+    view = view_of(3)
+    assert PLANNER.neighbours(view, ()) == view.nodes
+    assert PLANNER.neighbours(view, ("n3", "n1", "nobody")) == (node(1), node(3))
+    assert PLANNER.neighbours(view, ("nobody",)) == view.nodes
+
+
+def test_a_joiner_keeps_a_link_free() -> None:
+    count = limits.MAX_LINKS_PER_NODE + 5
+    members = [replace(member(k), name="same") for k in range(count)]
+    view = make_view(LINEAGE, 1, members, [edge(node(0), node(1))])
+    for wanted in ((), ("same",)):
+        assert PLANNER.neighbours(view, wanted) == view.nodes[: limits.MAX_LINKS_PER_NODE - 1]

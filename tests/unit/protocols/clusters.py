@@ -1,0 +1,109 @@
+"""Clusters in the small world that the tests of the node's parts start from."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from protocols.joining import JoiningState
+from tests.simulation.world import Host, World
+
+if TYPE_CHECKING:
+    from protocols.node import Node
+    from protocols.policy import Policy
+
+ENDLESS = 100_000  # steps: no scenario gets there
+ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, JoiningState.FAILED))
+
+
+def cluster(seed: int, size: int = 3, steps: int = ENDLESS) -> tuple[World, list[Host]]:
+    """A world with `size` members, each linked to each; the first is the scheduler."""
+    world = World(seed, steps=steps)
+    first = world.found()
+    hosts = [first]
+    for number in range(1, size):
+        hosts.append(world.join(number, first))
+        enter(world, hosts[-1])
+    settle(world)
+    return world, hosts
+
+
+def line(seed: int, size: int) -> tuple[World, list[Host]]:
+    """A world whose members form a line; the scheduler is at one end."""
+    world = World(seed, steps=ENDLESS)
+    hosts = [world.found()]
+    for number in range(1, size):
+        hosts.append(world.join(number, hosts[-1], neighbours=(hosts[-1].me.name,)))
+        enter(world, hosts[-1])
+        settle(world)
+    return world, hosts
+
+
+def settle(world: World) -> None:
+    """Run until one policy is in force everywhere, and it names nobody who is gone."""
+
+    def settled() -> bool:
+        policies = {policy_of(host).key: policy_of(host) for host in world.members}
+        named = [world.hosts[n] for policy in policies.values() for n in policy.view.nodes]
+        return len(policies) == 1 and all(host.gone is None for host in named)
+
+    world.run(settled)
+
+
+def node_of(host: Host) -> Node:
+    """The host's machine."""
+    assert host.node is not None
+    return host.node
+
+
+def policy_of(host: Host) -> Policy:
+    """The policy in force at the host."""
+    policy = node_of(host).context.policy
+    assert policy is not None
+    return policy
+
+
+def state_of(host: Host) -> JoiningState:
+    """Where the host stands in its join."""
+    joining = node_of(host).joining
+    assert joining is not None
+    return joining.state
+
+
+def reach(world: World, host: Host, state: JoiningState) -> None:
+    """Run until `host`, which is joining, is in `state`."""
+    world.run(lambda: state_of(host) is state)
+
+
+def enter(world: World, host: Host) -> None:
+    """Run until `host` is a member; it must not fail on the way."""
+    world.run(partial(_decided, world, host))
+    assert not host.joins_failed
+
+
+def _decided(world: World, host: Host) -> bool:
+    return host in world.members or bool(host.joins_failed)
+
+
+def persist(world: World, host: Host, sponsor: Host) -> Host:
+    """Run until the device of `host` is a member; like the agent, it tries again if it fails."""
+    for _ in range(5):
+        world.run(partial(_decided, world, host))
+        if host in world.members:
+            return host
+        number = int(host.me.name[1:])
+        host = world.join(number, sponsor, incarnation=host.me.incarnation)
+    raise AssertionError(f"{host.me.name} does not get in: {host.joins_failed}")
+
+
+def go_on(world: World, iterations: int = 12) -> None:
+    """Run until every member is so much further; digests are checked on the way."""
+    goals = [(host, host.iteration + iterations) for host in world.members]
+    assert goals
+    world.run(lambda: all(h.gone is not None or h.iteration >= goal for h, goal in goals), 60.0)
+    assert all(host.gone in (None, "left") for host, _ in goals)
+
+
+def events(host: Host, name: str) -> list[dict[str, object]]:
+    """The values of the host's reports of this event."""
+    return [report.values for report in host.reports if report.event == name]

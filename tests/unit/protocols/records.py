@@ -1,0 +1,208 @@
+"""Members, views, policies and messages for the tests: plain ones, and strategies for all of them.
+
+Law: what a record looks like is read from its declared fields, so that new messages and fields are
+covered without a change here; only records whose constructor adds checks are listed by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from itertools import combinations
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+
+from protocols import limits
+from protocols.messages import Envelope, Message, Tags
+from protocols.policy import Policy, Pull
+from protocols.view import Edge, Member, View, edge, make_view
+from protocols.wire import Blob, Bool, Float, Many, Nested, Text, UInt
+
+R = TypeVar("R")
+
+LINEAGE = b"L" * limits.LINEAGE_BYTES
+
+
+def node(number: int) -> bytes:
+    """Return the id of the `number`th node; ids are ordered as the numbers are."""
+    return number.to_bytes(limits.NODE_ID_BYTES, "big")
+
+
+def member(number: int, name: str = "") -> Member:
+    """Return the `number`th member."""
+    return Member(node(number), 1, name or f"n{number}", "sim", (f"10.0.0.{number}:1",), b"cert")
+
+
+def view_of(count: int, links: list[tuple[int, int]] | None = None) -> View:
+    """Return a view of members 1..count, fully linked unless `links` are given."""
+    pairs = list(combinations(range(1, count + 1), 2)) if links is None else links
+    members = [member(k) for k in range(1, count + 1)]
+    return make_view(LINEAGE, 1, members, [edge(node(a), node(b)) for a, b in pairs])
+
+
+def star_policy(count: int, pulls: tuple[Pull, ...] = (), *, term: int = 1) -> Policy:
+    """Return a policy over members 1..count with member 1 at the root of all others."""
+    parents = (b"", *[node(1)] * (count - 1))
+    return Policy(term, 1, view_of(count), parents, (2,) * count, pulls, "star")
+
+
+# --- one plain value of every kind ----------------------------------------------------------------
+
+PLAIN: dict[type, Callable[[], Any]] = {
+    Edge: lambda: edge(node(1), node(2)),
+    View: lambda: view_of(2),
+    Pull: lambda: Pull(7, member(9), (node(1), node(2)), node(2)),
+    Policy: lambda: star_policy(2, (plain(Pull),)),
+}
+
+
+def plain(record: type[R]) -> R:
+    """Return one record of this type in which nothing is empty or zero."""
+    if record in PLAIN:
+        made: R = PLAIN[record]()
+        return made
+    declared = fields(record)  # type: ignore[arg-type]
+    return record(*[_plain_value(f.metadata["kind"]) for f in declared])
+
+
+def _plain_value(kind: object) -> Any:
+    match kind:
+        case UInt():
+            return min(3, kind.largest)
+        case Float():
+            return 0.5
+        case Bool():
+            return True
+        case Blob():
+            return b"x" * max(1, kind.smallest)
+        case Text():
+            return "x"
+        case Many():
+            return (_plain_value(kind.item),)
+        case Nested():
+            return plain(kind.record)
+        case _:
+            raise AssertionError(f"teach the tests about {kind}")
+
+
+def tags(**changes: Any) -> Tags:
+    """Return plain tags with these fields changed."""
+    declared = {f.name: _plain_value(f.metadata["kind"]) for f in fields(Tags)}
+    return Tags(**(declared | changes))
+
+
+# --- strategies -----------------------------------------------------------------------------------
+
+NODES = st.integers(0, 9).map(node) | st.binary(
+    min_size=limits.NODE_ID_BYTES, max_size=limits.NODE_ID_BYTES
+)
+
+
+LETTERS = st.sampled_from("a9.Zäß中😀 ")
+REASONS = st.text(LETTERS, max_size=12)
+
+
+@st.composite
+def views(draw: st.DrawFn, largest: int = 6) -> View:
+    """Views of any shape, connected or not."""
+    nodes = draw(st.lists(NODES, min_size=1, max_size=largest, unique=True))
+    template = draw(records(Member))
+    members = [
+        Member(
+            n,
+            template.incarnation,
+            template.name,
+            template.numeric_class,
+            template.addresses,
+            template.certificate,
+        )
+        for n in nodes
+    ]
+    pairs = list(combinations(nodes, 2))
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    lineage = draw(st.binary(min_size=limits.LINEAGE_BYTES, max_size=limits.LINEAGE_BYTES))
+    return make_view(lineage, draw(st.integers(0, 99)), members, [edge(*p) for p in chosen])
+
+
+@st.composite
+def policies(draw: st.DrawFn, largest: int = 6) -> Policy:
+    """Valid policies: a random tree over a view that has at least the tree's links."""
+    loose = draw(views(largest))
+    order = draw(st.permutations(loose.nodes))
+    parent = {order[0]: b""}
+    for k, child in enumerate(order[1:], 1):
+        parent[child] = order[draw(st.integers(0, k - 1))]
+    links = [edge(child, above) for child, above in parent.items() if above]
+    view = make_view(loose.lineage, loose.number, list(loose.members), [*loose.edges, *links])
+    shares = [draw(st.integers(0, 20)) for _ in view.nodes]
+    shares[draw(st.integers(0, len(shares) - 1))] += 1
+    return Policy(
+        draw(st.integers(0, 9)),
+        draw(st.integers(0, 9)),
+        view,
+        tuple(parent[n] for n in view.nodes),
+        tuple(shares),
+        draw(pulls_to(view)),
+        draw(REASONS),
+    )
+
+
+@st.composite
+def pulls_to(draw: st.DrawFn, view: View) -> tuple[Pull, ...]:
+    """At most one pull to a node that is no member of `view`."""
+    joiner = draw(records(Member))
+    if joiner.node in view.nodes or draw(st.booleans()):
+        return ()
+    sources = draw(st.lists(st.sampled_from(view.nodes), min_size=1, unique=True))
+    return (Pull(draw(st.integers(0, 99)), joiner, tuple(sources), sources[0]),)
+
+
+CHECKED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
+    Edge: lambda: st.lists(NODES, min_size=2, max_size=2, unique=True).map(lambda p: edge(*p)),
+    View: views,
+    Policy: policies,
+    Pull: lambda: views().flatmap(pulls_to).filter(len).map(lambda pulls: pulls[0]),
+}
+
+
+_BUILT: dict[type, st.SearchStrategy[Any]] = {}  # building one takes longer than drawing from it
+
+
+def records(record: type[R]) -> st.SearchStrategy[R]:
+    """Strategy for records of this type."""
+    if record not in _BUILT:
+        _BUILT[record] = CHECKED[record]() if record in CHECKED else _from_fields(record)
+    return _BUILT[record]
+
+
+def _from_fields(record: type[R]) -> st.SearchStrategy[R]:
+    declared = fields(record)  # type: ignore[arg-type]
+    return st.tuples(*[values(f.metadata["kind"]) for f in declared]).map(lambda v: record(*v))
+
+
+def values(kind: object) -> st.SearchStrategy[Any]:
+    """Strategy for values of a field of this kind."""
+    match kind:
+        case UInt():
+            return st.integers(0, kind.largest) | st.just(kind.largest)
+        case Float():
+            return st.floats(allow_nan=not kind.finite, allow_infinity=not kind.finite)
+        case Bool():
+            return st.booleans()
+        case Blob():
+            few = max(kind.smallest, min(kind.largest, 40))
+            return st.binary(min_size=kind.smallest, max_size=few)
+        case Text():
+            return st.text(LETTERS, max_size=min(kind.largest // 4, 12))
+        case Many():
+            return st.lists(values(kind.item), max_size=min(kind.largest, 3)).map(tuple)
+        case Nested():
+            return records(kind.record)
+        case _:
+            raise AssertionError(f"teach the tests about {kind}")
+
+
+def envelopes(kind: type[Message]) -> st.SearchStrategy[Envelope]:
+    """Strategy for envelopes with a message of this kind."""
+    return st.builds(Envelope, records(Tags), records(kind))

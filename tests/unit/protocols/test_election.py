@@ -1,0 +1,253 @@
+"""Elections: never two schedulers in one term, whatever the network does to the messages."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.election import Election, Mail, Role
+from protocols.errors import LocalProtocolError
+from protocols.messages import EVERYONE, Lead, PassRole, Vote, VoteRequest
+
+from .records import node, view_of
+
+KEY = (1, 1)
+VIEW = view_of(3)
+ONE, TWO, THREE, STRANGER = node(1), node(2), node(3), node(9)
+
+
+def candidate(term: int = 2) -> Election:
+    """Return node 1, standing for election in `term`."""
+    election = Election(ONE)
+    assert len(election.role_passed(PassRole(term), VIEW, KEY)) == 2
+    return election
+
+
+def granted(mail: list[Mail]) -> bool:
+    """Return the verdict in the only answer."""
+    [(_, answer)] = mail
+    assert isinstance(answer, Vote)
+    return answer.granted
+
+
+def test_the_founder_leads_term_one() -> None:
+    assert not Election(ONE).leads
+    election = Election(ONE)
+    election.found()
+    assert election.leads
+    assert (election.term, election.scheduler) == (1, ONE)
+    with pytest.raises(LocalProtocolError):
+        election.found()
+    assert not granted(election.vote_wanted(TWO, VoteRequest(1, *KEY), VIEW, KEY))
+
+
+def test_whoever_is_asked_to_stand_asks_all_others() -> None:
+    election = Election(TWO)
+    mail = election.role_passed(PassRole(2), VIEW, (4, 5))
+    assert mail == [(ONE, VoteRequest(2, 4, 5)), (THREE, VoteRequest(2, 4, 5))]
+    assert not election.leads
+    assert election.term == 0
+
+
+def test_a_majority_of_votes_wins() -> None:
+    election = candidate()
+    assert election.vote(TWO, Vote(2, True), VIEW) == [(EVERYONE, Lead(2, "rotated"))]
+    assert election.leads
+    assert (election.term, election.scheduler) == (2, ONE)
+    assert election.vote(THREE, Vote(2, True), VIEW) == []
+
+
+def test_alone_one_is_a_majority() -> None:
+    election = Election(ONE)
+    assert election.role_passed(PassRole(2), view_of(1), KEY) == [(EVERYONE, Lead(2, "rotated"))]
+    assert election.leads
+
+
+def test_votes_that_do_not_count() -> None:
+    view, four, five = view_of(5), node(4), node(5)
+    election = Election(ONE)
+    election.role_passed(PassRole(2), view, KEY)
+    for sender, vote in (
+        (THREE, Vote(2, False)),
+        (four, Vote(1, True)),
+        (five, Vote(3, True)),
+        (STRANGER, Vote(2, True)),
+        (TWO, Vote(2, True)),
+        (TWO, Vote(2, True)),
+    ):
+        assert election.vote(sender, vote, view) == []
+        assert not election.leads
+    assert election.vote(THREE, Vote(2, True), view) != []
+
+
+def test_votes_of_an_earlier_term_do_not_count_in_a_later_one() -> None:
+    view = view_of(5)
+    election = Election(ONE)
+    election.role_passed(PassRole(2), view, KEY)
+    election.vote(TWO, Vote(2, True), view)
+    election.role_passed(PassRole(3), view, KEY)
+    assert election.vote(THREE, Vote(3, True), view) == []
+    assert election.vote(TWO, Vote(3, True), view) == [(EVERYONE, Lead(3, "rotated"))]
+
+
+def test_nobody_stands_in_a_term_it_voted_in_or_outside_the_view() -> None:
+    election = candidate(2)
+    assert election.role_passed(PassRole(2), VIEW, KEY) == []
+    assert len(election.role_passed(PassRole(3), VIEW, KEY)) == 2  # a later term is another matter
+    assert Election(STRANGER).role_passed(PassRole(2), VIEW, KEY) == []
+    leader = Election(ONE)
+    leader.found()
+    assert leader.role_passed(PassRole(2), VIEW, KEY) == []
+
+
+def test_a_vote_is_granted_once_a_term() -> None:
+    voter = Election(THREE)
+    assert granted(voter.vote_wanted(ONE, VoteRequest(2, *KEY), VIEW, KEY))
+    assert not granted(voter.vote_wanted(TWO, VoteRequest(2, *KEY), VIEW, KEY))
+    assert granted(voter.vote_wanted(TWO, VoteRequest(3, *KEY), VIEW, KEY))
+    assert not granted(voter.vote_wanted(ONE, VoteRequest(2, *KEY), VIEW, KEY))
+
+
+@pytest.mark.parametrize(
+    ("offered", "stored", "expected"),
+    [
+        ((1, 1), (1, 1), True),
+        ((1, 2), (1, 1), True),
+        ((2, 0), (1, 9), True),
+        ((1, 9), (2, 0), False),
+    ],
+)
+def test_a_candidate_must_know_the_voters_newest_policy(
+    offered: tuple[int, int], stored: tuple[int, int], expected: bool
+) -> None:
+    voter = Election(THREE)
+    assert granted(voter.vote_wanted(ONE, VoteRequest(2, *offered), VIEW, stored)) is expected
+
+
+def test_strangers_neither_vote_nor_are_voted_for() -> None:
+    assert not granted(Election(STRANGER).vote_wanted(ONE, VoteRequest(2, *KEY), VIEW, KEY))
+    assert not granted(Election(ONE).vote_wanted(STRANGER, VoteRequest(2, *KEY), VIEW, KEY))
+
+
+def test_a_candidate_that_votes_for_another_stands_no_more() -> None:
+    election = candidate(2)
+    assert not granted(election.vote_wanted(TWO, VoteRequest(2, *KEY), VIEW, KEY))
+    assert election.state is Role.CANDIDATE
+    assert granted(election.vote_wanted(TWO, VoteRequest(3, *KEY), VIEW, KEY))
+    assert election.vote(THREE, Vote(2, True), VIEW) == []
+    assert election.vote(THREE, Vote(3, True), VIEW) == []
+    assert not election.leads
+
+
+def test_the_scheduler_leads_until_its_successor_has_won() -> None:
+    election = Election(ONE)
+    election.found()
+    assert granted(election.vote_wanted(TWO, VoteRequest(2, *KEY), VIEW, KEY))
+    assert election.state is Role.SCHEDULER
+    assert election.led(TWO, Lead(2, "rotated"))
+    assert not election.leads
+    assert (election.term, election.scheduler) == (2, TWO)
+
+
+def test_only_a_later_term_is_news() -> None:
+    election = Election(THREE)
+    assert election.led(ONE, Lead(4, "rotated"))
+    assert not election.led(TWO, Lead(4, "rotated"))
+    assert not election.led(TWO, Lead(3, "rotated"))
+    assert (election.term, election.scheduler) == (4, ONE)
+    assert not granted(election.vote_wanted(TWO, VoteRequest(4, *KEY), VIEW, KEY))
+    assert election.role_passed(PassRole(4), VIEW, KEY) == []
+
+
+def test_a_joiner_learns_who_leads() -> None:
+    election = Election(THREE)
+    election.follow(5, ONE)
+    assert (election.term, election.scheduler) == (5, ONE)
+    election.follow(4, TWO)
+    election.follow(5, TWO)
+    assert (election.term, election.scheduler) == (5, ONE)
+    assert not granted(election.vote_wanted(TWO, VoteRequest(5, *KEY), VIEW, KEY))
+
+
+@dataclass
+class Net:
+    """Members whose messages are lost, doubled and overtake each other."""
+
+    size: int
+    chance: random.Random
+    loss: float
+    leaders: dict[int, bytes] = field(default_factory=dict)
+    mail: list[tuple[bytes, bytes, object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.view = view_of(self.size)
+        self.members = {n: Election(n) for n in self.view.nodes}
+        for name, member in self.members.items():
+            member.found() if name == ONE else member.follow(1, ONE)
+
+    def post(self, sender: bytes, mail: list[Mail]) -> None:
+        for to, message in mail:
+            everyone = [n for n in self.view.nodes if n != sender]
+            self.mail += [(sender, n, message) for n in (everyone if to == EVERYONE else [to])]
+
+    def deliver(self) -> None:
+        k = self.chance.randrange(len(self.mail))
+        sender, to, message = self.mail[k]
+        if self.chance.random() >= self.loss:  # else it stays: it will come a second time
+            del self.mail[k]
+        if self.chance.random() < self.loss:
+            return
+        member = self.members[to]
+        before = member.term
+        match message:
+            case PassRole():
+                self.post(to, member.role_passed(message, self.view, KEY))
+            case VoteRequest():
+                self.post(to, member.vote_wanted(sender, message, self.view, KEY))
+            case Vote():
+                self.post(to, member.vote(sender, message, self.view))
+            case Lead():
+                member.led(sender, message)
+        assert member.term >= before
+        self.check()
+
+    def check(self) -> None:
+        for name, member in self.members.items():
+            if member.leads:
+                assert self.leaders.setdefault(member.term, name) == name
+                assert member.scheduler == name
+
+
+@given(st.integers(1, 5), st.sampled_from([0.0, 0.1, 0.3]), st.integers(0, 1 << 32))
+def test_there_is_never_a_second_scheduler_in_a_term(size: int, loss: float, seed: int) -> None:
+    chance = random.Random(seed)
+    net = Net(size, chance, loss)
+    net.mail += [
+        (ONE, chance.choice(net.view.nodes), PassRole(term))
+        for term in range(2, 8)
+        for _ in range(3)
+    ]
+    for _ in range(400):
+        if net.mail:
+            net.deliver()
+    assert net.leaders.get(1, ONE) == ONE
+
+
+@given(st.integers(2, 6), st.randoms(use_true_random=False))
+def test_the_role_goes_round_when_no_message_is_lost(size: int, chance: random.Random) -> None:
+    net = Net(size, chance, 0.0)
+    for term in range(2, 6):
+        to = chance.choice(net.view.nodes)
+        if net.members[to].leads:
+            continue
+        number = max(m.term for m in net.members.values()) + 1
+        net.mail.append((ONE, to, PassRole(number)))
+        while net.mail:
+            net.deliver()
+        assert [n for n, m in net.members.items() if m.leads] == [to]
+        assert {(m.term, m.scheduler) for m in net.members.values()} == {(number, to)}
+        assert number <= term

@@ -1,0 +1,311 @@
+"""Before there is a cluster: rooms of agents that are born at once, and every single decision."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.founding import (
+    ASK_AGAIN_SECONDS,
+    ASK_STRANGERS_SECONDS,
+    LISTEN_SECONDS,
+    NAMED_PEER_SECONDS,
+    Ask,
+    Found,
+    Founding,
+    FoundingEffect,
+    FoundingState,
+    Heard,
+    JoinAt,
+)
+
+from .records import node
+
+ME, ELDER, YOUNGER = node(5), node(1), node(9)
+OWN = Heard(ME, member=False)
+LATE = LISTEN_SECONDS + 0.1
+
+
+def searcher(*named: str, mdns: bool = True) -> Founding:
+    """Return the search of agent `ME`, begun at 0."""
+    return Founding(ME, named, mdns, 0.0)
+
+
+def asked(effects: list[FoundingEffect]) -> list[str]:
+    """Return the addresses that are asked."""
+    return [e.address for e in effects if isinstance(e, Ask)]
+
+
+def standing(
+    search: Founding, address: str, heard: Heard, *, ready: bool = True
+) -> list[FoundingEffect]:
+    """Let `heard` answer at `address`."""
+    return search.standing(address, heard, OWN, ready=ready)
+
+
+def founder(own_lineage: bytes = b"m") -> tuple[Founding, Heard]:
+    """Return a search that ended in founding, and what its agent says of itself."""
+    search = searcher()
+    assert search.tick(LATE, 0, ready=True) == [Found()]
+    return search, Heard(ME, True, 100, 1, own_lineage)
+
+
+# --- alone ----------------------------------------------------------------------------------------
+
+
+def test_nobody_founds_before_it_has_listened_and_is_ready() -> None:
+    search = searcher()
+    assert search.tick(0.0, 0, ready=True) == []
+    assert search.tick(LISTEN_SECONDS - 0.01, 0, ready=True) == []
+    assert search.tick(LATE, 0, ready=False) == []
+    assert search.tick(LATE, 0, ready=True) == [Found()]
+    assert search.state is FoundingState.FOUNDED
+
+
+def test_without_mdns_there_is_nothing_to_listen_to() -> None:
+    assert searcher(mdns=False).tick(0.0, 0, ready=True) == [Found()]
+
+
+def test_a_named_peer_is_waited_for_until_patience_ends() -> None:
+    search = searcher("a:1", mdns=False)
+    assert search.tick(0.0, 0, ready=True) == [Ask("a:1")]
+    assert search.tick(NAMED_PEER_SECONDS - 0.01, 0, ready=True) == [Ask("a:1")]
+    assert search.tick(NAMED_PEER_SECONDS, 0, ready=True) == [Found()]
+
+
+def test_a_named_peer_that_answers_is_not_waited_for() -> None:
+    search = searcher("a:1", mdns=False)
+    search.tick(0.0, 0, ready=True)
+    standing(search, "a:1", Heard(YOUNGER, member=False))
+    assert search.tick(0.1, 0, ready=True) == [Found()]
+
+
+def test_addresses_are_asked_again_in_a_steady_rhythm() -> None:
+    search = searcher("a:1")
+    search.hint(0.0, "b:1")
+    assert asked(search.tick(0.0, 0, ready=False)) == ["a:1", "b:1"]
+    search.hint(0.1, "a:1")  # known: the rhythm stays
+    assert asked(search.tick(ASK_AGAIN_SECONDS - 0.01, 0, ready=False)) == []
+    assert asked(search.tick(ASK_AGAIN_SECONDS, 0, ready=False)) == ["a:1", "b:1"]
+
+
+# --- others ---------------------------------------------------------------------------------------
+
+
+def test_the_smaller_id_is_deferred_to_and_the_larger_is_not() -> None:
+    search = searcher()
+    assert standing(search, "y:1", Heard(YOUNGER, member=False)) == []
+    assert search.state == "listening"
+    assert standing(search, "e:1", Heard(ELDER, member=False)) == []
+    assert search.state == "deferring"
+    assert search.tick(99.0, 0, ready=True) == []
+    assert standing(search, "y:1", Heard(YOUNGER, member=False)) == []
+    assert search.state == "deferring"
+    assert standing(search, "e:1", Heard(ELDER, True, 0, 1, b"l")) == [JoinAt("e:1")]
+
+
+def test_ones_own_answer_says_nothing() -> None:
+    search = searcher()
+    assert standing(search, "me:1", Heard(ME, member=False)) == []
+    assert search.tick(LATE, 0, ready=True) == [Found()]
+
+
+def test_a_cluster_is_joined_once_there_is_something_to_train() -> None:
+    search = searcher()
+    cluster = Heard(YOUNGER, True, 0, 3, b"l")
+    assert standing(search, "y:1", cluster, ready=False) == []
+    assert search.tick(LATE, 0, ready=True) == []  # somebody founded: do not found as well
+    assert standing(search, "y:1", cluster) == [JoinAt("y:1")]
+    assert search.tick(LATE, 0, ready=True) == []
+    assert standing(search, "z:1", cluster) == []  # one join at a time
+    search.joined()
+    assert search.state is FoundingState.FOUNDED
+
+
+def test_whoever_waits_for_a_smaller_id_joins_any_cluster() -> None:
+    search = searcher()
+    standing(search, "e:1", Heard(ELDER, member=False))
+    cluster = Heard(YOUNGER, True, 0, 3, b"l")
+    assert standing(search, "y:1", cluster, ready=False) == []
+    assert search.state is FoundingState.DEFERRING
+    assert standing(search, "y:1", cluster) == [JoinAt("y:1")]
+
+
+def test_nobody_waits_for_the_silent() -> None:
+    search = searcher()
+    for address, elder in (("e:1", ELDER), ("f:1", node(2))):
+        standing(search, address, Heard(elder, member=False))
+    search.silent("e:1")
+    assert search.tick(LATE, 0, ready=True) == []
+    search.silent("f:1")
+    assert search.tick(LATE, 0, ready=True) == [Found()]
+    search.silent("f:1")
+    assert search.state is FoundingState.FOUNDED
+
+
+def test_nobody_waits_for_a_cluster_that_is_silent() -> None:
+    search = searcher()
+    standing(search, "y:1", Heard(YOUNGER, True, 0, 3, b"l"), ready=False)
+    search.silent("y:1")
+    assert search.tick(LATE, 0, ready=True) == [Found()]
+
+
+def test_nobody_waits_for_whom_somebody_else_answers_now() -> None:
+    search = searcher()
+    standing(search, "x:1", Heard(ELDER, member=False))
+    standing(search, "x:1", Heard(YOUNGER, member=False))  # restarted with another key
+    assert search.tick(LATE, 0, ready=True) == [Found()]
+
+
+def test_nobody_waits_for_a_cluster_that_was_restarted() -> None:
+    search = searcher()
+    standing(search, "y:1", Heard(YOUNGER, True, 0, 3, b"l"), ready=False)
+    standing(search, "y:1", Heard(YOUNGER, member=False), ready=False)
+    assert search.tick(LATE, 0, ready=True) == [Found()]
+
+
+def test_a_refused_join_begins_the_search_anew() -> None:
+    search = searcher("y:1")
+    search.tick(0.0, 0, ready=True)
+    cluster = Heard(YOUNGER, True, 0, 3, b"l")
+    standing(search, "y:1", cluster)
+    search.silent("y:1")  # while joining: only noted
+    search.refused(9.0)
+    assert search.tick(9.0, 0, ready=True) == []
+    assert asked(search.tick(9.0 + ASK_AGAIN_SECONDS, 0, ready=True)) == ["y:1"]
+    assert Found() not in search.tick(9.0 + LISTEN_SECONDS - 0.01, 0, ready=True)
+    assert standing(search, "y:1", cluster) == [JoinAt("y:1")]
+    search.refused(20.0)
+    search.silent("y:1")
+    assert Found() in search.tick(20.0 + LATE, 0, ready=True)
+
+
+# --- founders that met too late -------------------------------------------------------------------
+
+
+def test_a_lone_founder_keeps_asking_but_slowly() -> None:
+    search, _ = founder()
+    search.hint(2.0, "z:1")
+    assert search.tick(2.0, 1, ready=True) == [Ask("z:1")]
+    assert search.tick(2.0 + ASK_STRANGERS_SECONDS - 0.01, 1, ready=True) == []
+    assert search.tick(2.0 + ASK_STRANGERS_SECONDS, 1, ready=True) == [Ask("z:1")]
+    assert search.tick(99.0, 2, ready=True) == []  # no longer alone
+
+
+def test_a_lone_founder_gives_way_to_the_larger_cluster_only() -> None:
+    larger = (
+        Heard(YOUNGER, True, 101, 1, b"a"),
+        Heard(YOUNGER, True, 100, 2, b"a"),
+        Heard(YOUNGER, True, 100, 1, b"n"),
+    )
+    for other in larger:
+        search, own = founder()
+        assert search.standing("z:1", other, own, ready=True) == [JoinAt("z:1")]
+    smaller = (
+        Heard(YOUNGER, True, 99, 9, b"z"),
+        Heard(YOUNGER, True, 100, 1, b"l"),
+        Heard(YOUNGER, True, 999, 9, b"m"),  # our own lineage
+        Heard(ELDER, member=False),
+    )
+    for other in smaller:
+        search, own = founder()
+        assert search.standing("z:1", other, own, ready=True) == []
+        assert search.state is FoundingState.FOUNDED
+
+
+def test_a_founder_with_company_does_not_give_way() -> None:
+    search, _ = founder()
+    own = Heard(ME, True, 100, 2, b"m")
+    assert search.standing("z:1", Heard(YOUNGER, True, 999, 9, b"z"), own, ready=True) == []
+
+
+LINEAGES = st.sampled_from([b"a", b"b", b"c"])
+CLAIMS = st.builds(Heard, st.just(YOUNGER), st.just(True), st.integers(0, 2), st.just(1), LINEAGES)
+
+
+@given(CLAIMS, CLAIMS)
+def test_of_two_lone_founders_exactly_one_gives_way(one: Heard, two: Heard) -> None:
+    moves = [founder()[0].standing("z:1", b, a, ready=True) for a, b in ((one, two), (two, one))]
+    assert sum(map(len, moves)) == (one.lineage != two.lineage)
+
+
+# --- rooms ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Agent:
+    """One agent of a room: what it is at present."""
+
+    name: bytes
+    search: Founding
+    ready_at: float
+    founded: bool = False
+    joins: list[str] = field(default_factory=list)
+
+    @property
+    def member(self) -> bool:
+        return self.founded or bool(self.joins)
+
+
+@dataclass
+class Room:
+    """Agents that hear of and ask each other; answers take their time and overtake each other."""
+
+    agents: dict[str, Agent]
+    chance: random.Random
+    slowest: float
+    now: float = 0.0
+    on_the_way: list[tuple[float, str, str, Heard]] = field(default_factory=list)
+
+    def run(self, until: float) -> None:
+        while self.now < until:
+            self.now += 0.1
+            for agent in self.chance.sample(list(self.agents.values()), len(self.agents)):
+                ready = self.now >= agent.ready_at
+                self.perform(agent, agent.search.tick(self.now, int(agent.member), ready=ready))
+            due = [x for x in self.on_the_way if x[0] <= self.now]
+            self.on_the_way = [x for x in self.on_the_way if x[0] > self.now]
+            self.chance.shuffle(due)
+            for _, asker, address, heard in due:
+                agent = self.agents[asker]
+                ready = self.now >= agent.ready_at
+                own = self.says(agent)
+                self.perform(agent, agent.search.standing(address, heard, own, ready=ready))
+
+    def says(self, agent: Agent) -> Heard:
+        return Heard(agent.name, agent.member, 0, int(agent.member), b"x" if agent.member else b"")
+
+    def perform(self, agent: Agent, effects: list[FoundingEffect]) -> None:
+        asker = next(a for a, other in self.agents.items() if other is agent)
+        for effect in effects:
+            match effect:
+                case Ask(address):
+                    due = self.now + self.chance.uniform(0.0, self.slowest)
+                    says = self.says(self.agents[address])
+                    self.on_the_way.append((due, asker, address, says))
+                case JoinAt(address):
+                    agent.joins.append(address)
+                    agent.search.joined()
+                case Found():
+                    agent.founded = True
+
+
+@given(st.integers(1, 6), st.integers(0, 1 << 32))
+def test_of_agents_that_hear_each_other_in_time_the_smallest_id_founds(
+    count: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    names = chance.sample(range(100), count)
+    agents = {}
+    for k, name in enumerate(names):
+        begun = chance.uniform(0.0, 0.5)
+        search = Founding(node(name), (), True, begun)
+        agents[f"{k}:1"] = Agent(node(name), search, chance.uniform(1.2, 4.0))
+        for other in chance.sample(range(count), count):
+            search.hint(chance.uniform(0.0, 0.5), f"{other}:1")
+    Room(agents, chance, 0.3).run(8.0)
+    assert [a.name for a in agents.values() if a.founded] == [node(min(names))]
+    assert all(len(a.joins) == (not a.founded) for a in agents.values())

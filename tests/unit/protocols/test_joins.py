@@ -1,0 +1,349 @@
+"""Joins that something befalls: the cluster goes on, and whoever wants in gets in."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from protocols import limits
+from protocols import messages as m
+from protocols.cycle import CycleState
+from protocols.effects import LeaveWanted
+from protocols.joining import JoiningState
+from tests.simulation.world import Host, World
+from tests.unit.protocols.clusters import (
+    ENDLESS,
+    ON_THE_WAY,
+    cluster,
+    enter,
+    go_on,
+    node_of,
+    persist,
+    policy_of,
+    reach,
+    settle,
+    state_of,
+)
+
+if TYPE_CHECKING:
+    from protocols.policy import Policy
+
+SEEDS = range(2)
+each_state = pytest.mark.parametrize("state", ON_THE_WAY)
+each_seed = pytest.mark.parametrize("seed", SEEDS)
+
+
+@each_state
+@each_seed
+def test_joiner_vanishes(seed: int, state: JoiningState) -> None:
+    world, hosts = cluster(seed)
+    joiner = world.join(9, hosts[1])
+    reach(world, joiner, state)
+    world.vanish(joiner)
+    enter(world, world.join(8, hosts[0]))
+    go_on(world)
+    settle(world)
+    assert all(not policy_of(host).pulls for host in hosts)
+    assert joiner.me not in policy_of(hosts[0]).view.members
+
+
+@each_seed
+def test_joiner_vanishes_when_the_switch_waits_for_it(seed: int) -> None:
+    world, hosts = cluster(seed)
+    joiner = world.join(9, hosts[1])
+
+    def about_to_enter() -> bool:
+        negotiator = node_of(hosts[0]).negotiator
+        assert negotiator is not None
+        switch = negotiator.switch
+        return switch is not None and joiner.me in switch.policy.view.members
+
+    world.run(about_to_enter)
+    world.vanish(joiner)
+    enter(world, world.join(8, hosts[0]))
+    assert joiner.me not in policy_of(hosts[0]).view.members
+
+
+@each_state
+@each_seed
+def test_joiner_starts_again(seed: int, state: JoiningState) -> None:
+    world, hosts = cluster(seed)
+    reach(world, world.join(9, hosts[1]), state)
+    joiner = persist(world, world.join(9, hosts[2], incarnation=2), hosts[2])
+    assert joiner.me in policy_of(joiner).view.members
+    assert joiner.me.incarnation == 2
+    go_on(world)
+
+
+@each_state
+@each_seed
+def test_joiner_tries_again(seed: int, state: JoiningState) -> None:
+    world, hosts = cluster(seed)
+    reach(world, world.join(9, hosts[1]), state)
+    persist(world, world.join(9, hosts[1]), hosts[1])
+    go_on(world)
+
+
+def test_a_newer_incarnation_ends_the_older_ones_join() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[1])
+    reach(world, joiner, JoiningState.PULLING)
+    newer = world.join(8, hosts[1]).me
+    again = type(newer)(joiner.me.node, 2, "n9", "sim", (), b"")
+    world.say(hosts[1], hosts[0], m.JoinRequest(again, ()))
+    world.run(lambda: bool(joiner.joins_failed))
+    assert joiner.joins_failed == ["the device started again"]
+
+
+@each_state
+@pytest.mark.parametrize("seed", range(4))
+def test_scheduler_leaves_while_somebody_joins(seed: int, state: JoiningState) -> None:
+    world, hosts = cluster(seed)
+    joiner = world.join(9, hosts[1])
+    reach(world, joiner, state)
+    hosts[0].handle(LeaveWanted())
+    world.run(lambda: hosts[0].gone == "left")
+    persist(world, joiner, hosts[2])
+    go_on(world)
+
+
+def wrong(liars: list[Host], host: Host, _shard: int, piece: bytes) -> bytes:
+    return bytes(len(piece)) if host in liars else piece
+
+
+@each_seed
+def test_one_source_lies(seed: int) -> None:
+    world, hosts = cluster(seed)
+    world.tamper = partial(wrong, [hosts[1]])
+    joiner = world.join(9, hosts[0])
+    enter(world, joiner)
+    served = [shards for shards in hosts[1].serves.values() if shards]
+    assert served, "the liar was asked for nothing"
+    assert joiner.state == expected(world, joiner)
+    go_on(world)
+
+
+def expected(world: World, host: Host) -> list[int]:
+    other = next(h for h in world.members if h is not host)
+    world.run(lambda: host.iteration == other.iteration)
+    return other.state
+
+
+@each_seed
+def test_all_sources_lie(seed: int) -> None:
+    world, hosts = cluster(seed)
+    world.tamper = partial(wrong, hosts)
+    joiner = world.join(9, hosts[0])
+    world.run(lambda: bool(joiner.joins_failed))
+    assert "from no source" in joiner.joins_failed[0]
+    world.vanish(joiner)  # as the agent does, who then tries again
+    world.tamper = partial(wrong, [])
+    enter(world, world.join(8, hosts[0]))
+
+
+def sources_of(joiner: Host) -> tuple[bytes, bytes]:
+    """The joiner's parent, and another of its sources."""
+    pull = policy_of(joiner).pull_of(joiner.me.node)
+    assert pull is not None
+    return pull.parent, next(s for s in pull.sources if s != pull.parent)
+
+
+@pytest.mark.parametrize("state", [JoiningState.PULLING, JoiningState.CAUGHT_UP])
+@each_seed
+def test_a_source_is_lost(seed: int, state: JoiningState) -> None:
+    world, hosts = cluster(seed)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, state)
+    _, other = sources_of(joiner)
+    world.unlink(world.hosts[other], joiner, clean=False)
+    enter(world, joiner)
+    assert other not in policy_of(joiner).view.neighbours(joiner.me.node)
+    go_on(world)
+
+
+@each_seed
+def test_the_only_source_leaves(seed: int) -> None:
+    world, hosts = cluster(seed)
+    joiner = world.join(9, hosts[0], neighbours=("n2",))
+    reach(world, joiner, JoiningState.PULLING)
+    world.tamper = partial(wrong, hosts)  # so that it is not done before
+    hosts[2].handle(LeaveWanted())
+    world.run(lambda: hosts[2].gone == "left")
+    world.tamper = partial(wrong, [])
+    persist(world, joiner, hosts[0])
+    go_on(world)
+
+
+@each_seed
+def test_a_source_is_lost_before_it_is_one(seed: int) -> None:
+    world, hosts = cluster(seed)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, JoiningState.WAITING)
+    world.run(lambda: any(hosts[1].me.node in p.sources for p in newest(hosts[0]).pulls))
+    world.unlink(hosts[1], joiner, clean=False)
+    persist(world, joiner, hosts[0])
+    go_on(world)
+
+
+def newest(host: Host) -> Policy:
+    context = node_of(host).context
+    return context.policies[context.newest_key]
+
+
+@pytest.mark.parametrize(
+    "state", [JoiningState.PULLING, JoiningState.FOLLOWING, JoiningState.CAUGHT_UP]
+)
+@each_seed
+def test_the_parent_is_lost(seed: int, state: JoiningState) -> None:
+    world, hosts = cluster(seed)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, state)
+    parent, _ = sources_of(joiner)
+    world.unlink(world.hosts[parent], joiner, clean=False)
+    world.run(lambda: bool(joiner.joins_failed), 5.0)
+    go_on(world)
+    persist(world, joiner, hosts[1])
+
+
+@each_seed
+def test_the_parent_is_lost_when_the_round_is_here(seed: int) -> None:
+    world, hosts = cluster(seed)
+    joiner = world.join(9, hosts[0])
+    world.lose = lambda _s, _r, message: isinstance(message, m.CaughtUp)
+    reach(world, joiner, JoiningState.CAUGHT_UP)
+    world.run(lambda: node_of(joiner).cycle.state is CycleState.APPLYING)
+    parent, _ = sources_of(joiner)
+    world.unlink(world.hosts[parent], joiner, clean=False)
+    assert not joiner.joins_failed, "the round that is here may have let it in"
+    world.run(lambda: bool(joiner.joins_failed), 5.0)
+    world.lose = lambda _s, _r, _m: False
+    go_on(world)
+    persist(world, joiner, hosts[1])
+
+
+@pytest.mark.parametrize("state", [JoiningState.REQUESTED, JoiningState.PULLING])
+def test_a_silent_joiner_is_given_up(state: JoiningState) -> None:
+    world, hosts = cluster(1)
+    world.most_compute = 0.5
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, state)
+    began = world.now
+    joiner.gone = "hangs"  # its links stay open
+    world.run(lambda: world.now > began + limits.JOIN_PROGRESS_SECONDS + 5.0)
+    go_on(world)
+    enter(world, world.join(8, hosts[0]))
+    settle(world)
+    assert all(not policy_of(host).pulls for host in hosts)
+
+
+RETRIED = (
+    m.JoinRequest,
+    m.Introduce,
+    m.Introduced,
+    m.OpenLinks,
+    m.LinksOpen,
+    m.PolicyBody,
+    m.PolicyStored,
+    m.JoinProgress,
+    m.CaughtUp,
+    m.LeaveRequest,
+    m.PassRole,
+    m.VoteRequest,
+    m.Vote,
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_messages_that_are_repeated_may_be_lost(seed: int) -> None:
+    world, hosts = cluster(seed)
+    world.most_compute = 0.2
+    world.linger = 30.0  # whoever lacks a body has the leaver in its view until it has fetched it
+    world.lose = lambda _s, _r, message: (
+        isinstance(message, RETRIED) and world.random.random() < 0.4
+    )
+    joiner = world.join(9, hosts[0])
+    enter(world, joiner)
+    hosts[1].handle(LeaveWanted())
+    world.run(lambda: hosts[1].gone == "left")
+    hosts[0].handle(LeaveWanted())
+    world.run(lambda: hosts[0].gone == "left")
+    assert world.lost > 0
+    go_on(world)
+
+
+def test_no_link_to_the_sponsor() -> None:
+    world = World(0, steps=ENDLESS)
+    first = world.found()
+    world.unreachable = lambda _host, _other: True
+    joiner = world.join(1, first)
+    world.run(lambda: bool(joiner.joins_failed))
+    assert joiner.joins_failed == ["no link to n0 could be opened"]
+
+
+def test_no_link_to_any_chosen_neighbour() -> None:
+    world, hosts = cluster(0)
+    world.unreachable = lambda _host, other: other is hosts[1]
+    joiner = world.join(9, hosts[0], neighbours=("n1",))
+    world.run(lambda: bool(joiner.joins_failed))
+    assert joiner.joins_failed == ["no link to any chosen neighbour could be opened"]
+    go_on(world)
+
+
+@each_seed
+def test_one_chosen_neighbour_out_of_reach(seed: int) -> None:
+    world, hosts = cluster(seed)
+    world.unreachable = lambda _host, other: other is hosts[1]
+    joiner = world.join(9, hosts[0])
+    enter(world, joiner)
+    near = policy_of(joiner).view.neighbours(joiner.me.node)
+    assert near == tuple(sorted(h.me.node for h in (hosts[0], hosts[2])))
+
+
+@each_seed
+def test_two_join_at_once_and_one_vanishes(seed: int) -> None:
+    world, hosts = cluster(seed)
+    one, two = world.join(9, hosts[0]), world.join(8, hosts[1])
+    reach(world, one, JoiningState.PULLING)
+    world.vanish(one)
+    persist(world, two, hosts[1])
+    go_on(world)
+
+
+def test_no_more_joins_than_the_limit() -> None:
+    world, hosts = cluster(0, size=1)
+    negotiator = node_of(hosts[0]).negotiator
+    assert negotiator is not None
+    example = hosts[0].me
+    for k in range(limits.MAX_OPEN_JOINS + 3):
+        stranger = hashlib.sha256(b"stranger %d" % k).digest()
+        request = m.JoinRequest(type(example)(stranger, 1, f"s{k}", "sim", (), b""), ())
+        negotiator.join_request(world.now, request)
+    assert len(negotiator.joins) == limits.MAX_OPEN_JOINS
+
+
+def test_joiner_leaves_before_it_is_in() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, JoiningState.PULLING)
+    joiner.handle(LeaveWanted())
+    assert joiner.gone == "left"
+    assert state_of(joiner) is JoiningState.PULLING
+    world.run(lambda: not joiner.links)
+    go_on(world)
+    assert joiner.me not in policy_of(hosts[0]).view.members
+
+
+@each_seed
+def test_joiner_leaves_when_it_may_be_let_in(seed: int) -> None:
+    world, hosts = cluster(seed)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, JoiningState.CAUGHT_UP)
+    joiner.handle(LeaveWanted())
+    world.run(lambda: joiner.gone is not None)
+    assert joiner.gone == "left"
+    settle(world)
+    go_on(world)
+    assert joiner.me not in policy_of(hosts[0]).view.members

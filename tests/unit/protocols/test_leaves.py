@@ -1,0 +1,196 @@
+"""Leaves, hand-overs of the scheduler's role, wishes about shares, work that is handed back."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from protocols import limits
+from protocols import messages as m
+from protocols.cycle import CycleState
+from protocols.effects import AwayWanted, LeaveWanted, YieldWanted
+from tests.simulation.world import Host, World
+from tests.unit.protocols.clusters import (
+    ENDLESS,
+    cluster,
+    enter,
+    events,
+    go_on,
+    line,
+    node_of,
+    policy_of,
+    settle,
+)
+
+SEEDS = range(3)
+each_seed = pytest.mark.parametrize("seed", SEEDS)
+
+
+def left(host: Host) -> bool:
+    return host.gone == "left"
+
+
+def share(host: Host) -> int:
+    """How many micro-batches the policy in force gives the host."""
+    return len(policy_of(host).micro_batches(host.me.node))
+
+
+@each_seed
+def test_two_leave_at_once(seed: int) -> None:
+    world, hosts = cluster(seed, size=4)
+    for host in hosts[1:3]:
+        host.handle(LeaveWanted())
+    world.run(lambda: all(left(h) for h in hosts[1:3]))
+    settle(world)
+    assert {e["node"] for e in events(hosts[3], "member_left")} == {"n1", "n2"}
+    go_on(world)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_role_comes_to_a_node_that_leaves(seed: int) -> None:
+    world, hosts = cluster(seed)
+    hosts[0].handle(LeaveWanted())
+    hosts[1].handle(LeaveWanted())
+    world.run(lambda: left(hosts[0]) and left(hosts[1]))
+    assert node_of(hosts[2]).context.election.leads
+    go_on(world)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_leavers_links_close_before_all_others_have_switched(seed: int) -> None:
+    world, hosts = cluster(seed, size=4)
+    world.linger = 0.0
+    hosts[1].handle(LeaveWanted())
+    world.run(lambda: left(hosts[1]) and not hosts[1].links)
+    settle(world)
+    go_on(world)
+
+
+@each_seed
+def test_a_line_dissolves(seed: int) -> None:
+    world, hosts = line(seed, 4)
+    for host in hosts:
+        host.handle(LeaveWanted())
+    world.run(lambda: all(left(h) for h in hosts))
+
+
+@each_seed
+def test_a_leaver_hands_back_half_its_work(seed: int) -> None:
+    world, hosts = cluster(seed)
+    hosts[1].most_work = 1
+    go_on(world)
+    assert share(hosts[1]) > 1
+    hosts[1].handle(LeaveWanted())
+    world.run(lambda: left(hosts[1]))
+    go_on(world)
+
+
+def test_every_trainer_hands_everything_back() -> None:
+    world, hosts = cluster(0)
+    for host in hosts:
+        host.refuses = True
+    world.run(lambda: all(left(h) for h in hosts))
+
+
+@each_seed
+def test_a_joiner_follows_rounds_that_are_run_again(seed: int) -> None:
+    world, hosts = cluster(seed)
+    hosts[1].refuses = True
+    enter(world, world.join(9, hosts[0]))
+    go_on(world)
+
+
+@each_seed
+@pytest.mark.parametrize("away", [0, 1])
+def test_a_node_is_away_for_a_while(seed: int, away: int) -> None:
+    world, hosts = cluster(seed)
+    assert share(hosts[away]) > 0
+    hosts[away].handle(AwayWanted(True))
+    world.run(lambda: share(hosts[away]) == 0)
+    settle(world)
+    assert sum(policy_of(hosts[0]).shares) == world.micro_batches
+    go_on(world)
+    hosts[away].handle(AwayWanted(False))
+    world.run(lambda: share(hosts[away]) > 0)
+    go_on(world)
+
+
+@each_seed
+def test_a_new_scheduler_hears_who_is_away(seed: int) -> None:
+    world, hosts = cluster(seed)
+    hosts[1].handle(AwayWanted(True))
+    world.run(lambda: share(hosts[1]) == 0)
+    hosts[0].handle(LeaveWanted())
+    world.run(lambda: left(hosts[0]))
+    enter(world, world.join(9, hosts[2]))
+    world.run(lambda: policy_of(hosts[1]).term > 1 and share(hosts[1]) == 0)
+    settle(world)
+    go_on(world)
+    assert share(hosts[1]) == 0
+
+
+def test_a_founder_yields_at_the_end_of_an_iteration() -> None:
+    world = World(0, steps=ENDLESS)
+    founder = world.found()
+    world.run(lambda: founder.iteration == 5)
+    founder.handle(YieldWanted())
+    assert founder.gone is None
+    world.run(lambda: founder.gone is not None)
+    assert founder.gone == "yielded"
+
+
+def test_a_cluster_of_two_does_not_yield() -> None:
+    world, hosts = cluster(0, size=2)
+    hosts[0].handle(YieldWanted())
+    go_on(world)
+    assert hosts[0].gone is None
+
+
+@pytest.mark.parametrize("state", [CycleState.COMPUTING, CycleState.APPLYING])
+def test_the_last_one_leaves(state: CycleState) -> None:
+    world = World(0, steps=ENDLESS)
+    founder = world.found()
+    world.run(lambda: founder.iteration > 3 and node_of(founder).cycle.state is state)
+    founder.handle(LeaveWanted())
+    assert left(founder) is (state is not CycleState.APPLYING)
+    world.run(partial(left, founder))
+    assert node_of(founder).cycle.state is CycleState.OVER
+    assert node_of(founder).deadline is None
+
+
+def test_trained_to_the_end_already() -> None:
+    world = World(0, steps=0)
+    assert world.found().gone == "steps"
+
+
+@each_seed
+def test_steps_end_while_somebody_joins(seed: int) -> None:
+    world, hosts = cluster(seed, steps=60)
+    world.run(lambda: hosts[0].iteration >= 57)
+    world.join(9, hosts[0])
+    world.run(lambda: all(h.gone == "steps" for h in hosts))
+
+
+def test_a_lost_member_is_an_error() -> None:
+    world, hosts = cluster(0, size=2)
+    world.unlink(hosts[0], hosts[1], clean=False)
+    assert all("lost" in str(h.gone) for h in hosts)
+
+
+def test_a_role_nobody_takes_is_offered_again() -> None:
+    world, hosts = cluster(0)
+    offers: list[int] = []
+
+    def lose(_sender: Host, _receiver: Host, message: m.Message) -> bool:
+        if isinstance(message, m.PassRole):
+            offers.append(message.next_term)
+        return isinstance(message, m.PassRole) and len(offers) < 4
+
+    world.lose = lose
+    began = world.now
+    hosts[0].handle(LeaveWanted())
+    world.run(lambda: left(hosts[0]))
+    assert offers[:4] == [2, 3, 4, 5]
+    assert world.now >= began + 3 * limits.RETRY_SECONDS
+    go_on(world)

@@ -1,0 +1,338 @@
+"""Pulls: a dumb world of sources that lie, die and delay; nothing counts that does not match.
+
+The world knows every shard's right digest. A source is honest, corrupts some shards, or dies after
+some answers. Whatever happens, a pull that ends DONE has verified every shard, and it ends FAILED
+only where no source was left that could have helped.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeagent.planner.shards import even_assignment
+from protocols.errors import RemoteProtocolError
+from protocols.pull import (
+    AskManifest,
+    AskShards,
+    Pull,
+    PullDone,
+    PullEffect,
+    PullFailed,
+    PullState,
+)
+
+from .records import node
+
+A, B, C = node(1), node(2), node(3)
+
+
+def right(shard: int) -> bytes:
+    """Return the digest that `shard` must have."""
+    return shard.to_bytes(32, "big")
+
+
+def leaves(count: int) -> tuple[bytes, ...]:
+    """Return the true manifest."""
+    return tuple(right(k) for k in range(count))
+
+
+def pull_from(*sources: bytes, shards: int = 4) -> Pull:
+    """Return a new pull."""
+    return Pull(shards, sources, even_assignment)
+
+
+def asked(effects: list[PullEffect], source: bytes) -> tuple[int, ...]:
+    """Return the shards that `effects` ask `source` for."""
+    return tuple(
+        k for e in effects if isinstance(e, AskShards) and e.source == source for k in e.shards
+    )
+
+
+# --- one step at a time ---------------------------------------------------------------------------
+
+
+def test_sources_share_the_work_and_one_gives_the_manifest() -> None:
+    pull = pull_from(A, B)
+    assert pull.began(B) == [AskManifest(B), AskShards(B, (2, 3))]
+    assert pull.began(A) == [AskShards(A, (0, 1))]
+    assert pull.expects(A, 0)
+    assert not pull.expects(B, 0)
+    assert pull.manifest(A, leaves(4)) == []  # it was not asked
+    assert pull.manifest(B, leaves(4)) == []
+    for source, shard in ((A, 1), (B, 2), (A, 0)):
+        assert pull.shard(source, shard, right(shard)) == []
+    assert pull.verified == {1: A, 2: B, 0: A}
+    assert pull.shard(B, 3, right(3)) == [PullDone()]
+    assert pull.state is PullState.DONE
+    assert pull.lost(A) == []
+
+
+def test_shards_that_came_before_the_manifest_are_verified_with_it() -> None:
+    pull = pull_from(A, shards=2)
+    pull.began(A)
+    pull.shard(A, 0, right(0))
+    pull.shard(A, 1, right(1))
+    assert not pull.verified
+    assert pull.manifest(A, leaves(2)) == [PullDone()]
+
+
+def test_a_state_without_bytes_is_pulled_with_its_manifest() -> None:
+    pull = pull_from(A, shards=0)
+    assert pull.began(A) == [AskManifest(A)]
+    assert pull.manifest(A, ()) == [PullDone()]
+
+
+def test_a_shard_that_does_not_match_is_asked_for_elsewhere() -> None:
+    pull = pull_from(A, B, shards=2)
+    pull.began(A)
+    pull.began(B)
+    pull.manifest(A, leaves(2))
+    assert pull.shard(A, 0, b"wrong") == [AskShards(B, (0,))]
+    assert not pull.verified
+    assert pull.shard(B, 0, right(0)) == []
+    assert pull.shard(B, 1, right(1)) == [PullDone()]
+    assert pull.verified == {0: B, 1: B}
+
+
+def test_a_shard_that_matches_nowhere_fails_the_pull() -> None:
+    pull = pull_from(A, B, shards=2)
+    pull.began(A)
+    pull.began(B)
+    pull.manifest(A, leaves(2))
+    pull.shard(A, 0, b"wrong")
+    failed = pull.shard(B, 0, b"wrong")
+    assert failed == [PullFailed("shard 0 matches its digest from no source")]
+    assert pull.state is PullState.FAILED
+
+
+def test_what_arrives_after_the_failure_is_no_longer_expected() -> None:
+    pull = pull_from(A, B, shards=2)
+    pull.began(A)
+    pull.manifest(A, leaves(2))
+    pull.lost(B)
+    assert pull.shard(A, 0, b"wrong") == [PullFailed("shard 0 matches its digest from no source")]
+    assert not pull.expects(A, 1)
+    with pytest.raises(RemoteProtocolError, match="not asked for"):
+        pull.shard(A, 1, right(1))
+    assert pull.manifest(A, leaves(2)) == []
+    assert pull.lost(A) == []
+
+
+def test_the_other_source_of_a_bad_shard_may_begin_later() -> None:
+    pull = pull_from(A, B, shards=2)
+    pull.began(A)
+    pull.manifest(A, leaves(2))
+    assert pull.shard(A, 0, b"wrong") == []
+    assert pull.began(B) == [AskShards(B, (0, 1))]
+
+
+def test_a_lost_source_hands_over_only_what_is_not_here() -> None:
+    pull = pull_from(A, B, C, shards=12)
+    for source in (A, B, C):
+        pull.began(source)
+    pull.manifest(A, leaves(12))
+    for shard in (4, 5):
+        pull.shard(B, shard, right(shard))
+    effects = pull.lost(B)
+    assert asked(effects, A) == (6,)
+    assert asked(effects, C) == (7,)
+    assert pull.sources == (A, C)
+    assert pull.verified == {4: B, 5: B}
+    with pytest.raises(RemoteProtocolError, match="not asked for"):
+        pull.shard(B, 6, right(6))
+
+
+def test_another_source_gives_the_manifest_when_its_giver_is_lost() -> None:
+    pull = pull_from(A, B, shards=2)
+    pull.began(A)
+    pull.began(B)
+    assert pull.lost(A) == [AskManifest(B), AskShards(B, (0,))]
+    assert pull.manifest(B, leaves(2)) == []
+
+
+def test_only_one_of_those_that_are_left_is_asked_for_the_manifest() -> None:
+    pull = pull_from(A, B, C)
+    for source in (A, B, C):
+        pull.began(source)
+    assert [e for e in pull.lost(A) if isinstance(e, AskManifest)] == [AskManifest(B)]
+
+
+def test_the_next_source_to_begin_gives_it_when_nobody_else_is_ready() -> None:
+    pull = pull_from(A, B, shards=2)
+    pull.began(A)
+    assert pull.lost(A) == []
+    assert pull.began(B) == [AskManifest(B), AskShards(B, (0, 1))]
+
+
+def test_sources_may_be_lost_before_anything_began() -> None:
+    pull = pull_from(A, B)
+    assert pull.lost(A) == []
+    assert pull.lost(A) == []
+    assert pull.lost(C) == []
+    assert pull.state is PullState.WAITING
+    assert pull.lost(B) == [PullFailed("every source of the training state was lost")]
+
+
+def test_a_second_manifest_changes_nothing() -> None:
+    pull = pull_from(A, shards=2)
+    pull.began(A)
+    pull.manifest(A, leaves(2))
+    pull.shard(A, 0, right(0))
+    assert pull.manifest(A, (b"other",) * 2) == []
+    assert pull.shard(A, 1, right(1)) == [PullDone()]
+
+
+def test_what_nobody_asked_for_is_refused() -> None:
+    pull = pull_from(A, B, shards=2)
+    assert pull.manifest(A, leaves(2)) == []  # nothing began yet
+    with pytest.raises(RemoteProtocolError, match="no source, or twice"):
+        pull.began(C)
+    pull.began(A)
+    with pytest.raises(RemoteProtocolError, match="no source, or twice"):
+        pull.began(A)
+    with pytest.raises(RemoteProtocolError, match="wrong number of shards"):
+        pull.manifest(A, leaves(3))
+    for source, shard in ((A, 1), (B, 1), (C, 0), (A, 7)):
+        with pytest.raises(RemoteProtocolError, match="not asked for"):
+            pull.shard(source, shard, right(shard))
+    pull.shard(A, 0, right(0))
+    with pytest.raises(RemoteProtocolError, match="not asked for"):
+        pull.shard(A, 0, right(0))
+
+
+def test_a_source_that_begins_after_the_end_is_not_asked() -> None:
+    pull = pull_from(A, B, shards=1)
+    pull.began(B)
+    pull.manifest(B, leaves(1))
+    pull.shard(B, 0, right(0))
+    assert pull.state is PullState.DONE
+    assert pull.began(A) == []
+
+
+# --- worlds ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Source:
+    """A member that is asked: corrupts the shards in `bad`, dies after `answers` answers."""
+
+    bad: set[int]
+    answers: int
+    queue: list[int | None] = field(default_factory=list)  # None: the manifest
+
+
+@dataclass
+class World:
+    """Sources answer in any order; the pull's effects go to their queues."""
+
+    pull: Pull
+    shards: int
+    sources: dict[bytes, Source]
+    chance: random.Random
+    begun: set[bytes] = field(default_factory=set)
+    dead: set[bytes] = field(default_factory=set)
+    ends: list[PullEffect] = field(default_factory=list)
+    sent: list[tuple[bytes, int]] = field(default_factory=list)
+
+    def follow(self, effects: list[PullEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case AskManifest(source):
+                    assert source in self.begun - self.dead
+                    self.sources[source].queue.append(None)
+                case AskShards(source, shards):
+                    assert source in self.begun - self.dead
+                    assert shards
+                    assert not set(shards) & set(self.pull.verified)
+                    self.sources[source].queue += shards
+                case PullDone() | PullFailed():
+                    self.ends.append(effect)
+
+    def step(self) -> bool:
+        """Let one thing happen; return False when nothing can any more."""
+        alive = [n for n in self.sources if n not in self.dead]
+        able = [n for n in alive if n not in self.begun or self.sources[n].queue]
+        if not able:
+            return False
+        name = self.chance.choice(able)
+        source = self.sources[name]
+        if source.answers == 0:
+            self.dead.add(name)
+            self.follow(self.pull.lost(name))
+        elif name not in self.begun:
+            source.answers -= 1
+            self.begun.add(name)
+            self.follow(self.pull.began(name))
+        else:
+            source.answers -= 1
+            self.answer(name, source)
+        return True
+
+    def answer(self, name: bytes, source: Source) -> None:
+        wanted = source.queue.pop(self.chance.randrange(len(source.queue)))
+        if wanted is None:
+            self.follow(self.pull.manifest(name, leaves(self.shards)))
+        elif self.pull.expects(name, wanted):
+            self.sent.append((name, wanted))
+            digest = b"corrupt" if wanted in source.bad else right(wanted)
+            self.follow(self.pull.shard(name, wanted, digest))
+
+
+def play(shards: int, sources: dict[bytes, Source], chance: random.Random) -> World:
+    """Run a world to its end."""
+    pull = Pull(shards, tuple(sources), even_assignment)
+    world = World(pull, shards, sources, chance)
+    while world.step():
+        for shard, giver in pull.verified.items():
+            assert shard not in sources[giver].bad
+    assert len(world.ends) == 1
+    done = pull.state is PullState.DONE
+    assert done == (len(pull.verified) == shards and world.ends == [PullDone()])
+    assert done != (pull.state is PullState.FAILED)
+    return world
+
+
+@st.composite
+def casts(draw: st.DrawFn) -> tuple[int, dict[bytes, Source]]:
+    """Up to four sources, some of which lie or die."""
+    shards = draw(st.integers(1, 12))
+    bad = st.sets(st.integers(0, shards - 1), max_size=4)
+    answers = st.integers(0, 8) | st.just(1000)
+    count = draw(st.integers(1, 4))
+    return shards, {node(k): Source(draw(bad), draw(answers)) for k in range(count)}
+
+
+@given(casts(), st.randoms(use_true_random=False))
+def test_a_pull_ends_and_holds_only_what_matches(
+    cast: tuple[int, dict[bytes, Source]], chance: random.Random
+) -> None:
+    world = play(*cast, chance)
+    assert len(world.sent) <= 2 * world.shards * len(world.sources) ** 2
+    if world.pull.state is PullState.FAILED:
+        living = [s for n, s in world.sources.items() if n not in world.dead]
+        nowhere = set.intersection(*(s.bad for s in living)) if living else {0}
+        assert nowhere
+
+
+@given(casts(), st.randoms(use_true_random=False))
+def test_an_honest_source_that_stays_is_enough(
+    cast: tuple[int, dict[bytes, Source]], chance: random.Random
+) -> None:
+    shards, sources = cast
+    sources[node(9)] = Source(set(), 1000)
+    assert play(shards, sources, chance).pull.state is PullState.DONE
+
+
+@given(st.integers(1, 30), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_honest_sources_send_every_shard_once_and_evenly(
+    shards: int, count: int, chance: random.Random
+) -> None:
+    world = play(shards, {node(k): Source(set(), 1000) for k in range(count)}, chance)
+    assert sorted(k for _, k in world.sent) == list(range(shards))
+    loads = [sum(n == name for n, _ in world.sent) for name in world.sources]
+    assert max(loads) - min(loads) <= 1

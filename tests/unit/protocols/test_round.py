@@ -1,0 +1,204 @@
+"""Rounds: whole trees of machines under every order of delivery; sums are written out as text.
+
+The oracle is the sentence of the law: own contribution first, then the children's partial sums in
+ascending order. A chunk's value is the text of its sum, so that a part that is missing, doubled or
+out of order shows.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.errors import LocalProtocolError, RemoteProtocolError
+from protocols.round import Add, Complete, Finish, Round, RoundEffect, RoundSpec, SendDown, SendUp
+
+from .records import LINEAGE, node
+
+Frame = tuple[bytes, bytes, str, int, str]  # from, to, "up" or "down", chunk, value
+
+
+def spec_of(
+    parent: bytes | None,
+    children: tuple[bytes, ...] = (),
+    subscribers: tuple[bytes, ...] = (),
+    *,
+    chunks: int = 2,
+    contributes: bool = True,
+) -> RoundSpec:
+    """Return the place of a node in a round."""
+    return RoundSpec(LINEAGE, 1, 2, 3, 4, parent, children, subscribers, chunks, contributes)
+
+
+@dataclass
+class Place:
+    """One node of the tree: its machine, and texts where the memory would be."""
+
+    name: bytes
+    round: Round
+    sums: dict[int, str] = field(default_factory=dict)
+    received: dict[tuple[bytes, int], str] = field(default_factory=dict)
+    reduced: dict[int, str] = field(default_factory=dict)
+    completed: int = 0
+
+    def own(self, chunk: int) -> str:
+        return f"{int.from_bytes(self.name, 'big')}.{chunk}"
+
+    def perform(self, effects: list[RoundEffect]) -> list[Frame]:
+        """Do what the machine wants; return the frames it sends."""
+        sent: list[Frame] = []
+        for effect in effects:
+            match effect:
+                case Add(chunk, child, first):
+                    base = self.own(chunk) if first else self.sums[chunk]
+                    self.sums[chunk] = f"({base}+{self.received.pop((child, chunk))})"
+                case SendUp(chunk, own):
+                    parent = self.round.spec.parent
+                    assert parent is not None
+                    value = self.own(chunk) if own else self.sums[chunk]
+                    sent.append((self.name, parent, "up", chunk, value))
+                case Finish(chunk, own):
+                    self.reduced[chunk] = self.own(chunk) if own else self.sums[chunk]
+                case SendDown(chunk, to):
+                    sent += [(self.name, n, "down", chunk, self.reduced[chunk]) for n in to]
+                case Complete():
+                    assert len(self.reduced) == self.round.spec.chunks
+                    self.completed += 1
+        return sent
+
+    def take(self, frame: Frame) -> list[Frame]:
+        sender, _, way, chunk, value = frame
+        if way == "up":
+            self.received[sender, chunk] = value
+            return self.perform(self.round.up(sender, chunk))
+        self.reduced[chunk] = value
+        return self.perform(self.round.down(sender, chunk))
+
+
+def plant(parents: list[int], subscribed: list[int], chunks: int) -> dict[bytes, Place]:
+    """Return the places of a tree: node k's parent is `parents[k]`, node 0 is the root; then those
+    of subscribers, with the nodes they are subscribed to."""
+    count = len(parents)
+    places = {}
+    for k in range(count):
+        children = tuple(node(c) for c in range(1, count) if parents[c] == k)
+        listeners = tuple(node(count + s) for s, at in enumerate(subscribed) if at == k)
+        above = node(parents[k]) if k else None
+        places[node(k)] = Place(node(k), Round(spec_of(above, children, listeners, chunks=chunks)))
+    for s, at in enumerate(subscribed):
+        spec = spec_of(node(at), chunks=chunks, contributes=False)
+        places[node(count + s)] = Place(node(count + s), Round(spec))
+    return places
+
+
+def sum_below(parents: list[int], at: int, chunk: int) -> str:
+    """The oracle: the sum of the subtree of node `at`."""
+    total = f"{at}.{chunk}"
+    for child in range(1, len(parents)):
+        if parents[child] == at:
+            total = f"({total}+{sum_below(parents, child, chunk)})"
+    return total
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[int]:
+    """`parents[k]` of up to eight nodes; the root is node 0."""
+    count = draw(st.integers(1, 8))
+    return [0] + [draw(st.integers(0, k - 1)) for k in range(1, count)]
+
+
+@given(trees(), st.data(), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_any_order_of_delivery_gives_the_sum_in_tree_order(
+    parents: list[int], data: st.DataObject, chunks: int, chance: random.Random
+) -> None:
+    members = range(len(parents))
+    subscribed = data.draw(st.lists(st.sampled_from(members), max_size=2))
+    places = plant(parents, subscribed, chunks)
+    waiting = [node(k) for k in members]
+    frames: list[Frame] = []
+    while waiting or frames:
+        k = chance.randrange(len(waiting) + len(frames))
+        if k < len(waiting):
+            place = places[waiting.pop(k)]
+            frames += place.perform(place.round.contribute())
+        else:
+            frame = frames.pop(k - len(waiting))
+            frames += places[frame[1]].take(frame)
+    for place in places.values():
+        assert place.reduced == {c: sum_below(parents, 0, c) for c in range(chunks)}
+        assert place.completed == 1
+        assert place.round.complete
+        assert not place.received
+
+
+def test_a_lone_node_is_its_own_sum() -> None:
+    alone = Round(spec_of(None))
+    expected = [Finish(0, True), Finish(1, True), Complete()]
+    assert not alone.complete
+    assert alone.contribute() == expected
+    assert alone.complete
+
+
+def test_own_comes_first_then_children_ascending_whatever_came_first() -> None:
+    one, two, above = node(1), node(2), node(3)
+    middle = Round(spec_of(above, (one, two), chunks=1))
+    assert middle.up(two, 0) == []
+    assert middle.contribute() == []
+    assert middle.up(one, 0) == [Add(0, one, True), Add(0, two, False), SendUp(0, False)]
+    assert middle.down(above, 0) == [SendDown(0, (one, two)), Complete()]
+
+
+def test_nobody_contributes_twice_and_a_subscriber_not_at_all() -> None:
+    member = Round(spec_of(None))
+    member.contribute()
+    for machine in (member, Round(spec_of(node(1), contributes=False))):
+        with pytest.raises(LocalProtocolError, match="twice"):
+            machine.contribute()
+
+
+def test_a_partial_sum_must_come_from_a_child_once() -> None:
+    one, two = node(1), node(2)
+    root = Round(spec_of(None, (one,)))
+    for sender, chunk in ((two, 0), (one, 2), (one, 1 << 31)):
+        with pytest.raises(RemoteProtocolError, match="no child, or of no chunk"):
+            root.up(sender, chunk)
+    root.up(one, 0)
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError, match="partial sum came twice"):
+            root.up(one, 0)
+    assert root.contribute() == [Add(0, one, True), Finish(0, False), SendDown(0, (one,))]
+    with pytest.raises(RemoteProtocolError, match="partial sum came twice"):
+        root.up(one, 0)
+    assert root.up(one, 1)[-1] == Complete()
+
+
+def test_a_reduced_chunk_must_come_from_the_parent_once_after_its_parts_went_up() -> None:
+    above, child = node(1), node(2)
+    leaf, middle = Round(spec_of(above)), Round(spec_of(above, (child,)))
+    for sender, chunk in ((child, 0), (above, 2)):
+        with pytest.raises(RemoteProtocolError, match="not the parent"):
+            leaf.down(sender, chunk)
+    with pytest.raises(RemoteProtocolError, match="before its parts"):
+        leaf.down(above, 0)
+    middle.contribute()
+    with pytest.raises(RemoteProtocolError, match="before its parts"):
+        middle.down(above, 0)
+    middle.up(child, 0)
+    assert middle.down(above, 0) == [SendDown(0, (child,))]
+    with pytest.raises(RemoteProtocolError, match="reduced chunk came twice"):
+        middle.down(above, 0)
+
+
+def test_a_root_has_nobody_to_tell_it_what_is_reduced() -> None:
+    root = Round(spec_of(None, (node(1),)))
+    root.contribute()
+    with pytest.raises(RemoteProtocolError, match="not the parent"):
+        root.down(node(1), 0)
+
+
+def test_the_key_is_what_every_chunk_carries() -> None:
+    assert spec_of(None).key == (LINEAGE, 1, 2, 3, 4)
