@@ -9,9 +9,7 @@ from tests.scenarios.cluster import Cluster
 
 def test_status_and_leave(tmp_path: Path) -> None:
     with Cluster(tmp_path, options=("--steps", "1000000")) as cluster:
-        alice = cluster.start("alice")
-        bob = cluster.start("bob", peers=[alice])
-        bob.wait("joined")
+        alice, bob = cluster.together("alice", "bob")
         bob.wait_steps(3)
 
         status = cluster.status(bob)

@@ -28,8 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """alice and bob, in training."""
     folder = tmp_path_factory.mktemp("cluster")
     with Cluster(folder, options=MANY_STEPS) as cluster:
-        alice = cluster.start("alice")
-        cluster.start("bob", peers=[alice]).wait("joined")
+        cluster.together("alice", "bob")
         yield cluster
 
 

@@ -57,7 +57,7 @@ def test_join_and_leave_in_mid_training(tmp_path: Path) -> None:
             assert [e["iteration"] for e in agent.all("left")] == [STEPS]
             assert agent.all("evaluated")[0]["value"] > 0.95
         assert stayer.save_path.read_bytes() == dave.save_path.read_bytes()
-        assert same_digests(cluster.agents) >= STEPS // 10
+        assert same_digests(cluster.agents) >= STEPS // 20
         assert stayer.digests[STEPS] == dave.digests[STEPS]
         steps = [e for agent in (scheduler, *finishers) for e in agent.all("step")]
         assert sorted({e["iteration"] for e in steps}) == list(range(1, STEPS + 1))

@@ -47,7 +47,7 @@ def test_plain_python(alone: Agent) -> None:
     assert [int(iteration) for iteration, _ in printed] == list(range(1, STEPS + 1))
     for iteration, loss in printed:
         assert float(loss) == alone.losses[int(iteration)]
-    assert alone.losses[STEPS] < alone.losses[1] / 2
+    assert alone.losses[STEPS] < 0.9 * alone.losses[1]
 
 
 def test_two_nodes(alone: Agent, cluster: Cluster) -> None:
