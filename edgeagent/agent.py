@@ -9,26 +9,26 @@ agent ends, the trainer is told, every link is flushed and closed, and one line 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import platform
 import secrets
 import signal
-import traceback
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgeagent import handover
-from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
+from edgeagent import advice, handover
+from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused, UsageError
 from edgeagent.events import EventWriter
+from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
 from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.local.status import status_of
 from edgeagent.observer import Observer
-from edgeagent.search import Search
+from edgeagent.search import Search, heard_from
 from edgeagent.shell import NoNetwork, Shell, member_of
 from edgeagent.terminal.console import console_for
-from edgeagent.terminal.text import seconds_text
-from edgeagent.trainer_link import TrainerLink
+from edgeagent.terminal.text import plural, seconds_text
+from edgeagent.trainer_link import TrainerLink, exit_status
 from edgeagent.transport.api import Candidate, PeerInfo, Standing
 from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
@@ -36,7 +36,7 @@ from edgeagent.transport.malloc import tune_malloc
 from edgeagent.transport.tcp import TcpTransport
 from edgeagent.transport.token import discovery_tag, parse_token
 from protocols import limits
-from protocols.founding import Heard
+from protocols.joining import JoiningState
 from protocols.view import Member
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from edgeagent.launch import Child
     from edgeagent.local.status_model import Phase, Status
     from edgeagent.shared_memory import SharedMemory
-    from edgeagent.transport.api import Link
-    from protocols.bulk import BulkHeader
+    from protocols.founding import Heard
 
 SAVE_SECONDS = 600.0  # how long the trainer may take to save at the end
 REJOIN_SECONDS = 0.5
@@ -74,6 +73,16 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why and how an agent ends. `told`: the user knows `message` already."""
+
+    why: str
+    message: str
+    status: int
+    told: bool
+
+
 class Agent:
     """One agent. Implements `AdmissionPolicy` and the search's `Outcome`."""
 
@@ -94,15 +103,17 @@ class Agent:
         self._hello: handover.Hello | None = None
         self._memory: SharedMemory | None = None
         self._listener = LateListener()
-        self._listening = ""  # the address that others can type
         self._trainer_status = 0
         self._shell: Shell | None = None
         self._link = TrainerLink(self._from_trainer, self._trainer_ended)
         self._finished = asyncio.Event()
-        self._departure: asyncio.Future[tuple[str, str, int]] | None = None
+        self._departure: asyncio.Future[Ending] | None = None
         self._sponsor: Member | None = None
         self._leaving = False
-        self._trainer_said_finished = False
+        self._renewing = False
+        self._yielded = False  # the trainer is keeping its state before we join the sponsor
+        self._orphaned = False
+        self._trainer_finished: handover.Finished | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._searching: list[asyncio.Task[None]] = []
 
@@ -122,11 +133,11 @@ class Agent:
         started = loop.time()
         status = 1
         try:
+            self._link.expect(self._trainer_socket)
             await api.start()
             await self._listen()
             self._spawn(self._serve_trainer())
-            why, message, status = await self._departure
-            await self._depart(why, message, status, started)
+            status = await self._depart(await self._departure, started)
         finally:
             await self._stop()
             await api.close()
@@ -158,7 +169,6 @@ class Agent:
             self._observer.say,
         )
         addresses = await transport.start(config.listen)
-        self._listening = addresses[0]
         self._observer.event("started", node=self._name, address=addresses[0])
         self._observer.say(f"{self._name} listens at {addresses[0]}, cluster {config.cluster!r}")
         self._search = Search(
@@ -167,7 +177,7 @@ class Agent:
             config.mdns,
             self,
             self._observer.say,
-            self._explain,
+            lambda: advice.nobody_found(config, addresses[0]),
             self._spawn,
         )
         if config.mdns:
@@ -183,7 +193,7 @@ class Agent:
         try:
             hello, memory = await self._link.open(self._trainer_socket)
         except (EOFError, EdgeAgentError) as error:
-            self._trainer_failed(error)
+            await self._trainer_failed(error)
             return
         self._hello, self._memory = hello, memory
         if self._transport is None:
@@ -216,27 +226,41 @@ class Agent:
         self._listener.shell = shell
         return shell
 
-    async def _depart(self, why: str, message: str, status: int, started: float) -> None:
-        """Tell the trainer, let it save, say goodbye."""
+    async def _depart(self, ending: Ending, started: float) -> int:
+        """Tell the trainer, let it save, say goodbye; return the exit status."""
         loop = asyncio.get_running_loop()
         shell, node = self._shell, self._shell.node if self._shell else None
         iteration = node.context.iteration if node else 0
-        if message:
-            self._observer.error(message)
-        self._link.send(handover.End(why, message, status))
+        if ending.message:
+            self._observer.error(ending.message)
+        self._link.send(handover.End(ending.why, ending.message, ending.status))
         stopped = asyncio.gather(self._stop_looking(), *([shell.close()] if shell else []))
-        if self._hello is not None and not self._trainer_said_finished:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._finished.wait(), SAVE_SECONDS)
+        failure = await self._trainer_finishes()
         await stopped
+        if failure and ending.status == 0:
+            ending = Ending("error", failure, 1, told=False)
+            self._observer.error(failure)
         seconds = loop.time() - started
         self._observer.event("left", iteration=iteration, seconds=round(seconds, 6))
-        if message:
-            self._console.fail(message)
-        elif why == "steps":
+        if ending.message and not ending.told:
+            self._console.fail(ending.message)
+        elif ending.why == "steps":
             self._observer.say(f"done: {iteration} steps in {seconds_text(seconds)}")
-        else:
+        elif not ending.message:
             self._observer.say(f"left after step {iteration}")
+        return ending.status
+
+    async def _trainer_finishes(self) -> str:
+        """Let the trainer save; return what went wrong, "" if nothing did."""
+        if self._hello is None or self._orphaned:
+            return ""
+        try:
+            await asyncio.wait_for(self._finished.wait(), SAVE_SECONDS)
+        except TimeoutError:
+            return f"the trainer did not end within {SAVE_SECONDS:.0f} s; its model may be unsaved"
+        if self._trainer_finished is None:
+            return "the trainer ended before it said that its model is saved"
+        return self._trainer_finished.error
 
     async def _stop(self) -> None:
         for task in list(self._tasks):
@@ -250,6 +274,8 @@ class Agent:
         for task in self._searching:
             task.cancel()
         await asyncio.gather(*self._searching, return_exceptions=True)
+        if self._search is not None:
+            await self._search.stop()
         if self._discovery is not None:
             await self._discovery.stop()
 
@@ -258,9 +284,13 @@ class Agent:
         if self._transport is not None:
             await self._transport.stop(STOP_SECONDS)
 
-    def _end(self, why: str, message: str = "", status: int = 0) -> None:
-        if self._departure is not None and not self._departure.done():
-            self._departure.set_result((why, message, status))
+    def _end(self, why: str, message: str = "", status: int = 0, *, told: bool = False) -> None:
+        if not self._departing and self._departure is not None:
+            self._departure.set_result(Ending(why, message, status, told))
+
+    @property
+    def _departing(self) -> bool:
+        return self._departure is None or self._departure.done()
 
     # --- people -----------------------------------------------------------------------------------
 
@@ -271,23 +301,24 @@ class Agent:
             if self._child is not None:
                 self._child.kill()
             self._console.close()
+            self._events.close()
             os._exit(1)
-        node = self._shell.node if self._shell else None
-        others = len(node.context.policy.view.members) - 1 if node and node.context.policy else 0
-        if others > 0:
-            leads = node is not None and node.negotiator is not None
-            first = "hands the scheduler's role over, then " if leads else ""
-            self._console.say(
-                f"leaving: {first}waits for the running iteration with {others} other"
-                f"{'s' if others > 1 else ''}; Ctrl+C again ends at once"
-            )
-        else:
-            self._console.say("leaving after the running micro-batch; Ctrl+C again ends at once")
+        self._console.say(f"leaving{self._what_leaving_waits_for()}; Ctrl+C again ends at once")
         self._leave()
+
+    def _what_leaving_waits_for(self) -> str:
+        phase, node = self._phase(), self._shell.node if self._shell else None
+        if node is None or node.context.policy is None or phase != "training":
+            return " before the join is done" if phase == "joining" else " before training begins"
+        others = len(node.context.policy.view.members) - 1
+        if others == 0:
+            return " after the running micro-batch"
+        first = "hands the scheduler's role over, then " if node.negotiator is not None else ""
+        return f": {first}waits for the running iteration with {plural(others, 'other')}"
 
     def _leave(self) -> None:
         self._leaving = True
-        if self._shell is None or self._shell.node is None:
+        if self._shell is None or self._shell.node is None or self._yielded:
             self._end("left")
             return
         self._link.send(handover.LeaveAsked())
@@ -315,23 +346,18 @@ class Agent:
             return "founding"
         return "training" if node.context.is_member else "joining"
 
-    def _explain(self) -> str:
-        return (
-            "no other agent of this cluster found yet: none may be running, multicast may be "
-            "blocked between devices (guest Wi-Fi, VPN), or token or cluster name differ; "
-            "to connect by hand run elsewhere: "
-            f"edgeagent run {self._config.job} --peer {self._listening}"
-        )
-
     # --- the trainer ------------------------------------------------------------------------------
 
     def _from_trainer(self, message: handover.Message) -> None:
         match message:
             case handover.Finished(error):
-                self._trainer_said_finished = True
+                self._trainer_finished = message
                 self._finished.set()
-                if error:
-                    self._end("error", error, 1)
+                if error and not self._departing:
+                    self._leave_for_trainer(error)
+            case handover.SavedAside(path, error):
+                if self._yielded:
+                    self._join_sponsor(path, error)
             case handover.ExitRequested() if not self._leaving:
                 self._leave()
             case _ if self._shell is not None:
@@ -340,40 +366,63 @@ class Agent:
     def _trainer_ended(self) -> None:
         """The trainer's end of the hand-over is closed."""
         self._finished.set()
-        if self._trainer_said_finished or self._departure is None or self._departure.done():
-            if self._trainer_said_finished and self._shell is not None:
-                self._leave_for_trainer("")
+        if self._departing:
             return
-        self._leave_for_trainer("the trainer ended in mid-training; this device leaves")
+        said = self._trainer_finished is not None
+        message = "" if said else "the trainer ended in mid-training; this device leaves"
+        self._leave_for_trainer(message)
 
     def _leave_for_trainer(self, message: str) -> None:
+        """The trainer takes no more work: hand back what it has, and let the others go on."""
+        if self._orphaned:
+            return
+        self._orphaned = True
         if message:
             self._console.fail(message)
             self._observer.error(message)
             self._trainer_status = 1
         self._leaving = True
-        if self._shell is not None and self._shell.node is not None:
+        if self._shell is not None and self._shell.node is not None and not self._yielded:
             self._shell.orphaned()
         else:
             self._end("left", "", self._trainer_status)
 
-    def _trainer_failed(self, error: Exception) -> None:
+    async def _trainer_failed(self, error: Exception) -> None:
         """The trainer ended, or spoke nonsense, before training began."""
         if isinstance(error, EdgeAgentError):
             self._end("error", str(error), error.exit_status)
             return
-        status = self._child.poll() if self._child is not None else None
-        self._end("left", "", status if status and status > 0 else 1)
+        status = await exit_status(self._child) if self._child is not None else None
+        told = status == UsageError.exit_status  # it has said itself what is wrong
+        message = advice.ended_too_early(self._config.job, status)
+        self._end("error", message, UsageError.exit_status if told else 1, told=told)
 
     # --- the node ---------------------------------------------------------------------------------
 
     def _node_departed(self, why: str, message: str) -> None:
-        if why == "yielded" and self._shell is not None and self._sponsor is not None:
-            self._shell.join(self._sponsor)
+        node = self._shell.node if self._shell is not None else None
+        if why == "yielded" and node is not None and self._sponsor is not None:
+            self._yielded = True
+            self._link.send(handover.SaveAside(node.context.samples > 0))
         elif why == "error":
             self._end("error", message, 1)
         else:
             self._end(why, "", self._trainer_status)
+
+    def _join_sponsor(self, path: str, error: str) -> None:
+        """The trainer has kept what it trained before: join the cluster that is ahead."""
+        self._yielded = False
+        node = self._shell.node if self._shell is not None else None
+        if self._shell is None or node is None or self._sponsor is None or self._departing:
+            return
+        what = f"what was trained here before (to step {node.context.iteration})"
+        if error:
+            self._observer.say(f"{what} is lost: {error}")
+        elif path:
+            self._observer.say(f"{what} is kept in {path}")
+        elif node.context.samples > 0:
+            self._observer.say(f"{what} is dropped: there is no --save file to keep it beside")
+        self._shell.join(self._sponsor)
 
     def _join_failed(self, reason: str) -> None:
         if self._leaving:
@@ -393,22 +442,30 @@ class Agent:
 
     def own(self) -> Heard:
         """What this agent would answer if it were asked."""
-        standing = self.standing()
-        return Heard(
-            standing.me.node,
-            standing.phase == "member",
-            standing.samples,
-            standing.members,
-            standing.lineage,
-        )
+        return heard_from(self.standing())
 
     def found_cluster(self) -> None:
         """Found a cluster."""
         if self._hello is None or self._memory is None:
             return
         shell = self._shell or self._make_shell(self._hello, self._memory)
-        if shell.node is None:
+        if shell.node is None and not shell.spoilt:
             shell.found(secrets.token_bytes(limits.LINEAGE_BYTES))
+
+    def entered(self) -> bool:
+        """Whether the join that was begun last has made this agent a member."""
+        node = self._shell.node if self._shell is not None else None
+        joining = node.joining if node is not None else None
+        return joining is not None and joining.state is JoiningState.ENTERED
+
+    def spoilt(self) -> bool:
+        """Whether a join broke off that had begun to overwrite the training state."""
+        return self._shell is not None and self._shell.spoilt
+
+    def given_up(self) -> None:
+        """The state is spoilt, and nobody is there to join."""
+        message = "the join broke off in the middle of the pull, and nobody is there to join now"
+        self._end("error", f"{message}: start again", 1)
 
     def job_known(self) -> bool:
         """Whether the trainer has said what to train."""
@@ -424,6 +481,7 @@ class Agent:
         self._transport.trust(sponsor.me.certificate)
         self._sponsor = member_of(sponsor.me)
         if shell.node is None:
+            self._link.send(handover.SaveAside(False))  # half a state is not to be saved
             shell.join(self._sponsor)
         else:
             self._observer.say("another cluster of this name is ahead: joining it")
@@ -447,6 +505,9 @@ class Agent:
         """A copy of this device's key is in use elsewhere: the newcomer takes a new one."""
         if standing.me.incarnation > self._state_dir.incarnation or self._shell is not None:
             return
+        if self._renewing:
+            return
+        self._renewing = True
         self._observer.say(
             f"{standing.me.name} at {address} holds a copy of this device's key (a cloned disk?): "
             "making a new one"
@@ -458,6 +519,7 @@ class Agent:
         self._identity = renew_identity(self._state_dir.path)
         await self._stop_listening()
         await self._listen()
+        self._renewing = False
 
     # --- AdmissionPolicy --------------------------------------------------------------------------
 
@@ -471,7 +533,8 @@ class Agent:
         node = self._shell.node if self._shell is not None else None
         policy = node.context.policy if node is not None else None
         if node is None or policy is None or not node.context.is_member:
-            return Standing(me, "founding", 0, 0, b"", b"", ())
+            elder = self._search.elder if self._search is not None else me.node
+            return Standing(me, "founding", 0, 0, b"", elder, ())
         known = tuple(
             PeerInfo(m.node, m.incarnation, m.name, m.addresses, m.certificate)
             for m in policy.view.members
@@ -495,7 +558,9 @@ class Agent:
     def admitted(self, candidate: Candidate) -> None:
         """Token and job of `candidate` are proven."""
         if self._transport is not None:
-            self._transport.trust(candidate.peer.certificate)
+            node = self._transport.trust(candidate.peer.certificate)
+            if self._shell is not None:
+                self._shell.keep_trust(node)
 
     # --- small things -----------------------------------------------------------------------------
 
@@ -510,15 +575,7 @@ class Agent:
 
     def _internal_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Something was raised where nobody could catch it: a bug of ours, said in one line."""
-        error = context.get("exception")
-        where = (
-            traceback.extract_tb(error.__traceback__)[-1]
-            if isinstance(error, BaseException) and error.__traceback__
-            else None
-        )
-        place = f" ({os.path.basename(where.filename)}:{where.lineno})" if where else ""
-        what = repr(error) if error is not None else str(context.get("message"))
-        self._end("error", f"internal error: {what}{place}; please report it", 1)
+        self._end("error", advice.internal_error(context), 1)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
@@ -527,35 +584,3 @@ class Agent:
             known = isinstance(error, EdgeAgentError)
             message = str(error) if known else f"internal error: {error!r}"
             self._end("error", message, status)
-
-
-class LateListener:
-    """The transport's listener before and after there is a shell; nothing comes before, by rule:
-    only a member admits others, and only a node dials."""
-
-    def __init__(self) -> None:
-        self.shell: Shell | None = None
-
-    def link_up(self, link: Link) -> None:
-        """Pass on."""
-        if self.shell is not None:
-            self.shell.link_up(link)
-
-    def link_down(self, link: Link, reason: str, clean: bool) -> None:
-        """Pass on."""
-        if self.shell is not None:
-            self.shell.link_down(link, reason, clean)
-
-    def control_received(self, link: Link, frame: bytes) -> None:
-        """Pass on."""
-        if self.shell is not None:
-            self.shell.control_received(link, frame)
-
-    def bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
-        """Pass on."""
-        return self.shell.bulk_arriving(link, header) if self.shell is not None else None
-
-    def bulk_received(self, link: Link, header: BulkHeader) -> None:
-        """Pass on."""
-        if self.shell is not None:
-            self.shell.bulk_received(link, header)

@@ -32,6 +32,7 @@ class AgentConfig:
     token: str | None = None
     name: str = ""
     job: str = "script"
+    command: tuple[str, ...] = ()  # JOB and the script's arguments as they were typed; () = plain
     listen: str = ""  # HOST:PORT; "" = every address, first free port from DEFAULT_PORT
     peers: tuple[str, ...] = ()
     mdns: bool = True
@@ -74,8 +75,35 @@ def trainer_config_text(config: TrainerConfig) -> str:
 
 
 def default_name() -> str:
-    """Return the host's short name."""
-    return socket.gethostname().split(".")[0] or "node"
+    """Return the host's short name, cut so that it stays a name with "-64" behind it."""
+    letters = [c for c in socket.gethostname().split(".")[0] if c.isprintable()]
+    name = "".join(letters).strip()
+    while not is_name(f"{name}-64") and name:
+        name = name[:-1]
+    return name or "node"
+
+
+def is_name(text: str) -> bool:
+    """Return whether `text` can name a node or a cluster: short, printable, no blanks outside."""
+    from protocols import limits  # not before the command line has checked whose package this is
+
+    if not text or not text.isprintable() or text != text.strip():
+        return False
+    return len(text.encode()) <= limits.MAX_NAME_BYTES
+
+
+def name_rule() -> str:
+    """Return in words what `is_name` asks for."""
+    from protocols import limits
+
+    return f"1 to {limits.MAX_NAME_BYTES} bytes of printable text"
+
+
+def _name_from(environment: Mapping[str, str], variable: str, default: str) -> str:
+    text = environment.get(variable, "") or default
+    if text and not is_name(text):
+        raise UsageError(f"{variable}: {text!r} is no name: use {name_rule()}")
+    return text
 
 
 def state_root(environment: Mapping[str, str]) -> str:
@@ -97,9 +125,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     for peer in peers:
         split_address(peer)
     return AgentConfig(
-        cluster=environment.get("EDGEAGENT_CLUSTER", DEFAULT_CLUSTER),
+        cluster=_name_from(environment, "EDGEAGENT_CLUSTER", DEFAULT_CLUSTER),
         token=environment.get(TOKEN_VARIABLE) or None,
-        name=environment.get("EDGEAGENT_NAME", ""),
+        name=_name_from(environment, "EDGEAGENT_NAME", ""),
         listen=environment.get("EDGEAGENT_LISTEN", ""),
         peers=peers,
         mdns=environment.get("EDGEAGENT_NO_MDNS", "") != "1",
@@ -115,9 +143,22 @@ def split_address(text: str) -> tuple[str, int]:
     if text.startswith("[") and text.endswith("]"):
         host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
+    if not _is_host(host) or not _is_port(port):
         raise UsageError(f"{text!r} is no address: write HOST:PORT, for example 192.168.1.20:7430")
     return host, int(port)
+
+
+def _is_host(text: str) -> bool:
+    """Whether the resolver takes `text`: it raises UnicodeError for "a..b", ValueError for NUL."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return bool(text) and text.isprintable() and " " not in text
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) < 65536
 
 
 def join_address(host: str, port: int) -> str:
@@ -135,7 +176,9 @@ __all__ = [
     "TrainerConfig",
     "agent_config_from_environment",
     "default_name",
+    "is_name",
     "join_address",
+    "name_rule",
     "replace",
     "split_address",
     "state_root",

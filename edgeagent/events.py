@@ -1,20 +1,28 @@
 """The machine-readable record of what happened: one JSON object a line.
 
 Law: names, fields and units are those of the README's table of events; tests and users rely on
-them. Every object has `t` (unix seconds) and `event`.
+them. Every object has `t` (unix seconds) and `event`. A reader that is slow, gone or out of space
+costs events, never the training: a thread does the writing, and the first error ends it.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
+import queue
 import sys
+import threading
 import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import UsageError
+from edgeagent.plain_json import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+QUEUE_LINES = 10_000  # waiting lines; more are dropped
+CLOSE_S = 2.0  # time the last lines have to get out
 
 
 class EventWriter:
@@ -22,24 +30,76 @@ class EventWriter:
 
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._file: IO[str] | None = None
-        if path == "-":
-            self._file = sys.stdout
-        elif path:
-            try:
-                self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
-            except OSError as error:
-                raise UsageError(f"--events {path}: {error.strerror}") from None
+        self._path = path
+        self._descriptor = _open(path)
+        self._queue: queue.Queue[bytes | None] = queue.Queue(QUEUE_LINES)
+        self._thread: threading.Thread | None = None
+        self._broken = self._descriptor < 0
+        self.dropped = 0
 
     def write(self, event: str, **values: Any) -> None:
-        """Append one event."""
-        if self._file is not None:
-            line = json.dumps({"t": round(self._clock(), 6), "event": event, **values})
-            self._file.write(line + "\n")
-            self._file.flush()
+        """Append one event; never waits."""
+        if self._broken:
+            return
+        line = json_text({"t": round(self._clock(), 6), "event": event, **values})
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="events", daemon=True)
+            self._thread.start()
+        try:
+            self._queue.put_nowait(line.encode(errors="replace") + b"\n")
+        except queue.Full:
+            self.dropped += 1
 
     def close(self) -> None:
-        """Close the file, unless it is standard output."""
-        if self._file is not None and self._file is not sys.stdout:
-            self._file.close()
-        self._file = None
+        """See the last events out; return within `CLOSE_S`. Idempotent."""
+        thread, self._thread = self._thread, None
+        end = time.monotonic() + CLOSE_S
+        if thread is not None:
+            with contextlib.suppress(queue.Full):
+                self._queue.put(None, timeout=CLOSE_S)
+            thread.join(max(0.0, end - time.monotonic()))
+        self._broken = True
+        if self._descriptor >= 0 and not (thread is not None and thread.is_alive()):
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self.dropped:
+            _complain(f"{self.dropped} events were not written: --events {self._path} was too slow")
+            self.dropped = 0
+
+    def _work(self) -> None:
+        try:
+            while (line := self._queue.get()) is not None:
+                _write_all(self._descriptor, line)
+        except (OSError, ValueError) as error:
+            self._broken = True
+            reason = getattr(error, "strerror", None) or str(error)
+            _complain(f"no more events are written to --events {self._path}: {reason}")
+            while self._queue.get() is not None:
+                pass
+
+
+def _open(path: str) -> int:
+    """Return a descriptor of our own: nobody else's buffers and errors at exit, -1 for nobody."""
+    if not path:
+        return -1
+    try:
+        if path == "-":
+            return os.dup(sys.stdout.fileno())
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--events {path}: {reason}") from None
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:  # somebody else made this pipe non-blocking
+            time.sleep(0.01)
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(f"edgeagent: {text}", file=sys.stderr, flush=True)

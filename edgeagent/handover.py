@@ -9,6 +9,8 @@
     Applied                                -->          the state is constant until the next Reduced
     ExitRequested, Away                    -->          at any time
                                            <--  LeaveAsked  at any time
+                                           <--  SaveAside   before the state is given up for another
+    SavedAside                             -->
                                            <--  End     no more work; save and finish
     Finished                               -->          last word
 
@@ -195,6 +197,26 @@ class Evaluated:
     value: float
 
 
+@dataclass(frozen=True, slots=True)
+class SaveAside:
+    """Another cluster's state may replace the trainer's from now on, until the next `Begin`.
+
+    `keep`: first write it to a file beside --save, and say `SavedAside` when it is there.
+    """
+
+    TAG: ClassVar[int] = 13
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SavedAside:
+    """The state lies in `path`; "" if nothing is to be saved. `error` says why it is not there."""
+
+    TAG: ClassVar[int] = 14
+    path: str
+    error: str
+
+
 Message = (
     Hello
     | Begin
@@ -208,6 +230,8 @@ Message = (
     | End
     | Finished
     | Evaluated
+    | SaveAside
+    | SavedAside
 )
 _TYPES: tuple[type[Message], ...] = (
     Hello,
@@ -222,6 +246,8 @@ _TYPES: tuple[type[Message], ...] = (
     End,
     Finished,
     Evaluated,
+    SaveAside,
+    SavedAside,
 )
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 

@@ -157,6 +157,11 @@ def stop_trainer(
     return process.wait()
 
 
+def how_it_ended(status: int) -> str:
+    """Return an exit status in words; a negative one is a signal."""
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
 def check_protocols() -> None:
     """Raise `UsageError` if `import protocols` would find somebody else's package."""
     loaded = sys.modules.get("protocols")

@@ -6,7 +6,9 @@ the README.
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.terminal.console import JoinLine, TrainingLine
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 RATE_STEPS = 50  # samples a second are those of so many last steps
 RATE_SECONDS = 10.0
+USUAL_STEPS = 20  # a stall is what a step took beyond the median of so many
 _FAREWELLS = {
     "leave": "has left",
     "failure": "is lost; going on without it",
@@ -68,12 +71,6 @@ class PullMeter:
             for name, size in self._bytes.items()
         ]
 
-    @property
-    def lower_bound(self) -> float:
-        """Seconds the pull would have taken if all sources had sent at their rates to the end."""
-        rates = [s["bytes"] / s["seconds"] for s in self.sources if s["seconds"] > 0]
-        return self.bytes / sum(rates) if rates else 0.0
-
 
 class Observer:
     """Writes down what one agent does."""
@@ -94,6 +91,8 @@ class Observer:
         self._steps_seen: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS)
         self._given = self._contributed = self._reduced = self._apply_sent = 0.0
         self._compute = 0.0
+        self._inside = False  # a member; what happens among the others before is not ours to tell
+        self._gone: list[tuple[float, dict[str, Any]]] = []  # members that left: when, the event
         self._reachable = False  # an agent without a token trains alone
         self.members: tuple[str, ...] = ()
         self.loss: float | None = None
@@ -107,6 +106,8 @@ class Observer:
 
     def event(self, event: str, **values: Any) -> None:
         """Write one event."""
+        if event == "left":
+            self._write_farewells()
         self._events.write(event, **values)
         if event == "started":
             self._reachable = bool(values["address"])
@@ -150,6 +151,7 @@ class Observer:
         self.loss = word.loss_sum / word.weight if word.weight else None
         self.skipped += skipped
         self._steps_seen.append((now, samples))
+        self._write_farewells()
         stall = max(0.0, self._apply_sent - self._reduced)
         self._events.write(
             "step",
@@ -201,21 +203,47 @@ class Observer:
                 self._joined(values)
             case "pull_begins":
                 self.pull = PullMeter(values["total_bytes"], self._clock)
+                self._inside = False
+            case "member_joined" | "member_left" if not self._inside:
+                pass
             case "member_joined":
                 self._events.write(event, **values)
                 self._console.say(f"{values['node']} has joined")
             case "member_left":
-                self._events.write(event, **values)
+                self._gone.append((self._clock(), values))
                 how = _FAREWELLS.get(values["reason"], "has left")
                 self._console.say(f"{values['node']} {how}")
             case "scheduler":
                 self._events.write(event, **values)
-                if values["why"] != "founded":
+                if values["why"] == "founded":
+                    self.pull = None  # of a join that came to nothing
+                else:
                     self._console.say(f"{values['node']} is the scheduler now")
             case _:
                 self._events.write(event, **values)
 
+    def _write_farewells(self) -> None:
+        """Write who left, now that the step after that is done, or that none will come."""
+        gone, self._gone = self._gone, []
+        for left, values in gone:
+            stall = self._stall_around(left)
+            rounded = None if stall is None else round(stall, 6)
+            self._events.write("member_left", **{**values, "stall_s": rounded})
+
+    def _stall_around(self, then: float) -> float | None:
+        """Return how much longer the longer of the steps before and after `then` took than steps
+        usually take; None if too few were seen."""
+        ends = [t for t, _ in self._steps_seen]
+        gaps = [later - earlier for earlier, later in pairwise(ends)]
+        before = [g for g, end in zip(gaps, ends[1:], strict=True) if end <= then]
+        after = [g for g, end in zip(gaps, ends[1:], strict=True) if end > then]
+        if not before and not after:
+            return None
+        longest = max(*before[-1:], *after[:1], 0.0)
+        return max(0.0, longest - statistics.median(gaps[-USUAL_STEPS:]))
+
     def _joined(self, values: dict[str, Any]) -> None:
+        self._inside = True
         pull = self.pull
         self._events.write(
             "joined",
@@ -225,7 +253,7 @@ class Observer:
             bytes=pull.bytes if pull else 0,
             seconds=round(pull.seconds, 6) if pull else 0.0,
             sources=pull.sources if pull else [],
-            lower_bound_s=round(pull.lower_bound, 6) if pull else 0.0,
+            lower_bound_s=None,  # needs the links' rates, which nobody has measured yet
         )
         if pull is None:
             if self._reachable:

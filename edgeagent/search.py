@@ -10,8 +10,19 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
+from edgeagent.transport.complaints import Lines
 from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
-from protocols.founding import Ask, Found, Founding, FoundingEffect, FoundingState, Heard, JoinAt
+from protocols import limits
+from protocols.founding import (
+    Ask,
+    Found,
+    Founding,
+    FoundingEffect,
+    FoundingState,
+    GiveUp,
+    Heard,
+    JoinAt,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -40,6 +51,15 @@ class Outcome(Protocol):
     def found_cluster(self) -> None:
         """Found a cluster."""
 
+    def entered(self) -> bool:
+        """Whether the join that was begun last has made this agent a member."""
+
+    def spoilt(self) -> bool:
+        """Whether a join broke off that had begun to overwrite the training state."""
+
+    def given_up(self) -> None:
+        """The state is spoilt, and nobody is there to join."""
+
     def other_job(self, error: JobMismatch) -> bool:
         """The cluster that was found trains another job; return whether that ends this agent."""
 
@@ -48,6 +68,19 @@ class Outcome(Protocol):
 
     def same_identity(self, standing: Standing, address: str) -> None:
         """Somebody else holds our key."""
+
+
+def heard_from(standing: Standing) -> Heard:
+    """Return what `standing` says; its `scheduler` is the elder while there is no cluster."""
+    member = standing.phase == "member"
+    return Heard(
+        standing.me.node,
+        member,
+        standing.samples,
+        standing.members,
+        standing.lineage,
+        b"" if member else standing.scheduler,
+    )
 
 
 class Search:
@@ -78,7 +111,9 @@ class Search:
         self._explained = False
         self._named = named
         self._asking: dict[str, asyncio.Task[None]] = {}
+        self._entering: asyncio.Task[None] | None = None
         self._said: dict[str, str] = {}
+        self._lines = Lines(log, loop.time)
         self._refusing: dict[str, None] = {}
         self._ours: dict[str, None] = {}
 
@@ -87,23 +122,33 @@ class Search:
         """Whether a cluster was found and is being joined."""
         return self._founding.state is FoundingState.JOINING
 
+    @property
+    def elder(self) -> bytes:
+        """The smallest node id known at first hand that may found, to tell those who ask."""
+        return self._founding.elder
+
     def hint(self, addresses: tuple[str, ...]) -> None:
         """Somebody of our cluster may listen at one of `addresses`."""
         for address in addresses:
             self._founding.hint(self._clock(), address)
 
-    def joined(self) -> None:
-        """The join came to its end."""
-        self._founding.joined()
-
     def refused(self) -> None:
         """The join came to nothing: look around again."""
-        self._founding.refused(self._clock())
+        self._founding.refused(self._clock(), spoilt=self._outcome.spoilt())
+
+    async def stop(self) -> None:
+        """End what was begun; the outcome is told nothing any more."""
+        tasks = [*self._asking.values(), *([self._entering] if self._entering else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def run(self) -> None:
         """Search until cancelled."""
         while True:
             now = self._clock()
+            if self.joining and self._outcome.entered():
+                self._founding.joined()
             members, ready = self._outcome.own().members, self._outcome.job_known()
             self._perform(self._founding.tick(now, members, ready=ready))
             if now - self._begun > EXPLAIN_SECONDS and not self._explained:
@@ -116,12 +161,19 @@ class Search:
         for effect in effects:
             match effect:
                 case Ask(address):
-                    if address not in self._asking and address not in self._ours:
+                    if self._may_ask(address):
                         self._asking[address] = self._spawn(self._ask(address))
                 case Found():
                     self._outcome.found_cluster()
                 case JoinAt(address):
-                    self._spawn(self._join(address))
+                    self._entering = self._spawn(self._join(address))
+                case GiveUp():
+                    self._outcome.given_up()
+
+    def _may_ask(self, address: str) -> bool:
+        if address in self._asking or address in self._ours:
+            return False
+        return address in self._named or len(self._asking) < limits.MAX_QUESTIONS
 
     async def _ask(self, address: str) -> None:
         try:
@@ -136,7 +188,8 @@ class Search:
                 self._say(address, f"{error} (trying again)")
             self._founding.silent(address)
         except JoinRefused as error:
-            self._refusing[address] = None
+            if address in self._named:
+                self._refusing[address] = None
             nobody = bool(self._named) and all(a in self._refusing for a in self._named)
             if not (nobody and self._outcome.not_let_in(error)):
                 self._say(address, str(error))
@@ -146,16 +199,9 @@ class Search:
             self._founding.silent(address)
         else:
             self._heard_anybody = True
-            heard = Heard(
-                standing.me.node,
-                standing.phase == "member",
-                standing.samples,
-                standing.members,
-                standing.lineage,
-            )
-            own = self._outcome.own()
-            ready = self._outcome.job_known()
-            self._perform(self._founding.standing(address, heard, own, ready=ready))
+            heard, own = heard_from(standing), self._outcome.own()
+            now, ready = self._clock(), self._outcome.job_known()
+            self._perform(self._founding.standing(now, address, heard, own, ready=ready))
         finally:
             self._asking.pop(address, None)
 
@@ -175,6 +221,8 @@ class Search:
             self._outcome.join_through(standing)
 
     def _say(self, address: str, text: str) -> None:
-        if self._said.get(address) != text:
+        if address not in self._named:  # anybody can give hints, many of them
+            self._lines.say("hint", text)
+        elif self._said.get(address) != text:
             self._said[address] = text
             self._log(text)

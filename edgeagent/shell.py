@@ -24,6 +24,7 @@ from edgeagent.dataplane.shards import (
 from edgeagent.errors import EdgeAgentError
 from edgeagent.planner import StandardPlanner
 from edgeagent.transport.api import PeerInfo
+from edgeagent.transport.complaints import Lines
 from protocols import codec, effects, limits
 from protocols.bulk import BulkHeader, BulkKind
 from protocols.context import NodeConfig
@@ -108,7 +109,6 @@ class Shell:
         """`trainer` sends to the trainer; `departed(why, message)` and `join_failed(reason)` are
         called when the node's part is over, or its join has failed; `spawn` starts a task whose
         failure ends the agent."""
-        self._hello = hello
         self._state = memory.state.view()
         self._trainer = trainer
         self._network = network
@@ -145,20 +145,33 @@ class Shell:
         self._apply: effects.Apply | None = None  # waits for the hash of the state
         self._words: dict[int, ControlWord] = {}
         self._distrusted: dict[bytes, asyncio.TimerHandle] = {}
+        self._lines = Lines(observer.say, self._loop.time)
+        self._forwarded: dict[bytes, deque[tuple[int, int]]] = {}
+        self._closed = False
         self._orphan = False
         self._contributed: handover.Contributed | None = None
+        self._own_state: tuple[int, bytes] | None = (hello.iteration, hello.meta)  # None: spoilt
 
     # --- beginnings and ends ----------------------------------------------------------------------
 
     def found(self, lineage: bytes) -> None:
-        """Found a cluster of one from the trainer's own state."""
+        """Found a cluster of one from the trainer's own state, which must not be `spoilt`."""
+        assert self._own_state is not None, "a cluster founded from half a state"
         self.node = node = Node(self._config, StandardPlanner(), self._router)
-        now, hello = self._loop.time(), self._hello
-        self._perform(node.found(now, lineage, hello.iteration, hello.meta))
+        self._perform(node.found(self._loop.time(), lineage, *self._own_state))
         self._ping()
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether the state is neither the trainer's own any more nor that of a cluster's member:
+        a pull has begun to overwrite it."""
+        return self._own_state is None and not (self.node and self.node.context.is_member)
 
     def join(self, sponsor: Member) -> None:
         """Join the cluster of `sponsor`; a node that was there before is given up."""
+        if self.node is not None and self.node.context.is_member:
+            self._own_state = (self.node.context.iteration, self.node.context.meta)
+        self._reducer.reset()
         self.node = node = Node(self._config, StandardPlanner(), self._router)
         self._perform(node.join(self._loop.time(), sponsor))
         self._ping()
@@ -189,10 +202,13 @@ class Shell:
 
     async def close(self) -> None:
         """Send what is queued, close all links, end all tasks."""
+        self._closed = True
         for timer in (self._timer, self._ping_timer, *self._distrusted.values()):
             if timer is not None:
                 timer.cancel()
         await asyncio.gather(*(link.close(flush=True) for link in list(self.links.values())))
+        if self._hashing is not None:  # the digest is an event that users wait for
+            await asyncio.wait([self._hashing])
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -256,6 +272,7 @@ class Shell:
             del self.links[peer]
             self._reducer.forget(peer)
             self._observer.delays.pop(peer, None)
+            self._forwarded.pop(peer, None)
             self.handle(effects.LinkDown(peer, clean))
             if (timer := self._distrusted.pop(peer, None)) is not None:
                 timer.cancel()
@@ -293,14 +310,49 @@ class Shell:
             return None
         if not joining.expects(source, header.index):
             return None
+        self._own_state = None
         return shard_target(self._state, joining.shard_bytes, header)
 
     # --- Wire (of the reducer) --------------------------------------------------------------------
 
     def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
-        """Queue a bulk frame for `to`."""
-        if (link := self.links.get(to)) is not None:
-            link.send_bulk(header, payload)
+        """Queue a bulk frame for `to`; a joiner that does not take what it follows has to go."""
+        link = self.links.get(to)
+        if link is None:
+            return
+        if header.kind is BulkKind.DOWN and not self._is_member(to):
+            if self._waiting_for(link) + len(payload) > self._most_waiting:
+                self._cut(link, "it takes too little of what is sent to it")
+                return
+            end = link.bulk_bytes_sent + link.bulk_queued + len(payload)
+            self._forwarded.setdefault(to, deque()).append((end, len(payload)))
+        link.send_bulk(header, payload)
+
+    def _is_member(self, node: bytes) -> bool:
+        policy = self.node.context.policy if self.node is not None else None
+        return policy is not None and policy.view.member(node) is not None
+
+    def _waiting_for(self, link: Link) -> int:
+        """Bytes of reduced chunks (copies, unlike shards) that `link` has not sent yet."""
+        queued = self._forwarded.get(link.peer.node, deque())
+        while queued and queued[0][0] <= link.bulk_bytes_sent:
+            queued.popleft()
+        return sum(size for _, size in queued)
+
+    @property
+    def _most_waiting(self) -> int:
+        return max(limits.MAX_SUBSCRIBER_QUEUE_BYTES, 2 * self._contribution.nbytes)
+
+    def accuse(self, peer: bytes, reason: str) -> None:
+        """End the link to `peer`, whose part of a round cannot be right."""
+        if (link := self.links.get(peer)) is not None:
+            self._cut(link, reason)
+
+    def _cut(self, link: Link, reason: str) -> None:
+        """End a link at once, with one line; for the node it is lost from here on."""
+        self._lines.say("cut", f"closed the link to {link.peer.name}: {reason}")
+        self.link_down(link, reason, clean=False)
+        self._spawn(link.close(flush=False))
 
     def hold_bulk(self, peer: bytes, hold: bool) -> None:
         """Stop reading bulk frames from `peer`, or read again."""
@@ -311,7 +363,11 @@ class Shell:
 
     def _perform(self, wanted: list[effects.Effect]) -> None:
         for effect in wanted:
-            self._perform_one(effect)
+            try:
+                self._perform_one(effect)
+            except RemoteProtocolError as error:  # nobody here to blame: it may be relayed
+                kind = type(effect).__name__
+                self._lines.say(kind, f"ignored what another agent asked for ({kind}): {error}")
         self._arm()
 
     def _perform_one(self, effect: effects.Effect) -> None:
@@ -349,8 +405,7 @@ class Shell:
         match effect:
             case effects.Trust(member):
                 self._network.trust(member.certificate)
-                if (timer := self._distrusted.pop(member.node, None)) is not None:
-                    timer.cancel()
+                self.keep_trust(member.node)
             case effects.Distrust(node):
                 self._distrust_later(node)
             case effects.Dial(member):
@@ -471,9 +526,14 @@ class Shell:
         try:
             self._network.trust(member.certificate)
             await self._network.dial(peer_of(member))
-        except EdgeAgentError as error:
-            self._observer.say(f"no link to {member.name}: {error}")
+        except (EdgeAgentError, RemoteProtocolError) as error:
+            self._lines.say("dial", f"no link to {member.name}: {error}")
             self.handle(effects.DialFailed(member.node))
+
+    def keep_trust(self, node: bytes) -> None:
+        """`node` was admitted anew: distrust it no more when its old link ends."""
+        if (timer := self._distrusted.pop(node, None)) is not None:
+            timer.cancel()
 
     def _distrust_later(self, node: bytes) -> None:
         """A node that left may still have to fetch what is on its way to it."""
@@ -490,7 +550,7 @@ class Shell:
             self._timer.cancel()
             self._timer = None
         due = self.node.deadline if self.node is not None else None
-        if due is not None:
+        if due is not None and not self._closed:
             self._timer = self._loop.call_at(due, self.handle, effects.Tick())
 
     def _ping(self) -> None:
@@ -498,4 +558,5 @@ class Shell:
             self._ping_timer.cancel()
         if self.node is not None:
             self._perform(self.node.ping(self._loop.time()))
-        self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
+        if not self._closed:
+            self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)

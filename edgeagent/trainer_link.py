@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, cast
 
 from edgeagent.errors import EdgeAgentError
@@ -18,6 +19,11 @@ from protocols import limits
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+
+    from edgeagent.launch import Child
+
+CHILD_END_S = 5.0  # from a trainer's last descriptor to its exit status
+CHILD_POLL_S = 0.02
 
 
 class TrainerLink(asyncio.Protocol):
@@ -31,6 +37,11 @@ class TrainerLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._hello: asyncio.Future[Hello] | None = None
 
+    def expect(self, connection: socket.socket) -> None:
+        """Take the connection on which the trainer will come; from now on it hears what is sent."""
+        connection.setblocking(False)
+        self._connection = connection
+
     async def open(self, connection: socket.socket) -> tuple[Hello, SharedMemory]:
         """Wait for the trainer's `Hello` and map its memory.
 
@@ -38,8 +49,7 @@ class TrainerLink(asyncio.Protocol):
         ended before.
         """
         loop = asyncio.get_running_loop()
-        connection.setblocking(False)
-        self._connection = connection
+        self.expect(connection)
         descriptors = await wait_for_descriptors(connection)
         self._hello = loop.create_future()
         await loop.create_unix_connection(lambda: self, sock=connection.dup())
@@ -93,6 +103,14 @@ class TrainerLink(asyncio.Protocol):
             self._hello.set_result(message)
         else:
             self._hello.set_exception(EdgeAgentError("the trainer did not introduce itself"))
+
+
+async def exit_status(child: Child, seconds: float = CHILD_END_S) -> int | None:
+    """Return the status of a child that is about to end, None if it does not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while child.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(CHILD_POLL_S)
+    return child.poll()
 
 
 def _check(hello: Hello) -> None:

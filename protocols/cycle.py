@@ -268,6 +268,8 @@ class Cycle:
             was_member = context.is_member
             context.policy = body
             self._switched(policy, body)
+            if self.state is CycleState.OVER:
+                return
             if was_member and not context.is_member:
                 self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
                 context.do(Depart("left", ""))

@@ -1,8 +1,10 @@
 """Before there is a cluster: join one, wait for somebody else to found it, or found it oneself.
 
 Law: of several agents that are born at the same moment and hear of each other, only the one with
-the smallest node id founds; the others wait for it. Founders that met too late compare (committed
-samples, members, lineage) and the smaller one gives way (ROUNDS, Views).
+the smallest node id founds; the others wait for it, also if they know it only through an agent that
+has asked it (hearsay goes no further, so that nobody waits for the dead). Founders that met too
+late compare (committed samples, members, lineage) and the smaller one gives way (ROUNDS, Views). An
+agent whose training state is spoilt never founds.
 """
 
 from __future__ import annotations
@@ -10,12 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from protocols import limits
 from protocols.table import Row, StateTable
 
 ASK_AGAIN_SECONDS = 0.3
 ASK_STRANGERS_SECONDS = 2.0  # a founder that is still alone keeps looking
 LISTEN_SECONDS = 1.5  # mDNS finds all agents of a room in about a second
 NAMED_PEER_SECONDS = 5.0  # how long to wait for a peer that was named and does not answer
+GIVE_UP_SECONDS = 30.0  # how long an agent that must not found looks for anybody
+SOMEBODY_HAS_FOUNDED = b"\0" * limits.NODE_ID_BYTES  # smaller than every node id
 
 
 class FoundingState(StrEnum):
@@ -51,13 +56,15 @@ FOUNDING_TABLE: StateTable[FoundingState] = StateTable(
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What an agent that proved the token says of itself. `lineage` b"" while founding."""
+    """What an agent that proved the token says of itself. `lineage` b"" while founding; `elder`
+    then is the smallest id that it knows might found, b"" if it knows of none."""
 
     node: bytes
     member: bool
     samples: int = 0
     members: int = 0
     lineage: bytes = b""
+    elder: bytes = b""
 
     @property
     def rank(self) -> tuple[int, int, bytes]:
@@ -84,7 +91,12 @@ class Found:
     """Found a cluster."""
 
 
-FoundingEffect = Ask | JoinAt | Found
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Nobody to join is to be found, and founding is out of the question."""
+
+
+FoundingEffect = Ask | JoinAt | Found | GiveUp
 
 
 class Founding:
@@ -97,13 +109,25 @@ class Founding:
         self._until = now + (LISTEN_SECONDS if mdns else 0.0)
         self._patience = now + NAMED_PEER_SECONDS
         self._next_ask: dict[str, float] = dict.fromkeys(named, now)
+        self._silences: dict[str, int] = {}  # hint -> questions in a row without an answer
         self._answered: dict[str, None] = {}
-        self._elder: dict[str, bytes] = {}  # address -> smaller id that is founding
+        self._elder: dict[str, bytes] = {}  # address -> smaller id that may found, heard there
+        self._known: dict[str, bytes] = {}  # address -> id that answered there and may found
+        self._spoilt_until: float | None = None  # our state is spoilt: do not found, end then
         self._cluster: dict[str, None] = {}  # addresses where a member answered
+
+    @property
+    def elder(self) -> bytes:
+        """The smallest id that is known at first hand and may found: what to tell who asks."""
+        if self._cluster:
+            return SOMEBODY_HAS_FOUNDED
+        own = (self._node,) if self._spoilt_until is None else ()
+        return min((*own, *self._known.values()), default=b"")
 
     def hint(self, now: float, address: str) -> None:
         """An agent may be at `address`."""
-        self._next_ask.setdefault(address, now)
+        if len(self._next_ask) - len(self._named) < limits.MAX_HINTS:
+            self._next_ask.setdefault(address, now)
 
     def tick(self, now: float, members: int, *, ready: bool) -> list[FoundingEffect]:
         """Time has passed; this agent's cluster has `members` members (0: none yet); `ready`: its
@@ -115,10 +139,13 @@ class Founding:
         for address, due in self._next_ask.items():
             if due <= now:
                 pause = ASK_STRANGERS_SECONDS if settled else ASK_AGAIN_SECONDS
-                self._next_ask[address] = now + pause
+                self._next_ask[address] = now + pause * 2 ** self._silences.get(address, 0)
                 effects.append(Ask(address))
         if settled:
             return effects
+        if self._spoilt_until is not None:
+            self.state = FOUNDING_TABLE.step(self.state, "time", self.state)
+            return [*effects, GiveUp()] if now >= self._spoilt_until else effects
         waiting = (
             not ready
             or bool(self._cluster)
@@ -132,15 +159,11 @@ class Founding:
         return effects
 
     def standing(
-        self, address: str, heard: Heard, own: Heard, *, ready: bool
+        self, now: float, address: str, heard: Heard, own: Heard, *, ready: bool
     ) -> list[FoundingEffect]:
         """The agent at `address` answered; `own` is what this one would answer; `ready` as in
         `tick`."""
-        self._answered[address] = None
-        if heard.member:
-            self._cluster[address] = None
-        else:
-            self._cluster.pop(address, None)
+        self._note(now, address, heard)
         if heard.node == self._node or not FOUNDING_TABLE.allows(self.state, "standing"):
             return []
         then = self.state
@@ -150,8 +173,8 @@ class Founding:
                 then = FoundingState.JOINING
         elif heard.member:
             then = FoundingState.JOINING if ready else self.state
-        elif heard.node < self._node:
-            self._elder[address] = heard.node
+        elif heard.elder and heard.elder < self._node:
+            self._elder[address] = heard.elder
             then = FoundingState.DEFERRING
         else:
             self._elder.pop(address, None)  # somebody else answers there now
@@ -159,8 +182,29 @@ class Founding:
         self.state = FOUNDING_TABLE.step(self.state, "standing", then)
         return [JoinAt(address)] if then is FoundingState.JOINING else []
 
+    def _note(self, now: float, address: str, heard: Heard) -> None:
+        """Keep what matters of an answer at any time."""
+        self._answered[address] = None
+        self._silences.pop(address, None)
+        self._known.pop(address, None)
+        self._cluster.pop(address, None)
+        if heard.node == self._node:
+            return
+        if self._spoilt_until is not None:
+            self._spoilt_until = now + GIVE_UP_SECONDS
+        if heard.member:
+            self._cluster[address] = None
+        elif heard.elder and heard.elder <= heard.node:  # else it will not found itself
+            self._known[address] = heard.node
+
     def silent(self, address: str) -> None:
-        """Nobody answers at `address`, or it refused."""
+        """Nobody answers at `address`, or it refused. A hint is asked ever less, then no more."""
+        if address not in self._named:
+            self._silences[address] = self._silences.get(address, 0) + 1
+            if self._silences[address] >= limits.MAX_SILENCES:
+                for kept in (self._silences, self._next_ask, self._answered):
+                    kept.pop(address, None)
+        self._known.pop(address, None)
         self._elder.pop(address, None)
         self._cluster.pop(address, None)
         if not FOUNDING_TABLE.allows(self.state, "silent"):
@@ -169,12 +213,15 @@ class Founding:
         then = FoundingState.LISTENING if alone else self.state
         self.state = FOUNDING_TABLE.step(self.state, "silent", then)
 
-    def refused(self, now: float) -> None:
-        """The join failed; look around again."""
+    def refused(self, now: float, *, spoilt: bool = False) -> None:
+        """The join failed; look around again. `spoilt`: it left us without a whole training state,
+        so that we cannot found."""
+        self._spoilt_until = now + GIVE_UP_SECONDS if spoilt else None
         self.state = FOUNDING_TABLE.step(self.state, "refused", FoundingState.LISTENING)
         self._until = now + LISTEN_SECONDS
         self._next_ask = dict.fromkeys(self._next_ask, now + ASK_AGAIN_SECONDS)
 
     def joined(self) -> None:
         """This agent is a member of a cluster."""
+        self._spoilt_until = None
         self.state = FOUNDING_TABLE.step(self.state, "joined", FoundingState.FOUNDED)

@@ -30,6 +30,7 @@ MAX_NEIGHBOURS = 6
 MAX_OPEN_JOINS = 32
 MAX_MICRO_BATCHES = 65536
 MAX_POLICIES_KEPT = 8
+MAX_TRUSTED_NODES = 512  # members, open joins, and some that came to nothing
 
 # Bulk frames.
 BULK_HEADER_BYTES = 80
@@ -37,6 +38,7 @@ MAX_CHUNK_BYTES = 1 << 20
 MAX_CONTROL_WORD_BYTES = 1 << 20
 MAX_SHARD_BYTES = 4 << 20
 MAX_EARLY_BYTES = 64 << 20
+EARLY_FRAME_BYTES = 512  # what keeping an early frame costs beside its payload
 MAX_SUBSCRIBER_QUEUE_BYTES = 256 << 20
 
 # Training state.
@@ -45,6 +47,11 @@ MAX_INTEGER_BUFFER_BYTES = 64 << 10
 MAX_SHARDS = 16384
 MAX_JOB_FIELDS = 8192
 MAX_STATE_BYTES = 1 << 42
+
+# Hints where other agents may be: anybody on the network can give some.
+MAX_HINTS = 256
+MAX_SILENCES = 8  # then a hint is forgotten
+MAX_QUESTIONS = 8  # at once, to addresses that the user did not name
 
 # Connections nobody has vouched for yet.
 MAX_UNPROVEN_CONNECTIONS = 32

@@ -340,7 +340,7 @@ class Negotiator:
     @property
     def deadline(self) -> float | None:
         """When `tick` has something to do by time alone."""
-        times = [j.deadline for j in self.joins.values()]
+        times = [j.deadline for j in self.joins.values() if not self._is_entering(j)]
         if self.switch is not None and not self.switch.offered:
             times.append(self.switch.resend_at)
         if self.switch is None and self._dirty and not self.passing:

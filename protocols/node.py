@@ -16,6 +16,7 @@ from protocols.cycle import Cycle, CycleState
 from protocols.effects import (
     Applied,
     AwayWanted,
+    CloseLink,
     Contributed,
     Dial,
     DialFailed,
@@ -65,6 +66,8 @@ class Node:
         self._now = 0.0
         self._tried_term = 0  # newest term in which we asked somebody to take the role over
         self._connecting: dict[bytes, bytes] = {}  # member being dialled -> who asked for it
+        self._introduced: dict[int, Member] = {}  # join -> whose link is expected
+        self._begun_anew: dict[int, None] = {}  # joins whose link here is gone
 
     # --- beginnings -------------------------------------------------------------------------------
 
@@ -148,7 +151,7 @@ class Node:
         """When a `Tick` is due at the latest."""
         times = [
             self.joining.deadline if self.joining else None,
-            self.negotiator.deadline if self.negotiator else None,
+            self.negotiator.deadline if self.negotiator and not self._over else None,
             self._leave_again_at if self.context.leaving and not self._over else None,
             self._fetch_at if self.cycle.state is CycleState.FETCHING else None,
         ]
@@ -213,6 +216,7 @@ class Node:
             return
         name = context.name(node)
         del context.links[node]
+        self._begun_anew |= {n: None for n, j in self._introduced.items() if j.node == node}
         context.report("link_down", node=name)
         policy = context.policy
         if self.joining is not None and self.joining.on_the_way:
@@ -222,9 +226,13 @@ class Node:
         elif node in policy.view.nodes:
             last = context.iteration + 1 >= context.steps
             if not (clean and (last or self._is_leaving(node))):
-                self.cycle.leave("error", f"lost {name}, without which this version cannot go on")
+                self._lost(node, name)
         else:
             self._post(now, context.election.scheduler, m.LinkLost(node))
+
+    def _lost(self, node: bytes, name: str = "") -> None:
+        name = name or self.context.name(node)
+        self.cycle.leave("error", f"lost {name}, without which this version cannot go on")
 
     def _is_leaving(self, node: bytes) -> bool:
         newest = self.context.policies[self.context.newest_key]
@@ -256,7 +264,7 @@ class Node:
                 if (body := self.context.policies.get((term, version))) is not None:
                     self._post(now, sender, m.PolicyBody(body))
             case m.Introduce(number, joiner):
-                self.context.do(Trust(joiner))
+                self._expect(number, joiner)
                 self._post(now, sender, m.Introduced(number))
             case m.Pulled(number):
                 self.cycle.released(number)
@@ -265,6 +273,7 @@ class Node:
                 ours = joiner_node == self.context.node
                 if self.joining is not None and ours and number == self.joining.number:
                     self.joining.fail(reason)
+                self._expect_no_more(number)
             case m.ManifestRequest(number, shard_bytes):
                 if self._serves(number, shard_bytes):
                     self.context.do(SendManifest(sender, number, shard_bytes))
@@ -312,6 +321,8 @@ class Node:
     def _to_joiner(self, now: float, sender: bytes, message: m.Message) -> None:
         joining = self.joining
         match message:
+            case m.OpenLinks() if sender != self.context.election.scheduler:
+                pass  # a new one is not known here yet; whoever needs the links asks again
             case m.OpenLinks(0, members):
                 for member in members:
                     self._connecting[member.node] = sender
@@ -329,6 +340,27 @@ class Node:
                 joining.pull_begins(now, sender, message)
             case m.Manifest() if joining is not None:
                 joining.manifest(sender, message)
+
+    def _expect(self, number: int, joiner: Member) -> None:
+        """A joiner will open a link."""
+        self.context.do(Trust(joiner))
+        self._introduced[number] = joiner
+        for old in list(self._introduced)[: -limits.MAX_OPEN_JOINS]:
+            del self._introduced[old]
+        self._begun_anew = {n: None for n in self._begun_anew if n in self._introduced}
+
+    def _expect_no_more(self, number: int) -> None:
+        """A join was given up: its joiner, unless it is a member or has begun anew, has to go."""
+        context, joiner = self.context, self._introduced.pop(number, None)
+        if joiner is None or any(j.node == joiner.node for j in self._introduced.values()):
+            return
+        if any(p.view.member(joiner.node) is not None for p in context.policies.values()):
+            return
+        if joiner.node not in context.links:
+            context.do(Distrust(joiner.node))
+        elif number not in self._begun_anew:
+            context.do(Distrust(joiner.node))
+            context.do(CloseLink(joiner.node))
 
     def _store(self, now: float, sender: bytes, policy: Policy) -> None:
         context = self.context
@@ -439,6 +471,10 @@ class Node:
             )
         if self.negotiator is not None:
             self.negotiator.in_force(self._now, new)
+        if context.node in after:
+            for node in (new.parent(context.node), *new.children(context.node)):
+                if node is not None and node not in context.links:
+                    self._lost(node)
 
     def _pursue_leave(self, now: float) -> None:
         """Hand over the role if we hold it, then ask to leave; again until it has happened."""

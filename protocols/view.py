@@ -6,6 +6,7 @@ larger) ends, so equal views are equal bytes. A member is (node id, incarnation)
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,6 +31,12 @@ class Member:
     addresses: tuple[str, ...] = wire(Many(Text(limits.MAX_ADDRESS_BYTES), limits.MAX_ADDRESSES))
     certificate: bytes = wire(Blob(limits.MAX_CERTIFICATE_BYTES))
 
+    def __post_init__(self) -> None:
+        if self.certificate and hashlib.sha256(self.certificate).digest() != self.node:
+            raise ValueError("a member's id is not that of its certificate")
+        if not all(map(_is_address, self.addresses)):
+            raise ValueError("a member's address is not HOST:PORT")
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -41,6 +48,19 @@ class Edge:
     def __post_init__(self) -> None:
         if self.low >= self.high:
             raise ValueError("a link's ends must be ordered and different")
+
+
+def _is_address(text: str) -> bool:
+    """Whether `text` is HOST:PORT, with brackets around IPv6, in a form that a resolver takes."""
+    host, _, port = text.rpartition(":")
+    if not text.isascii() or not text.isprintable() or " " in text:
+        return False
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        return False
+    if host.startswith("["):
+        return host.endswith("]") and ":" in host
+    labels = host.removesuffix(".").split(".")
+    return ":" not in host and all(0 < len(label) < 64 for label in labels)
 
 
 def edge(a: bytes, b: bytes) -> Edge:

@@ -9,6 +9,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from edgeagent.config import is_name, name_rule
 from edgeagent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from edgeagent.local.state_dir import RunningAgent
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
-MAX_NAME_LENGTH = 63
 
 
 def add_command(
@@ -64,10 +63,8 @@ def seed(text: str) -> int:
 
 def node_name(text: str) -> str:
     """Return `text` if it can name a node: short, printable, without spaces at its ends."""
-    if not text or len(text) > MAX_NAME_LENGTH or not text.isprintable() or text != text.strip():
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no name: use 1 to {MAX_NAME_LENGTH} printable characters"
-        )
+    if not is_name(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name: use {name_rule()}")
     return text
 
 

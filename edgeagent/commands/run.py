@@ -30,7 +30,7 @@ from edgeagent.config import (
     state_root,
 )
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.launch import BUILT_IN_JOBS, Job, resolve_job
+from edgeagent.launch import BUILT_IN_JOBS, Job, how_it_ended, resolve_job
 
 if TYPE_CHECKING:
     import argparse
@@ -183,6 +183,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         token=resolve_token(args, environment),
         name=args.name or base.name,
         job=job.name,
+        command=(args.job, *args.script_arguments),
         listen=listen,
         peers=tuple(args.peer) or base.peers,
         mdns=base.mdns and not args.no_mdns,
@@ -278,6 +279,5 @@ def _wait_for_script(job: Job, process: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:
         raise EdgeAgentError(f"{job.name} did not end after training was over") from None
     if status != 0:
-        what = f"signal {-status}" if status < 0 else f"exit status {status}"
-        raise EdgeAgentError(f"{job.name} ended with {what}")
+        raise EdgeAgentError(f"{job.name} ended with {how_it_ended(status)}")
     return 0

@@ -5,12 +5,12 @@ Law: one answer of one agent, shown for people or, with --json, as it came.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING
 
 from edgeagent.commands.options import add_command, chosen_agent
+from edgeagent.plain_json import json_text
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
 
     status = fetch_status(chosen_agent(args.name, os.environ).socket_path)
     if args.json:
-        print(json.dumps(status))
+        print(json_text(status))
         return 0
     from edgeagent.terminal.status_view import print_status
 

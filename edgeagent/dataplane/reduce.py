@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Vector = np.ndarray[Any, np.dtype[Any]]
 Key = tuple[bytes, int, int, int, int]
+Early = tuple[Key, BulkKind, int]
 
 
 class Wire(Protocol):
@@ -35,6 +36,9 @@ class Wire(Protocol):
     def hold_bulk(self, peer: bytes, hold: bool) -> None:
         """Stop reading bulk frames from `peer`, or read again."""
 
+    def accuse(self, peer: bytes, reason: str) -> None:
+        """End the link to `peer`: what came from it cannot be part of the round."""
+
 
 @dataclass(slots=True)
 class _Frame:
@@ -42,7 +46,7 @@ class _Frame:
 
     header: BulkHeader
     buffer: memoryview
-    size: int  # bytes of scratch it occupies; 0 if it goes straight into R
+    size: int  # bytes of scratch it is charged for; 0 if it goes straight into R
 
 
 @dataclass(slots=True)
@@ -50,7 +54,7 @@ class _Peer:
     """What one neighbour has sent that is not used up."""
 
     arriving: _Frame | None = None
-    early: list[_Frame] = field(default_factory=list)
+    early: dict[Early, _Frame] = field(default_factory=dict)
     sums: dict[int, memoryview] = field(default_factory=dict)  # chunk -> partial sum
     scratch: int = 0
     held: bool = False
@@ -92,6 +96,14 @@ class Reducer:
 
     # --- the round ----------------------------------------------------------------------------
 
+    def reset(self) -> None:
+        """Forget everything: another cluster's rounds begin. What is on its way in is dropped."""
+        peers, self._peers = self._peers, {}
+        self._round = self._own_word = self._word = None
+        for name, peer in peers.items():
+            if peer.held:
+                self._wire.hold_bulk(name, False)
+
     def start(self, spec: RoundSpec) -> None:
         """Run `spec` from now on; the round before is complete or given up."""
         self._round = Round(spec)
@@ -100,8 +112,8 @@ class Reducer:
         for name, peer in list(self._peers.items()):
             self._free(peer, sum(len(b) for b in peer.sums.values()))
             peer.sums.clear()
-            early, peer.early = peer.early, []
-            for frame in early:
+            early, peer.early = peer.early, {}
+            for frame in early.values():
                 try:
                     self._take(name, peer, frame)
                 except RemoteProtocolError:  # nobody here to blame; the frame fits no round
@@ -131,15 +143,19 @@ class Reducer:
         if not current and not self._is_newer(header):
             return None
         self._check_length(header)
-        scratch = header.length
+        scratch = size = header.length
         if current and header.kind is BulkKind.DOWN and now is not None:
             now.check_down(sender, header.index)
-            scratch = 0 if header.index else header.length
+            scratch = size = 0 if header.index else header.length
         elif current and now is not None:
             now.check_up(sender, header.index)
+        elif (key_of(header), header.kind, header.index) in peer.early:
+            raise RemoteProtocolError("an early chunk came twice")
+        else:
+            size = scratch + limits.EARLY_FRAME_BYTES
         buffer = self._chunk(header.index) if not scratch else memoryview(bytearray(scratch))
-        peer.arriving = _Frame(header, buffer, scratch)
-        peer.scratch += scratch
+        peer.arriving = _Frame(header, buffer, size)
+        peer.scratch += size
         if peer.scratch > limits.MAX_EARLY_BYTES and not peer.held:
             peer.held = True
             self._wire.hold_bulk(sender, True)
@@ -147,7 +163,7 @@ class Reducer:
 
     def received(self, sender: bytes, header: BulkHeader) -> None:
         """The payload lies where `arriving` said."""
-        peer = self._peers[sender]
+        peer = self._peers.setdefault(sender, _Peer())
         frame, peer.arriving = peer.arriving, None
         if frame is None or frame.header is not header:
             return
@@ -158,7 +174,7 @@ class Reducer:
         now, header = self._round, frame.header
         if now is None or key_of(header) != now.spec.key:
             if self._is_newer(header):
-                peer.early.append(frame)
+                peer.early[key_of(header), header.kind, header.index] = frame
             else:
                 self._free(peer, frame.size)
             return
@@ -167,6 +183,7 @@ class Reducer:
             if header.index == 0:
                 decode_word(frame.buffer)  # refused while it is known who sent it
             peer.sums[header.index] = frame.buffer
+            self._free(peer, frame.size - len(frame.buffer))
             self._drive(now, now.up(sender, header.index))
             return
         now.check_down(sender, header.index)
@@ -217,7 +234,12 @@ class Reducer:
         for effect in effects:
             match effect:
                 case Add(chunk, child, first):
-                    self._add(spec, chunk, child, first)
+                    try:
+                        self._add(spec, chunk, child, first)
+                    except RemoteProtocolError as error:
+                        self._round = None  # without this child's part there is no round
+                        self._wire.accuse(child, str(error))
+                        return
                 case SendUp(chunk, own):
                     if spec.parent is not None:
                         self._send(spec, BulkKind.UP, (spec.parent,), chunk, own, 0.0)

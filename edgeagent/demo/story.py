@@ -21,6 +21,7 @@ from edgeagent.demo.agents import AgentFiles, DemoAgent, Team, agent_environment
 from edgeagent.demo.report import Event, Report, report_from, report_lines
 from edgeagent.demo.view import NodeLine, Scene, View, describe, view_for
 from edgeagent.errors import EdgeAgentError
+from edgeagent.launch import how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -167,7 +168,7 @@ class Story:
         for agent in self._agents():
             name, status = agent.files.name, agent.process and agent.process.poll()
             if status:
-                raise DemoFailed(f"{name} ended with {_how(status)}: {agent.complaint()}")
+                raise DemoFailed(f"{name} {_ending(agent, status)}")
             if status == 0 and not ending and not agent.asked_to_leave:
                 raise DemoFailed(
                     f"the run was over too early for the story: give it more than "
@@ -245,6 +246,9 @@ def judge(team: Team, steps: int, leaver: str, told: str = "") -> Report:
     if problem := compare_files(saved):
         report["digests_equal"] = False
         report["problems"].append(problem)
+    for name, agent in team.agents.items():
+        if agent.process is not None and (status := agent.process.poll()):
+            report["problems"].append(f"{name} {_ending(agent, status)}")
     if leaver not in [leave["node"] for leave in report["leaves"]]:
         report["problems"].append(f"nobody saw {leaver} leave")
     return report
@@ -260,8 +264,8 @@ def compare_files(paths: Sequence[str]) -> str:
     return ""
 
 
-def _how(status: int) -> str:
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
+def _ending(agent: DemoAgent, status: int) -> str:
+    return f"ended with {how_it_ended(status)}: {agent.complaint()}"
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ import stat
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.plain_json import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +88,7 @@ class LocalApi:
     async def _status(self, request: web.Request) -> web.Response:
         from aiohttp import web
 
-        return web.json_response(self._handler.status())
+        return web.json_response(self._handler.status(), dumps=json_text)
 
     async def _leave(self, request: web.Request) -> web.Response:
         from aiohttp import web

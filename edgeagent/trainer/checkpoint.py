@@ -56,6 +56,12 @@ def save_checkpoint(path: str, layout: StateLayout, state: memoryview, meta: byt
         raise EdgeAgentError(f"cannot save {path}: {error.strerror}") from None
 
 
+def aside_path(save: str) -> str:
+    """Return where to keep the state that another cluster's will replace, beside `save`."""
+    stem, extension = os.path.splitext(save)
+    return f"{stem}-before-joining{extension or '.safetensors'}"
+
+
 def check_save_path(path: str) -> None:
     """Raise `UsageError` if a checkpoint could not be written to `path`."""
     folder = os.path.dirname(os.path.abspath(path))

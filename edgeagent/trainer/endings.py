@@ -6,6 +6,9 @@ shown as always, and remembered, so that the agent is told that the script faile
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AgentRefused(EdgeAgentError):
-    """The agent ended training with an error; `shown` if it has told the user itself."""
+    """Training ended with an error; `shown` if the agent tells the user of it."""
 
     def __init__(self, message: str, exit_status: int, shown: bool) -> None:
         super().__init__(message)
@@ -29,6 +32,7 @@ class _Ending:
 
     installed = False
     crash = ""
+    status = 0
 
 
 def watch_for_crashes() -> None:
@@ -36,6 +40,7 @@ def watch_for_crashes() -> None:
     if _Ending.installed:
         return
     _Ending.installed = True
+    atexit.register(_exit_at_exit)  # first in, so after all that is registered from now on
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -48,6 +53,20 @@ def watch_for_crashes() -> None:
         before(kind, error, trace)
 
     sys.excepthook = hook
+
+
+def fail_at_exit(status: int) -> None:
+    """Have the interpreter, which is on its way out already, end with `status`."""
+    _Ending.status = status
+
+
+def _exit_at_exit() -> None:
+    """An exception in an exit handler changes no exit status; only this does."""
+    if _Ending.status:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(_Ending.status)
 
 
 def crash() -> str:

@@ -31,11 +31,18 @@ from edgeagent.handover import (
     Finished,
     Hello,
     Reduced,
+    SaveAside,
+    SavedAside,
     Work,
 )
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer import endings
-from edgeagent.trainer.checkpoint import check_save_path, load_checkpoint, save_checkpoint
+from edgeagent.trainer.checkpoint import (
+    aside_path,
+    check_save_path,
+    load_checkpoint,
+    save_checkpoint,
+)
 from edgeagent.trainer.client import AgentClient
 from edgeagent.trainer.fingerprint import dataset_fields, job_fields
 from edgeagent.trainer.interrupts import Interrupts
@@ -288,7 +295,7 @@ class Trainer:
         finally:
             self._hang_up(error or self._save_error)
         if self._save_error:
-            raise EdgeAgentError(self._save_error)
+            raise endings.AgentRefused(self._save_error, 1, self._agent_speaks)
 
     # Joining.
 
@@ -402,6 +409,8 @@ class Trainer:
             self._loss = applied.loss
             self._round = -1
             client.send(applied)
+        elif isinstance(message, SaveAside):
+            client.send(self._save_aside(message.keep))
         elif isinstance(message, End):
             self._on_end(message)
         else:
@@ -434,14 +443,29 @@ class Trainer:
         if self._interrupts is not None:
             self._interrupts.restore()
         if end.why == "error":
-            shown = self._agent is not None and not self._agent.plain
-            raise endings.AgentRefused(end.message, end.exit_status, shown)
-        if self._config.save and self._began and self._memory is not None:
-            try:
-                layout, memory = self._state.layout, self._memory.state.view()
-                save_checkpoint(self._config.save, layout, memory, self._state.meta())
-            except EdgeAgentError as error:
-                self._save_error = str(error)
+            raise endings.AgentRefused(end.message, end.exit_status, self._agent_speaks)
+        if self._config.save and self._began:
+            self._save_error = self._save(self._config.save)
+
+    def _save_aside(self, keep: bool) -> SavedAside:
+        """Keep, if there is something to, what was trained before another state replaces it."""
+        keep = keep and self._began
+        self._began = False  # from now on the shared state may be half of one, half of another
+        if not keep or not self._config.save:
+            return SavedAside("", "")
+        path = aside_path(self._config.save)
+        return SavedAside(path, self._save(path))
+
+    def _save(self, path: str) -> str:
+        """Write a checkpoint; return what went wrong, "" if nothing did."""
+        if self._memory is None:
+            return ""
+        memory = self._memory.state.view()
+        try:
+            save_checkpoint(path, self._state.layout, memory, self._state.meta())
+        except EdgeAgentError as error:
+            return str(error)
+        return ""
 
     def _settle_early(self) -> bool:
         """Apply the round if it was completed without this node's help; return whether it was."""
@@ -505,7 +529,14 @@ class Trainer:
         try:
             self.close()
         except EdgeAgentError as error:
-            _say(str(error))
+            if not (isinstance(error, endings.AgentRefused) and error.shown):
+                _say(str(error))
+            endings.fail_at_exit(error.exit_status)
+
+    @property
+    def _agent_speaks(self) -> bool:
+        """Whether the agent is what the user started, and shows what ends the training."""
+        return self._agent is not None and not self._agent.plain
 
     def _batch(self) -> int:
         return int(self._micro_batch or self._global_batch)

@@ -89,7 +89,6 @@ class Candidate:
     """A joiner whose token proof was right; not yet a member, its key not yet proven."""
 
     peer: PeerInfo
-    job_tag: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,8 @@ class Standing:
     """What an agent tells a proven joiner of itself and its cluster on the join connection.
 
     `phase`: "founding" (no cluster yet) or "member". `samples`, `members`, `lineage` order
-    clusters that meet (ROUNDS, Views). `scheduler`: node id, b"" while founding.
+    clusters that meet (ROUNDS, Views). `scheduler`: node id; while founding, the smallest id known
+    at first hand that may found, b"" if there is none.
     """
 
     me: PeerInfo

@@ -26,6 +26,25 @@ class _Window:
     sources: dict[str, None] = field(default_factory=dict)
 
 
+class Lines:
+    """Writes one line of each kind at most every `COMPLAINT_SECONDS`, with how many it left out."""
+
+    def __init__(self, log: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self._kinds: dict[str, tuple[float, int]] = {}  # kind -> when the next is due, left out
+
+    def say(self, kind: str, text: str) -> None:
+        """Say `text`, unless another of its kind was said just now."""
+        now = self._clock()
+        due, left_out = self._kinds.get(kind, (now, 0))
+        if now < due:
+            self._kinds[kind] = (due, left_out + 1)
+            return
+        self._kinds[kind] = (now + bounds.COMPLAINT_SECONDS, 0)
+        self._log(f"{text} ({left_out} more of this kind before)" if left_out else text)
+
+
 class Complaints:
     """Counts refused connections by reason and writes lines through `log`."""
 

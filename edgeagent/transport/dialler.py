@@ -195,8 +195,9 @@ class Dialler:
             )
         except ssl.SSLError:
             raise Unreachable(f"{address} is not {peer.name}") from None
-        except OSError as error:
-            raise Unreachable(f"{address}: {error.strerror or error}") from None
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise Unreachable(f"{address}: {reason}") from None
         except asyncio.CancelledError:
             connection.abort()
             raise

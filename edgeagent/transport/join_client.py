@@ -78,7 +78,6 @@ class _Conversation:
         self._me = me
         self._secret = secret
         self._job = job
-        self._tag = job_tag(secret.token, job)
         self._versions = versions
 
     async def run(self) -> Standing:
@@ -100,8 +99,8 @@ class _Conversation:
             ) from None
         except EOFError:
             raise Unreachable(f"{self._address} closed the connection; ask again") from None
-        except OSError as error:
-            text = error.strerror or str(error) or type(error).__name__
+        except (OSError, UnicodeError) as error:
+            text = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise Unreachable(f"{self._address} cannot be reached: {text}") from None
 
     async def _connect(self) -> JoinStream:
@@ -120,7 +119,8 @@ class _Conversation:
     async def _talk(self, stream: JoinStream) -> Standing:
         transcript = await self._hellos(stream)
         proof = make_proof(self._secret.token, Role.JOINER, transcript)
-        await stream.write(join_wire.encode_joiner_proof(proof))
+        said = join_wire.JoinerProof(proof, transcript.joiner_job)
+        await stream.write(join_wire.encode_joiner_proof(said))
         body = await stream.read(limits.MAX_JOIN_FRAME_BYTES)
         answer = join_wire.decode_server_proof(body)
         if isinstance(answer, join_wire.Refusal):
@@ -130,13 +130,19 @@ class _Conversation:
         standing = answer.standing
         self._check_believable(standing, transcript)
         if self._job is None:
+            greeting = join_wire.Farewell(self._reachable)
+            await stream.write(join_wire.encode_farewell(greeting))
+            await stream.close()
             return standing
         if not transcript.server_job:
             raise NotReady(f"{self._address} does not know its job yet", standing)
-        if transcript.server_job != self._tag:
+        if transcript.server_job != transcript.joiner_job:
             body = await stream.read(limits.MAX_JOIN_FRAME_BYTES)
             raise self._mismatch(self._job, join_wire.decode_server_job(body))
-        await stream.write(join_wire.encode_enter())
+        me = self._me
+        entrant = join_wire.Entrant(me.incarnation, me.name, me.addresses)
+        enter = join_wire.Farewell(self._reachable, entrant)
+        await stream.write(join_wire.encode_farewell(enter))
         body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
         refusal = join_wire.decode_admitted(body)
         if refusal is not None:
@@ -146,7 +152,7 @@ class _Conversation:
     async def _hellos(self, stream: JoinStream) -> Transcript:
         certificate = stream.peer_certificate
         hello = join_wire.JoinerHello(
-            self._versions, os.urandom(bounds.NONCE_BYTES), self._tag, self._me, self._reachable
+            self._versions, os.urandom(bounds.NONCE_BYTES), self._me.certificate
         )
         await stream.write(join_wire.encode_joiner_hello(hello))
         body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
@@ -160,7 +166,7 @@ class _Conversation:
             joiner_versions=self._versions,
             server_versions=answer.versions,
             version=answer.chosen,
-            joiner_job=self._tag,
+            joiner_job=job_tag(self._secret.token, self._job, hello.nonce, answer.nonce),
             server_job=answer.job_tag,
             server_certificate=node_id(certificate),
             joiner_certificate=self._me.node,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgeagent.transport import bounds, join_wire
-from edgeagent.transport.api import Candidate
+from edgeagent.transport.api import Candidate, PeerInfo
 from edgeagent.transport.certificate import check_certificate, node_id
 from edgeagent.transport.doorkeeper import Doorkeeper, Gate, Visitor
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
@@ -54,7 +54,7 @@ class _Refused(Exception):
 class _Session:
     """One joiner whose hello was accepted."""
 
-    hello: join_wire.JoinerHello
+    certificate: bytes
     transcript: Transcript
     job: Job | None
 
@@ -137,57 +137,59 @@ class JoinListener:
             spoken = ", ".join(map(str, hello.versions))
             raise _Refused(Reason.VERSION, f"it speaks only protocol version {spoken}")
         job = self._admission.job()
-        answer = join_wire.ServerHello(
-            self._versions, chosen, os.urandom(bounds.NONCE_BYTES), job_tag(self._secret.token, job)
-        )
+        nonce = os.urandom(bounds.NONCE_BYTES)
+        tag = job_tag(self._secret.token, job, hello.nonce, nonce)
+        answer = join_wire.ServerHello(self._versions, chosen, nonce, tag)
         await stream.write(join_wire.encode_server_hello(answer))
+        said = join_wire.decode_joiner_proof(await stream.read(limits.MAX_JOIN_HELLO_BYTES))
         transcript = Transcript(
             cluster=self._secret.cluster,
             joiner_versions=hello.versions,
             server_versions=self._versions,
             version=chosen,
-            joiner_job=hello.job_tag,
+            joiner_job=said.job_tag,
             server_job=answer.job_tag,
             server_certificate=self._node,
-            joiner_certificate=hello.peer.node,
+            joiner_certificate=node_id(hello.certificate),
             joiner_nonce=hello.nonce,
             server_nonce=answer.nonce,
         )
-        proof = join_wire.decode_joiner_proof(await stream.read(limits.MAX_JOIN_HELLO_BYTES))
-        if not proof_is_right(self._secret.token, Role.JOINER, transcript, proof):
+        if not proof_is_right(self._secret.token, Role.JOINER, transcript, said.proof):
             raise _Refused(Reason.TOKEN)
-        check_certificate(hello.peer.certificate)
-        return _Session(hello, transcript, job)
+        check_certificate(hello.certificate)
+        return _Session(hello.certificate, transcript, job)
 
     async def _answer(self, stream: JoinStream, session: _Session, visitor: Visitor) -> None:
         """Prove the token to the joiner, tell it the standing, admit it if it asks for that."""
-        if session.hello.reachable:
-            self._admission.heard_of(session.hello.reachable)
         standing = self._admission.standing()
         if session.job is None:
             standing = replace(standing, phase="founding")
         proof = make_proof(self._secret.token, Role.SERVER, session.transcript)
         await stream.write(join_wire.encode_server_proof(proof, standing))
-        tag, peer = session.hello.job_tag, session.hello.peer
+        tag = session.transcript.joiner_job
         another_job = bool(tag) and session.job is not None and tag != session.transcript.server_job
         if another_job and session.job is not None:
-            self._complain(visitor, "job", f"{peer.name} trains another job")
+            self._complain(visitor, "job", _REASONS[Reason.JOB])
             await stream.write(join_wire.encode_server_job(session.job))
         try:
-            enter = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
+            said = join_wire.decode_farewell(await stream.read(limits.MAX_JOIN_HELLO_BYTES))
         except (EOFError, ConnectionError):
-            return  # it only asked, or saw that its job is another
-        join_wire.decode_enter(enter)
+            return  # it saw that its job is another, or that we have none
+        if said.reachable:
+            self._admission.heard_of(said.reachable)
+        if said.enters is None:
+            return
         if not tag:
             raise RemoteProtocolError("asks to be admitted without naming a job")
         self._check_admissible(session, another_job)
-        self._admission.admitted(Candidate(peer, tag))
+        node, certificate = session.transcript.joiner_certificate, session.certificate
+        self._admission.admitted(Candidate(PeerInfo(node, *said.enters, certificate)))
         await stream.write(join_wire.encode_admitted())
         with contextlib.suppress(EOFError, OSError, RemoteProtocolError):
             await stream.read(limits.MAX_JOIN_HELLO_BYTES)  # the joiner closes first
 
     def _check_admissible(self, session: _Session, another_job: bool) -> None:
-        if session.hello.peer.node == self._node:
+        if session.transcript.joiner_certificate == self._node:
             raise _Refused(Reason.SAME_IDENTITY)
         if session.job is None:
             raise _Refused(Reason.NOT_READY)

@@ -1,16 +1,17 @@
 """The messages of a join connection, inside TLS 1.3.
 
     joiner                                     server
-    JoinerHello(versions, nonce, certificate,
-        job tag, incarnation, name, addresses,
-        reachable)
+    JoinerHello(versions, nonce, certificate)
                                                ServerHello(versions, chosen, nonce, job tag)
-    JoinerProof
+    JoinerProof(proof, job tag)
                                                ServerProof(proof, standing)
                                                ServerJob(fields)   if both job tags differ
-    Enter                                                          only to be admitted
+    Greeting(reachable)                                            if it only asked, or
+    Enter(incarnation, name, addresses,
+        reachable)                                                 to be admitted
                                                Admitted
-    At any point the server may send Refusal(reason, versions) instead and close.
+    At any point the server may send Refusal(reason, versions) instead and close. Before the other
+    end's proof an end says nothing of itself but its certificate; job tags depend on both nonces.
 
 Law: pure. A frame is its length (4 bytes, big endian) and a msgpack array whose first value is its
 kind. `decode_*` raises `RemoteProtocolError` and nothing else. Kinds and reasons are append-only.
@@ -23,7 +24,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from edgeagent.transport import bounds, fields
-from edgeagent.transport.api import PeerInfo, Standing
+from edgeagent.transport.api import Standing
 from edgeagent.transport.proof import PROOF_BYTES
 from edgeagent.transport.token import TAG_BYTES
 from protocols import limits
@@ -51,6 +52,7 @@ class Kind(IntEnum):
     ENTER = 6
     ADMITTED = 7
     REFUSAL = 8
+    GREETING = 9
 
 
 class Reason(IntEnum):
@@ -67,14 +69,11 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JoinerHello:
-    """What a joiner says first. `job_tag` is b"" when it only asks; `reachable` are the addresses
-    of its own join listener, a hint for the server once the token is proven."""
+    """What a joiner says first."""
 
     versions: tuple[int, ...]
     nonce: bytes
-    job_tag: bytes
-    peer: PeerInfo
-    reachable: tuple[str, ...] = ()
+    certificate: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +84,29 @@ class ServerHello:
     chosen: int
     nonce: bytes
     job_tag: bytes
+
+
+class JoinerProof(NamedTuple):
+    """The joiner's proof. `job_tag` is b"" when it only asks."""
+
+    proof: bytes
+    job_tag: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """What a joiner says last: where its own join listener is, and who it is if it wants in."""
+
+    reachable: tuple[str, ...]
+    enters: Entrant | None = None
+
+
+class Entrant(NamedTuple):
+    """The joiner's `PeerInfo`, but for the certificate that its hello had."""
+
+    incarnation: int
+    name: str
+    addresses: tuple[str, ...]
 
 
 class ServerProof(NamedTuple):
@@ -122,27 +144,17 @@ def choose_version(ours: tuple[int, ...], theirs: tuple[int, ...]) -> int | None
 
 def encode_joiner_hello(hello: JoinerHello) -> bytes:
     """Return the body of a `JoinerHello`."""
-    peer = fields.peer_values(hello.peer)
-    return fields.pack(
-        Kind.JOINER_HELLO,
-        list(hello.versions),
-        hello.nonce,
-        hello.job_tag,
-        peer,
-        list(hello.reachable),
-    )
+    return fields.pack(Kind.JOINER_HELLO, list(hello.versions), hello.nonce, hello.certificate)
 
 
 def decode_joiner_hello(body: bytes) -> JoinerHello:
     """Read a `JoinerHello`."""
     values = fields.unpack(body, _HELLO_ITEMS)
-    versions, nonce, tag, peer, reachable = fields.shape(values, Kind.JOINER_HELLO, 5)
+    versions, nonce, certificate = fields.shape(values, Kind.JOINER_HELLO, 3)
     return JoinerHello(
         _versions(versions),
         _nonce(nonce),
-        _tag(tag),
-        fields.peer_info(peer),
-        fields.addresses(reachable),
+        fields.blob(certificate, "certificate", 1, limits.MAX_CERTIFICATE_BYTES),
     )
 
 
@@ -163,15 +175,15 @@ def decode_server_hello(body: bytes) -> ServerHello | Refusal:
     return ServerHello(_versions(versions), number, _nonce(nonce), _tag(tag))
 
 
-def encode_joiner_proof(proof: bytes) -> bytes:
-    """Return the body of a joiner's proof."""
-    return fields.pack(Kind.JOINER_PROOF, proof)
+def encode_joiner_proof(said: JoinerProof) -> bytes:
+    """Return the body of a `JoinerProof`."""
+    return fields.pack(Kind.JOINER_PROOF, said.proof, said.job_tag)
 
 
-def decode_joiner_proof(body: bytes) -> bytes:
-    """Read a joiner's proof."""
-    (proof,) = fields.shape(fields.unpack(body, _HELLO_ITEMS), Kind.JOINER_PROOF, 1)
-    return fields.blob(proof, "proof", PROOF_BYTES, PROOF_BYTES)
+def decode_joiner_proof(body: bytes) -> JoinerProof:
+    """Read a `JoinerProof`."""
+    proof, tag = fields.shape(fields.unpack(body, _HELLO_ITEMS), Kind.JOINER_PROOF, 2)
+    return JoinerProof(fields.blob(proof, "proof", PROOF_BYTES, PROOF_BYTES), _tag(tag))
 
 
 def encode_server_proof(proof: bytes, standing: Standing) -> bytes:
@@ -238,14 +250,24 @@ def decode_server_job(body: bytes) -> Job:
     return tuple(pairs)
 
 
-def encode_enter() -> bytes:
-    """Return the body of Enter: admit me."""
-    return fields.pack(Kind.ENTER)
+def encode_farewell(said: Farewell) -> bytes:
+    """Return the body of Enter (admit me), or of a Greeting."""
+    reachable = list(said.reachable)
+    if said.enters is None:
+        return fields.pack(Kind.GREETING, reachable)
+    number, name, addresses = said.enters
+    return fields.pack(Kind.ENTER, number, name, list(addresses), reachable)
 
 
-def decode_enter(body: bytes) -> None:
-    """Check that this is Enter."""
-    fields.shape(fields.unpack(body, _HELLO_ITEMS), Kind.ENTER, 0)
+def decode_farewell(body: bytes) -> Farewell:
+    """Read an Enter or a Greeting."""
+    values = fields.unpack(body, _HELLO_ITEMS)
+    if values[0] == Kind.GREETING:
+        (reachable,) = fields.shape(values, Kind.GREETING, 1)
+        return Farewell(fields.addresses(reachable))
+    number, name, addresses, reachable = fields.shape(values, Kind.ENTER, 4)
+    entrant = Entrant(fields.incarnation(number), fields.name(name), fields.addresses(addresses))
+    return Farewell(fields.addresses(reachable), entrant)
 
 
 def encode_admitted() -> bytes:

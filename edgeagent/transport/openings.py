@@ -186,12 +186,14 @@ class Links:
         self._forget(opening)
         for other in list(self._openings.get(node, [])):
             other.end()
+        certificate = self._trust.certificate(node)
+        if certificate is None:
+            raise LinkRefused(f"{hello.name} is not trusted any more")
         old = self._up.get(node)
         if old is not None:
             newer = old.peer.incarnation < hello.incarnation
             old.finish("the peer started anew" if newer else "the peer lost it", clean=False)
-        certificate = self._trust.certificate(node)
-        assert certificate is not None
+            self._trust.add(certificate)  # the end of a link may be the end of a pending distrust
         peer = PeerInfo(node, hello.incarnation, hello.name, hello.addresses, certificate)
         link = TcpLink(peer, control, bulk, self._listener, self._link_gone, self._log)
         self._up[node] = link

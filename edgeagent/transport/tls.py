@@ -11,6 +11,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from edgeagent.transport.certificate import check_certificate, node_id
+from protocols import limits
 from protocols.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class Trust:
     def add(self, certificate: bytes) -> bytes:
         """Trust the node that holds `certificate` (DER) and return its id.
 
-        Raises `RemoteProtocolError` if it is no node's certificate (an authority's, for example).
+        Beyond `limits.MAX_TRUSTED_NODES` the one that was trusted longest ago is forgotten. Raises
+        `RemoteProtocolError` if it is no node's certificate (an authority's, for example).
         """
         node = node_id(certificate)
         if node not in self._certificates:
@@ -73,6 +75,10 @@ class Trust:
                 self._rebuild()
                 raise RemoteProtocolError("certificate that TLS cannot use") from None
             self._certificates[node] = certificate
+            if len(self._certificates) > limits.MAX_TRUSTED_NODES:
+                self.remove(next(iter(self._certificates)))
+        else:
+            self._certificates[node] = self._certificates.pop(node)  # the newest again
         return node
 
     def remove(self, node: bytes) -> None:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from edgeagent.errors import UsageError
-from edgeagent.transport.job import job_fingerprint
+from edgeagent.transport.job import job_fingerprint, length_prefixed
 
 TOKEN_BYTES = 16
 PREFIX = "ea1"
@@ -84,12 +84,18 @@ def discovery_tag(token: bytes, cluster: str) -> str:
     return hmac.new(key, cluster.encode(), hashlib.sha256).digest()[:DISCOVERY_TAG_BYTES].hex()
 
 
-def job_tag(token: bytes, job: tuple[tuple[str, str], ...] | None) -> bytes:
-    """Return the opaque tag of a job, b"" for None: equal tags, equal jobs."""
+def job_tag(
+    token: bytes, job: tuple[tuple[str, str], ...] | None, joiner_nonce: bytes, server_nonce: bytes
+) -> bytes:
+    """Return the opaque tag of a job on one join connection, b"" for None: equal tags, equal jobs.
+
+    The nonces keep it from telling a stranger which agents train the same job, or did before.
+    """
     if job is None:
         return b""
     key = derive_key(token, "edgeagent/1 job")
-    return hmac.new(key, job_fingerprint(job), hashlib.sha256).digest()
+    message = length_prefixed(job_fingerprint(job), joiner_nonce, server_nonce)
+    return hmac.new(key, message, hashlib.sha256).digest()
 
 
 def _checksum(token: bytes) -> bytes:

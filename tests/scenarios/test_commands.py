@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
-from tests.scenarios.cluster import Cluster
+from edgeagent.launch import module_command
+from tests.scenarios.cluster import TOKEN, Cluster
 
 
 def test_status_and_leave(tmp_path: Path) -> None:
@@ -49,3 +51,17 @@ def test_status_and_leave(tmp_path: Path) -> None:
         nobody = cluster.command("status")
         assert nobody.returncode == 1
         assert "no agent runs on this device" in nobody.stderr
+
+
+def test_a_reader_of_events_that_goes_away_changes_nothing(tmp_path: Path) -> None:
+    """`edgeagent run digits --events - | head -n 2`: the training goes on to its end."""
+    run = [*module_command("edgeagent"), "run", "digits", "--no-mdns", "--no-save"]
+    run += ["--listen", "127.0.0.1:0", "--steps", "60", "--events", "-"]
+    pipe = f"set -o pipefail; {shlex.join(run)} | head -n 2"
+    with Cluster(tmp_path) as cluster:
+        agent = cluster.launch("alice", ["bash", "-c", pipe], {"EDGEAGENT_TOKEN": TOKEN})
+        assert agent.wait_exit() == 0, agent.log
+        log = agent.log
+        assert log.count('"event": ') == 2
+        assert log.count("no more events are written to --events -: Broken pipe") == 1
+        assert "done: 60 steps" in log

@@ -121,7 +121,7 @@ class Host:
             case effects.Dial(who):
                 world.later(world.delay(), lambda: world.dial(self, who))
             case effects.CloseLink(node):
-                world.unlink(self, self.links[node], clean=True)
+                world.later(world.most_delay, lambda: world.hang_up(self, node))  # flushed
             case effects.BeginTraining(iteration, adopt, _, _):
                 self.iteration = iteration
                 if adopt:
@@ -378,6 +378,10 @@ class World:
             host.links[who.node], other.links[host.me.node] = other, host
             host.handle(effects.LinkUp(other.me))
             other.handle(effects.LinkUp(host.me))
+
+    def hang_up(self, host: Host, node: bytes) -> None:
+        if (other := host.links.get(node)) is not None:
+            self.unlink(host, other, clean=True)
 
     def unlink(self, a: Host, b: Host, *, clean: bool) -> None:
         a.links.pop(b.me.node, None)

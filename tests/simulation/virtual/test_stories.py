@@ -79,6 +79,52 @@ async def founders_meet(world: World) -> None:
     await world.until(lambda: lonely.is_member and len(lonely.members) == 3)
 
 
+async def a_founder_gives_way_in_vain(world: World) -> None:
+    hosts = await world.cluster(2)
+    lonely = world.host()
+    lonely.founds_again = True
+    lonely.found()
+    at = world.random.randrange(1, 6)
+    await world.until(lambda: lonely.trainer.iteration >= at)
+    for host in hosts:
+        host.network.refuses[lonely.me.node] = None
+    lonely.give_way(hosts[0])
+    await world.until(lambda: bool(lonely.joins_failed))
+    before = lonely.trainer.iteration
+    assert before >= at
+    assert not lonely.shell.spoilt
+    await world.until(lambda: lonely.trainer.iteration > before)
+    assert len(lonely.members) == 1
+    assert [e["sources"] for e in lonely.all("joined")] == [[], []]
+
+
+async def a_pull_breaks_off(world: World) -> None:
+    hosts = await world.cluster(2)
+    await world.until(lambda: hosts[0].trainer.iteration >= 3)
+    joiner = world.host()
+    assert not joiner.shell.spoilt
+    joiner.founds_again = True
+    joiner.join(hosts[0])
+    await world.until(lambda: joiner.shell.spoilt)
+    for link in list(joiner.shell.links.values()):
+        await link.close(flush=False)
+    await world.until(lambda: bool(joiner.joins_failed))
+    with pytest.raises(AssertionError, match="half a state"):
+        joiner.found()
+    await world.until(lambda: joiner.is_member)
+    assert not joiner.shell.spoilt
+
+
+async def an_older_founder_gives_way(world: World) -> None:
+    lonely = world.host()
+    lonely.found()
+    await world.until(lambda: lonely.trainer.iteration >= 15)
+    hosts = await world.cluster(2)
+    assert lonely.trainer.iteration > hosts[0].trainer.iteration
+    lonely.give_way(hosts[0])
+    await world.until(lambda: lonely.is_member and len(lonely.members) == 3)
+
+
 async def a_trainer_dies_while_one_joins(world: World) -> None:
     hosts = await world.cluster(3)
     joiner = world.host()
@@ -125,6 +171,9 @@ STORIES = (
     a_trainer_dies,
     a_trainer_dies_while_another_leaves,
     founders_meet,
+    an_older_founder_gives_way,
+    a_founder_gives_way_in_vain,
+    a_pull_breaks_off,
     a_trainer_dies_while_one_joins,
     a_joiner_thinks_better_of_it,
     a_neighbour_is_out_of_reach,

@@ -69,6 +69,7 @@ class Host:
         observer = Observer(self.name, "sim", self.recorder, Silence(), world.loop.time)
         self.gone: str | None = None
         self.joins_failed: list[str] = []
+        self.founds_again = False  # when a join has failed and its state is still its own
         self.sponsor: Host | None = None
         self.leaving = False
         self.shell = Shell(
@@ -165,6 +166,9 @@ class Host:
     async def _join_again(self) -> None:
         await self.shell.drop_links()
         await asyncio.sleep(REJOIN_SECONDS)
+        if self.founds_again and not self.shell.spoilt:
+            self.found()
+            return
         members = [host for host in self.world.hosts if host.is_member]
         if members and self.gone is None:
             self.join(members[0])

@@ -55,7 +55,7 @@ class FakeAgent:
         sources = [{"node": n, "bytes": 500, "seconds": 0.1} for n in ("alice", "bob")]
         if self.wrong == "one source":
             sources[1]["bytes"] = 0
-        self.write("joined", bytes=1000, seconds=0.1, lower_bound_s=0.09, sources=sources)
+        self.write("joined", bytes=1000, seconds=0.1, lower_bound_s=None, sources=sources)
 
     def train(self) -> None:
         """Step through the iterations, holding where the story needs the others."""
@@ -86,6 +86,14 @@ class FakeAgent:
         bad = self.wrong == "file" and self.name == "bob"
         (self.folder / f"{self.name}.safetensors").write_bytes(b"bad" if bad else b"model")
         self.write("left", iteration=self.steps, seconds=0.01)
+
+    def wait_for_ends(self) -> None:
+        """Wait until all siblings are about to end."""
+        deadline = time.monotonic() + WAIT_S
+        while len(list(self.folder.glob("*.ended"))) < len(NAMES) - 1:
+            if time.monotonic() > deadline:
+                sys.exit(f"edgeagent: fake {self.name} waited in vain for the end")
+            time.sleep(0.005)
 
     def read(self, name: str) -> str:
         """Return what a sibling wrote."""
@@ -119,6 +127,11 @@ def main() -> None:
     agent.join()
     agent.train()
     agent.finish()
+    if wrong == "late crash" and name == "dave":  # when all the others have ended
+        agent.wait_for_ends()
+        print("edgeagent: dave has no luck", file=sys.stderr)
+        sys.exit(1)
+    (agent.folder / f"{name}.ended").touch()
 
 
 if __name__ == "__main__":

@@ -75,6 +75,18 @@ def test_status_and_leave(short_path: Path) -> None:
     asyncio.run(status_and_leave(str(short_path / "s")))
 
 
+def test_a_loss_that_is_no_number_is_null(short_path: Path) -> None:
+    async def main(path: str) -> None:
+        agent = FakeAgent(path, sample_status() | {"loss": float("nan")})
+        await agent.api.start()
+        try:
+            assert (await asyncio.to_thread(fetch_status, path))["loss"] is None
+        finally:
+            await agent.api.close()
+
+    asyncio.run(main(str(short_path / "s")))
+
+
 def test_a_stale_socket_is_replaced(short_path: Path) -> None:
     path = str(short_path / "s")
     with socket.socket(socket.AF_UNIX) as dead:

@@ -43,7 +43,7 @@ def trainer(*options: str) -> TrainerConfig:
 
 
 def test_defaults_of_the_agent() -> None:
-    assert agent() == AgentConfig(token=TOKEN, job="digits", state_dir="/h")
+    assert agent() == AgentConfig(token=TOKEN, job="digits", command=("digits",), state_dir="/h")
 
 
 def test_every_option_of_the_agent(folder: Path) -> None:
@@ -56,6 +56,7 @@ def test_every_option_of_the_agent(folder: Path) -> None:
         token=OTHER,
         name="alice",
         job="digits",
+        command=("digits",),
         listen="127.0.0.1:7000",
         peers=("10.0.0.1:7001", "[::1]:7002"),
         mdns=False,

@@ -96,6 +96,9 @@ class Host:
         stream.held = hold
         self.cluster.holds += hold
 
+    def accuse(self, peer: bytes, reason: str) -> None:
+        raise AssertionError(reason)
+
     def done(self, spec: RoundSpec, word: ControlWord) -> None:
         tag = (spec.iteration, spec.attempt)
         assert tag == self.running

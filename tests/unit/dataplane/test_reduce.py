@@ -64,6 +64,7 @@ class Bench:
         self.reduced = (np.zeros(ELEMENTS, np.float32), np.zeros(ELEMENTS, np.float32))
         self.sent: list[tuple[bytes, BulkHeader, bytes]] = []
         self.holds: list[tuple[bytes, bool]] = []
+        self.accused: list[tuple[bytes, str]] = []
         self.words: list[ControlWord] = []
         self.reducer = Reducer(self.own, self.reduced, CHUNK, self, self.done)
 
@@ -72,6 +73,9 @@ class Bench:
 
     def hold_bulk(self, peer: bytes, hold: bool) -> None:
         self.holds.append((peer, hold))
+
+    def accuse(self, peer: bytes, reason: str) -> None:
+        self.accused.append((peer, reason))
 
     def done(self, spec: RoundSpec, word: ControlWord) -> None:
         self.words.append(word)
@@ -341,8 +345,61 @@ def test_a_micro_batch_that_two_contribute_is_refused() -> None:
     bench.start(children=(CHILD, OTHER))
     bench.reducer.contribute(EMPTY)
     bench.chunk(CHILD, UP, 0)
+    bench.chunk(OTHER, UP, 0)
+    assert bench.accused == [(OTHER, "a micro-batch was contributed twice")]
+    assert not bench.sent
+    assert not bench.words
+
+
+def test_who_contributed_twice_is_known_when_it_shows_late() -> None:
+    """It comes out of the node's own contribution: no callback of the child's link is at fault."""
+    bench = Bench()
+    bench.start(parent=ABOVE, children=(CHILD,))
+    bench.chunk(CHILD, UP, 0)
+    bench.reducer.contribute(ControlWord(1, 1, bits((1, 2)), b"", 0.5, b"", b"", True))
+    assert bench.accused == [(CHILD, "a micro-batch was contributed twice")]
+    assert not bench.sent
+
+
+def test_an_early_chunk_that_comes_twice_is_refused() -> None:
+    bench = Bench()
+    assert bench.chunk(CHILD, UP, 1)
     with pytest.raises(RemoteProtocolError, match="twice"):
-        bench.chunk(OTHER, UP, 0)
+        bench.chunk(CHILD, UP, 1)
+    assert bench.chunk(CHILD, DOWN, 1)
+    assert bench.chunk(CHILD, UP, 1, (3, 1))
+
+
+def test_many_small_early_frames_are_charged_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_EARLY_BYTES", 10 * limits.EARLY_FRAME_BYTES)
+    bench = Bench()
+    for attempt in range(10):
+        bench.frame(CHILD, chunk_header(UP, (9, attempt), 0, 1), b"x")
+    assert bench.holds == [(CHILD, True)]
+    bench.start((10, 0))
+    assert bench.holds == [(CHILD, True), (CHILD, False)]
+
+
+def test_another_clusters_rounds_begin_at_any_iteration() -> None:
+    bench = Bench()
+    bench.start((7, 0), children=(CHILD,))
+    header = chunk_header(UP, (9, 0), 1)
+    bench.reducer.arriving(CHILD, header)
+    bench.reducer.reset()
+    bench.reducer.received(CHILD, header)
+    other = replace(chunk_header(UP, (3, 0), 1), lineage=b"X" * 16)
+    assert bench.frame(CHILD, other)
+    bench.start((3, 0), children=(CHILD,), lineage=b"X" * 16)
+    bench.reducer.contribute(EMPTY)
+    assert [sent[1].index for sent in bench.sent] == [1]
+
+
+def test_who_was_held_is_read_again_after_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_EARLY_BYTES", 100)
+    bench = Bench()
+    bench.chunk(CHILD, UP, 1)
+    bench.reducer.reset()
+    assert bench.holds == [(CHILD, True), (CHILD, False)]
 
 
 def test_early_chunks_that_fit_no_round_are_dropped_and_stop_nobody(
@@ -354,7 +411,6 @@ def test_early_chunks_that_fit_no_round_are_dropped_and_stop_nobody(
         bench.chunk(OTHER, UP, index)  # no child of ours
         bench.chunk(CHILD, DOWN, index)  # no parent of ours
     bench.chunk(CHILD, UP, 1)
-    bench.chunk(CHILD, UP, 1)  # twice
     bench.frame(CHILD, chunk_header(UP, (3, 0), 0, 5), b"\xc1rest")
     assert bench.holds == [(OTHER, True), (CHILD, True)]
     bench.start(children=(CHILD,))

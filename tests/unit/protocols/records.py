@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from hashlib import sha256
 from itertools import combinations
 from typing import Any, TypeVar
 
@@ -31,7 +32,7 @@ def node(number: int) -> bytes:
 
 def member(number: int, name: str = "") -> Member:
     """Return the `number`th member."""
-    return Member(node(number), 1, name or f"n{number}", "sim", (f"10.0.0.{number}:1",), b"cert")
+    return Member(node(number), 1, name or f"n{number}", "sim", (f"10.0.0.{number}:1",), b"")
 
 
 def view_of(count: int, links: list[tuple[int, int]] | None = None) -> View:
@@ -51,6 +52,7 @@ def star_policy(count: int, pulls: tuple[Pull, ...] = (), *, term: int = 1) -> P
 
 PLAIN: dict[type, Callable[[], Any]] = {
     Edge: lambda: edge(node(1), node(2)),
+    Member: lambda: Member(sha256(b"x").digest(), 3, "x", "x", ("x:1",), b"x"),
     View: lambda: view_of(2),
     Pull: lambda: Pull(7, member(9), (node(1), node(2)), node(2)),
     Policy: lambda: star_policy(2, (plain(Pull),)),
@@ -100,7 +102,18 @@ NODES = st.integers(0, 9).map(node) | st.binary(
 
 
 LETTERS = st.sampled_from("a9.Zäß中😀 ")
+ADDRESSES = st.sampled_from(["10.0.0.1:1", "[fe80::1%en0]:7431", "pi.local:65535"])
 REASONS = st.text(LETTERS, max_size=12)
+
+
+@st.composite
+def members(draw: st.DrawFn) -> Member:
+    """Members with a certificate that is theirs, or with none."""
+    kinds = {f.name: f.metadata["kind"] for f in fields(Member)}
+    made = {name: draw(values(kind)) for name, kind in kinds.items() if name != "addresses"}
+    if made["certificate"]:
+        made["node"] = sha256(made["certificate"]).digest()
+    return Member(addresses=tuple(draw(st.lists(ADDRESSES, max_size=3))), **made)
 
 
 @st.composite
@@ -115,7 +128,7 @@ def views(draw: st.DrawFn, largest: int = 6) -> View:
             template.name,
             template.numeric_class,
             template.addresses,
-            template.certificate,
+            b"",
         )
         for n in nodes
     ]
@@ -160,6 +173,7 @@ def pulls_to(draw: st.DrawFn, view: View) -> tuple[Pull, ...]:
 
 CHECKED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     Edge: lambda: st.lists(NODES, min_size=2, max_size=2, unique=True).map(lambda p: edge(*p)),
+    Member: members,
     View: views,
     Policy: policies,
     Pull: lambda: views().flatmap(pulls_to).filter(len).map(lambda pulls: pulls[0]),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from hashlib import sha256
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgeagent.transport import fields
+from protocols.errors import RemoteProtocolError
 from protocols.view import Edge, View, edge, make_view, parts
 
 from .records import LINEAGE, member, node, view_of, views
@@ -20,6 +23,33 @@ def test_the_ends_of_a_link_are_ordered_and_different() -> None:
     for low, high in ((2, 1), (1, 1)):
         with pytest.raises(ValueError, match="ordered and different"):
             Edge(node(low), node(high))
+
+
+def test_a_members_id_is_that_of_its_certificate() -> None:
+    assert replace(member(1), certificate=b"x", node=sha256(b"x").digest()).certificate == b"x"
+    with pytest.raises(ValueError, match="certificate"):
+        replace(member(1), certificate=b"x")
+
+
+GOOD = ("pi.local:1", "pi.local.:65535", "10.0.0.1:7430", "[fe80::1%eth0.5]:1")
+BAD = ("", "pi", "pi:", ":1", "pi:0", "pi:65536", "pi:x", "a..b:1", "[::1:1", "[a]:1", "::1:1")
+WORSE = ("a b:1", "ü:1", "a\x1b:1", "x" * 64 + ":1")
+
+
+def test_a_members_addresses_are_addresses() -> None:
+    assert replace(member(1), addresses=GOOD).addresses == GOOD
+    for address in BAD + WORSE:
+        with pytest.raises(ValueError, match="HOST:PORT"):
+            replace(member(1), addresses=(address,))
+
+
+@given(st.text("ab.:[]%1 ü\n", max_size=12))
+def test_what_the_join_takes_for_an_address_is_one_for_a_member(text: str) -> None:
+    try:
+        (address,) = fields.addresses([text])
+    except RemoteProtocolError:
+        return
+    assert replace(member(1), addresses=(address,)).addresses == (address,)
 
 
 def test_views_that_do_not_fit_together_cannot_be_built() -> None:

@@ -17,9 +17,9 @@ class PlainConnection(AgentConnection):
         return True
 
 
-def connection() -> AgentConnection:
+def connection(plain: bool = True) -> AgentConnection:
     """Return the trainer's end; the cluster runs until the trainer leaves."""
     ours, theirs = socket.socketpair()
     cluster = Cluster([ours], 10**9)
     threading.Thread(target=cluster.run, daemon=True).start()
-    return PlainConnection(theirs, None)
+    return (PlainConnection if plain else AgentConnection)(theirs, None)

@@ -20,7 +20,17 @@ from torch import nn
 
 from edgeagent.config import RUN_VARIABLE, SOCKET_VARIABLE, TrainerConfig, trainer_config_text
 from edgeagent.errors import AgentLost, EdgeAgentError, UsageError
-from edgeagent.handover import Begin, Contributed, End, Finished, Reduced, Work, encode
+from edgeagent.handover import (
+    Begin,
+    Contributed,
+    End,
+    Finished,
+    Reduced,
+    SaveAside,
+    SavedAside,
+    Work,
+    encode,
+)
 from edgeagent.trainer import Trainer
 from edgeagent.trainer.process import AgentConnection
 from tests.unit.trainer.fake_agent import Node, ask_to_leave, greet
@@ -362,6 +372,43 @@ def test_impossible_messages_end_with_one_clear_error(message: Any) -> None:
     assert said[0].error
 
 
+@pytest.mark.parametrize("save", ["model.safetensors", ""])
+@pytest.mark.parametrize("again", [True, False])
+def test_a_state_that_is_given_up_is_kept_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: str, again: bool
+) -> None:
+    path = str(tmp_path / save) if save else ""
+    monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(TrainerConfig(save=path)))
+    ours, theirs = socket.socketpair()
+    said: list[Any] = []
+
+    def agent() -> None:
+        node = greet(ours)
+        node.send(Begin(0, False, b"", 9))
+        node.send(SaveAside(True))
+        said.append(node.receive())
+        if again:  # the join came to nothing: found again from the same state
+            node.send(Begin(0, False, b"", 9))
+        node.send(SaveAside(False))
+        said.append(node.receive())
+        if again:
+            node.send(Begin(0, False, b"", 9))
+        node.send(End("left", "", 0))
+        said.append(node.receive())
+
+    thread = threading.Thread(target=agent, daemon=True)
+    thread.start()
+    _, trainer = simple(_agent=AgentConnection(theirs, None))
+    assert list(trainer.loader(Points())) == []
+    trainer.close()
+    thread.join(20)
+    kept = str(tmp_path / "model-before-joining.safetensors") if save else ""
+    assert said == [SavedAside(kept, ""), SavedAside("", ""), Finished("")]
+    files = sorted(path.name for path in tmp_path.iterdir())
+    expected = ["model-before-joining.safetensors", *(["model.safetensors"] if again else [])]
+    assert files == (expected if save else [])
+
+
 def test_run_overrides_the_scripts_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     config = TrainerConfig(global_batch=64, micro_batch=16, steps=3, seed=9)
     monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(config))
@@ -420,6 +467,47 @@ for x, y in trainer.loader(Points()):
         print("ready", flush=True)
 print("ended", trainer.end_reason, flush=True)
 """
+
+
+UNSAVED = """
+import os, sys, torch
+from edgeagent import Trainer
+from tests.unit.trainer.replicas import Points, network
+import tests.unit.trainer.plain_child as plain
+model = network()
+trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), global_batch=32,
+                  _agent=plain.connection(os.environ["TEST_PLAIN"] == "1"))
+for x, y in trainer.loader(Points()):
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    if trainer.update(loss):
+        os.rmdir(os.environ["TEST_FOLDER"])
+        trainer.request_node_exit()
+        break
+print("still here", flush=True)
+if os.environ["TEST_CLOSE"] == "1":
+    trainer.close()
+"""
+
+
+@pytest.mark.parametrize("plain", ["1", "0"])
+@pytest.mark.parametrize("close", ["1", "0"])
+def test_a_failed_save_is_a_failure_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: str, close: str
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    config = TrainerConfig(save=str(folder / "x"))
+    monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(config))
+    monkeypatch.setenv("TEST_FOLDER", str(folder))
+    monkeypatch.setenv("TEST_PLAIN", plain)
+    monkeypatch.setenv("TEST_CLOSE", close)
+    child = run_script(UNSAVED)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 1, err
+    assert out == "still here\n"
+    assert err.count("edgeagent: cannot save") == int(plain)  # else the agent says it
+    assert "Traceback" not in err
 
 
 def run_script(text: str) -> subprocess.Popen[str]:

@@ -16,11 +16,10 @@ from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
 from edgeagent.transport.identity import Identity, write_private
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.proof import Role, Transcript, make_proof
-from edgeagent.transport.token import job_tag
 from protocols import limits
 from protocols.errors import LocalProtocolError
 
-from .helpers import JOB, LOOPS, OTHER_TOKEN, TOKEN, Agent, agent, changed, identity, run, until
+from .helpers import LOOPS, OTHER_TOKEN, TOKEN, Agent, agent, changed, identity, run, until
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 SECRET = JoinSecret(TOKEN, "room")
@@ -50,7 +49,6 @@ def test_a_joiner_with_token_and_job_is_admitted(loop_name: str) -> None:
         standing = await ben.transport.join(address)
         assert standing == anna.standing()
         assert [c.peer for c in anna.candidates] == [ben.me]
-        assert anna.candidates[0].job_tag == job_tag(TOKEN, JOB)
         assert anna.heard == ben.join_addresses
 
     assert serve(body, loop_name).lines == []
@@ -59,6 +57,7 @@ def test_a_joiner_with_token_and_job_is_admitted(loop_name: str) -> None:
 def test_asking_proves_the_token_and_admits_nobody(loop_name: str) -> None:
     async def body(anna: Agent, ben: Agent, address: str) -> None:
         assert (await ben.transport.ask(address)).me == anna.me
+        assert anna.heard == ben.join_addresses
         with pytest.raises(LocalProtocolError):
             await ben.transport.join(address)
         assert anna.candidates == []
@@ -94,7 +93,7 @@ def test_another_job_is_refused_naming_the_first_difference(loop_name: str) -> N
 
     job = (("optimizer", "SGD"), ("lr", "0.5"), ("global_batch", "512"))
     anna = serve(body, loop_name, job_fields=job)
-    assert anna.lines == ["refused a connection from 127.0.0.1: ben trains another job"]
+    assert anna.lines == ["refused a connection from 127.0.0.1: it trains another job"]
 
 
 def test_a_server_without_a_job_says_that_it_is_founding(loop_name: str) -> None:
@@ -194,7 +193,7 @@ async def connected(address: str) -> JoinStream:
 
 async def greet(stream: JoinStream, me: Agent, nonce: bytes) -> Transcript:
     """Say hello as `me` would and return what a right proof must be about."""
-    hello = join_wire.JoinerHello((1,), nonce, b"", me.me)
+    hello = join_wire.JoinerHello((1,), nonce, me.me.certificate)
     await stream.write(join_wire.encode_joiner_hello(hello))
     answer = join_wire.decode_server_hello(await stream.read(8192))
     assert isinstance(answer, join_wire.ServerHello)
@@ -212,11 +211,15 @@ async def greet(stream: JoinStream, me: Agent, nonce: bytes) -> Transcript:
     )
 
 
+def proof_frame(proof: bytes) -> bytes:
+    return join_wire.encode_joiner_proof(join_wire.JoinerProof(proof, b""))
+
+
 def test_a_replayed_proof_is_refused(loop_name: str) -> None:
     async def body(anna: Agent, ben: Agent, address: str) -> None:
         first = await connected(address)
         transcript = await greet(first, ben, bytes(32))
-        proof = join_wire.encode_joiner_proof(make_proof(TOKEN, Role.JOINER, transcript))
+        proof = proof_frame(make_proof(TOKEN, Role.JOINER, transcript))
         await first.write(proof)
         answer = join_wire.decode_server_proof(await first.read(1 << 20))
         assert isinstance(answer, join_wire.ServerProof)
@@ -239,10 +242,10 @@ def test_the_servers_proof_cannot_be_had_without_the_token(loop_name: str) -> No
     async def body(anna: Agent, ben: Agent, address: str) -> None:
         stream = await connected(address)
         transcript = await greet(stream, ben, bytes(32))
-        await stream.write(join_wire.encode_joiner_proof(bytes(32)))
+        await stream.write(proof_frame(bytes(32)))
         with contextlib.suppress(OSError):
             right = make_proof(TOKEN, Role.JOINER, transcript)
-            await stream.write(join_wire.encode_joiner_proof(right))
+            await stream.write(proof_frame(right))
         assert isinstance(
             join_wire.decode_server_proof(await stream.read(1 << 20)), join_wire.Refusal
         )
@@ -323,12 +326,77 @@ def test_more_joins_at_once_than_allowed_are_told_to_come_back(
         slow = await connected(address)
         transcript = await greet(slow, ben, bytes(32))
         proof = make_proof(TOKEN, Role.JOINER, transcript)
-        await slow.write(join_wire.encode_joiner_proof(proof))
+        await slow.write(proof_frame(proof))
         await slow.read(1 << 20)
         with pytest.raises(Unreachable, match="busy"):
             await ben.transport.join(address)
         slow.abort()
         await until(lambda: len(asyncio.all_tasks()) <= 5, "the slow join is over")
         await ben.transport.join(address)
+
+    serve(body, loop_name)
+
+
+def test_a_stranger_in_the_agents_place_learns_nothing_of_the_joiner(loop_name: str) -> None:
+    """Whatever the joiner says to a server that cannot prove the token: no name, no address, and
+    nothing that is the same the next time but its certificate."""
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        context = tls.join_server_context(identity("mallory"))
+        heard: list[list[bytes]] = []
+
+        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            stream = JoinStream(reader, writer)
+            said = [await stream.read(8192)]
+            hello = join_wire.ServerHello((1,), 1, bytes(32), bytes(32))
+            await stream.write(join_wire.encode_server_hello(hello))
+            said.append(await stream.read(8192))
+            me = changed(anna.me, node=bytes(32), certificate=identity("mallory").certificate)
+            standing = changed_standing(anna.standing(), me)
+            await stream.write(join_wire.encode_server_proof(bytes(32), standing))
+            with contextlib.suppress(EOFError, OSError):
+                said.append(await stream.read(8192))
+            heard.append(said)
+            await stream.close()
+
+        server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        for attempt in (ben.transport.join, ben.transport.join, ben.transport.ask):
+            with pytest.raises(JoinRefused, match="could not prove"):
+                await attempt(f"127.0.0.1:{port}")
+        await until(lambda: len(heard) == 3, "all was heard")
+        server.close()
+        await server.wait_closed()
+        assert [len(said) for said in heard] == [2, 2, 2]
+        where = [text.encode() for text in (*ben.me.addresses, *ben.join_addresses)]
+        for hello, proof in heard:
+            assert not any(secret in hello + proof for secret in (b"ben", *where))
+        tags = [join_wire.decode_joiner_proof(said[1]).job_tag for said in heard]
+        assert tags[0] != tags[1]
+        assert tags[2] == b""
+
+    serve(body, loop_name)
+
+
+def test_a_joiner_without_the_token_sees_another_job_tag_each_time(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        tags = []
+        for _ in range(2):
+            stream = await connected(address)
+            tags.append((await greet(stream, ben, bytes(32))).server_job)
+            stream.abort()
+        assert tags[0] != tags[1]
+
+    serve(body, loop_name)
+
+
+def test_an_address_that_no_resolver_takes_is_unreachable(
+    loop_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join_client, "split_address", lambda address: ("a..b", 1))
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        with pytest.raises(Unreachable, match="cannot be reached"):
+            await ben.transport.ask("a..b:1")
 
     serve(body, loop_name)

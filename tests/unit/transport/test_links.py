@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeagent.transport import bounds, link_wire
+from edgeagent.transport import bounds, dialler, link_wire, tls
 from edgeagent.transport.dialler import Dialler
 from edgeagent.transport.errors import LinkRefused, Unreachable
 from protocols import limits
@@ -436,5 +436,59 @@ def test_stopping_in_the_middle_of_dialling_leaves_nothing(loop_name: str) -> No
             with contextlib.suppress(Unreachable, LinkRefused):
                 await dial
             assert one.live() == other.live() == []
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
+@both_ways
+def test_a_newer_start_is_let_in_while_its_node_is_about_to_be_distrusted(
+    loop_name: str, small_dials: bool
+) -> None:
+    """The agent distrusts a node when its old link ends: the one that replaces it stays."""
+    names = pair_by_id()
+    first, other = (agent(n) for n in (names if small_dials else names[::-1]))
+    newer = agent(first.name, incarnation=2)
+
+    async def body(first: Agent, other: Agent, newer: Agent) -> None:
+        await first.transport.dial(other.me)
+        await until(lambda: len(other.ups) == 1, "the first link is up")
+        down = other.link_down
+
+        def link_down(link: Link, reason: str, clean: bool) -> None:
+            down(link, reason, clean)
+            if link.peer.incarnation == 1:
+                other.transport.distrust(link.peer.node)
+
+        other.link_down = link_down  # type: ignore[method-assign]
+        await newer.transport.dial(other.me)
+        await until(lambda: len(other.ups) == 2, "the new link is up")
+        await answers(newer, other)
+        assert other.transport._trust.certificate(newer.me.node) is not None
+
+    run(lambda: with_agents(body, first, other, newer), loop_name)
+
+
+def test_trust_is_bounded_and_forgets_who_was_trusted_longest_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_TRUSTED_NODES", 3)
+    trust = tls.Trust(identity("anna"))
+    names = ("ben", "cleo", "dora", "eve")
+    for name in (*names[:3], "ben"):
+        trust.add(identity(name).certificate)
+    trust.add(identity("eve").certificate)
+    known = [name for name in names if trust.certificate(identity(name).node) is not None]
+    assert known == ["ben", "dora", "eve"]
+
+
+@loops
+def test_dialling_an_address_that_no_resolver_takes_fails_clearly(
+    loop_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        monkeypatch.setattr(dialler, "split_address", lambda address: ("a..b", 1))
+        with pytest.raises(Unreachable, match="cannot be reached"):
+            await small.transport.dial(large.me)
 
     run(lambda: with_agents(body, *two()), loop_name)

@@ -111,12 +111,15 @@ def test_job_tags_are_equal_for_equal_jobs_only(
     ours: tuple[tuple[str, str], ...],
     theirs: tuple[tuple[str, str], ...],
 ) -> None:
-    assert (job_tag(token, ours) == job_tag(token, theirs)) == (ours == theirs)
+    tags = [job_tag(token, job, b"joiner", b"server") for job in (ours, theirs)]
+    assert (tags[0] == tags[1]) == (ours == theirs)
+    assert job_tag(token, ours, b"another", b"server") != tags[0]
+    assert job_tag(token, ours, b"joiner", b"another") != tags[0]
     assert (job_fingerprint(ours) == job_fingerprint(theirs)) == (ours == theirs)
 
 
 def test_no_job_has_no_tag() -> None:
-    assert job_tag(bytes(16), None) == b""
+    assert job_tag(bytes(16), None, b"", b"") == b""
 
 
 @pytest.mark.parametrize(

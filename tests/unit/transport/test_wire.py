@@ -21,7 +21,12 @@ ANNA = PeerInfo(
     identity("anna").node, 7, "anna", ("192.0.2.1:7431", "[::1]:7431"), identity("anna").certificate
 )
 STANDING = Standing(ANNA, "member", 12800, 3, bytes(16), ANNA.node, (ANNA, ANNA))
-JOINER = join_wire.JoinerHello((1, 2), bytes(32), bytes(32), ANNA)
+JOINER = join_wire.JoinerHello((1, 2), bytes(32), ANNA.certificate)
+PROOF = join_wire.JoinerProof(bytes(32), b"")
+ENTER = join_wire.Farewell(
+    ("192.0.2.1:7430",), join_wire.Entrant(ANNA.incarnation, ANNA.name, ANNA.addresses)
+)
+GREETING = join_wire.Farewell(("192.0.2.1:7430",))
 SERVER = join_wire.ServerHello((1,), 1, bytes(32), b"")
 LINK = LinkHello(Channel.BULK, 1, bytes(16), bytes(32), 3, "ben", ("10.0.0.1:1",))
 JOB = (("optimizer", "SGD"), ("lr", "0.1"))
@@ -30,10 +35,10 @@ Decode = Callable[[bytes], Any]
 MESSAGES: list[tuple[bytes, Decode]] = [
     (join_wire.encode_joiner_hello(JOINER), join_wire.decode_joiner_hello),
     (join_wire.encode_server_hello(SERVER), join_wire.decode_server_hello),
-    (join_wire.encode_joiner_proof(bytes(32)), join_wire.decode_joiner_proof),
+    (join_wire.encode_joiner_proof(PROOF), join_wire.decode_joiner_proof),
     (join_wire.encode_server_proof(bytes(32), STANDING), join_wire.decode_server_proof),
     (join_wire.encode_server_job(JOB), join_wire.decode_server_job),
-    (join_wire.encode_enter(), join_wire.decode_enter),
+    (join_wire.encode_farewell(ENTER), join_wire.decode_farewell),
     (join_wire.encode_admitted(), join_wire.decode_admitted),
     (link_wire.encode_hello(LINK), link_wire.decode_hello),
     (
@@ -45,8 +50,15 @@ REFUSAL = join_wire.Refusal(join_wire.Reason.TOKEN, (1,))
 
 
 def test_messages_read_back() -> None:
-    expected = [JOINER, SERVER, bytes(32), (bytes(32), STANDING), JOB, None, None, LINK, None]
+    expected = [JOINER, SERVER, PROOF, (bytes(32), STANDING), JOB, ENTER, None, LINK, None]
     assert [decode(data) for data, decode in MESSAGES] == expected
+
+
+def test_a_greeting_reads_back_where_an_enter_was_expected() -> None:
+    data = join_wire.encode_farewell(GREETING)
+    assert join_wire.decode_farewell(data) == GREETING
+    for length in range(len(data)):
+        read_or_refuse(join_wire.decode_farewell, data[:length])
 
 
 def test_refusals_read_back_where_an_answer_was_expected() -> None:
@@ -112,7 +124,8 @@ def test_deep_and_wide_claims_are_refused_cheaply() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["", "nothing", "a b:1", "host:0", "host:70000", "ü:1", "x" * 70 + ":1", "::1:x", 5]
+    "address",
+    ["", "nothing", "a b:1", "host:0", "host:70000", "ü:1", "x" * 70 + ":1", "::1:x", "a..b:1", 5],
 )
 def test_addresses_are_checked(address: object) -> None:
     values = [1, 1, 1, bytes(16), bytes(32), 3, "ben", [address]]

@@ -1,0 +1,103 @@
+"""Who has to go when a join was given up, who may stay, and whose link is missing."""
+
+from __future__ import annotations
+
+from protocols import effects, limits
+from protocols import messages as m
+from protocols.joining import JoiningState
+from tests.simulation.world import member
+from tests.unit.protocols.clusters import cluster, enter, node_of, reach, settle
+from tests.unit.protocols.test_guards import STRANGER, effects_of, negotiator_of, said
+
+
+def closed(wanted: list[effects.Effect]) -> list[effects.Effect]:
+    return [e for e in wanted if isinstance(e, effects.Distrust | effects.CloseLink)]
+
+
+def test_a_joiner_that_was_given_up_has_to_go() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[1])
+    reach(world, joiner, JoiningState.PULLING)
+    (number,) = negotiator_of(hosts[0]).joins
+    node = joiner.me.node
+    aborted = m.JoinAborted(number, node, "no progress")
+    other = m.JoinAborted(number + 1, node, "another join")
+    assert closed(said(world, hosts[0], hosts[1], other)) == []
+    wanted = closed(said(world, hosts[0], hosts[1], aborted))
+    assert wanted == [effects.Distrust(node), effects.CloseLink(node)]
+    assert closed(said(world, hosts[0], hosts[1], aborted)) == [], "once"
+    world.unlink(hosts[2], joiner, clean=False)
+    assert closed(said(world, hosts[0], hosts[2], aborted)) == [effects.Distrust(node)]
+
+
+def test_a_joiner_that_has_begun_anew_may_stay() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[1])
+    reach(world, joiner, JoiningState.PULLING)
+    (number,) = negotiator_of(hosts[0]).joins
+    for host in hosts[1:]:
+        world.unlink(host, joiner, clean=False)
+        effects_of(world, host, effects.LinkUp(joiner.me))
+    aborted = m.JoinAborted(number, joiner.me.node, "its link broke")
+    assert closed(said(world, hosts[0], hosts[1], aborted)) == []
+    said(world, hosts[0], hosts[2], m.Introduce(number + 1, joiner.me))
+    assert closed(said(world, hosts[0], hosts[2], aborted)) == []
+
+
+def test_a_member_may_stay_whatever_is_said_of_its_join() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[1])
+    reach(world, joiner, JoiningState.PULLING)
+    (number,) = negotiator_of(hosts[0]).joins
+    enter(world, joiner)
+    settle(world)
+    aborted = m.JoinAborted(number, joiner.me.node, "late")
+    assert closed(said(world, hosts[0], hosts[1], aborted)) == []
+
+
+def test_who_is_expected_is_bounded() -> None:
+    world, hosts = cluster(0)
+    for number in range(2 * limits.MAX_OPEN_JOINS):
+        said(world, hosts[0], hosts[1], m.Introduce(1000 + number, member(100 + number)))
+    assert len(node_of(hosts[1])._introduced) == limits.MAX_OPEN_JOINS
+
+
+def test_only_the_scheduler_has_links_opened() -> None:
+    world, hosts = cluster(0)
+    message = m.OpenLinks(0, (STRANGER,))
+    dial = effects.Dial(STRANGER)
+    assert dial not in said(world, hosts[2], hosts[1], message)
+    assert dial in said(world, hosts[0], hosts[1], message)
+
+
+def test_a_scheduler_whose_part_is_over_wants_no_tick() -> None:
+    world, hosts = cluster(0)
+    world.join(9, hosts[1])
+    world.run(lambda: bool(negotiator_of(hosts[0]).joins))
+    node = node_of(hosts[0])
+    assert node.deadline is not None
+    node.cycle.leave("left", "")
+    assert node.deadline is None
+
+
+def test_a_join_that_is_entering_is_late_for_nothing() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[1])
+    negotiator = negotiator_of(hosts[0])
+    world.run(lambda: any(negotiator._is_entering(j) for j in negotiator.joins.values()))
+    (join,) = negotiator.joins.values()
+    join.deadline = world.now - 1.0
+    due = negotiator.deadline
+    assert due is None or due > world.now
+    enter(world, joiner)
+
+
+def test_a_new_neighbour_without_a_link_is_lost() -> None:
+    """The joiner dies when its entry cannot be stopped any more."""
+    world, hosts = cluster(0, size=1)
+    joiner = world.join(9, hosts[0])
+    negotiator = negotiator_of(hosts[0])
+    world.run(lambda: any(negotiator._is_entering(j) for j in negotiator.joins.values()))
+    world.vanish(joiner)
+    world.run(lambda: hosts[0].gone is not None)
+    assert hosts[0].gone == "lost n9, without which this version cannot go on"

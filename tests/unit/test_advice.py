@@ -1,0 +1,39 @@
+"""What a user is told who waits in vain: true, and to be typed as it is."""
+
+from __future__ import annotations
+
+from edgeagent.advice import command, ended_too_early, internal_error, nobody_found
+from edgeagent.config import AgentConfig
+
+
+def test_the_command_can_be_typed() -> None:
+    script = AgentConfig(job="train", command=("my jobs/train.py", "--epochs", "5"))
+    assert command(script, "10.0.0.1:7430") == (
+        "edgeagent run 'my jobs/train.py' --peer 10.0.0.1:7430 -- --epochs 5"
+    )
+    digits = AgentConfig(job="digits", command=("digits",), cluster="the room")
+    assert command(digits, "h:1") == "edgeagent run digits --peer h:1 --cluster 'the room'"
+    assert command(AgentConfig(), "h:1") == "EDGEAGENT_PEERS=h:1 python YOUR_SCRIPT"
+    plain = AgentConfig(cluster="room")
+    assert command(plain, "h:1").startswith("EDGEAGENT_CLUSTER=room EDGEAGENT_PEERS=h:1 ")
+
+
+def test_multicast_is_blamed_only_if_it_is_used() -> None:
+    assert "multicast" in nobody_found(AgentConfig(), "h:1")
+    assert "multicast" not in nobody_found(AgentConfig(mdns=False), "h:1")
+
+
+def test_a_trainer_that_ended_too_early() -> None:
+    assert ended_too_early("train", 1) == "train ended with exit status 1 before training began"
+    assert ended_too_early("train", -9) == "train ended with signal 9 before training began"
+    assert ended_too_early("train", None) == "train ended before training began"
+    assert "never called loader()" in ended_too_early("train", 0)
+
+
+def test_an_internal_error_names_its_place() -> None:
+    try:
+        raise RuntimeError("oh")
+    except RuntimeError as error:
+        text = internal_error({"exception": error})
+    assert text.startswith("internal error: RuntimeError('oh') (test_advice.py:")
+    assert internal_error({"message": "odd"}) == "internal error: odd; please report it"

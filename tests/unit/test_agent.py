@@ -1,0 +1,298 @@
+"""An agent that trains alone, with a fake trainer: how it ends, and what it says then."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeagent import agent as module
+from edgeagent import handover, shell
+from edgeagent.agent import run_agent
+from edgeagent.config import AgentConfig
+from edgeagent.shared_memory import create_shared_memory, send_descriptors
+from edgeagent.transport.api import Standing
+from edgeagent.transport.identity import renew_identity
+
+STATE_BYTES, ELEMENTS = 256, 32
+LIMIT_S = 30.0
+
+
+class Trainer:
+    """Computes nothing. `wrong(trainer, message)` is asked first, and may do it its own way."""
+
+    def __init__(self, wrong: Callable[[Trainer, handover.Message], bool]) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.theirs.settimeout(LIMIT_S)
+        self.heard: list[handover.Message] = []
+        self.failure: BaseException | None = None
+        self._wrong = wrong
+        self._thread = threading.Thread(target=self._live, daemon=True)
+
+    def run(self, folder: Path, **options: Any) -> int:
+        """Run its agent to the end; return the exit status."""
+        self._thread.start()
+        config = AgentConfig(
+            name="al",
+            job="train",
+            events=str(folder / "events"),
+            state_dir=str(folder / "home"),
+            quiet=True,
+            mdns=False,
+            **options,
+        )
+        status = run_agent(config, self.ours, None)
+        self.ours.close()
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+        self.theirs.close()
+        if self.failure is not None:
+            raise self.failure
+        return status
+
+    def send(self, message: handover.Message) -> None:
+        self.theirs.sendall(handover.encode(message))
+
+    def _live(self) -> None:
+        try:
+            self._greet()
+            decoder = handover.Decoder()
+            while data := self.theirs.recv(1 << 16):
+                for message in decoder.feed(data):
+                    self.heard.append(message)
+                    if not self._wrong(self, message):
+                        self._answer(message)
+                if self.theirs.fileno() < 0:
+                    return
+        except BaseException as error:
+            self.failure = error
+
+    def _greet(self) -> None:
+        memory = create_shared_memory(STATE_BYTES, ELEMENTS, "float32")
+        send_descriptors(self.theirs, memory)
+        job = (("model", "none"),)
+        tensors = (("model.x", 0, STATE_BYTES),)
+        shape = (STATE_BYTES, tensors, "float32", ELEMENTS, 16, 2, 8)
+        self.send(handover.Hello(handover.HANDOVER_VERSION, 1, job, *shape, 5, 0, b"m"))
+        memory.close_descriptors()
+
+    def _answer(self, message: handover.Message) -> None:
+        match message:
+            case handover.Work(iteration, numbers):
+                said = (iteration, numbers, 1.0, b"", b"", True, 0.01)
+                self.send(handover.Contributed(*said))
+            case handover.Reduced(iteration):
+                self.send(handover.Applied(iteration, 1.0, False, b"m%d" % iteration))
+            case handover.End():
+                self.send(handover.Finished(""))
+
+
+def at_end(answer: Callable[[Trainer], None]) -> Callable[[Trainer, handover.Message], bool]:
+    """Return what answers the end of training in its own way."""
+
+    def wrong(trainer: Trainer, message: handover.Message) -> bool:
+        if isinstance(message, handover.End):
+            answer(trainer)
+            return True
+        return False
+
+    return wrong
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
+    """Return the function that reads the events of one kind."""
+
+    def read(kind: str) -> list[dict[str, Any]]:
+        lines = (tmp_path / "events").read_text().splitlines()
+        return [e for e in map(json.loads, lines) if e["event"] == kind]
+
+    return read
+
+
+Events = Callable[[str], list[dict[str, Any]]]
+
+
+def test_a_good_end(tmp_path: Path, events: Events) -> None:
+    assert Trainer(lambda trainer, message: False).run(tmp_path) == 0
+    assert events("left")[0]["iteration"] == 5
+    assert not events("error")
+    assert [e["event"] for e in events("digest")] == ["digest"]
+
+
+def test_the_last_digest_is_waited_for(
+    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(state: memoryview, meta: bytes) -> str:
+        time.sleep(0.3)
+        return "ab"
+
+    monkeypatch.setattr(shell, "HASH_INLINE_BYTES", 0)
+    monkeypatch.setattr(shell, "state_digest", slowly)
+    assert Trainer(lambda trainer, message: False).run(tmp_path) == 0
+    (digest,), (left,) = events("digest"), events("left")
+    assert (digest["iteration"], digest["state"]) == (5, "ab")
+    assert digest["t"] <= left["t"]
+
+
+def test_a_save_that_failed(
+    tmp_path: Path, events: Events, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "cannot save x: No space left on device"
+    assert Trainer(at_end(lambda t: t.send(handover.Finished(text)))).run(tmp_path) == 1
+    assert [e["message"] for e in events("error")] == [text]
+    assert events("left")
+    assert capfd.readouterr().err.count(f"edgeagent: {text}\n") == 1
+
+
+def test_a_save_that_takes_for_ever(
+    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0.05)
+    assert Trainer(at_end(lambda t: None)).run(tmp_path) == 1
+    assert "did not end within" in events("error")[0]["message"]
+
+
+def test_a_trainer_that_dies_while_it_saves(tmp_path: Path, events: Events) -> None:
+    assert Trainer(at_end(lambda t: t.theirs.shutdown(socket.SHUT_RDWR))).run(tmp_path) == 1
+    assert "ended before it said" in events("error")[0]["message"]
+
+
+def test_a_script_that_fails_leaves(
+    tmp_path: Path, events: Events, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(trainer: Trainer, message: handover.Message) -> bool:
+        if isinstance(message, handover.Work) and message.iteration == 2:
+            trainer.send(handover.Finished("the script failed with ValueError"))
+            trainer.theirs.shutdown(socket.SHUT_WR)
+            return True
+        return isinstance(message, handover.End)
+
+    trainer = Trainer(wrong)
+    assert trainer.run(tmp_path) == 1
+    assert [e["message"] for e in events("error")] == ["the script failed with ValueError"]
+    assert [m.why for m in trainer.heard if isinstance(m, handover.End)] == ["left"]
+    assert events("left")[0]["iteration"] == 2
+    assert capfd.readouterr().err.count("the script failed") == 1
+
+
+def test_ctrl_c_before_the_trainer_is_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    listen = module.Agent._listen
+
+    async def interrupted(agent: module.Agent) -> None:
+        agent._interrupted()
+        await listen(agent)
+
+    monkeypatch.setattr(module.Agent, "_listen", interrupted)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        config = AgentConfig(name="al", state_dir=str(tmp_path), quiet=True, mdns=False)
+        assert run_agent(config, ours, None) == 0
+        assert handover.Decoder().feed(theirs.recv(4096)) == [handover.End("left", "", 0)]
+    assert "leaving before training begins; Ctrl+C again ends at once" in capfd.readouterr().err
+
+
+def test_a_copied_key_is_renewed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    renewed: list[str] = []
+    listened: list[int] = []
+
+    def counted(folder: str) -> Any:
+        renewed.append(folder)
+        return renew_identity(folder)
+
+    async def listen(agent: module.Agent) -> None:
+        listened.append(1)
+        if len(listened) == 2:
+            agent._end("left")
+            return
+        me = agent._lonely_peer()
+        copy = Standing(replace(me, incarnation=0), "founding", 0, 0, b"", b"", ())
+        agent.same_identity(copy, "h:1")
+        agent.same_identity(copy, "h:2")
+
+    monkeypatch.setattr(module, "renew_identity", counted)
+    monkeypatch.setattr(module.Agent, "_listen", listen)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        config = AgentConfig(name="al", state_dir=str(tmp_path), quiet=True, mdns=False)
+        assert run_agent(config, ours, None) == 0
+    assert (len(renewed), len(listened)) == (1, 2)
+    assert capfd.readouterr().err.count("copy of this device's key") == 1
+
+
+class Child:
+    """A trainer process that ends a moment after its socket is closed."""
+
+    def __init__(self, status: int) -> None:
+        self.pid = 1
+        self._status = status
+        self._asked = 0
+
+    def poll(self) -> int | None:
+        self._asked += 1
+        return self._status if self._asked > 2 else None
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "line"),
+    [
+        (0, 1, "train ended with exit status 0 before training began (it never called loader())"),
+        (1, 1, "train ended with exit status 1 before training began"),
+        (2, 2, ""),
+        (-9, 1, "train ended with signal 9 before training began"),
+    ],
+)
+def test_a_trainer_that_ends_before_it_says_anything(
+    ended: int,
+    status: int,
+    line: str,
+    tmp_path: Path,
+    events: Events,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    config = AgentConfig(
+        name="al", job="train", state_dir=str(tmp_path), events=str(tmp_path / "events"), mdns=False
+    )
+    with ours:
+        assert run_agent(config, ours, Child(ended)) == status
+    said = [text for text in capfd.readouterr().err.splitlines() if "ended" in text]
+    assert said == ([f"edgeagent: {line}"] if line else [])
+    (error,) = events("error")
+    assert error["message"].startswith("train ended with ")
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    """Put the signal handlers back; give up on an agent that hangs."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def hang() -> None:
+        os.kill(os.getpid(), signal.SIGABRT)
+
+    timer = threading.Timer(LIMIT_S * 2, hang)
+    timer.daemon = True
+    timer.start()
+    started = time.monotonic()
+    yield
+    timer.cancel()
+    signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - started < LIMIT_S

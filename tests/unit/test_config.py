@@ -1,0 +1,54 @@
+"""Names and addresses, wherever they come from."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+
+import pytest
+
+from edgeagent.commands.options import node_name
+from edgeagent.config import agent_config_from_environment, default_name, is_name, split_address
+from edgeagent.errors import UsageError
+from protocols import limits
+
+LONGEST = "ü" * (limits.MAX_NAME_BYTES // 2)
+BAD_NAMES = ("", " a", "a\n", "\x1b[2J", "x" * (limits.MAX_NAME_BYTES + 1), "ü" + LONGEST, "\udc80")
+
+
+@pytest.mark.parametrize("name", ["a", "Anna's Pi 4", LONGEST])
+def test_names_that_are_taken(name: str) -> None:
+    assert node_name(name) == name
+    environment = {"EDGEAGENT_NAME": name, "EDGEAGENT_CLUSTER": name}
+    config = agent_config_from_environment(environment)
+    assert (config.name, config.cluster) == (name, name)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_names_that_are_refused(name: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="64 bytes"):
+        node_name(name)
+    for variable in ("EDGEAGENT_NAME", "EDGEAGENT_CLUSTER"):
+        if name:
+            with pytest.raises(UsageError, match=variable):
+                agent_config_from_environment({variable: name})
+
+
+@pytest.mark.parametrize("host", ["h" * 64, "pi", "ü" * 40, "\x1b" * 9, "", ".local"])
+def test_the_hosts_name_leaves_room_for_a_slot(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    assert is_name(f"{default_name()}-64")
+
+
+@pytest.mark.parametrize(
+    "address", ["a..b:1", ".a:1", "x" * 64 + ":1", "a b:1", "a\0b:1", "h:٣", "h:" + "9" * 5000]
+)
+def test_addresses_that_no_resolver_takes_are_refused(address: str) -> None:
+    with pytest.raises(UsageError, match="is no address"):
+        split_address(address)
+
+
+def test_addresses_that_are_taken() -> None:
+    assert split_address("müller.local:1") == ("müller.local", 1)
+    assert split_address("[fe80::1%eth0.5]:7430") == ("fe80::1%eth0.5", 7430)
+    assert split_address("pi.local.") == ("pi.local.", 7430)

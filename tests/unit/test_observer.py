@@ -1,0 +1,103 @@
+"""What one agent's events say of the others, and what a departure cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgeagent.observer import Observer
+from protocols.control_word import ControlWord
+from tests.simulation.virtual.world import Recorder, Silence
+
+WORD = ControlWord(1, 1, b"\x01", b"", 1.0, b"", b"", True)
+
+
+class Quiet(Silence):
+    """Shows nothing at the end either."""
+
+    def settle(self) -> None: ...
+
+
+class Bench:
+    """An observer with a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.recorder = Recorder(lambda: self.now)
+        self.observer = Observer("me", "room", self.recorder, Quiet(), lambda: self.now)
+        self.steps = 0
+
+    def step(self, seconds: float) -> None:
+        """Let a step take so long."""
+        self.now += seconds
+        self.steps += 1
+        self.observer.stepped(self.steps, 100, WORD, 32, 3, False)
+
+    def left(self, name: str = "bob") -> None:
+        self.observer.report("member_left", {"node": name, "reason": "leave", "stall_s": 0.0})
+
+    def all(self, event: str) -> list[dict[str, Any]]:
+        return [e for e in self.recorder.events if e["event"] == event]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """An observer of a founder."""
+    bench = Bench()
+    bench.observer.report("scheduler", {"node": "me", "term": 1, "why": "founded"})
+    bench.observer.report("joined", {"term": 1, "members": ["me"]})
+    return bench
+
+
+def test_a_departure_costs_what_a_step_took_longer(bench: Bench) -> None:
+    for _ in range(30):
+        bench.step(0.1)
+    bench.left()
+    assert not bench.all("member_left")  # the step after it is not done
+    bench.step(0.35)
+    bench.step(0.1)
+    (event,) = bench.all("member_left")
+    assert event["stall_s"] == pytest.approx(0.25)
+    assert (event["node"], event["reason"]) == ("bob", "leave")
+
+
+def test_the_step_before_counts_as_well(bench: Bench) -> None:
+    for seconds in (0.1, 0.1, 0.1, 0.1, 0.6):
+        bench.step(seconds)
+    bench.left()
+    bench.step(0.1)
+    assert bench.all("member_left")[0]["stall_s"] == pytest.approx(0.5)
+
+
+def test_a_departure_without_steps_has_no_stall(bench: Bench) -> None:
+    bench.left()
+    bench.step(1.0)
+    assert bench.all("member_left")[0]["stall_s"] is None
+    bench.left("carol")
+    bench.observer.event("left", iteration=1, seconds=1.0)
+    kinds = [e["event"] for e in bench.recorder.events]
+    assert kinds[-2:] == ["member_left", "left"]
+
+
+def test_a_joiner_tells_of_the_others_from_its_own_entry_on() -> None:
+    bench = Bench()
+    bench.observer.report("pull_begins", {"total_bytes": 10})
+    bench.observer.report("member_joined", {"node": "carol"})
+    bench.left("dan")
+    bench.observer.shard_arrived("al", 10)
+    bench.observer.report("joined", {"term": 1, "members": ["al", "carol", "me"]})
+    bench.observer.report("member_joined", {"node": "eve"})
+    bench.step(0.1)
+    assert [e["node"] for e in bench.all("member_joined")] == ["eve"]
+    assert not bench.all("member_left")
+    (joined,) = bench.all("joined")
+    assert joined["bytes"] == 10
+    assert joined["lower_bound_s"] is None
+
+
+def test_a_founder_after_a_failed_join_has_no_sources(bench: Bench) -> None:
+    bench.observer.report("pull_begins", {"total_bytes": 10})
+    bench.observer.report("scheduler", {"node": "me", "term": 1, "why": "founded"})
+    bench.observer.report("joined", {"term": 1, "members": ["me"]})
+    assert [e["sources"] for e in bench.all("joined")] == [[], []]

@@ -1,0 +1,177 @@
+"""The shell against peers that lie, lag or are gone, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgeagent.transport.complaints import Lines
+from protocols import effects, limits
+from protocols.bulk import BulkHeader, BulkKind
+from protocols.errors import RemoteProtocolError
+from protocols.view import Member
+from tests.simulation.virtual.loop import VirtualLoop
+from tests.simulation.virtual.trainer import MICRO_BATCHES
+from tests.simulation.virtual.world import Host, World
+
+if TYPE_CHECKING:
+    import pytest
+
+    from protocols.control_word import ControlWord
+
+STRANGER = Member(b"\1" * 32, 1, "stranger", "", ("10.0.0.9:1",), b"")
+
+
+def in_world(body: Callable[[World], Coroutine[None, None, None]]) -> None:
+    """Run `body` in a world of its own."""
+
+    async def main() -> None:
+        world = World(0, 10_000)
+        await body(world)
+        await asyncio.gather(*(host.shell.close() for host in world.hosts))
+        assert not world.broken, world.broken[0]
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main())
+
+
+def refuse(certificate: bytes) -> bytes:
+    """Take no certificate."""
+    raise RemoteProtocolError("junk")
+
+
+def said(host: Host) -> list[str]:
+    """Have the lines of the host's shell kept."""
+    lines: list[str] = []
+    host.shell._lines = Lines(lines.append, host.world.loop.time)
+    return lines
+
+
+def test_a_certificate_that_is_none_loses_no_other_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(world: World) -> None:
+        (host,) = await world.cluster(1)
+        lines = said(host)
+        monkeypatch.setattr(host.network, "trust", refuse)
+        report = effects.Report("link_up", {"node": "x"})
+        host.shell._perform([effects.Trust(STRANGER), effects.Trust(STRANGER), report])
+        assert host.all("link_up")[-1]["node"] == "x"
+        assert lines == ["ignored what another agent asked for (Trust): junk"]
+
+    in_world(body)
+
+
+def test_a_certificate_that_is_none_is_a_dial_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(world: World) -> None:
+        (host,) = await world.cluster(1)
+        lines = said(host)
+        events: list[effects.Event] = []
+        monkeypatch.setattr(host.network, "trust", refuse)
+        monkeypatch.setattr(host.shell, "handle", events.append)
+        await host.shell._dial(STRANGER)
+        assert events == [effects.DialFailed(STRANGER.node)]
+        assert lines == ["no link to stranger: junk"]
+
+    in_world(body)
+
+
+def test_a_joiner_that_takes_nothing_is_cut_off_and_shards_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_SUBSCRIBER_QUEUE_BYTES", 1 << 16)
+
+    async def body(world: World) -> None:
+        first, second = await world.cluster(2)
+        lines = said(first)
+        shell, node = first.shell, second.me.node
+        link = shell.links[node]
+        chunk = memoryview(bytes(1 << 14))
+
+        def send(kind: BulkKind) -> None:
+            shell.send_bulk(node, BulkHeader(kind, bytes(16), 0, 0, 0, 0, 1, len(chunk)), chunk)
+
+        for _ in range(20):
+            send(BulkKind.DOWN)  # to a member: its round ends only with them
+        monkeypatch.setattr(shell, "_is_member", lambda node: False)
+        for _ in range(20):
+            send(BulkKind.SHARD)
+        for _ in range(4):
+            send(BulkKind.DOWN)
+        assert shell.links[node] is link
+        send(BulkKind.DOWN)
+        assert node not in shell.links
+        assert lines == ["closed the link to n1: it takes too little of what is sent to it"]
+        first.gone = second.gone = "cut"  # what they make of it is not looked at
+        first.shell.node = second.shell.node = None
+
+    in_world(body)
+
+
+def test_a_member_whose_part_is_wrong_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found out by this node's own contribution, outside of any callback of its link."""
+
+    async def body(world: World) -> None:
+        hosts = await world.cluster(2)
+        node = hosts[0].shell.node
+        assert node is not None
+        assert node.context.policy is not None
+        root = node.context.policy.root
+        parent, child = sorted(hosts, key=lambda host: host.me.node != root)
+        lines = said(parent)
+        liar = child.shell._reducer
+        honest = liar.contribute
+
+        def lie(word: ControlWord) -> None:
+            monkeypatch.setattr(liar, "contribute", honest)
+            honest(replace(word, done=((1 << MICRO_BATCHES) - 1).to_bytes(1, "little")))
+
+        monkeypatch.setattr(liar, "contribute", lie)
+        await world.until(lambda: parent.gone is not None)
+        assert parent.gone == f"lost {child.name}, without which this version cannot go on"
+        line = f"closed the link to {child.name}: a micro-batch was contributed twice"
+        assert lines == [line]
+        await world.until(lambda: child.gone is not None)
+
+    in_world(body)
+
+
+def test_a_join_forgets_the_rounds_of_the_cluster_before() -> None:
+    """Else early chunks of the new one are dropped: its lineage is another, its iterations too."""
+
+    async def body(world: World) -> None:
+        (first,) = await world.cluster(1)
+        lonely = world.host()
+        lonely.found()
+        await world.until(lambda: lonely.trainer.iteration >= 5)
+        rounds = [lonely.shell._reducer._round]
+        lonely.join(first)
+        rounds.append(lonely.shell._reducer._round)
+        assert [r is None for r in rounds] == [False, True]
+        lonely.shell.node = first.shell.node = None
+
+    in_world(body)
+
+
+def test_no_timer_is_left_after_the_end() -> None:
+    async def body(world: World) -> None:
+        first, _second = await world.cluster(2)
+        await first.shell.close()
+        first.shell._ping()
+        first.shell._arm()
+        assert first.shell._timer is None or first.shell._timer.cancelled()
+        assert first.shell._ping_timer is None or first.shell._ping_timer.cancelled()
+
+    in_world(body)
+
+
+def test_lines_of_a_kind_are_said_now_and_then() -> None:
+    lines: list[str] = []
+    now = [0.0]
+    some = Lines(lines.append, lambda: now[0])
+    for _ in range(5):
+        some.say("a", "one")
+    some.say("b", "other")
+    now[0] = 100.0
+    some.say("a", "one")
+    assert lines == ["one", "other", "one (4 more of this kind before)"]
