@@ -13,7 +13,7 @@ import os
 import platform
 import secrets
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgeagent import advice, handover
@@ -210,6 +210,7 @@ class Agent:
             f"{platform.machine()} {platform.system()}",
             peer.addresses,
             peer.certificate,
+            sparse=bool(self._config.neighbours),
         )
         self._shell = shell = Shell(
             me,
@@ -401,7 +402,10 @@ class Agent:
 
     def _node_departed(self, why: str, message: str) -> None:
         node = self._shell.node if self._shell is not None else None
-        if why == "yielded" and node is not None and self._sponsor is not None:
+        if why == "expelled":
+            self._observer.say("the cluster went on without this device: joining again")
+            self._spawn(self._join_again())
+        elif why == "yielded" and node is not None and self._sponsor is not None:
             self._yielded = True
             self._link.send(handover.SaveAside(node.context.samples > 0))
         elif why == "error":
@@ -441,8 +445,13 @@ class Agent:
     # --- Outcome (of the search) ------------------------------------------------------------------
 
     def own(self) -> Heard:
-        """What this agent would answer if it were asked."""
-        return heard_from(self.standing())
+        """What this agent would answer if it were asked; a member that reaches no other counts as a
+        cluster of one, which gives way to any that is ahead."""
+        heard = heard_from(self.standing())
+        node = self._shell.node if self._shell is not None else None
+        if node is None or not node.context.is_isolated:
+            return heard
+        return replace(heard, members=1, lineage=b"")
 
     def found_cluster(self) -> None:
         """Found a cluster."""

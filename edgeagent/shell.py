@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from protocols.round import RoundSpec
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
-PING_SECONDS = 2.0
+PING_SECONDS = 0.5
+SILENCE_SECONDS = 2.0  # a neighbour that says nothing for so long is unreachable
 DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
 
 
@@ -80,7 +81,9 @@ class NoNetwork:
 
 def member_of(peer: PeerInfo) -> Member:
     """Return what the protocols know of `peer` from its link alone."""
-    return Member(peer.node, peer.incarnation, peer.name, "", peer.addresses, peer.certificate)
+    return Member(
+        peer.node, peer.incarnation, peer.name, "", peer.addresses, peer.certificate, sparse=False
+    )
 
 
 def peer_of(member: Member) -> PeerInfo:
@@ -149,6 +152,8 @@ class Shell:
         self._forwarded: dict[bytes, deque[tuple[int, int]]] = {}
         self._closed = False
         self._orphan = False
+        self._heard: dict[bytes, float] = {}  # when each neighbour last said anything
+        self._pinged = 0.0
         self._contributed: handover.Contributed | None = None
         self._own_state: tuple[int, bytes] | None = (hello.iteration, hello.meta)  # None: spoilt
 
@@ -263,6 +268,7 @@ class Shell:
     def link_up(self, link: Link) -> None:
         """Called by the transport."""
         self.links[link.peer.node] = link
+        self._heard[link.peer.node] = self._loop.time()
         self.handle(effects.LinkUp(member_of(link.peer)))
 
     def link_down(self, link: Link, reason: str, clean: bool) -> None:
@@ -272,6 +278,7 @@ class Shell:
             del self.links[peer]
             self._reducer.forget(peer)
             self._observer.delays.pop(peer, None)
+            self._heard.pop(peer, None)
             self._forwarded.pop(peer, None)
             self.handle(effects.LinkDown(peer, clean))
             if (timer := self._distrusted.pop(peer, None)) is not None:
@@ -280,6 +287,7 @@ class Shell:
 
     def control_received(self, link: Link, frame: bytes) -> None:
         """Called by the transport."""
+        self._heard[link.peer.node] = self._loop.time()
         self.handle(effects.Received(link.peer.node, codec.decode(frame)))
 
     def bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
@@ -359,6 +367,11 @@ class Shell:
         if (link := self.links.get(peer)) is not None:
             (link.pause_bulk if hold else link.resume_bulk)()
 
+    def discard_bulk(self, peer: bytes) -> None:
+        """Write no more into the buffer of the payload that `peer` is sending."""
+        if (link := self.links.get(peer)) is not None:
+            link.discard_bulk()
+
     # --- effects ----------------------------------------------------------------------------------
 
     def _perform(self, wanted: list[effects.Effect]) -> None:
@@ -379,6 +392,10 @@ class Shell:
                     link.send_control(codec.encode(envelope))
             case effects.StartRound(spec):
                 self._reducer.start(spec)
+            case effects.ServeRound(spec):
+                self._reducer.serve(spec)
+            case effects.FreezeRound():
+                self.handle(effects.Frozen(self._reducer.freeze()))
             case effects.GiveWork(iteration, micro_batches):
                 self._give_work(iteration, micro_batches)
             case effects.Contribute(word):
@@ -556,7 +573,16 @@ class Shell:
     def _ping(self) -> None:
         if self._ping_timer is not None:
             self._ping_timer.cancel()
+        now = self._loop.time()
+        asleep = now - self._pinged > SILENCE_SECONDS / 2  # we were: nobody could be heard
+        self._pinged = now
+        for peer, link in list(self.links.items()):
+            if asleep:
+                self._heard[peer] = now
+            elif now - self._heard.get(peer, now) > SILENCE_SECONDS:
+                self._observer.say(f"nothing heard from {link.peer.name}: closing the link")
+                self.handle(effects.Silent(peer))
         if self.node is not None:
-            self._perform(self.node.ping(self._loop.time()))
+            self._perform(self.node.ping(now))
         if not self._closed:
             self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)

@@ -37,7 +37,7 @@ _MAX_PAYLOAD = {
 
 @dataclass(frozen=True, slots=True)
 class BulkHeader:
-    """Says what the `length` payload bytes that follow are.
+    """Says what the `length` payload bytes that follow are. `term` is that of the policy.
 
     For `UP` and `DOWN`, `index` is the chunk (0 = control word) and `square_sum` the float64 sum of
     squares of a reduced chunk (0.0 on the way up). For `SHARD`, `index` is the shard, `iteration`
@@ -54,6 +54,7 @@ class BulkHeader:
     length: int
     square_sum: float = 0.0
     reference: int = 0
+    term: int = 0
 
     def encode(self) -> bytes:
         """Return the `limits.BULK_HEADER_BYTES` bytes of this header."""
@@ -68,7 +69,7 @@ class BulkHeader:
             self.iteration,
             self.attempt,
             self.index,
-            0,
+            self.term,
             self.square_sum,
             self.reference,
             _RESERVED,
@@ -90,12 +91,12 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
         iteration,
         attempt,
         index,
-        pad,
+        term,
         squares,
         ref,
         reserved,
     ) = _LAYOUT.unpack(data)
-    if magic != _MAGIC or zero != 0 or pad != 0 or reserved != _RESERVED:
+    if magic != _MAGIC or zero != 0 or reserved != _RESERVED:
         raise RemoteProtocolError("bulk header without its marks")
     try:
         known = BulkKind(kind)
@@ -103,4 +104,6 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
         raise RemoteProtocolError(f"unknown bulk kind {kind}") from None
     if length > _MAX_PAYLOAD[known]:
         raise RemoteProtocolError(f"bulk payload of {length} bytes is over the limit")
-    return BulkHeader(known, lineage, view, policy, iteration, attempt, index, length, squares, ref)
+    return BulkHeader(
+        known, lineage, view, policy, iteration, attempt, index, length, squares, ref, term
+    )

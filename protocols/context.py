@@ -72,6 +72,12 @@ class Context:
         return self.policy is not None and self.node in self.policy.view.nodes
 
     @property
+    def is_isolated(self) -> bool:
+        """Whether this node is a member with others of which it reaches none."""
+        policy = self.policy
+        return policy is not None and len(policy.view.members) > 1 and not self.links
+
+    @property
     def newest_key(self) -> tuple[int, int]:
         """The newest policy stored here."""
         return max(self.policies, default=(0, 0))

@@ -3,7 +3,9 @@
 Law: an update is applied only when the round is reduced here and contains every micro-batch exactly
 once; the policy named in that round's control word holds from the next iteration on. A round that
 lacks micro-batches (a node handed its own back) is run again as a new attempt, in which the others,
-by a rule that needs no message, compute what is missing.
+by a rule that needs no message, compute what is missing. Between a fence and its decision nothing
+is accepted, sent or applied (`frozen`). A node whose last iteration is done leaves only after a
+farewell round has shown that all others have applied it, too.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from protocols.effects import (
     Depart,
     GiveWork,
     RoundReduced,
+    ServeRound,
     StartRound,
     TakeDigest,
 )
-from protocols.messages import PolicyFetch, PullBegins
-from protocols.round import RoundSpec
+from protocols.fence import attempt_id
+from protocols.messages import PolicyFetch, PullBegins, Restart
+from protocols.round import RoundSpec, Spread, spread_plan
 from protocols.table import Row, StateTable
 
 if TYPE_CHECKING:
@@ -49,14 +53,18 @@ class CycleState(StrEnum):
     HOLDING = "holding"
     APPLYING = "applying"
     FETCHING = "fetching"
+    FROZEN = "frozen"
+    FAREWELL = "farewell"
     OVER = "over"
 
 
-_NEXT = (CycleState.COMPUTING, CycleState.REDUCING, CycleState.FETCHING, CycleState.OVER)
+_BEGUN = (CycleState.COMPUTING, CycleState.REDUCING, CycleState.FAREWELL)
+_NEXT = (*_BEGUN, CycleState.FETCHING, CycleState.FROZEN, CycleState.OVER)
 CYCLE_TABLE: StateTable[CycleState] = StateTable(
     "cycle",
-    Row(CycleState.IDLE, "start", (CycleState.COMPUTING, CycleState.REDUCING, CycleState.OVER)),
-    Row(CycleState.COMPUTING, "contributed", (CycleState.REDUCING,)),
+    Row(CycleState.IDLE, "start", _BEGUN),
+    Row(CycleState.COMPUTING, "contributed", (CycleState.COMPUTING, CycleState.REDUCING)),
+    Row(CycleState.COMPUTING, "reduced", (CycleState.APPLYING,)),
     Row(
         CycleState.REDUCING,
         "reduced",
@@ -65,6 +73,12 @@ CYCLE_TABLE: StateTable[CycleState] = StateTable(
     Row(CycleState.HOLDING, "released", (CycleState.HOLDING, CycleState.APPLYING)),
     Row(CycleState.APPLYING, "applied", _NEXT),
     Row(CycleState.FETCHING, "body", _NEXT),
+    Row(CycleState.FAREWELL, "reduced", (CycleState.OVER,)),
+    *(
+        Row(state, "restart", _BEGUN)
+        for state in CycleState
+        if state not in (CycleState.IDLE, CycleState.APPLYING, CycleState.OVER)
+    ),
     *(
         Row(state, "left", (CycleState.OVER,))
         for state in CycleState
@@ -87,16 +101,22 @@ class Cycle:
         switched: Callable[[Policy, Policy], None],
     ) -> None:
         self.state = CYCLE_TABLE.initial
+        self.frozen = False
         self._context = context
         self._offered = offered
         self._switched = switched
         self._word: ControlWord | None = None  # reduced, of the running iteration
         self._named: tuple[int, int] = (0, 0)
-        self._done: tuple[int, ...] = ()  # micro-batches in P
-        self._extra: tuple[int, ...] = ()  # dealt to this node in a later attempt
+        self._given: tuple[int, ...] = ()  # micro-batches the trainer was given
+        self._owed = 0  # answers that the trainer owes
+        self._answer: Contributed | None = None  # its last one
+        self._refuses = False  # it has handed back some of this iteration
         self._held: dict[int, int] = {}  # join -> iteration whose update waits for it
         self._released: dict[int, None] = {}
         self._state_ready = True  # False: the state of `iteration` is still being pulled
+        self._restart: Restart | None = None
+        self._attempt_id = bytes(32)  # of the running attempt
+        self._before_id = bytes(32)  # of the attempt that was applied last
 
     @property
     def holding_for(self) -> tuple[int, ...]:
@@ -126,29 +146,22 @@ class Cycle:
 
     def contributed(self, event: Contributed) -> None:
         """The trainer has computed what it was given, or hands the rest back."""
-        context = self._context
-        if self.state is not CycleState.COMPUTING or event.iteration != context.iteration:
-            return  # a subscriber's empty word, or an answer that a leave overtook
-        policy = self._policy
-        me = policy.view.nodes.index(context.node)
-        refuses = any(m not in event.micro_batches for m in self._expected)
-        self._done = event.micro_batches
-        self.state = CYCLE_TABLE.step(self.state, "contributed", CycleState.REDUCING)
-        word = ControlWord(
-            *self._offered(),
-            control_word.bits(event.micro_batches),
-            control_word.bits((me,)) if refuses or context.leaving else b"",
-            event.loss_sum,
-            event.gradient_bitmap,
-            event.integer_buffers,
-            event.agree,
-        )
-        context.do(Contribute(word))
+        if event.iteration != self._context.iteration or self._owed == 0:
+            return  # an answer that a leave overtook
+        whole = all(m in event.micro_batches for m in self._given)  # one answer to several requests
+        self._owed = 0 if whole else self._owed - 1
+        self._answer = event
+        self._offer()
 
     def reduced(self, event: RoundReduced) -> None:
         """The round is complete here."""
-        context = self._context
-        word = event.word
+        context, word = self._context, event.word
+        if self.frozen or (event.iteration, event.attempt) != (context.iteration, context.attempt):
+            return
+        if self.state is CycleState.FAREWELL:
+            self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.OVER)
+            context.do(Depart("steps", ""))
+            return
         total = context.config.micro_batches
         missing = control_word.numbers(word.done, total, unset=True)
         if missing:
@@ -166,7 +179,7 @@ class Cycle:
         self._released[join] = None
         for old in list(self._released)[: -limits.MAX_OPEN_JOINS]:
             del self._released[old]
-        if self.state is CycleState.HOLDING:
+        if self.state is CycleState.HOLDING and not self.frozen:
             self._release()
 
     def applied(self, event: Applied) -> None:
@@ -175,14 +188,14 @@ class Cycle:
         late = self.state is not CycleState.APPLYING or event.iteration != context.iteration
         if late or word is None:
             return
-        attempt_id = f"{context.attempt}:{self._policy.view.number}".encode()
         number = event.iteration.to_bytes(8, "little")
-        context.commit = hashlib.sha256(context.commit + number + attempt_id).digest()
+        context.commit = hashlib.sha256(context.commit + number + self._attempt_id).digest()
         context.meta = event.meta
         context.samples += context.config.samples_per_iteration
         context.iteration = event.iteration + 1
         context.attempt = 0
-        self._done = ()
+        self._before_id, self._attempt_id = self._attempt_id, bytes(32)
+        self._given, self._answer, self._owed, self._refuses = (), None, 0, False
         at_end = context.iteration >= context.steps
         if context.iteration % DIGEST_EVERY == 0 or at_end:
             context.do(TakeDigest(context.iteration, context.commit))
@@ -191,7 +204,7 @@ class Cycle:
 
     def stored(self) -> None:
         """A policy's body came in."""
-        if self.state is CycleState.FETCHING:
+        if self.state is CycleState.FETCHING and not self.frozen:
             self._next("body")
 
     def fetch(self) -> None:
@@ -205,6 +218,54 @@ class Cycle:
             self.state = CYCLE_TABLE.step(self.state, "left", CycleState.OVER)
             self._context.do(Depart(why, message))
 
+    # --- fences -----------------------------------------------------------------------------------
+
+    @property
+    def working(self) -> bytes:
+        """Bitmap of the micro-batches that are in P, or will be once the trainer has answered."""
+        settled = self._owed == 0 and self._answer is not None
+        known = self._answer.micro_batches if settled and self._answer else self._given
+        return control_word.bits(known)
+
+    @property
+    def attempt_ids(self) -> tuple[bytes, bytes]:
+        """The names of the running attempt and of the one that was applied last."""
+        return self._attempt_id, self._before_id
+
+    def restart(self, decision: Restart) -> None:
+        """Go on as a fence has decided; this node is among those who stay."""
+        context = self._context
+        old, self.frozen = self._policy, False
+        context.policy = decision.policy
+        context.lineage = decision.policy.view.lineage
+        context.store(decision.policy)
+        self._restart = decision
+        self._held, self._named, self._word = {}, decision.policy.key, None
+        self._switched(old, decision.policy)
+        if context.iteration == decision.iteration and decision.applied:
+            context.attempt = decision.finish
+            self._attempt_id = decision.attempt_id
+            self.state = CYCLE_TABLE.step(self.state, "restart", CycleState.REDUCING)
+            context.do(StartRound(self._finish_spec(decision)))
+            return
+        if decision.applied:
+            context.do(ServeRound(self._finish_spec(decision)))
+        self._enter("restart")
+
+    def _finish_spec(self, decision: Restart) -> RoundSpec:
+        """The round that brings i*'s result to those who lack a part of it."""
+        spread = self._spread(decision)
+        at, attempt = decision.iteration, decision.finish
+        return self._spec(at, attempt, contributes=False, spread=spread)
+
+    def _spread(self, decision: Restart) -> tuple[Spread, ...]:
+        context, policy = self._context, decision.policy
+        parents = dict(zip(policy.view.nodes, policy.parents, strict=True))
+        have = dict(zip(policy.view.nodes, decision.have, strict=True))
+        return spread_plan(context.node, parents, have, context.config.chunks)
+
+    # --- steps ------------------------------------------------------------------------------------
+
     @property
     def _policy(self) -> Policy:
         policy = self._context.policy
@@ -213,10 +274,9 @@ class Cycle:
         return policy
 
     @property
-    def _expected(self) -> tuple[int, ...]:
-        """The micro-batches that P shall hold in the running attempt."""
-        own = self._policy.micro_batches(self._context.node)
-        return tuple(sorted(dict.fromkeys((*self._done, *self._extra, *own))))
+    def _alone(self) -> bool:
+        """Whether nobody waits for this node: it is the only member, or reaches no other."""
+        return self._policy.view.nodes == (self._context.node,) or self._context.is_isolated
 
     @property
     def _may_apply(self) -> bool:
@@ -225,6 +285,33 @@ class Cycle:
     def _begin(self, *, adopt: bool) -> None:
         c = self._context
         c.do(BeginTraining(c.iteration, adopt, c.meta, c.steps))
+
+    def _give(self, micro_batches: tuple[int, ...]) -> None:
+        self._given = tuple(sorted(dict.fromkeys((*self._given, *micro_batches))))
+        self._owed += 1
+        self._context.do(GiveWork(self._context.iteration, micro_batches))
+
+    def _offer(self) -> None:
+        """Contribute what the trainer has computed, if it has and if that may be."""
+        context, event = self._context, self._answer
+        if self.state is not CycleState.COMPUTING or self.frozen:
+            return
+        if event is None or self._owed > 0:
+            return
+        policy = self._policy
+        me = policy.view.nodes.index(context.node)
+        self._refuses |= any(m not in event.micro_batches for m in self._given)
+        self.state = CYCLE_TABLE.step(self.state, "contributed", CycleState.REDUCING)
+        word = ControlWord(
+            *self._offered(),
+            control_word.bits(event.micro_batches),
+            control_word.bits((me,)) if self._refuses or context.leaving else b"",
+            event.loss_sum,
+            event.gradient_bitmap,
+            event.integer_buffers,
+            event.agree,
+        )
+        context.do(Contribute(word))
 
     def _release(self) -> None:
         context, word = self._context, self._word
@@ -242,61 +329,78 @@ class Cycle:
             self.leave("left", "every device left at once")
             return
         context.attempt += 1
-        mine = nodes.index(context.node) if context.is_member else -1
-        dealt = [m for k, m in enumerate(missing) if able[k % len(able)] == mine]
-        self._extra = tuple(dealt)
-        contributes = context.is_member
-        then = CycleState.COMPUTING if contributes else CycleState.REDUCING
-        self.state = CYCLE_TABLE.step(self.state, "reduced", then)
-        self._start_round()
-        if contributes:
-            context.do(GiveWork(context.iteration, self._extra))
+        if not context.is_member:
+            self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.REDUCING)
+            self._start_round(())
+            return
+        mine = nodes.index(context.node)
+        dealt = tuple(m for k, m in enumerate(missing) if able[k % len(able)] == mine)
+        # what was handed back is somebody else's now
+        self._given = self._answer.micro_batches if self._answer else self._given
+        self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.COMPUTING)
+        self._start_round(())
+        if dealt:
+            self._give(dealt)
+        self._offer()
 
     def _next(self, event: str) -> None:
         """Go to the next iteration under the policy that the last round named."""
         context = self._context
         policy = self._policy
-        if context.iteration >= context.steps:
-            self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
-            context.do(Depart("steps", ""))
-            return
         if self._named > policy.key:
             body = context.policies.get(self._named)
             if body is None:
-                self.state = CYCLE_TABLE.step(self.state, event, CycleState.FETCHING)
+                then = CycleState.FROZEN if self.frozen else CycleState.FETCHING
+                self.state = CYCLE_TABLE.step(self.state, event, then)
                 return
             was_member = context.is_member
             context.policy = body
             self._switched(policy, body)
-            if self.state is CycleState.OVER:
-                return
             if was_member and not context.is_member:
-                self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
-                context.do(Depart("left", ""))
+                self._over(event, "left")
                 return
-        elif policy.view.nodes == (context.node,) and (context.leaving or context.yielding):
-            self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
-            context.do(Depart("left" if context.leaving else "yielded", ""))
+        elif (context.leaving or context.yielding) and self._alone:
+            self._over(event, "left" if context.leaving else "yielded")
             return
-        self._enter(event)
+        if self.frozen:
+            self.state = CYCLE_TABLE.step(self.state, event, CycleState.FROZEN)
+        else:
+            self._enter(event)
+
+    def _over(self, event: str, why: str) -> None:
+        self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
+        self._context.do(Depart(why, ""))
 
     def _enter(self, event: str) -> None:
-        context = self._context
-        policy = self._policy
-        if context.iteration >= context.steps:
-            self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
-            context.do(Depart("steps", ""))
+        """Begin the context's iteration, or go on with it after a fence."""
+        context, policy, decision = self._context, self._policy, self._restart
+        work = policy.micro_batches(context.node) if context.is_member else ()
+        spread: tuple[Spread, ...] = ()
+        if decision is not None and decision.policy.key == policy.key:
+            at = decision.iteration + decision.applied
+            if context.iteration == at:
+                context.attempt = decision.redo
+                mine = decision.work[policy.view.nodes.index(context.node)]
+                work = control_word.numbers(mine, context.config.micro_batches)
+                spread = () if decision.applied else self._spread(decision)
+        if context.iteration >= context.steps and context.is_member:
+            self.state = CYCLE_TABLE.step(self.state, event, CycleState.FAREWELL)
+            self._start_round(())
+            context.do(Contribute(ControlWord(*self._offered(), b"", b"", 0.0, b"", b"", True)))
             return
-        self._extra = ()
         contributes = context.is_member
         then = CycleState.COMPUTING if contributes else CycleState.REDUCING
         self.state = CYCLE_TABLE.step(self.state, event, then)
         self._serve()
-        self._start_round()
-        if contributes:
-            context.do(GiveWork(context.iteration, policy.micro_batches(context.node)))
-        elif self._state_ready:
-            context.do(GiveWork(context.iteration, ()))
+        self._start_round(spread)
+        if not contributes:
+            if self._state_ready:
+                context.do(GiveWork(context.iteration, ()))
+            return
+        fresh = tuple(m for m in work if m not in self._given)
+        if fresh or (self._answer is None and self._owed == 0):
+            self._give(fresh)
+        self._offer()
 
     def _serve(self) -> None:
         """Hold the state for joiners whose pull begins with this iteration."""
@@ -318,22 +422,34 @@ class Cycle:
                 )
                 context.send(pull.joiner.node, message)
 
-    def _start_round(self) -> None:
+    def _start_round(self, spread: tuple[Spread, ...]) -> None:
+        context = self._context
+        view = self._policy.view
+        self._attempt_id = attempt_id(context.lineage, view.number, context.attempt)
+        at, attempt = context.iteration, context.attempt
+        member = context.is_member
+        context.do(StartRound(self._spec(at, attempt, contributes=member, spread=spread)))
+
+    def _spec(
+        self, iteration: int, attempt: int, *, contributes: bool, spread: tuple[Spread, ...]
+    ) -> RoundSpec:
         context, policy = self._context, self._policy
         node = context.node
         member = context.is_member
         pull = policy.pull_of(node)
         parent = policy.parent(node) if member else (pull.parent if pull else None)
-        spec = RoundSpec(
+        farewell = iteration >= context.steps
+        return RoundSpec(
             context.lineage,
             policy.view.number,
             policy.version,
-            context.iteration,
-            context.attempt,
+            iteration,
+            attempt,
             parent,
             policy.children(node) if member else (),
             policy.subscribers(node) if member else (),
-            context.config.chunks,
-            member,
+            1 if farewell else context.config.chunks,
+            contributes,
+            spread,
+            policy.term,
         )
-        context.do(StartRound(spec))

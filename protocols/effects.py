@@ -27,10 +27,19 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """The link to `node` is gone; `clean` if one end closed it on purpose."""
+    """The link to `node` is gone; `clean` if one end closed it on purpose. `reset`: the other end's
+    system closed it (else it fell silent)."""
 
     node: bytes
     clean: bool
+    reset: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Nothing was heard from `node` for too long, although its link is open."""
+
+    node: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,13 @@ class ManifestReady:
 
 
 @dataclass(frozen=True, slots=True)
+class Frozen:
+    """The running round is frozen; `have`: bitmap of its chunks that are reduced here."""
+
+    have: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveWanted:
     """The user wants this node to leave gracefully."""
 
@@ -120,6 +136,7 @@ class AwayWanted:
 Event = (
     LinkUp
     | LinkDown
+    | Silent
     | DialFailed
     | Received
     | Tick
@@ -128,6 +145,7 @@ Event = (
     | Applied
     | ShardArrived
     | ManifestReady
+    | Frozen
     | LeaveWanted
     | YieldWanted
     | AwayWanted
@@ -187,6 +205,18 @@ class StartRound:
     """Run this round from now on."""
 
     spec: RoundSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ServeRound:
+    """Send what `spec.spread` says of R of a round that is over here, to those who lack it."""
+
+    spec: RoundSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeRound:
+    """Accept, send and complete nothing more of the running round; answer with `Frozen`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +303,8 @@ Effect = (
     | CloseLink
     | BeginTraining
     | StartRound
+    | ServeRound
+    | FreezeRound
     | GiveWork
     | Contribute
     | Apply

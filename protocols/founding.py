@@ -50,6 +50,7 @@ FOUNDING_TABLE: StateTable[FoundingState] = StateTable(
     Row(FoundingState.DEFERRING, "time", (FoundingState.DEFERRING,)),
     Row(FoundingState.JOINING, "refused", (FoundingState.LISTENING,)),
     Row(FoundingState.JOINING, "joined", (FoundingState.FOUNDED,)),
+    Row(FoundingState.FOUNDED, "refused", (FoundingState.LISTENING,)),
     Row(FoundingState.FOUNDED, "standing", (FoundingState.FOUNDED, FoundingState.JOINING)),
 )
 
@@ -214,8 +215,8 @@ class Founding:
         self.state = FOUNDING_TABLE.step(self.state, "silent", then)
 
     def refused(self, now: float, *, spoilt: bool = False) -> None:
-        """The join failed; look around again. `spoilt`: it left us without a whole training state,
-        so that we cannot found."""
+        """The join failed, or the cluster went on without us; look around again. `spoilt`: it left
+        us without a whole training state, so that we cannot found."""
         self._spoilt_until = now + GIVE_UP_SECONDS if spoilt else None
         self.state = FOUNDING_TABLE.step(self.state, "refused", FoundingState.LISTENING)
         self._until = now + LISTEN_SECONDS

@@ -30,6 +30,7 @@ MAX_NEIGHBOURS = 6
 MAX_OPEN_JOINS = 32
 MAX_MICRO_BATCHES = 65536
 MAX_POLICIES_KEPT = 8
+MAX_CHUNKS = 1 << 19
 MAX_TRUSTED_NODES = 512  # members, open joins, and some that came to nothing
 
 # Bulk frames.
@@ -60,8 +61,16 @@ MAX_JOIN_HELLO_BYTES = 8192
 HANDSHAKE_SECONDS = 5.0
 JOIN_SECONDS = 10.0
 
+# Failure.
+FENCE_REPEAT_SECONDS = 0.25  # unanswered fence messages are repeated
+FENCE_REPORT_SECONDS = 2.0  # a member that has not answered a fence by then is lost
+LINK_CONFIRM_SECONDS = 0.3  # other ends of a node's links have so long to report them broken too
+ELECTION_STEP_SECONDS = 0.2  # the k-th heir waits k steps before it stands
+PARTITION_WAIT_SECONDS = 10.0
+
 # Waiting.
 LINK_OPEN_SECONDS = 10.0
 RETRY_SECONDS = 1.0
+LINK_RETRY_SECONDS = 2.0  # a link that could not be opened is tried again
 PULL_STALL_SECONDS = 10.0
 JOIN_PROGRESS_SECONDS = 60.0

@@ -208,12 +208,16 @@ class PassRole(Message):
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest(Message):
-    """Candidate to all members: vote for me in `next_term`. `key`: its newest stored policy."""
+    """Candidate to all members: vote for me in `next_term`.
+
+    (`policy_term`, `version`): its newest stored policy. `asked`: the scheduler asked it to stand.
+    """
 
     TAG: ClassVar[int] = 20
     next_term: int = wire(NUMBER)
     policy_term: int = wire(NUMBER)
     version: int = wire(NUMBER)
+    asked: bool = wire(Bool())
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +240,12 @@ class Lead(Message):
 
 @dataclass(frozen=True, slots=True)
 class LinkLost(Message):
-    """Any node to scheduler: my link to `peer` broke without a goodbye."""
+    """Flooded: my link to `peer` broke without a goodbye. `reset`: its end was closed by the peer's
+    system (the process is gone), not by our own time-out."""
 
     TAG: ClassVar[int] = 23
     peer: bytes = wire(NODE)
+    reset: bool = wire(Bool())
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +284,111 @@ class JoinProgress(Message):
     total_bytes: int = wire(NUMBER)
 
 
+@dataclass(frozen=True, slots=True)
+class Fence(Message):
+    """Scheduler to all members: freeze the running attempt and report (ROUNDS 4)."""
+
+    TAG: ClassVar[int] = 27
+    fence_term: int = wire(NUMBER)
+    number: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class FenceReport(Message):
+    """Member to scheduler: what I have of which attempt (ROUNDS 5).
+
+    `have`: bitmap of the reduced chunks of `iteration` made in, or carried into, `attempt`.
+    `working`: bitmap of the micro-batches that are, or soon will be, in P. `attempt_id` names the
+    running attempt, `before_id` that of the round before. `policy`: the one in force here.
+    `newest`: version of the newest body stored here.
+    `links`: the members it has a link to.
+    """
+
+    TAG: ClassVar[int] = 28
+    fence_term: int = wire(NUMBER)
+    number: int = wire(NUMBER)
+    iteration: int = wire(NUMBER)
+    attempt: int = wire(NUMBER)
+    attempt_id: bytes = wire(DIGEST)
+    before_id: bytes = wire(DIGEST)
+    have: bytes = wire(Blob(limits.MAX_CHUNKS // 8))
+    working: bytes = wire(Blob(limits.MAX_MICRO_BATCHES // 8))
+    policy: Policy = wire(Nested(Policy))
+    newest: int = wire(NUMBER)
+    links: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The decision of a fence (ROUNDS 9, W): how everybody goes on.
+
+    `iteration` is i*. If `applied`, its result exists whole: whoever lacks chunks of it fetches
+    them (attempt `finish`, result named by `attempt_id`) and the round that is done again is that
+    of `iteration` + 1, with nothing kept; else the round of `iteration` is done again with the kept
+    chunks. `redo` is that round's attempt. `have[k]`, `work[k]`: what member k of the view has of
+    i*'s chunks, and its micro-batches in the round that is done again.
+    """
+
+    policy: Policy = wire(Nested(Policy))
+    iteration: int = wire(NUMBER)
+    applied: bool = wire(Bool())
+    finish: int = wire(NUMBER)
+    redo: int = wire(NUMBER)
+    attempt_id: bytes = wire(DIGEST)
+    have: tuple[bytes, ...] = wire(Many(Blob(limits.MAX_CHUNKS // 8), limits.MAX_MEMBERS))
+    work: tuple[bytes, ...] = wire(Many(Blob(limits.MAX_MICRO_BATCHES // 8), limits.MAX_MEMBERS))
+
+    def __post_init__(self) -> None:
+        members = len(self.policy.view.members)
+        if len(self.have) != members or len(self.work) != members:
+            raise ValueError("a restart must cover every member")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Message):
+    """Scheduler to the members that stay: store this decision (ROUNDS 10)."""
+
+    TAG: ClassVar[int] = 29
+    fence_term: int = wire(NUMBER)
+    number: int = wire(NUMBER)
+    restart: Restart = wire(Nested(Restart))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Message):
+    """Member to scheduler: stored, and I have seen no newer fence."""
+
+    TAG: ClassVar[int] = 30
+    fence_term: int = wire(NUMBER)
+    number: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Message):
+    """Scheduler to the members that stay: act on this decision (ROUNDS 12)."""
+
+    TAG: ClassVar[int] = 31
+    fence_term: int = wire(NUMBER)
+    number: int = wire(NUMBER)
+    restart: Restart = wire(Nested(Restart))
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Message):
+    """Member to scheduler: done."""
+
+    TAG: ClassVar[int] = 32
+    fence_term: int = wire(NUMBER)
+    number: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped(Message):
+    """Direct: I have heard nothing from you for too long and close our link."""
+
+    TAG: ClassVar[int] = 33
+
+
 MESSAGES: tuple[type[Message], ...] = (
     Ping,
     Pong,
@@ -305,7 +416,15 @@ MESSAGES: tuple[type[Message], ...] = (
     ShareWish,
     PullBegins,
     JoinProgress,
+    Fence,
+    FenceReport,
+    Prepare,
+    Prepared,
+    Commit,
+    Committed,
+    Dropped,
 )
+FENCE_MESSAGES = (Fence, FenceReport, Prepare, Prepared, Commit, Committed)
 BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in MESSAGES}
 
 

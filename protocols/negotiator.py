@@ -110,6 +110,8 @@ class Negotiator:
         self._ended: dict[int, None] = {}  # joins given up that a policy may still name
         self._issued = 0  # version of the newest policy made in this term
         self._edges: dict[tuple[bytes, bytes], Edge] = {}  # opened to keep the rest connected
+        self._link_wanted: dict[tuple[bytes, bytes], float] = {}  # when to ask again
+        self._densify_at = 0.0
         self._repair_at = 0.0
         self._dirty = True  # something changed since `_desired` last looked
 
@@ -299,6 +301,7 @@ class Negotiator:
         self.policy = policy
         self.switch = None
         self._dirty = True
+        self._densify_at = 0.0
         nodes = policy.view.nodes
         self._leaving = {n: None for n in self._leaving if n in nodes}
         self._away = {n: None for n in self._away if n in nodes}
@@ -312,7 +315,8 @@ class Negotiator:
                 join.state = JOIN_TABLE.step(join.state, "pull in force", JoinState.PULLING)
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
             elif join.joiner.node in nodes:
-                join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)
+                if JOIN_TABLE.allows(join.state, "entry in force"):
+                    join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)
                 del self.joins[join.number]
         self.resume(now)
         self._ended = {p.join: None for p in policy.pulls if p.join in self._ended}
@@ -323,6 +327,9 @@ class Negotiator:
         for join in list(self.joins.values()):
             if now >= join.deadline and not self._is_entering(join):
                 mail += self.give_up(join.number, "no progress")
+        if not self.passing and now >= self._densify_at:
+            self._densify_at = now + limits.LINK_RETRY_SECONDS
+            mail += self._densify(now)
         if self.switch is not None:
             if now >= self.switch.resend_at and not self.switch.offered:
                 mail += self._bodies(now, self.switch)
@@ -341,6 +348,8 @@ class Negotiator:
     def deadline(self) -> float | None:
         """When `tick` has something to do by time alone."""
         times = [j.deadline for j in self.joins.values() if not self._is_entering(j)]
+        if len(self.policy.view.members) > 1 and not self.passing:
+            times.append(self._densify_at)
         if self.switch is not None and not self.switch.offered:
             times.append(self.switch.resend_at)
         if self.switch is None and self._dirty and not self.passing:
@@ -356,7 +365,7 @@ class Negotiator:
 
     def _connected(self, sender: bytes, links: tuple[bytes, ...]) -> None:
         """A member opened a link that it was told to open."""
-        nodes = self.policy.view.nodes
+        nodes = self._next_view().nodes
         for other in links:
             if sender != other and sender in nodes and other in nodes:
                 new = edge(sender, other)
@@ -383,6 +392,26 @@ class Negotiator:
             return []
         far = view.member(split[1][0])
         return [] if far is None else [(split[0][0], OpenLinks(0, (far,)))]
+
+    def _densify(self, now: float) -> list[Mail]:
+        """Have links opened between members that joined at the same time, or whose link broke."""
+        view = self.policy.view
+        known = dict.fromkeys((e.low, e.high) for e in view.edges)
+        open_to_all = [m for m in view.members if not m.sparse]
+        mail: list[Mail] = []
+        for k, member in enumerate(open_to_all[: limits.MAX_LINKS_PER_NODE]):
+            far = tuple(
+                other
+                for other in open_to_all[k + 1 : limits.MAX_LINKS_PER_NODE]
+                if (member.node, other.node) not in known
+                and now >= self._link_wanted.get((member.node, other.node), 0.0)
+            )
+            for other in far:
+                wait = limits.LINK_RETRY_SECONDS
+                self._link_wanted[member.node, other.node] = now + wait
+            if far:
+                mail.append((member.node, OpenLinks(0, far)))
+        return mail
 
     def _desired(self) -> Policy | None:
         """Return the next policy, None if what is in force is what is desired."""

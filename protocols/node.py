@@ -23,6 +23,7 @@ from protocols.effects import (
     Distrust,
     Effect,
     Event,
+    Frozen,
     LeaveWanted,
     LinkDown,
     LinkUp,
@@ -32,6 +33,7 @@ from protocols.effects import (
     SendManifest,
     SendShards,
     ShardArrived,
+    Silent,
     Tick,
     Trust,
     YieldWanted,
@@ -41,6 +43,7 @@ from protocols.errors import RemoteProtocolError
 from protocols.joining import Joining, JoiningState, shard_count
 from protocols.negotiator import Negotiator
 from protocols.policy import Policy
+from protocols.recovery import Recovery
 from protocols.routing import Router
 from protocols.view import make_view
 
@@ -60,10 +63,12 @@ class Node:
         self.cycle = Cycle(self.context, self._offered, self._switched)
         self.joining: Joining | None = None
         self.negotiator: Negotiator | None = None
+        self.recovery = Recovery(self)
         self._leave_again_at = 0.0
         self._fetch_at = 0.0
         self._away = False
-        self._now = 0.0
+        self.now = 0.0
+        self.reason = "leave"  # why members leave with the policy that comes into force
         self._tried_term = 0  # newest term in which we asked somebody to take the role over
         self._connecting: dict[bytes, bytes] = {}  # member being dialled -> who asked for it
         self._introduced: dict[int, Member] = {}  # join -> whose link is expected
@@ -99,7 +104,7 @@ class Node:
 
     def handle(self, now: float, event: Event) -> list[Effect]:
         """Take one event; raises `RemoteProtocolError` if a peer broke the protocol with it."""
-        self._now = now
+        self.now = now
         match event:
             case Received(via, envelope):
                 self._received(now, via, envelope)
@@ -107,14 +112,20 @@ class Node:
                 self.cycle.reduced(event)
             case Contributed():
                 self.cycle.contributed(event)
+            case Frozen(have):
+                self.recovery.frozen(now, have)
             case Applied():
                 self.cycle.applied(event)
+                if self.cycle.frozen and self.cycle.state is CycleState.FROZEN:
+                    self.recovery.frozen(now, b"")
                 if self.joining is not None:
                     self.joining.applied(now)
             case LinkUp(peer):
                 self._link_up(now, peer)
-            case LinkDown(node, clean):
-                self._link_down(now, node, clean)
+            case LinkDown():
+                self._link_down(now, event)
+            case Silent(node):
+                self._silent(now, node)
             case DialFailed(node):
                 self._connected(node, is_open=False)
                 if self.joining is not None:
@@ -130,9 +141,11 @@ class Node:
                 self._leave_again_at = now
             case YieldWanted():
                 self.context.yielding = True
+                if self.context.is_isolated and self.cycle.state is not CycleState.APPLYING:
+                    self.cycle.leave("yielded", "")
             case AwayWanted(away):
                 self._away = away
-                self._post(now, self.context.election.scheduler, m.ShareWish(away))
+                self.post(now, self.context.election.scheduler, m.ShareWish(away))
             case Tick():
                 if self.joining is not None:
                     self.joining.tick(now)
@@ -151,24 +164,29 @@ class Node:
         """When a `Tick` is due at the latest."""
         times = [
             self.joining.deadline if self.joining else None,
-            self.negotiator.deadline if self.negotiator and not self._over else None,
-            self._leave_again_at if self.context.leaving and not self._over else None,
+            self.negotiator.deadline
+            if self.negotiator and not self.recovery.fence and not self.over
+            else None,
+            self._leave_again_at if self.context.leaving and not self.over else None,
+            *self.recovery.deadlines,
             self._fetch_at if self.cycle.state is CycleState.FETCHING else None,
         ]
         return min((t for t in times if t is not None), default=None)
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
         return self.cycle.state is CycleState.OVER
 
     def _flush(self, now: float) -> list[Effect]:
         """Let the scheduler and a wish to leave act on what has changed; hand out the effects."""
         context = self.context
-        if context.leaving and not self._over and now >= self._leave_again_at:
+        if not self.over:
+            self.recovery.watch(now)
+        if context.leaving and not self.over and now >= self._leave_again_at:
             self._pursue_leave(now)
-        if self.negotiator is not None and not self._over:
+        if self.negotiator is not None and not self.over and self.recovery.fence is None:
             for to, message in self.negotiator.tick(now):
-                self._post(now, to, message)
+                self.post(now, to, message)
             switch = self.negotiator.switch
             if switch is not None and switch.policy.key not in context.policies:
                 self._keep(switch.policy)
@@ -184,7 +202,7 @@ class Node:
             self._fetch_at = now + limits.RETRY_SECONDS
             self.cycle.fetch()
 
-    def _post(self, now: float, to: bytes, message: m.Message) -> None:
+    def post(self, now: float, to: bytes, message: m.Message) -> None:
         """Send, also to ourselves."""
         if to in (self.context.node, m.EVERYONE):
             self._deliver(now, self.context.node, message)
@@ -196,6 +214,7 @@ class Node:
     def _link_up(self, now: float, peer: Member) -> None:
         context = self.context
         context.links[peer.node] = peer
+        self.recovery.link_up(peer.node)
         context.report("link_up", node=peer.name)
         if context.is_member and context.policy is not None:
             scheduler = context.election.scheduler
@@ -208,35 +227,49 @@ class Node:
         """Answer the scheduler that asked a member for a link."""
         asker = self._connecting.pop(node, None)
         if asker is not None and is_open:
-            self._post(self._now, asker, m.LinksOpen(0, (node,)))
+            self.post(self.now, asker, m.LinksOpen(0, (node,)))
 
-    def _link_down(self, now: float, node: bytes, clean: bool) -> None:
-        context = self.context
+    def _link_down(self, now: float, event: LinkDown) -> None:
+        context, node = self.context, event.node
         if node not in context.links:
             return
         name = context.name(node)
         del context.links[node]
+        self.recovery.link_gone(now, event)
         self._begun_anew |= {n: None for n, j in self._introduced.items() if j.node == node}
         context.report("link_down", node=name)
         policy = context.policy
         if self.joining is not None and self.joining.on_the_way:
             self.joining.link_down(node)
-        elif self._over or policy is None:
+        elif self.over or policy is None or (event.clean and self.is_leaving(node)):
             return
-        elif node in policy.view.nodes:
-            last = context.iteration + 1 >= context.steps
-            if not (clean and (last or self._is_leaving(node))):
-                self._lost(node, name)
-        else:
-            self._post(now, context.election.scheduler, m.LinkLost(node))
+        elif context.is_member:
+            self.recovery.say_lost(now, event)
 
-    def _lost(self, node: bytes, name: str = "") -> None:
-        name = name or self.context.name(node)
-        self.cycle.leave("error", f"lost {name}, without which this version cannot go on")
+    def _silent(self, now: float, node: bytes) -> None:
+        """A neighbour is out of reach: tell it, in case it hears us later, and close the link."""
+        context = self.context
+        if node in context.links:
+            context.send(node, m.Dropped())
+            context.do(CloseLink(node))
+            self._link_down(now, LinkDown(node, clean=False, reset=False))
 
-    def _is_leaving(self, node: bytes) -> bool:
+    def _dropped_by(self, now: float, sender: bytes) -> None:
+        """A neighbour did not hear us for too long. If all of them say so, we were away and the
+        others went on without us."""
+        context = self.context
+        if sender not in context.links:
+            return
+        self._link_down(now, LinkDown(sender, clean=False, reset=False))
+        if not context.links and context.is_member and not self.over:
+            self.cycle.leave("expelled", "")
+
+    def is_leaving(self, node: bytes) -> bool:
+        """Whether a policy that is stored here leaves a member of the present view out."""
+        policy = self.context.policy
         newest = self.context.policies[self.context.newest_key]
-        return node not in newest.view.nodes
+        was = policy is not None and node in policy.view.nodes
+        return was and node not in newest.view.nodes
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -249,7 +282,8 @@ class Node:
             self.context.relay(onward, via)
         strange = tags.lineage not in (self.context.lineage, bytes(limits.LINEAGE_BYTES))
         attaching = self.joining is not None and self.joining.state is JoiningState.ATTACHING
-        if deliver and (attaching or not strange):
+        fence = isinstance(envelope.message, m.FENCE_MESSAGES)  # they lead into a new lineage
+        if deliver and (attaching or fence or not strange):
             self._deliver(now, tags.origin, envelope.message)
 
     def _deliver(self, now: float, sender: bytes, message: m.Message) -> None:
@@ -262,10 +296,10 @@ class Node:
                 self._store(now, sender, policy)
             case m.PolicyFetch(term, version):
                 if (body := self.context.policies.get((term, version))) is not None:
-                    self._post(now, sender, m.PolicyBody(body))
+                    self.post(now, sender, m.PolicyBody(body))
             case m.Introduce(number, joiner):
                 self._expect(number, joiner)
-                self._post(now, sender, m.Introduced(number))
+                self.post(now, sender, m.Introduced(number))
             case m.Pulled(number):
                 self.cycle.released(number)
             case m.JoinAborted(number, joiner_node, reason):
@@ -279,8 +313,18 @@ class Node:
                     self.context.do(SendManifest(sender, number, shard_bytes))
             case m.ShardRequest(number, shard_bytes, shards):
                 self._shards_wanted(sender, number, shard_bytes, shards)
+            case m.Dropped():
+                self._dropped_by(now, sender)
+            case m.LinkLost(peer, reset):
+                self.recovery.link_lost(now, sender, peer, reset)
+            case m.Fence(term, number):
+                self.recovery.fenced(now, sender, (term, number))
+            case m.Prepare(term, number, _):
+                self.recovery.prepare(now, sender, (term, number))
+            case m.Commit(term, number, restart):
+                self.recovery.commit(now, sender, (term, number), restart)
             case m.PassRole() | m.VoteRequest() | m.Vote() | m.Lead():
-                self._election(now, sender, message)
+                self.elect(now, sender, message)
             case _:
                 if not self._to_scheduler(now, sender, message):
                     self._to_joiner(now, sender, message)
@@ -310,12 +354,16 @@ class Node:
                 negotiator.share_wish(sender, away)
             case m.PolicyStored(term, version):
                 negotiator.stored(sender, (term, version))
-            case m.LinkLost(peer):
-                mail = negotiator.link_lost(sender, peer)
+            case m.Prepared(term, number):
+                self.recovery.prepared(now, sender, (term, number))
+            case m.Committed(term, number):
+                self.recovery.committed(sender, (term, number))
+            case m.FenceReport():
+                self.recovery.reported(now, sender, message)
             case _:
                 return False
         for to, body in mail:
-            self._post(now, to, body)
+            self.post(now, to, body)
         return True
 
     def _to_joiner(self, now: float, sender: bytes, message: m.Message) -> None:
@@ -367,7 +415,7 @@ class Node:
         if policy.view.lineage != context.lineage or policy.term < context.election.term:
             return
         self._keep(policy)
-        self._post(now, sender, m.PolicyStored(*policy.key))
+        self.post(now, sender, m.PolicyStored(*policy.key))
         self.cycle.stored()
         if self.joining is not None:
             self.joining.stored(now)
@@ -405,12 +453,13 @@ class Node:
             return self.negotiator.offered
         return self.context.policy.key if self.context.policy else (0, 0)
 
-    def _election(self, now: float, sender: bytes, message: m.Message) -> None:
+    def elect(self, now: float, sender: bytes, message: m.Message) -> None:
         context, policy = self.context, self.context.policy
         election = context.election
         if isinstance(message, m.Lead):
             if election.led(sender, message):
                 self.negotiator = None
+                self.recovery.led()
                 context.report(
                     "scheduler", node=context.name(sender), term=message.new_term, why=message.why
                 )
@@ -419,6 +468,7 @@ class Node:
         if policy is None:
             return
         led = election.leads
+        asked = isinstance(message, m.VoteRequest) and self.recovery.content(sender)
         mail: list[tuple[bytes, m.Message]] = []
         match message:
             case m.PassRole() if context.leaving:
@@ -426,16 +476,28 @@ class Node:
             case m.PassRole() if sender == election.scheduler:
                 mail = election.role_passed(message, policy.view, context.newest_key)
             case m.VoteRequest():
-                mail = election.vote_wanted(sender, message, policy.view, context.newest_key)
+                key = context.newest_key
+                before = election.voted_term
+                mail = election.vote_wanted(sender, message, policy.view, key, content=asked)
+                if election.voted_term > before:
+                    self.recovery.voted(now, len(policy.view.nodes))
             case m.Vote():
                 mail = election.vote(sender, message, policy.view)
-        if election.leads and not led:
-            self._lead(now, policy)
-            me = context.config.me.name
-            context.report("scheduler", node=me, term=election.term, why="rotated")
-            self._ask_again(now)
         for to, body in mail:
             context.send(to, body)
+        if election.leads and not led:
+            self.won(now, policy)
+
+    def won(self, now: float, policy: Policy) -> None:
+        """This node is the scheduler now."""
+        context, election = self.context, self.context.election
+        self.recovery.won()
+        self._lead(now, policy)
+        me = context.config.me.name
+        context.report("scheduler", node=me, term=election.term, why=election.why)
+        if election.why == "failed over":
+            self.recovery.open_fence(now, policy)
+        self._ask_again(now)
 
     def _lead(self, now: float, policy: Policy) -> None:
         context = self.context
@@ -449,7 +511,7 @@ class Node:
         if self.joining is not None and self.joining.on_the_way:
             self.joining.repeat(now)
         if self._away:
-            self._post(now, self.context.election.scheduler, m.ShareWish(True))
+            self.post(now, self.context.election.scheduler, m.ShareWish(True))
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -462,7 +524,8 @@ class Node:
                 context.report("member_joined", node=member.name)
         for member in old.view.members:
             if member.node not in after and member.node != context.node:
-                context.report("member_left", node=member.name, reason="leave", stall_s=0.0)
+                reason = self.reason
+                context.report("member_left", node=member.name, reason=reason, stall_s=0.0)
                 context.do(Distrust(member.node))
         if context.node in after and context.node not in before and self.joining is not None:
             self.joining.entered()
@@ -470,11 +533,8 @@ class Node:
                 "joined", term=context.election.term, members=[x.name for x in new.view.members]
             )
         if self.negotiator is not None:
-            self.negotiator.in_force(self._now, new)
-        if context.node in after:
-            for node in (new.parent(context.node), *new.children(context.node)):
-                if node is not None and node not in context.links:
-                    self._lost(node)
+            self.negotiator.in_force(self.now, new)
+        self.recovery.switched(new.view)
 
     def _pursue_leave(self, now: float) -> None:
         """Hand over the role if we hold it, then ask to leave; again until it has happened."""

@@ -2,6 +2,9 @@
 
     own contribution + child 1 + child 2 + ... -> parent ... root -> children, subscribers
 
+After a failure, chunks that were complete before (`spread`) are not summed again: those who hold
+them send them along the tree to those who do not.
+
 Law: each chunk is summed in the tree's fixed order (own first, then children ascending), so equal
 policies give equal bits. A node's own contribution is read, never written. The machine knows chunk
 numbers, not bytes; whoever drives it moves those. Chunk 0 is the control word.
@@ -10,8 +13,21 @@ numbers, not bytes; whoever drives it moves those. Chunk 0 is the control word.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from protocols.errors import LocalProtocolError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Reduced `chunks` come from `source` (None: they are here) and go on to `to`."""
+
+    chunks: tuple[int, ...]
+    source: bytes | None
+    to: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +47,13 @@ class RoundSpec:
     subscribers: tuple[bytes, ...]
     chunks: int
     contributes: bool
+    spread: tuple[Spread, ...] = ()
+    term: int = 0
 
     @property
-    def key(self) -> tuple[bytes, int, int, int, int]:
+    def key(self) -> tuple[bytes, int, int, int, int, int]:
         """The tags that every chunk of this round carries."""
-        return (self.lineage, self.view, self.policy, self.iteration, self.attempt)
+        return (self.lineage, self.view, self.policy, self.iteration, self.attempt, self.term)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +107,30 @@ class Round:
         self._added = [0] * spec.chunks  # children added so far
         self._reduced = bytearray(spec.chunks)
         self._missing = spec.chunks
+        self._kept: dict[int, Spread] = {c: s for s in spec.spread for c in s.chunks}
+
+    @property
+    def have(self) -> bytes:
+        """Bitmap of the chunks that are reduced here."""
+        return self._bitmap(range(self.spec.chunks))
+
+    @property
+    def kept(self) -> bytes:
+        """Bitmap of those that were reduced before this attempt."""
+        return self._bitmap(self._kept)
 
     @property
     def complete(self) -> bool:
         """Whether every chunk is reduced here."""
         return self._missing == 0
+
+    def begin(self) -> list[RoundEffect]:
+        """Pass on what was reduced before this attempt."""
+        effects: list[RoundEffect] = []
+        for chunk, spread in sorted(self._kept.items()):
+            if spread.source is None:
+                effects += self._settle(chunk)
+        return effects
 
     def contribute(self) -> list[RoundEffect]:
         """This node's own contribution is ready, in all chunks."""
@@ -102,7 +139,8 @@ class Round:
         self.contributed = True
         effects: list[RoundEffect] = []
         for chunk in range(self.spec.chunks):
-            effects += self._advance(chunk)
+            if chunk not in self._kept:
+                effects += self._advance(chunk)
         return effects
 
     def up(self, child: bytes, chunk: int) -> list[RoundEffect]:
@@ -113,7 +151,7 @@ class Round:
 
     def check_up(self, child: bytes, chunk: int) -> None:
         """Raise `RemoteProtocolError` unless `child` may send `chunk` now."""
-        if child not in self.spec.children or chunk >= self.spec.chunks:
+        if child not in self.spec.children or chunk >= self.spec.chunks or chunk in self._kept:
             raise RemoteProtocolError("a partial sum from no child, or of no chunk")
         if self._arrived[chunk] >> self.spec.children.index(child) & 1:
             raise RemoteProtocolError("a partial sum came twice")
@@ -125,12 +163,17 @@ class Round:
 
     def check_down(self, sender: bytes, chunk: int) -> None:
         """Raise `RemoteProtocolError` unless `sender` may send the reduced `chunk` now."""
-        if sender != self.spec.parent or chunk >= self.spec.chunks:
-            raise RemoteProtocolError("a reduced chunk from a node that is not the parent")
+        kept = self._kept.get(chunk)
+        if sender != (kept.source if kept else self.spec.parent) or chunk >= self.spec.chunks:
+            raise RemoteProtocolError("a reduced chunk from a node that does not send it")
         if self._reduced[chunk]:
             raise RemoteProtocolError("a reduced chunk came twice")
-        if self.spec.contributes and not self._sent_up(chunk):
+        if self.spec.contributes and not kept and not self._sent_up(chunk):
             raise RemoteProtocolError("a reduced chunk came before its parts were sent")
+
+    def _bitmap(self, chunks: Iterable[int]) -> bytes:
+        value = sum(1 << chunk for chunk in chunks if self._reduced[chunk])
+        return value.to_bytes((value.bit_length() + 7) // 8, "little")
 
     def _sent_up(self, chunk: int) -> bool:
         return self.contributed and self._added[chunk] == len(self.spec.children)
@@ -151,8 +194,43 @@ class Round:
         self._reduced[chunk] = 1
         self._missing -= 1
         effects: list[RoundEffect] = []
-        if to := self.spec.children + self.spec.subscribers:
+        kept = self._kept.get(chunk)
+        if to := kept.to if kept else self.spec.children + self.spec.subscribers:
             effects.append(SendDown(chunk, to))
         if self.complete:
             effects.append(Complete())
         return effects
+
+
+def spread_plan(
+    node: bytes, parents: dict[bytes, bytes], have: dict[bytes, bytes], chunks: int
+) -> tuple[Spread, ...]:
+    """Return what `node` sends and receives of the chunks that somebody holds.
+
+    `parents`: the tree (root: b""); `have`: each member's bitmap of reduced chunks. A chunk flows
+    from its holders along the tree, on each node's shortest way (of equal ones: the holder that
+    comes first). Chunks with equal holders are planned together.
+    """
+    near: dict[bytes, list[bytes]] = {n: [] for n in parents}
+    for child, parent in parents.items():
+        if parent:
+            near[child].append(parent)
+            near[parent].append(child)
+    bits = {n: int.from_bytes(have.get(n, b""), "little") for n in parents}
+    groups: dict[tuple[bytes, ...], list[int]] = {}
+    for chunk in range(chunks):
+        holders = tuple(n for n in sorted(parents) if bits[n] >> chunk & 1)
+        if holders:
+            groups.setdefault(holders, []).append(chunk)
+    plan: list[Spread] = []
+    for holders, members in groups.items():
+        source: dict[bytes, bytes | None] = dict.fromkeys(holders)
+        queue = list(holders)
+        for at in queue:
+            for other in sorted(near[at]):
+                if other not in source:
+                    source[other] = at
+                    queue.append(other)
+        to = tuple(n for n in sorted(parents) if source.get(n) == node)
+        plan.append(Spread(tuple(members), source[node], to))
+    return tuple(plan)

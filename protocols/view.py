@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from protocols import limits
-from protocols.wire import COUNT32, LINEAGE, NODE, NUMBER, Blob, Many, Nested, Text, wire
+from protocols.wire import COUNT32, LINEAGE, NODE, NUMBER, Blob, Bool, Many, Nested, Text, wire
 
 Pair = tuple[bytes, bytes]
 
@@ -21,7 +21,8 @@ class Member:
     """One node as all others know it.
 
     `numeric_class` names the hardware and software on which gradients are promised to be equal;
-    `addresses` are HOST:PORT texts of its peer listener; `certificate` is DER.
+    `addresses` are HOST:PORT texts of its peer listener; `certificate` is DER. `sparse`: its user
+    named its neighbours, so it gets no other links.
     """
 
     node: bytes = wire(NODE)
@@ -30,6 +31,7 @@ class Member:
     numeric_class: str = wire(Text(limits.MAX_NUMERIC_CLASS_BYTES))
     addresses: tuple[str, ...] = wire(Many(Text(limits.MAX_ADDRESS_BYTES), limits.MAX_ADDRESSES))
     certificate: bytes = wire(Blob(limits.MAX_CERTIFICATE_BYTES))
+    sparse: bool = wire(Bool())
 
     def __post_init__(self) -> None:
         if self.certificate and hashlib.sha256(self.certificate).digest() != self.node:

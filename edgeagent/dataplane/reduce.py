@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Vector = np.ndarray[Any, np.dtype[Any]]
-Key = tuple[bytes, int, int, int, int]
+Key = tuple[bytes, int, int, int, int, int]
 Early = tuple[Key, BulkKind, int]
+_PAST_LINEAGES = 16
 
 
 class Wire(Protocol):
@@ -35,6 +36,9 @@ class Wire(Protocol):
 
     def hold_bulk(self, peer: bytes, hold: bool) -> None:
         """Stop reading bulk frames from `peer`, or read again."""
+
+    def discard_bulk(self, peer: bytes) -> None:
+        """Write no more into the buffer of the payload that `peer` is sending."""
 
     def accuse(self, peer: bytes, reason: str) -> None:
         """End the link to `peer`: what came from it cannot be part of the round."""
@@ -60,9 +64,18 @@ class _Peer:
     held: bool = False
 
 
+@dataclass(slots=True)
+class _Result:
+    """What belongs to an iteration's R beside the vector."""
+
+    square_sums: list[float] = field(default_factory=list)
+    word: ControlWord | None = None
+
+
 def key_of(header: BulkHeader) -> Key:
     """Return the round that a chunk belongs to."""
-    return (header.lineage, header.view, header.policy, header.iteration, header.attempt)
+    tags = (header.lineage, header.view, header.policy, header.iteration, header.attempt)
+    return (*tags, header.term)
 
 
 class Reducer:
@@ -86,8 +99,27 @@ class Reducer:
         self._round: Round | None = None
         self._peers: dict[bytes, _Peer] = {}
         self._own_word: ControlWord | None = None
-        self._word: ControlWord | None = None
-        self.square_sums: list[float] = []
+        self._results: dict[int, _Result] = {}  # of the last two iterations
+        self._frozen = False
+        self._past: list[bytes] = []  # lineages that this node has left
+
+    @property
+    def square_sums(self) -> list[float]:
+        """Sums of squares of the running round's reduced data chunks."""
+        return self._result.square_sums
+
+    @property
+    def _result(self) -> _Result:
+        at = self._round.spec.iteration if self._round is not None else 0
+        return self._results.setdefault(at, _Result())
+
+    @property
+    def _word(self) -> ControlWord | None:
+        return self._result.word
+
+    @_word.setter
+    def _word(self, word: ControlWord | None) -> None:
+        self._result.word = word
 
     @property
     def chunks(self) -> int:
@@ -99,16 +131,31 @@ class Reducer:
     def reset(self) -> None:
         """Forget everything: another cluster's rounds begin. What is on its way in is dropped."""
         peers, self._peers = self._peers, {}
-        self._round = self._own_word = self._word = None
+        self._round = self._own_word = None
+        self._results, self._frozen, self._past = {}, False, []
         for name, peer in peers.items():
             if peer.held:
                 self._wire.hold_bulk(name, False)
 
     def start(self, spec: RoundSpec) -> None:
         """Run `spec` from now on; the round before is complete or given up."""
+        if self._round is not None and self._round.spec.lineage != spec.lineage:
+            self._past = [*self._past, self._round.spec.lineage][-_PAST_LINEAGES:]
+        self.freeze()
+        self._frozen = False
         self._round = Round(spec)
-        self._own_word = self._word = None
-        self.square_sums = [0.0] * (spec.chunks - 1)
+        self._own_word = None
+        kept = self._results.get(spec.iteration, _Result())
+        result = _Result([0.0] * (spec.chunks - 1))
+        for spread in spec.spread:
+            for chunk in spread.chunks if spread.source is None else ():
+                if chunk:
+                    result.square_sums[chunk - 1] = kept.square_sums[chunk - 1]
+                else:
+                    result.word = kept.word
+        self._results = {i: r for i, r in self._results.items() if i == spec.iteration - 1}
+        self._results[spec.iteration] = result
+        self._drive(self._round, self._round.begin())
         for name, peer in list(self._peers.items()):
             self._free(peer, sum(len(b) for b in peer.sums.values()))
             peer.sums.clear()
@@ -119,6 +166,29 @@ class Reducer:
                 except RemoteProtocolError:  # nobody here to blame; the frame fits no round
                     self._free(peer, frame.size)
             self._relieve(name, peer)
+
+    def freeze(self) -> bytes:
+        """Accept, send and complete nothing more; return the bitmap of the reduced chunks.
+
+        Sums in which somebody handed micro-batches back are not worth keeping, and only the control
+        word tells."""
+        self._frozen = True
+        for name, peer in self._peers.items():
+            if peer.arriving is not None and peer.arriving.size == 0:
+                self._wire.discard_bulk(name)
+                peer.arriving = None
+        now, word = self._round, self._word
+        if now is None:
+            return b""
+        have = now.have
+        whole = word is not None and not any(word.refusing) and bool(have) and have[0] & 1
+        return have if whole else now.kept
+
+    def serve(self, spec: RoundSpec) -> None:
+        """Send chunks of a round that is over here to those who lack them."""
+        for spread in spec.spread:
+            for chunk in spread.chunks if spread.to else ():
+                self._send_down(spec, chunk, spread.to)
 
     def contribute(self, word: ControlWord) -> None:
         """P and `word` are this node's part."""
@@ -140,6 +210,8 @@ class Reducer:
         peer = self._peers.setdefault(sender, _Peer())
         now = self._round
         current = now is not None and key_of(header) == now.spec.key
+        if current and self._frozen:
+            return None
         if not current and not self._is_newer(header):
             return None
         self._check_length(header)
@@ -178,6 +250,9 @@ class Reducer:
             else:
                 self._free(peer, frame.size)
             return
+        if self._frozen:
+            self._free(peer, frame.size)
+            return
         if header.kind is BulkKind.UP:
             now.check_up(sender, header.index)
             if header.index == 0:
@@ -200,8 +275,9 @@ class Reducer:
         if self._round is None:
             return True
         spec = self._round.spec
-        at = (spec.iteration, spec.attempt)
-        return header.lineage == spec.lineage and (header.iteration, header.attempt) > at
+        if header.lineage != spec.lineage:  # a lineage that a fence leads into, or one we left
+            return header.lineage not in self._past
+        return (header.iteration, header.attempt) > (spec.iteration, spec.attempt)
 
     def _check_length(self, header: BulkHeader) -> None:
         if header.index >= self.chunks:
@@ -246,8 +322,7 @@ class Reducer:
                 case Finish(chunk, own):
                     self._finish(spec, chunk, own)
                 case SendDown(chunk, to):
-                    squares = self.square_sums[chunk - 1] if chunk else 0.0
-                    self._send(spec, BulkKind.DOWN, to, chunk, False, squares)
+                    self._send_down(spec, chunk, to)
                 case Complete():
                     if self._word is not None:
                         self._done(spec, self._word)
@@ -276,6 +351,10 @@ class Reducer:
         wide = result.astype(np.float64, copy=False)
         self.square_sums[chunk - 1] = float(np.dot(wide, wide))
 
+    def _send_down(self, spec: RoundSpec, chunk: int, to: tuple[bytes, ...]) -> None:
+        squares = self._results[spec.iteration].square_sums[chunk - 1] if chunk else 0.0
+        self._send(spec, BulkKind.DOWN, to, chunk, False, squares)
+
     def _send(
         self,
         spec: RoundSpec,
@@ -289,14 +368,15 @@ class Reducer:
         parent has them. Reduced chunks are copied once: R is used again before a subscriber, or a
         child that leaves, must have taken them."""
         if chunk == 0:
-            word = self._own_word if own else self._word
+            word = self._own_word if own else self._results[spec.iteration].word
             payload = memoryview(word.encode() if word is not None else b"")
         elif own:
             payload = self._slice(self._contribution, chunk).data.cast("B")
         elif kind is BulkKind.UP:
-            payload = self._chunk(chunk)
+            payload = self._slice(self._reduced[spec.iteration % 2], chunk).data.cast("B")
         else:
-            payload = memoryview(bytes(self._chunk(chunk)))
+            reduced = self._slice(self._reduced[spec.iteration % 2], chunk)
+            payload = memoryview(bytes(reduced.data.cast("B")))
         header = BulkHeader(
             kind,
             spec.lineage,
@@ -307,6 +387,7 @@ class Reducer:
             chunk,
             len(payload),
             squares,
+            term=spec.term,
         )
         for neighbour in to:
             self._wire.send_bulk(neighbour, header, payload)

@@ -57,6 +57,9 @@ class Link(Protocol):
     def resume_bulk(self) -> None:
         """Read bulk frames again."""
 
+    def discard_bulk(self) -> None:
+        """The payload that is being received goes nowhere: its buffer is not written any more."""
+
     async def close(self, *, flush: bool) -> None:
         """Close both connections, after sending what is queued if `flush`. Idempotent. The local
         listener gets `link_down` once, the peer's too."""

@@ -393,6 +393,10 @@ class BulkStream:
         """Whether every frame was handed to the connection."""
         return not self._queue
 
+    def discard(self) -> None:
+        """Drop the rest of the payload that is being received; `received` is not called for it."""
+        self._target = None
+
     def send(self, header: BulkHeader, payload: memoryview) -> None:
         """Queue one frame; `payload` is a flat byte view of `header.length` bytes."""
         self._queue.append((header, payload))

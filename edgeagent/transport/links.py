@@ -128,6 +128,10 @@ class TcpLink:
         """Read bulk frames again."""
         self._read_bulk(True)
 
+    def discard_bulk(self) -> None:
+        """Write no more into the buffer of the payload that is being received."""
+        self._bulk.discard()
+
     async def close(self, *, flush: bool) -> None:
         """Close both connections, after sending what is queued if `flush`. Idempotent.
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 import random
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING
 
 from edgeagent.planner import StandardPlanner
@@ -27,6 +28,7 @@ from protocols.view import Member
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from protocols.messages import Envelope
     from protocols.routing import Router
 
 VECTOR = 4  # elements of the stand-in gradient, one a chunk
@@ -51,14 +53,27 @@ def expected_state(iteration: int, micro_batches: int) -> list[int]:
 
 def state_bytes(state: list[int]) -> bytes:
     """Return the flat training state that stands for `state`."""
-    repeated = state * (STATE_ELEMENTS // VECTOR)
-    return b"".join(x.to_bytes(16, "little") for x in repeated)
+    return b"".join(x.to_bytes(16, "little") for x in state) * (STATE_ELEMENTS // VECTOR)
 
 
-def member(number: int, incarnation: int = 1) -> Member:
+@cache
+def leaves_of(whole: bytes, shard_bytes: int) -> tuple[bytes, ...]:
+    """Return the digests of all shards of a state."""
+    pieces = [whole[k : k + shard_bytes] for k in range(0, len(whole), shard_bytes)]
+    return tuple(hashlib.sha256(p).digest() for p in pieces)
+
+
+@lru_cache(512)
+def decoded(frame: bytes) -> Envelope:
+    """Decode a control frame; many nodes get the same one."""
+    return codec.decode(frame)
+
+
+def member(number: int, incarnation: int = 1, *, sparse: bool = False) -> Member:
     """Return the `number`th node of the world."""
     node = hashlib.sha256(b"node %d" % number).digest()
-    return Member(node, incarnation, f"n{number}", "sim", (f"10.0.0.{number}:1",), b"")
+    address = f"10.0.0.{number}:1"
+    return Member(node, incarnation, f"n{number}", "sim", (address,), b"", sparse=sparse)
 
 
 @dataclass
@@ -69,6 +84,7 @@ class Reduce:
     own: list[int] | None = None
     word: ControlWord | None = None
     partial: dict[int, object] = field(default_factory=dict)
+    frozen: bool = False
     inbox: dict[tuple[bytes, int], object] = field(default_factory=dict)
 
 
@@ -90,19 +106,29 @@ class Host:
         self.early: list[tuple[bytes, tuple[object, ...], str, int, object]] = []
         self.sums: dict[int, list[int]] = {}
         self.pulled: dict[int, bytes] = {}
-        self.history: dict[int, tuple[bytes, tuple[int, ...]]] = {}
+        self.history: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
         self.reports: list[effects.Report] = []
         self.joins_failed: list[str] = []
         self.serves: dict[int, list[int]] = {}
+        self.kept: dict[int, dict[int, object]] = {}  # reduced chunks of rounds that are over
+        self.inbox: list[effects.Event] = []
+        self.busy = False
         self.refuses = False  # the trainer hands everything back ...
         self.most_work: int | None = None  # ... or what exceeds this number of micro-batches
 
     # --- effects ------------------------------------------------------------------------------
 
     def handle(self, event: effects.Event) -> None:
-        if self.node is not None and self.gone is None:
-            self.perform(self.node.handle(self.world.now, event))
-            self.world.arm(self)
+        self.world.changed[self.me.node] = self
+        self.inbox.append(event)
+        if self.busy:
+            return
+        self.busy = True
+        while self.inbox and self.node is not None and self.gone is None:
+            self.perform(self.node.handle(self.world.now, self.inbox.pop(0)))
+        self.busy = False
+        self.inbox.clear()
+        self.world.arm(self)
 
     def perform(self, wanted: list[effects.Effect]) -> None:
         for effect in wanted:
@@ -128,6 +154,12 @@ class Host:
                     self.adopt()
             case effects.StartRound(spec):
                 self.start_round(spec)
+            case effects.ServeRound(spec):
+                self.serve_round(spec)
+            case effects.FreezeRound():
+                assert self.reduce is not None
+                self.reduce.frozen = True
+                self.handle(effects.Frozen(self.reduce.round.have))
             case effects.GiveWork(iteration, micro_batches):
                 work = (iteration, micro_batches)
                 world.later(world.compute(), lambda: self.compute(*work))
@@ -136,7 +168,8 @@ class Host:
             case effects.Apply(iteration, _, _):
                 world.later(world.compute(), lambda: self.apply(iteration))
             case effects.TakeDigest(iteration, commit):
-                self.history[iteration] = (commit, tuple(self.state))
+                lineage = self.node.context.lineage if self.node else b""
+                self.history[iteration] = (lineage, commit, tuple(self.state))
             case effects.SendManifest(joiner, join, shard_bytes):
                 self.send_manifest(joiner, join, shard_bytes)
             case effects.SendShards(joiner, join, _, shard_bytes, shards):
@@ -147,6 +180,9 @@ class Host:
                 self.reports.append(effect)
             case effects.JoinFailed(reason):
                 self.joins_failed.append(reason)
+                if self.world.joins_end:
+                    self.gone = "join failed"
+                    world.later(0.1, lambda: world.close(self))
             case effects.Depart(why, message):
                 self.gone = why if why != "error" else message
                 world.later(world.linger, lambda: world.close(self))
@@ -183,18 +219,34 @@ class Host:
         joining = self.node.joining if self.node else None
         assert joining is not None
         whole = b"".join(self.pulled[k] for k in sorted(self.pulled))
-        values = [int.from_bytes(whole[k : k + 16], "little") for k in range(0, len(whole), 16)]
-        assert len(values) == STATE_ELEMENTS
-        self.state = values[:VECTOR]
-        assert values == self.state * (STATE_ELEMENTS // VECTOR), "a torn state"
+        first = [whole[k : k + 16] for k in range(0, 16 * VECTOR, 16)]
+        self.state = [int.from_bytes(x, "little") for x in first]
+        assert whole == state_bytes(self.state), "a torn state"
 
     # --- data plane ---------------------------------------------------------------------------
 
     def start_round(self, spec: RoundSpec) -> None:
+        if self.reduce is not None:
+            self.kept[self.reduce.round.spec.iteration] = self.reduce.partial
         self.reduce = Reduce(Round(spec))
+        kept = self.kept.get(spec.iteration, {})
+        for spread in spec.spread:
+            if spread.source is None:
+                self.reduce.partial |= {chunk: kept[chunk] for chunk in spread.chunks}
+        self.drive(self.reduce.round.begin())
         early, self.early = self.early, []
         for sender, key, kind, chunk, value in early:
             self.chunk(sender, key, kind, chunk, value)
+
+    def serve_round(self, spec: RoundSpec) -> None:
+        if self.reduce is not None and self.reduce.round.spec.iteration == spec.iteration:
+            kept = self.reduce.partial
+        else:
+            kept = self.kept[spec.iteration]
+        for spread in spec.spread:
+            for chunk in spread.chunks:
+                for to in spread.to:
+                    self.bulk(to, "down", chunk, kept[chunk], spec)
 
     def contribute(self, word: ControlWord) -> None:
         assert self.reduce is not None
@@ -208,6 +260,8 @@ class Host:
         if self.gone is not None:
             return
         reduce = self.reduce
+        if reduce is not None and reduce.frozen and key == reduce.round.spec.key:
+            return
         if reduce is None or key != reduce.round.spec.key:
             if reduce is None or key[3:] > reduce.round.spec.key[3:]:
                 self.early.append((sender, key, kind, chunk, value))
@@ -246,20 +300,20 @@ class Host:
                     spec = reduce.round.spec
                     word = reduce.partial[0]
                     assert isinstance(word, ControlWord)
-                    sums = [reduce.partial[k + 1] for k in range(VECTOR)]
+                    sums = [reduce.partial[k + 1] for k in range(spec.chunks - 1)]
                     self.sums[spec.iteration] = [int(str(x)) for x in sums]
                     self.handle(effects.RoundReduced(spec.iteration, spec.attempt, word))
 
-    def bulk(self, to: bytes, kind: str, chunk: int, value: object) -> None:
+    def bulk(
+        self, to: bytes, kind: str, chunk: int, value: object, spec: RoundSpec | None = None
+    ) -> None:
         assert self.reduce is not None
-        key = self.reduce.round.spec.key
+        key = (spec or self.reduce.round.spec).key
         me = self.me.node
         self.world.stream(self, to, lambda host: host.chunk(me, key, kind, chunk, value))
 
     def send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
-        whole = state_bytes(self.state)
-        pieces = [whole[k : k + shard_bytes] for k in range(0, len(whole), shard_bytes)]
-        leaves = tuple(hashlib.sha256(p).digest() for p in pieces)
+        leaves = leaves_of(state_bytes(self.state), shard_bytes)
         ready = effects.ManifestReady(joiner, join, leaves)
         self.world.later(self.world.compute(), lambda: self.handle(ready))
 
@@ -297,21 +351,25 @@ class World:
         self.steps = steps
         self.hosts: dict[bytes, Host] = {}
         self.tamper: Callable[[Host, int, bytes], bytes] = lambda _host, _shard, piece: piece
+        self.sparse = False  # nodes want no links beyond those they ask for
+        self.joins_end = False  # a host whose join failed gives up
         self.lose: Callable[[Host, Host, Message], bool] = lambda _sender, _receiver, _message: (
             False
         )
         self.unreachable: Callable[[Host, Host], bool] = lambda _host, _other: False
         self.linger = 1.0  # seconds between a node's departure and the end of its links
         self.most_compute = 0.02
+        self.arrived = 0  # messages and bulk frames
+        self._moments: dict[int, list[Callable[[], None]]] = {}
         self.lost = 0  # control messages that `lose` took
         self.most_delay = self.random.choice((0.001, 0.01, 0.1))
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._streams: dict[tuple[bytes, bytes], float] = {}
         self._armed: dict[bytes, float] = {}
-        self.commits: dict[
-            int, bytes
-        ] = {}  # C of the start of each iteration, of whoever was first
+        self.changed: dict[bytes, Host] = {}  # since the last check
+        self.commits: dict[tuple[bytes, int], bytes] = {}  # C of the start of each iteration
+        self.leaders: dict[tuple[bytes, int], bytes] = {}  # whom a quorum elected, by term
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -327,15 +385,21 @@ class World:
 
     def arm(self, host: Host) -> None:
         """Tick `host` when its node wants it."""
-        due = host.node.deadline if host.node else None
-        if due is None or self._armed.get(host.me.node, -1.0) == due:
+        due = host.node.deadline if host.node and host.gone is None else None
+        if due is None or self._armed.get(host.me.node, math.inf) <= due:
             return
         self._armed[host.me.node] = due
         self.later(max(0.0, due - self.now) + 1e-6, lambda: self.tick(host))
 
     def tick(self, host: Host) -> None:
         self._armed.pop(host.me.node, None)
-        host.handle(effects.Tick())
+        due = host.node.deadline if host.node and host.gone is None else None
+        if due is None:
+            return
+        if due <= self.now:
+            host.handle(effects.Tick())
+        else:
+            self.arm(host)
 
     def run(self, until: Callable[[], bool], most: float = 300.0) -> None:
         """Run until `until()`; fail if that takes more than `most` virtual seconds."""
@@ -352,7 +416,10 @@ class World:
     def control(self, sender: Host, to: bytes, frame: bytes) -> None:
         if (host := sender.links.get(to)) is None:
             return
-        envelope = codec.decode(frame)
+        self.arrives()
+        if sender.links.get(to) is not host:
+            return  # something happened to the link at the last moment
+        envelope = decoded(frame)
         if self.lose(sender, host, envelope.message):
             self.lost += 1
         else:
@@ -365,7 +432,20 @@ class World:
         key = (sender.me.node, to)
         at = max(self._streams.get(key, 0.0), self.now + self.delay())
         self._streams[key] = at
-        self.later(at - self.now, lambda: what(host))
+        self.later(at - self.now, partial(self.bulk, host, what))
+
+    def bulk(self, host: Host, what: Callable[[Host], None]) -> None:
+        self.arrives()
+        what(host)
+
+    def before(self, count: int, what: Callable[[], None]) -> None:
+        """Do `what` right before the `count`th message or bulk frame from now arrives."""
+        self._moments.setdefault(self.arrived + count, []).append(what)
+
+    def arrives(self) -> None:
+        self.arrived += 1
+        for what in self._moments.pop(self.arrived, []):
+            what()
 
     def dial(self, host: Host, who: Member) -> None:
         other = self.hosts.get(who.node)
@@ -393,6 +473,25 @@ class World:
         for other in list(host.links.values()):
             self.unlink(host, other, clean=True)
 
+    def kill(self, host: Host) -> None:
+        """`kill -9`: every neighbour sees a reset, each at its own moment."""
+        host.gone = "killed"
+        for other in list(host.links.values()):
+            del host.links[other.me.node]
+            self.later(self.delay(), partial(self.reset, other, host))
+
+    def reset(self, host: Host, gone: Host) -> None:
+        if host.links.pop(gone.me.node, None) is not None:
+            host.handle(effects.LinkDown(gone.me.node, clean=False, reset=True))
+
+    def cut(self, a: Host, b: Host) -> None:
+        """A link fails: both ends time out."""
+        if b.me.node in a.links:
+            a.links.pop(b.me.node, None)
+            b.links.pop(a.me.node, None)
+            a.handle(effects.LinkDown(b.me.node, clean=False, reset=False))
+            b.handle(effects.LinkDown(a.me.node, clean=False, reset=False))
+
     def vanish(self, host: Host) -> None:
         """Power off: no goodbye."""
         host.gone = host.gone or "vanished"
@@ -419,7 +518,7 @@ class World:
 
     def add(self, number: int, incarnation: int = 1, neighbours: tuple[str, ...] = ()) -> Host:
         """A device's new agent; one of before on the same device is killed first."""
-        who = member(number, incarnation)
+        who = member(number, incarnation, sparse=self.sparse)
         before = self.hosts.get(who.node)
         router: Router | None = None
         if before is not None and before.node is not None:
@@ -462,21 +561,22 @@ class World:
         ]
 
     def check(self) -> None:
-        """What must hold after every event."""
-        leaders: dict[int, bytes] = {}
-        for host in self.hosts.values():
+        """What must hold after every event, of those whom it concerned."""
+        while self.changed:
+            _, host = self.changed.popitem()
             if host.node is None:
                 continue
             context = host.node.context
-            if context.election.leads:
-                other = leaders.setdefault(context.election.term, host.me.node)
-                assert other == host.me.node, "two schedulers in one term"
+            election = context.election
+            if election.leads and election.by_quorum:
+                key, node = (context.lineage, election.term), host.me.node
+                assert self.leaders.setdefault(key, node) == node, "two schedulers in one term"
             fresh, host.history = host.history, {}
-            for iteration, (commit, state) in fresh.items():
-                assert self.commits.setdefault(iteration, commit) == commit, "two histories"
-                assert list(state) == expected_state(iteration, self.micro_batches), (
-                    f"{host.me.name} has the wrong state at {iteration}"
-                )
+            for iteration, (lineage, commit, state) in fresh.items():
+                known = self.commits.setdefault((lineage, iteration), commit)
+                assert known == commit, "two histories"
+                right = expected_state(iteration, self.micro_batches)
+                assert list(state) == right, f"{host.me.name} has the wrong state at {iteration}"
 
     def describe(self) -> str:
         lines = []

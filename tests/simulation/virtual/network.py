@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from edgeagent.errors import EdgeAgentError
@@ -72,6 +73,8 @@ class MemoryLink:
         self._paused = False
         self._waiting: deque[tuple[BulkHeader, bytes]] = deque()
         self._target: memoryview | None = None
+        self._discarded = False
+        self.silent = False  # what arrives at this end is lost
         self._goodbyes = 0
 
     @property
@@ -101,6 +104,11 @@ class MemoryLink:
         self._paused = False
         self._read_bulk()
 
+    def discard_bulk(self) -> None:
+        if self._target is not None:
+            self._target = memoryview(bytearray(len(self._target)))
+            self._discarded = True
+
     async def close(self, *, flush: bool) -> None:
         if not self.open:
             return
@@ -120,11 +128,13 @@ class MemoryLink:
 
     def control_arrived(self, frame: bytes) -> None:
         """A control frame is here."""
-        if self.open:
+        if self.open and not self.silent:
             self._told(lambda: self.network.listener.control_received(self, frame))
 
     def bulk_begins(self, header: BulkHeader, payload: bytes) -> None:
         """The header of a bulk frame is here, and its payload on the way."""
+        if self.silent:
+            return
         self._waiting.append((header, payload))
         if len(self._waiting) == 1:
             self._read_bulk()
@@ -147,6 +157,7 @@ class MemoryLink:
     def _bulk_ends(self, half: int, wanted: bool) -> None:
         header, payload = self._waiting.popleft()
         target, self._target = self._target, None
+        wanted, self._discarded = wanted and not self._discarded, False
         if not self.open or target is None:
             return
         target[half:] = payload[half:]
@@ -158,7 +169,7 @@ class MemoryLink:
 
     def goodbye(self) -> None:
         """The peer has sent its last on one of the two connections."""
-        self._goodbyes += 1
+        self._goodbyes += not self.silent
         self._end_if_all_is_read()
 
     def _end_if_all_is_read(self) -> None:
@@ -171,12 +182,12 @@ class MemoryLink:
         except RemoteProtocolError as error:
             raise AssertionError(f"an honest peer was called a liar: {error}") from error
 
-    def down(self, reason: str) -> None:
+    def down(self, reason: str, *, clean: bool = True) -> None:
         """The end of this end."""
         if self.open:
             self.open = False
             self.network.links.pop(self.peer.node, None)
-            self.network.listener.link_down(self, reason, True)
+            self.network.listener.link_down(self, reason, clean)
 
 
 class Network:
@@ -211,6 +222,16 @@ class Network:
         if (link := self.links.get(node)) is not None:
             link.down("not trusted any more")
             link.control.later(lambda: link._other.down("not trusted any more"))
+
+    def die(self) -> None:
+        """The process is killed: its system resets every connection."""
+        self.gone = True
+        for link in list(self.links.values()):
+            link.open = False
+            other = link.other
+            assert other is not None
+            link.control.later(partial(other.down, "reset by the peer", clean=False))
+        self.links.clear()
 
     async def dial(self, peer: PeerInfo) -> Link:
         await asyncio.sleep(self.world.delay())

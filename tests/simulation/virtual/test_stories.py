@@ -163,6 +163,39 @@ async def one_is_away_for_a_while(world: World) -> None:
     await world.until(lambda: hosts[1].share > 0)
 
 
+async def a_worker_is_killed(world: World) -> None:
+    hosts = await world.cluster(4)
+    await world.passes(world.random.uniform(0.0, 0.2))
+    hosts[world.random.randrange(1, 4)].kill()
+    await world.until(lambda: all(len(h.members) == 3 for h in hosts if h.gone is None))
+
+
+async def the_scheduler_is_killed(world: World) -> None:
+    hosts = await world.cluster(3)
+    await world.passes(world.random.uniform(0.0, 0.2))
+    hosts[0].kill()
+    await world.until(lambda: hosts[1].leads or hosts[2].leads)
+    await world.until(lambda: all(len(h.members) == 2 for h in hosts if h.gone is None))
+
+
+async def two_are_killed_while_one_joins(world: World) -> None:
+    hosts = await world.cluster(4)
+    world.host().join(hosts[1])
+    await world.passes(world.random.uniform(0.0, 0.1))
+    hosts[0].kill()
+    await world.passes(world.random.uniform(0.0, 0.1))
+    hosts[2].kill()
+
+
+async def a_link_falls_silent(world: World) -> None:
+    hosts = await world.cluster(4)
+    a, b = world.random.sample(hosts, 2)
+    await world.until(lambda: all(host.edges == 6 for host in hosts))
+    a.fall_silent(b)
+    await world.passes(3.0)
+    assert all(host.gone in (None, "steps") for host in hosts)
+
+
 STORIES = (
     one_alone,
     join_in_mid_training,
@@ -178,6 +211,10 @@ STORIES = (
     a_joiner_thinks_better_of_it,
     a_neighbour_is_out_of_reach,
     one_is_away_for_a_while,
+    a_worker_is_killed,
+    the_scheduler_is_killed,
+    two_are_killed_while_one_joins,
+    a_link_falls_silent,
 )
 
 

@@ -109,6 +109,19 @@ class Host:
         self.trainer.receive(handover.LeaveAsked())
         self.shell.leave()
 
+    def kill(self) -> None:
+        """`kill -9` of everything on the device."""
+        self.gone = "killed"
+        self.trainer.die()
+        self.network.die()
+        self.shell.node = None
+        self.world.spawn(self.shell.close())
+
+    def fall_silent(self, other: Host) -> None:
+        """Nothing gets through to `other` any more, nor back."""
+        self.network.links[other.me.node].silent = True
+        other.network.links[self.me.node].silent = True
+
     def lose_trainer(self) -> None:
         """The trainer dies, which the agent sees at once."""
         self.leaving = True
@@ -131,6 +144,12 @@ class Host:
         """Whether it is one itself."""
         node = self.shell.node
         return self.gone is None and node is not None and node.context.is_member
+
+    @property
+    def edges(self) -> int:
+        """How many links the policy in force knows."""
+        policy = self.shell.node.context.policy if self.shell.node else None
+        return len(policy.view.edges) if policy is not None else 0
 
     @property
     def share(self) -> int:

@@ -96,6 +96,9 @@ class Host:
         stream.held = hold
         self.cluster.holds += hold
 
+    def discard_bulk(self, peer: bytes) -> None:
+        self.cluster.stream_from(peer, self.number).target = None
+
     def accuse(self, peer: bytes, reason: str) -> None:
         raise AssertionError(reason)
 

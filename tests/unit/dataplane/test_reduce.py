@@ -14,7 +14,7 @@ from protocols import limits
 from protocols.bulk import BulkHeader, BulkKind
 from protocols.control_word import EMPTY, ControlWord, bits
 from protocols.errors import RemoteProtocolError
-from protocols.round import RoundSpec
+from protocols.round import RoundSpec, Spread
 
 from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE, Cluster, Shape, Tag, chunk_header
 
@@ -64,6 +64,7 @@ class Bench:
         self.reduced = (np.zeros(ELEMENTS, np.float32), np.zeros(ELEMENTS, np.float32))
         self.sent: list[tuple[bytes, BulkHeader, bytes]] = []
         self.holds: list[tuple[bytes, bool]] = []
+        self.discards: list[bytes] = []
         self.accused: list[tuple[bytes, str]] = []
         self.words: list[ControlWord] = []
         self.reducer = Reducer(self.own, self.reduced, CHUNK, self, self.done)
@@ -73,6 +74,9 @@ class Bench:
 
     def hold_bulk(self, peer: bytes, hold: bool) -> None:
         self.holds.append((peer, hold))
+
+    def discard_bulk(self, peer: bytes) -> None:
+        self.discards.append(peer)
 
     def accuse(self, peer: bytes, reason: str) -> None:
         self.accused.append((peer, reason))
@@ -88,9 +92,10 @@ class Bench:
         *,
         contributes: bool = True,
         lineage: bytes = LINEAGE,
+        spread: tuple[Spread, ...] = (),
     ) -> None:
         self.reducer.start(
-            RoundSpec(lineage, 1, 1, *tag, parent, children, (), CHUNKS, contributes)
+            RoundSpec(lineage, 1, 1, *tag, parent, children, (), CHUNKS, contributes, spread)
         )
 
     def frame(self, sender: bytes, header: BulkHeader, value: bytes = b"") -> bool:
@@ -153,7 +158,7 @@ def test_headers_carry_the_round_the_chunk_and_its_squares() -> None:
     assert header == replace(
         chunk_header(DOWN, (3, 0), 1), square_sum=float((total.astype(np.float64) ** 2).sum())
     )
-    assert key_of(header) == (LINEAGE, 1, 1, 3, 0)
+    assert key_of(header) == (LINEAGE, 1, 1, 3, 0, 0)
     assert bench.reducer.square_sums[0] == header.square_sum
 
 
@@ -163,8 +168,6 @@ def test_chunks_of_a_round_that_is_over_are_dropped(tag: Tag) -> None:
     bench.start((4, 1), ABOVE, (CHILD,))
     for kind, sender in ((UP, CHILD), (DOWN, ABOVE)):
         assert not bench.chunk(sender, kind, 1, tag)
-    other = replace(chunk_header(UP, (5, 0), 1), lineage=b"X" * 16)
-    assert not bench.frame(CHILD, other)
 
 
 def test_a_round_that_starts_between_header_and_payload_gets_the_chunk() -> None:
@@ -287,6 +290,113 @@ def test_a_partial_sum_that_came_whole_counts_though_its_sender_is_gone() -> Non
     bench.chunk(OTHER, UP, 2)
     assert [header.index for _, header, _ in bench.sent] == [1, 1]  # to both children
     assert bench.reduced[1][:CHUNK].tolist() == (bench.own[:CHUNK] + 2).tolist()
+
+
+# --- rounds that are given up ---------------------------------------------------------------------
+
+
+def test_a_frozen_round_takes_sends_and_completes_nothing() -> None:
+    bench = Bench()
+    assert bench.reducer.freeze() == b""  # there is none
+    bench.start(parent=ABOVE, children=(CHILD,))
+    bench.reducer.contribute(EMPTY)
+    bench.chunk(CHILD, UP, 0)
+    bench.chunk(CHILD, UP, 1)
+    bench.chunk(ABOVE, DOWN, 0)
+    bench.chunk(ABOVE, DOWN, 1)
+    sent, reduced = list(bench.sent), bench.reduced[1].tobytes()
+    header = chunk_header(UP, (3, 0), 2)
+    target = bench.reducer.arriving(CHILD, header)
+    assert target is not None
+    assert bench.reducer.freeze() == b"\x03"
+    bench.reducer.received(CHILD, header)  # it was on its way to scratch
+    assert not bench.chunk(CHILD, UP, 3)
+    assert not bench.chunk(ABOVE, DOWN, 2)
+    assert (bench.sent, bench.discards, bench.words) == (sent, [], [])
+    assert bench.reduced[1].tobytes() == reduced
+    assert bench.chunk(CHILD, UP, 1, (3, 1))  # the next attempt may have begun elsewhere
+
+
+def test_a_payload_on_its_way_into_r_is_never_written_once_its_attempt_is_given_up() -> None:
+    for give_up in (Bench.start, lambda bench, tag: bench.reducer.freeze()):
+        bench = Bench()
+        bench.start(parent=ABOVE)
+        bench.reducer.contribute(EMPTY)
+        header = chunk_header(DOWN, (3, 0), 2)
+        assert bench.reducer.arriving(ABOVE, header) is not None
+        give_up(bench, (3, 1))
+        assert bench.discards == [ABOVE]
+        bench.reducer.received(ABOVE, header)
+        assert bench.reducer.freeze() == b""
+        assert bench.discards == [ABOVE]  # once
+
+
+def test_kept_chunks_are_sent_as_they_are_and_the_rest_is_summed_anew() -> None:
+    bench = Bench()
+    bench.start(children=(CHILD,))
+    bench.reducer.contribute(EMPTY)
+    for index in (0, 1):
+        bench.chunk(CHILD, UP, index)
+    bench.chunk(CHILD, UP, 3)
+    assert bench.reducer.freeze() == b"\x0b"
+    squares = bench.reducer.square_sums[0]
+    bench.sent.clear()
+    bench.own += 5
+    bench.start((3, 1), children=(CHILD,), spread=(Spread((1,), None, (CHILD,)),))
+    [(to, header, payload)] = bench.sent
+    assert (to, header.index, header.attempt, header.square_sum) == (CHILD, 1, 1, squares)
+    kept = np.arange(CHUNK, dtype=np.float32) + 1
+    assert payload == kept.tobytes()
+    assert bench.reducer.freeze() == b"\x02"  # kept chunks stay worth keeping
+    bench.start((3, 2), children=(CHILD,), spread=(Spread((1,), None, (CHILD,)),))
+    bench.reducer.contribute(EMPTY)
+    for index in (0, 2, 3):
+        bench.chunk(CHILD, UP, index, (3, 2))
+    assert len(bench.words) == 1
+    assert bench.reduced[1].tolist() == [*kept, *(bench.own[CHUNK:] + 1)]
+    assert bench.reducer.square_sums[0] == squares
+
+
+def test_a_sum_in_which_somebody_handed_work_back_is_not_kept() -> None:
+    refused = replace(EMPTY, refusing=bits((3,)))
+    for word, have in ((EMPTY, b"\x0f"), (refused, b"")):
+        bench = Bench()
+        bench.start()
+        bench.reducer.contribute(word)
+        assert bench.reducer.freeze() == have
+
+
+def test_a_result_that_is_whole_here_is_served_to_who_lacks_it() -> None:
+    bench = Bench()
+    bench.start(children=(CHILD,))
+    word = replace(EMPTY, loss_sum=2.5)
+    bench.reducer.contribute(word)
+    for index in range(CHUNKS):
+        bench.chunk(CHILD, UP, index)
+    result = bench.reduced[1].tobytes()
+    bench.start((4, 0), children=(CHILD,))
+    bench.sent.clear()
+    spread = (Spread((0, 1), None, (CHILD, OTHER)), Spread((2,), None, ()), Spread((3,), OTHER, ()))
+    bench.reducer.serve(RoundSpec(LINEAGE, 2, 2, 3, 7, None, (), (), CHUNKS, False, spread))
+    assert [(to, h.index) for to, h, _ in bench.sent] == [
+        (CHILD, 0), (OTHER, 0), (CHILD, 1), (OTHER, 1)
+    ]  # fmt: skip
+    assert {(h.iteration, h.attempt, h.view) for _, h, _ in bench.sent} == {(3, 7, 2)}
+    assert bench.sent[0][2] == bench.words[0].encode()
+    assert bench.sent[2][2] == result[: CHUNK * 4]
+
+
+def test_chunks_of_a_lineage_to_come_wait_and_those_of_one_that_was_left_are_dropped() -> None:
+    bench = Bench()
+    bench.start((5, 2), children=(CHILD,))
+    for index in range(CHUNKS):
+        header = replace(chunk_header(UP, (4, 0), index, len(WORD) if not index else -1))
+        value = np.ones(header.length // 4, np.float32).tobytes() if index else WORD
+        assert bench.frame(CHILD, replace(header, lineage=b"F" * 16), value)
+    bench.start((4, 0), children=(CHILD,), lineage=b"F" * 16)
+    bench.reducer.contribute(EMPTY)
+    assert len(bench.words) == 1
+    assert not bench.chunk(CHILD, UP, 1, (9, 9))  # of the lineage before
 
 
 # --- frames that no honest node sends -------------------------------------------------------------

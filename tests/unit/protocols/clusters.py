@@ -31,6 +31,7 @@ def cluster(seed: int, size: int = 3, steps: int = ENDLESS) -> tuple[World, list
 def line(seed: int, size: int) -> tuple[World, list[Host]]:
     """A world whose members form a line; the scheduler is at one end."""
     world = World(seed, steps=ENDLESS)
+    world.sparse = True
     hosts = [world.found()]
     for number in range(1, size):
         hosts.append(world.join(number, hosts[-1], neighbours=(hosts[-1].me.name,)))

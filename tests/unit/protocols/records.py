@@ -7,7 +7,7 @@ covered without a change here; only records whose constructor adds checks are li
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from hashlib import sha256
 from itertools import combinations
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.messages import Envelope, Message, Tags
+from protocols.messages import Envelope, Message, Restart, Tags
 from protocols.policy import Policy, Pull
 from protocols.view import Edge, Member, View, edge, make_view
 from protocols.wire import Blob, Bool, Float, Many, Nested, Text, UInt
@@ -32,7 +32,8 @@ def node(number: int) -> bytes:
 
 def member(number: int, name: str = "") -> Member:
     """Return the `number`th member."""
-    return Member(node(number), 1, name or f"n{number}", "sim", (f"10.0.0.{number}:1",), b"")
+    address = f"10.0.0.{number}:1"
+    return Member(node(number), 1, name or f"n{number}", "sim", (address,), b"", False)
 
 
 def view_of(count: int, links: list[tuple[int, int]] | None = None) -> View:
@@ -52,10 +53,11 @@ def star_policy(count: int, pulls: tuple[Pull, ...] = (), *, term: int = 1) -> P
 
 PLAIN: dict[type, Callable[[], Any]] = {
     Edge: lambda: edge(node(1), node(2)),
-    Member: lambda: Member(sha256(b"x").digest(), 3, "x", "x", ("x:1",), b"x"),
+    Member: lambda: Member(sha256(b"x").digest(), 3, "x", "x", ("x:1",), b"x", False),
     View: lambda: view_of(2),
     Pull: lambda: Pull(7, member(9), (node(1), node(2)), node(2)),
     Policy: lambda: star_policy(2, (plain(Pull),)),
+    Restart: lambda: Restart(plain(Policy), 3, True, 3, 3, b"x" * 32, (b"x", b"x"), (b"x", b"x")),
 }
 
 
@@ -121,17 +123,7 @@ def views(draw: st.DrawFn, largest: int = 6) -> View:
     """Views of any shape, connected or not."""
     nodes = draw(st.lists(NODES, min_size=1, max_size=largest, unique=True))
     template = draw(records(Member))
-    members = [
-        Member(
-            n,
-            template.incarnation,
-            template.name,
-            template.numeric_class,
-            template.addresses,
-            b"",
-        )
-        for n in nodes
-    ]
+    members = [replace(template, node=n, certificate=b"") for n in nodes]
     pairs = list(combinations(nodes, 2))
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     lineage = draw(st.binary(min_size=limits.LINEAGE_BYTES, max_size=limits.LINEAGE_BYTES))
@@ -171,12 +163,25 @@ def pulls_to(draw: st.DrawFn, view: View) -> tuple[Pull, ...]:
     return (Pull(draw(st.integers(0, 99)), joiner, tuple(sources), sources[0]),)
 
 
+@st.composite
+def restarts(draw: st.DrawFn) -> Restart:
+    """Decisions of fences that cover every member of their policy."""
+    policy = draw(policies(3))
+    count = len(policy.view.members)
+    bitmaps = st.lists(st.binary(max_size=3), min_size=count, max_size=count).map(tuple)
+    first, finish, redo = (draw(st.integers(0, 99)) for _ in range(3))
+    name = draw(st.binary(min_size=32, max_size=32))
+    have, work = draw(bitmaps), draw(bitmaps)
+    return Restart(policy, first, draw(st.booleans()), finish, redo, name, have, work)
+
+
 CHECKED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     Edge: lambda: st.lists(NODES, min_size=2, max_size=2, unique=True).map(lambda p: edge(*p)),
     Member: members,
     View: views,
     Policy: policies,
     Pull: lambda: views().flatmap(pulls_to).filter(len).map(lambda pulls: pulls[0]),
+    Restart: lambda: restarts(),
 }
 
 

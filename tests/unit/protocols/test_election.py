@@ -27,10 +27,22 @@ def candidate(term: int = 2) -> Election:
     return election
 
 
-def granted(mail: list[Mail]) -> bool:
-    """Return the verdict in the only answer."""
-    [(_, answer)] = mail
+def votes(
+    voter: Election,
+    sender: bytes,
+    term: int,
+    offered: tuple[int, int] = KEY,
+    stored: tuple[int, int] = KEY,
+    *,
+    asked: bool = True,
+    content: bool = False,
+) -> bool:
+    """Return whether `voter`, which has `stored`, votes for `sender`, which has `offered`."""
+    request = VoteRequest(term, *offered, asked)
+    [(to, answer)] = voter.vote_wanted(sender, request, VIEW, stored, content=content)
+    assert to == sender
     assert isinstance(answer, Vote)
+    assert answer.next_term == term
     return answer.granted
 
 
@@ -42,13 +54,13 @@ def test_the_founder_leads_term_one() -> None:
     assert (election.term, election.scheduler) == (1, ONE)
     with pytest.raises(LocalProtocolError):
         election.found()
-    assert not granted(election.vote_wanted(TWO, VoteRequest(1, *KEY), VIEW, KEY))
+    assert not votes(election, TWO, 1)
 
 
 def test_whoever_is_asked_to_stand_asks_all_others() -> None:
     election = Election(TWO)
     mail = election.role_passed(PassRole(2), VIEW, (4, 5))
-    assert mail == [(ONE, VoteRequest(2, 4, 5)), (THREE, VoteRequest(2, 4, 5))]
+    assert mail == [(ONE, VoteRequest(2, 4, 5, True)), (THREE, VoteRequest(2, 4, 5, True))]
     assert not election.leads
     assert election.term == 0
 
@@ -106,10 +118,10 @@ def test_nobody_stands_in_a_term_it_voted_in_or_outside_the_view() -> None:
 
 def test_a_vote_is_granted_once_a_term() -> None:
     voter = Election(THREE)
-    assert granted(voter.vote_wanted(ONE, VoteRequest(2, *KEY), VIEW, KEY))
-    assert not granted(voter.vote_wanted(TWO, VoteRequest(2, *KEY), VIEW, KEY))
-    assert granted(voter.vote_wanted(TWO, VoteRequest(3, *KEY), VIEW, KEY))
-    assert not granted(voter.vote_wanted(ONE, VoteRequest(2, *KEY), VIEW, KEY))
+    assert votes(voter, ONE, 2)
+    assert not votes(voter, TWO, 2)
+    assert votes(voter, TWO, 3)
+    assert not votes(voter, ONE, 2)
 
 
 @pytest.mark.parametrize(
@@ -125,19 +137,19 @@ def test_a_candidate_must_know_the_voters_newest_policy(
     offered: tuple[int, int], stored: tuple[int, int], expected: bool
 ) -> None:
     voter = Election(THREE)
-    assert granted(voter.vote_wanted(ONE, VoteRequest(2, *offered), VIEW, stored)) is expected
+    assert votes(voter, ONE, 2, offered, stored) is expected
 
 
 def test_strangers_neither_vote_nor_are_voted_for() -> None:
-    assert not granted(Election(STRANGER).vote_wanted(ONE, VoteRequest(2, *KEY), VIEW, KEY))
-    assert not granted(Election(ONE).vote_wanted(STRANGER, VoteRequest(2, *KEY), VIEW, KEY))
+    assert not votes(Election(STRANGER), ONE, 2)
+    assert not votes(Election(ONE), STRANGER, 2)
 
 
 def test_a_candidate_that_votes_for_another_stands_no_more() -> None:
     election = candidate(2)
-    assert not granted(election.vote_wanted(TWO, VoteRequest(2, *KEY), VIEW, KEY))
+    assert not votes(election, TWO, 2)
     assert election.state is Role.CANDIDATE
-    assert granted(election.vote_wanted(TWO, VoteRequest(3, *KEY), VIEW, KEY))
+    assert votes(election, TWO, 3)
     assert election.vote(THREE, Vote(2, True), VIEW) == []
     assert election.vote(THREE, Vote(3, True), VIEW) == []
     assert not election.leads
@@ -146,7 +158,7 @@ def test_a_candidate_that_votes_for_another_stands_no_more() -> None:
 def test_the_scheduler_leads_until_its_successor_has_won() -> None:
     election = Election(ONE)
     election.found()
-    assert granted(election.vote_wanted(TWO, VoteRequest(2, *KEY), VIEW, KEY))
+    assert votes(election, TWO, 2)
     assert election.state is Role.SCHEDULER
     assert election.led(TWO, Lead(2, "rotated"))
     assert not election.leads
@@ -159,7 +171,7 @@ def test_only_a_later_term_is_news() -> None:
     assert not election.led(TWO, Lead(4, "rotated"))
     assert not election.led(TWO, Lead(3, "rotated"))
     assert (election.term, election.scheduler) == (4, ONE)
-    assert not granted(election.vote_wanted(TWO, VoteRequest(4, *KEY), VIEW, KEY))
+    assert not votes(election, TWO, 4)
     assert election.role_passed(PassRole(4), VIEW, KEY) == []
 
 
@@ -170,7 +182,79 @@ def test_a_joiner_learns_who_leads() -> None:
     election.follow(4, TWO)
     election.follow(5, TWO)
     assert (election.term, election.scheduler) == (5, ONE)
-    assert not granted(election.vote_wanted(TWO, VoteRequest(5, *KEY), VIEW, KEY))
+    assert not votes(election, TWO, 5)
+
+
+# --- the scheduler is lost ------------------------------------------------------------------------
+
+
+def test_whoever_loses_the_scheduler_stands_in_the_next_term() -> None:
+    election = Election(TWO)
+    election.follow(4, ONE)
+    mail = election.scheduler_lost(VIEW, (4, 7), (ONE,))
+    assert mail == [(ONE, VoteRequest(5, 4, 7, False)), (THREE, VoteRequest(5, 4, 7, False))]
+    assert election.state is Role.CANDIDATE
+    assert election.vote(THREE, Vote(5, True), VIEW) == [(EVERYONE, Lead(5, "failed over"))]
+    assert election.why == "failed over"
+    assert election.by_quorum
+
+
+def test_a_term_that_somebody_stood_for_is_not_stood_for_again() -> None:
+    election = Election(TWO)
+    election.follow(1, ONE)
+    assert not votes(election, THREE, 8, (0, 0))
+    [request, _] = [message for _, message in election.scheduler_lost(VIEW, KEY, ())]
+    assert request == VoteRequest(9, *KEY, False)
+    again = election.scheduler_lost(VIEW, KEY, ())  # it did not win: once more
+    assert again[0][1] == VoteRequest(10, *KEY, False)
+    assert election.vote(ONE, Vote(9, True), VIEW) == []
+    assert not election.leads
+
+
+def test_votes_of_the_dead_are_not_waited_for_but_make_no_quorum() -> None:
+    election = Election(TWO)
+    election.follow(1, ONE)
+    assert election.scheduler_lost(VIEW, KEY, (ONE, THREE)) == [(EVERYONE, Lead(2, "failed over"))]
+    assert election.leads
+    assert not election.by_quorum
+
+
+def test_whoever_is_not_gone_is_waited_for() -> None:
+    view = view_of(5)
+    election = Election(ONE)
+    election.scheduler_lost(view, KEY, (node(3), node(4), node(5)))
+    assert not election.leads
+    assert election.vote(THREE, Vote(1, False), view) == []
+    assert election.vote(TWO, Vote(1, True), view) == [(EVERYONE, Lead(1, "failed over"))]
+    assert not election.by_quorum
+
+
+def test_the_dead_of_one_candidacy_count_in_the_next_one_only_if_they_still_are() -> None:
+    election = Election(TWO)
+    election.scheduler_lost(view_of(5), KEY, (ONE, node(4), node(5)))
+    election.scheduler_lost(view_of(5), KEY, (ONE,))
+    assert election.vote(THREE, Vote(2, True), view_of(5)) == []
+    assert not election.leads
+
+
+def test_a_scheduler_does_not_stand_because_it_is_lost() -> None:
+    election = Election(ONE)
+    election.found()
+    assert election.scheduler_lost(VIEW, KEY, (TWO, THREE)) == []
+    assert election.leads
+
+
+@pytest.mark.parametrize(
+    ("asked", "content", "expected"),
+    [(True, True, True), (True, False, True), (False, False, True), (False, True, False)],
+)
+def test_whoever_reaches_the_scheduler_unseats_it_only_if_it_wants_that(
+    asked: bool, content: bool, expected: bool
+) -> None:
+    voter = Election(THREE)
+    voter.follow(1, ONE)
+    assert votes(voter, TWO, 2, asked=asked, content=content) is expected
+    assert voter.seen_term == 2
 
 
 @dataclass
@@ -180,6 +264,7 @@ class Net:
     size: int
     chance: random.Random
     loss: float
+    doubt: float = 0.0  # how often a voter still reaches the scheduler
     leaders: dict[int, bytes] = field(default_factory=dict)
     mail: list[tuple[bytes, bytes, object]] = field(default_factory=list)
 
@@ -207,7 +292,9 @@ class Net:
             case PassRole():
                 self.post(to, member.role_passed(message, self.view, KEY))
             case VoteRequest():
-                self.post(to, member.vote_wanted(sender, message, self.view, KEY))
+                content = self.chance.random() < self.doubt
+                mail = member.vote_wanted(sender, message, self.view, KEY, content=content)
+                self.post(to, mail)
             case Vote():
                 self.post(to, member.vote(sender, message, self.view))
             case Lead():
@@ -235,6 +322,22 @@ def test_there_is_never_a_second_scheduler_in_a_term(size: int, loss: float, see
         if net.mail:
             net.deliver()
     assert net.leaders.get(1, ONE) == ONE
+
+
+@given(st.integers(2, 5), st.sampled_from([0.0, 0.3]), st.integers(0, 1 << 32))
+def test_nor_when_several_stand_because_the_scheduler_is_lost(
+    size: int, loss: float, seed: int
+) -> None:
+    chance = random.Random(seed)
+    net = Net(size, chance, loss, doubt=0.2)
+    for _ in range(300):
+        if chance.random() < 0.05:
+            name = chance.choice(net.view.nodes)
+            net.post(name, net.members[name].scheduler_lost(net.view, KEY, ()))
+            net.check()
+        elif net.mail:
+            net.deliver()
+    assert all(m.by_quorum for m in net.members.values() if m.leads)
 
 
 @given(st.integers(2, 6), st.randoms(use_true_random=False))

@@ -92,7 +92,7 @@ def test_a_newer_incarnation_ends_the_older_ones_join() -> None:
     joiner = world.join(9, hosts[1])
     reach(world, joiner, JoiningState.PULLING)
     newer = world.join(8, hosts[1]).me
-    again = type(newer)(joiner.me.node, 2, "n9", "sim", (), b"")
+    again = type(newer)(joiner.me.node, 2, "n9", "sim", (), b"", sparse=False)
     world.say(hosts[1], hosts[0], m.JoinRequest(again, ()))
     world.run(lambda: bool(joiner.joins_failed))
     assert joiner.joins_failed == ["the device started again"]
@@ -319,7 +319,9 @@ def test_no_more_joins_than_the_limit() -> None:
     example = hosts[0].me
     for k in range(limits.MAX_OPEN_JOINS + 3):
         stranger = hashlib.sha256(b"stranger %d" % k).digest()
-        request = m.JoinRequest(type(example)(stranger, 1, f"s{k}", "sim", (), b""), ())
+        request = m.JoinRequest(
+            type(example)(stranger, 1, f"s{k}", "sim", (), b"", sparse=False), ()
+        )
         negotiator.join_request(world.now, request)
     assert len(negotiator.joins) == limits.MAX_OPEN_JOINS
 

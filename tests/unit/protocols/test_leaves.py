@@ -172,10 +172,16 @@ def test_steps_end_while_somebody_joins(seed: int) -> None:
     world.run(lambda: all(h.gone == "steps" for h in hosts))
 
 
-def test_a_lost_member_is_an_error() -> None:
+def test_two_that_lose_each_other_go_on_apart() -> None:
     world, hosts = cluster(0, size=2)
+    lineage = node_of(hosts[0]).context.lineage
+    world.unreachable = lambda _host, _other: True
     world.unlink(hosts[0], hosts[1], clean=False)
-    assert all("lost" in str(h.gone) for h in hosts)
+    go_on(world)
+    settled = [node_of(h).context.lineage for h in hosts]
+    assert len(dict.fromkeys(settled)) == 2
+    assert lineage in settled
+    assert all(len(policy_of(h).view.members) == 1 for h in hosts)
 
 
 def test_a_role_nobody_takes_is_offered_again() -> None:

@@ -7,17 +7,32 @@ out of order shows.
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.control_word import bits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.round import Add, Complete, Finish, Round, RoundEffect, RoundSpec, SendDown, SendUp
+from protocols.round import (
+    Add,
+    Complete,
+    Finish,
+    Round,
+    RoundEffect,
+    RoundSpec,
+    SendDown,
+    SendUp,
+    Spread,
+    spread_plan,
+)
 
 from .records import LINEAGE, node
+
+if TYPE_CHECKING:
+    import random
 
 Frame = tuple[bytes, bytes, str, int, str]  # from, to, "up" or "down", chunk, value
 
@@ -29,9 +44,11 @@ def spec_of(
     *,
     chunks: int = 2,
     contributes: bool = True,
+    spread: tuple[Spread, ...] = (),
 ) -> RoundSpec:
     """Return the place of a node in a round."""
-    return RoundSpec(LINEAGE, 1, 2, 3, 4, parent, children, subscribers, chunks, contributes)
+    where = (parent, children, subscribers)
+    return RoundSpec(LINEAGE, 1, 2, 3, 4, *where, chunks, contributes, spread)
 
 
 @dataclass
@@ -180,7 +197,7 @@ def test_a_reduced_chunk_must_come_from_the_parent_once_after_its_parts_went_up(
     above, child = node(1), node(2)
     leaf, middle = Round(spec_of(above)), Round(spec_of(above, (child,)))
     for sender, chunk in ((child, 0), (above, 2)):
-        with pytest.raises(RemoteProtocolError, match="not the parent"):
+        with pytest.raises(RemoteProtocolError, match="does not send it"):
             leaf.down(sender, chunk)
     with pytest.raises(RemoteProtocolError, match="before its parts"):
         leaf.down(above, 0)
@@ -196,9 +213,129 @@ def test_a_reduced_chunk_must_come_from_the_parent_once_after_its_parts_went_up(
 def test_a_root_has_nobody_to_tell_it_what_is_reduced() -> None:
     root = Round(spec_of(None, (node(1),)))
     root.contribute()
-    with pytest.raises(RemoteProtocolError, match="not the parent"):
+    with pytest.raises(RemoteProtocolError, match="does not send it"):
         root.down(node(1), 0)
 
 
 def test_the_key_is_what_every_chunk_carries() -> None:
-    assert spec_of(None).key == (LINEAGE, 1, 2, 3, 4)
+    assert replace(spec_of(None), term=5).key == (LINEAGE, 1, 2, 3, 4, 5)
+
+
+# --- chunks that were reduced before --------------------------------------------------------------
+
+
+@st.composite
+def holdings(draw: st.DrawFn) -> tuple[list[int], int, list[set[int]]]:
+    """A tree, the number of chunks, and the set of those that each node holds."""
+    parents, chunks = draw(trees()), draw(st.integers(1, 5))
+    held = st.sets(st.integers(0, chunks - 1))
+    return parents, chunks, [draw(held) for _ in parents]
+
+
+def regrow(
+    parents: list[int], chunks: int, held: list[set[int]], *, contributes: bool
+) -> dict[bytes, Place]:
+    """Return the places of a tree in which node k holds the chunks `held[k]`."""
+    above = {node(k): node(parents[k]) if k else b"" for k in range(len(parents))}
+    have = {node(k): bits(tuple(found)) for k, found in enumerate(held)}
+    places = {}
+    for k, found in enumerate(held):
+        children = tuple(node(c) for c in range(1, len(parents)) if parents[c] == k)
+        plan = spread_plan(node(k), above, have, chunks)
+        up = above[node(k)] or None
+        spec = spec_of(up, children, chunks=chunks, contributes=contributes, spread=plan)
+        places[node(k)] = Place(node(k), Round(spec), reduced={c: f"kept {c}" for c in found})
+    return places
+
+
+@given(holdings(), st.booleans(), st.randoms(use_true_random=False))
+def test_whatever_is_held_all_end_with_it_and_with_new_sums_of_the_rest(
+    holding: tuple[list[int], int, list[set[int]]], finish: bool, chance: random.Random
+) -> None:
+    parents, chunks, held = holding
+    if finish:  # nobody contributes: all chunks must be somewhere
+        held[-1] |= set(range(chunks))
+    places = regrow(parents, chunks, held, contributes=not finish)
+    kept = set().union(*held)
+    todo = [(name, what) for name in places for what in ["begin", *["contribute"] * (not finish)]]
+    frames: list[Frame] = []
+    seen: list[Frame] = []
+    while todo or frames:
+        k = chance.randrange(len(todo) + len(frames))
+        if k < len(todo):
+            k = min(j for j, (name, _) in enumerate(todo) if name == todo[k][0])
+            name, what = todo.pop(k)
+            new = places[name].perform(getattr(places[name].round, what)())
+        else:
+            frame = frames.pop(k - len(todo))
+            new = places[frame[1]].take(frame)
+        frames += new
+        seen += new
+    for place in places.values():
+        for chunk in range(chunks):
+            whole = f"kept {chunk}" if chunk in kept else sum_below(parents, 0, chunk)
+            assert place.reduced[chunk] == whole
+        assert place.completed == 1
+        assert place.round.have == bits(tuple(range(chunks)))
+    for chunk in range(chunks):
+        senders = [(to, sender) for sender, to, way, c, _ in seen if c == chunk and way == "down"]
+        lacking = [k for k in range(len(parents)) if chunk not in held[k]] if chunk in kept else []
+        if chunk in kept:
+            assert sorted(to for to, _ in senders) == [node(k) for k in lacking]
+            assert not any(c == chunk and way == "up" for _, _, way, c, _ in seen)
+        for to, sender in senders:
+            a, b = int.from_bytes(to, "big"), int.from_bytes(sender, "big")
+            assert (b and parents[b] == a) or (a and parents[a] == b)
+        for k in lacking:  # on the shortest way
+            assert ways(dict(senders), node(k)) == min(
+                distance(parents, k, h) for h in range(len(parents)) if chunk in held[h]
+            )
+
+
+def ways(source: dict[bytes, bytes], at: bytes) -> int:
+    """How many links a chunk crosses to `at`."""
+    return 1 + ways(source, source[at]) if at in source else 0
+
+
+def distance(parents: list[int], a: int, b: int) -> int:
+    """How many links of the tree lie between two nodes."""
+    if a == b:
+        return 0
+    return 1 + (distance(parents, parents[a], b) if a > b else distance(parents, a, parents[b]))
+
+
+def test_a_kept_chunk_is_taken_from_its_source_alone_and_not_summed() -> None:
+    above, child, other = node(1), node(2), node(3)
+    plan = (Spread((1,), child, (above,)), Spread((2,), None, (child,)))
+    middle = Round(spec_of(above, (child, other), chunks=3, spread=plan))
+    for sender in (above, other):
+        with pytest.raises(RemoteProtocolError, match="does not send it"):
+            middle.down(sender, 1)
+    for sender in (child, above):
+        with pytest.raises(RemoteProtocolError, match="does not send it"):
+            middle.down(sender, 2)
+    for chunk in (1, 2):
+        with pytest.raises(RemoteProtocolError, match="no child, or of no chunk"):
+            middle.up(child, chunk)
+    assert middle.have == b""
+    assert middle.begin() == [SendDown(2, (child,))]
+    assert middle.have == b"\x04"
+    assert middle.down(child, 1) == [SendDown(1, (above,))]
+    with pytest.raises(RemoteProtocolError, match="twice"):
+        middle.down(child, 1)
+    assert middle.contribute() == []
+    assert middle.have == b"\x06"
+    assert not middle.complete
+
+
+def test_chunks_with_the_same_holders_are_planned_together() -> None:
+    one, two, three = node(1), node(2), node(3)
+    tree = {one: b"", two: one, three: one}
+    have = {two: bits((0, 1, 3)), three: bits((3, 4, 9))}
+    assert spread_plan(one, tree, have, 5) == (
+        Spread((0, 1), two, (three,)),
+        Spread((3,), two, ()),
+        Spread((4,), three, (two,)),
+    )
+    assert spread_plan(one, tree, {}, 5) == ()
+    assert spread_plan(one, {one: b""}, {one: bits((0,))}, 5) == (Spread((0,), None, ()),)

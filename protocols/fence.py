@@ -1,0 +1,327 @@
+"""What is decided after a loss: who stays, what is kept, what is done again (ROUNDS 4 to 14).
+
+    freeze -> report -> decide -> prepare -> commit
+
+Law: a redo needs a decision that a quorum has stored; whoever is outside it cannot contribute again
+without pulling the state. A reporter that has a whole result forces that result to be kept, and
+nothing else can arise in this lineage. `decide` is pure: equal reports give equal decisions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from protocols import control_word, limits
+from protocols.messages import Commit, Fence, FenceReport, Message, Prepare, Restart
+from protocols.policy import Policy
+from protocols.table import Row, StateTable
+from protocols.view import Edge, View, edge, make_view
+
+if TYPE_CHECKING:
+    from protocols.planning import Planner
+
+Mail = tuple[bytes, Message]
+Epoch = tuple[int, int]
+
+
+class FenceState(StrEnum):
+    """Where a fence stands."""
+
+    REPORTING = "reporting"
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    COMMITTING = "committing"
+    DONE = "done"
+
+
+FENCE_TABLE: StateTable[FenceState] = StateTable(
+    "fence (scheduler)",
+    Row(
+        FenceState.REPORTING,
+        "report",
+        (FenceState.REPORTING, FenceState.PREPARING, FenceState.WAITING),
+    ),
+    Row(FenceState.REPORTING, "time", (FenceState.PREPARING, FenceState.WAITING)),
+    Row(
+        FenceState.REPORTING,
+        "lost",
+        (FenceState.REPORTING, FenceState.PREPARING, FenceState.WAITING),
+    ),
+    Row(FenceState.WAITING, "report", (FenceState.PREPARING, FenceState.WAITING)),
+    Row(FenceState.WAITING, "lost", (FenceState.PREPARING, FenceState.WAITING)),
+    Row(FenceState.WAITING, "time", (FenceState.PREPARING, FenceState.WAITING)),
+    Row(FenceState.PREPARING, "prepared", (FenceState.PREPARING, FenceState.COMMITTING)),
+    Row(FenceState.COMMITTING, "committed", (FenceState.COMMITTING, FenceState.DONE)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What is gone: nodes (`dead` ones are proven dead, not merely silent) and links."""
+
+    nodes: tuple[bytes, ...] = ()
+    dead: tuple[bytes, ...] = ()
+    links: tuple[Edge, ...] = ()
+
+
+def attempt_id(lineage: bytes, view: int, attempt: int) -> bytes:
+    """Return the 32 bytes that name an attempt in the chain of commits."""
+    return hashlib.sha256(lineage + b"%d:%d" % (view, attempt)).digest()
+
+
+class FenceLeader:
+    """One fence, as its scheduler runs it."""
+
+    def __init__(
+        self,
+        node: bytes,
+        epoch: Epoch,
+        own: Policy,
+        lost: Lost,
+        chunks: int,
+        micro_batches: int,
+        planner: Planner,
+        now: float,
+    ) -> None:
+        """`own`: the policy in force here; a report may show a newer one."""
+        self.state = FENCE_TABLE.initial
+        self.epoch = epoch
+        self.restart: Restart | None = None
+        self.forks = False
+        self._node = node
+        self._own = own
+        self._told = False  # whether those who are out have been told once
+        self._lost = lost
+        self._chunks = chunks
+        self._micro_batches = micro_batches
+        self._planner = planner
+        self._reports: dict[bytes, FenceReport] = {}
+        self._answers: dict[bytes, None] = {}
+        self._repeat_at = now
+        self._deadline = now + limits.FENCE_REPORT_SECONDS
+        self._partition_at = now + limits.PARTITION_WAIT_SECONDS
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do."""
+        return None if self.state is FenceState.DONE else self._repeat_at
+
+    def report(self, now: float, sender: bytes, message: FenceReport) -> list[Mail]:
+        """A member has frozen."""
+        if not FENCE_TABLE.allows(self.state, "report"):
+            return []
+        self._reports[sender] = message
+        return self._try(now, "report")
+
+    def prepared(self, now: float, sender: bytes) -> list[Mail]:
+        """A member has stored the decision."""
+        if self.state is not FenceState.PREPARING or self.restart is None:
+            return []
+        self._answers[sender] = None
+        nodes = self.restart.policy.view.nodes
+        base = self._base
+        enough = (
+            all(n in self._answers for n in nodes)
+            if self.forks
+            else is_quorum(base.view, self._answers)
+            and is_quorum(self.restart.policy.view, self._answers)
+        )
+        then = FenceState.COMMITTING if enough else FenceState.PREPARING
+        self.state = FENCE_TABLE.step(self.state, "prepared", then)
+        if not enough:
+            return []
+        self._answers = {}
+        self._repeat_at = now
+        return self.tick(now)
+
+    def committed(self, sender: bytes) -> None:
+        """A member acts on the decision."""
+        if self.state is FenceState.COMMITTING and self.restart is not None:
+            self._answers[sender] = None
+            done = all(n in self._answers for n in self.restart.policy.view.nodes)
+            then = FenceState.DONE if done else FenceState.COMMITTING
+            self.state = FENCE_TABLE.step(self.state, "committed", then)
+
+    def lose(self, now: float, lost: Lost) -> list[Mail]:
+        """More is gone, before anything was decided."""
+        self._lost = lost
+        return self._try(now, "lost") if FENCE_TABLE.allows(self.state, "lost") else []
+
+    def tick(self, now: float) -> list[Mail]:
+        """Repeat what was not answered; stop waiting for who is late."""
+        mail: list[Mail] = []
+        waiting = self.state is FenceState.WAITING
+        if waiting or (self.state is FenceState.REPORTING and now >= self._deadline):
+            mail += self._try(now, "time")
+        if now < self._repeat_at:
+            return mail
+        self._repeat_at = now + limits.FENCE_REPEAT_SECONDS
+        return mail + self._repeat()
+
+    def _repeat(self) -> list[Mail]:
+        if self.state in (FenceState.REPORTING, FenceState.WAITING):
+            fence = Fence(*self.epoch)
+            return [(n, fence) for n in self._base.view.nodes if n not in self._reports]
+        if self.restart is None or self.state is FenceState.DONE:
+            return []
+        kind = Prepare if self.state is FenceState.PREPARING else Commit
+        message: Message = kind(*self.epoch, self.restart)
+        nodes = self.restart.policy.view.nodes
+        mail = [(n, message) for n in nodes if n not in self._answers]
+        if kind is Commit and not self._told:
+            self._told = True
+            mail += [(n, message) for n in self._base.view.nodes if n not in nodes]
+        return mail
+
+    def _connected(self, base: Policy) -> list[bytes]:
+        """The reporters that are not lost since and that open links connect with us."""
+        gone = (*self._lost.nodes, *self._lost.dead)
+        stay = [n for n in base.view.nodes if n in self._reports and n not in gone]
+        reports = {n: self._reports[n] for n in stay}
+        if self._node not in reports:
+            return []
+        near: dict[bytes, list[bytes]] = {n: [] for n in reports}
+        for link in open_links(reports):
+            near[link.low].append(link.high)
+            near[link.high].append(link.low)
+        reached = [self._node]
+        for at in reached:
+            reached += [n for n in near[at] if n not in reached]
+        return sorted(reached)
+
+    @property
+    def _base(self) -> Policy:
+        """The newest policy in force at any reporter, ourselves included."""
+        policies = [self._own, *(r.policy for r in self._reports.values())]
+        return max(policies, key=lambda p: p.key)
+
+    def _try(self, now: float, event: str) -> list[Mail]:
+        """Decide if everybody has reported or is lost, and those who have may go on."""
+        base = self._base
+        gone = (*self._lost.nodes, *self._lost.dead)
+        late = now >= self._deadline
+        waits = [n for n in base.view.nodes if n not in self._reports and n not in gone]
+        if waits and not late:
+            self.state = FENCE_TABLE.step(self.state, event, self.state)
+            return []
+        here = self._connected(base)
+        missing = [n for n in base.view.nodes if n not in here]
+        quorum = is_quorum(base.view, dict.fromkeys(here))
+        if self._node not in here:
+            self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
+            return []
+        proven = all(n in self._lost.dead for n in missing)
+        if not quorum and not proven and now < self._partition_at:
+            self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
+            return []
+        self.forks = not quorum
+        self.restart = decide(
+            base,
+            {n: self._reports[n] for n in here},
+            self.epoch,
+            self._chunks,
+            self._micro_batches,
+            self._planner,
+            self._node,
+            forks=self.forks,
+        )
+        self.state = FENCE_TABLE.step(self.state, event, FenceState.PREPARING)
+        self._answers = {}
+        self._repeat_at = now
+        return self.tick(now)
+
+
+def open_links(reports: dict[bytes, FenceReport]) -> list[Edge]:
+    """Return the links that both ends report open."""
+    pairs = [(a, b) for a, r in reports.items() for b in r.links if b in reports and a < b]
+    return [edge(a, b) for a, b in pairs if a in reports[b].links]
+
+
+def is_quorum(view: View, here: dict[bytes, None]) -> bool:
+    """Whether these members decide for all: a majority, or the exact half with the smallest id."""
+    count = sum(n in here for n in view.nodes)
+    return count >= view.majority or (2 * count == len(view.nodes) and view.nodes[0] in here)
+
+
+def decide(
+    base: Policy,
+    reports: dict[bytes, FenceReport],
+    epoch: Epoch,
+    chunks: int,
+    micro_batches: int,
+    planner: Planner,
+    leader: bytes,
+    *,
+    forks: bool,
+) -> Restart:
+    """Return how the reporters go on (ROUNDS 8, 9)."""
+    members = [m for m in base.view.members if m.node in reports]
+    lineage = base.view.lineage
+    if forks:
+        mark = b"%d:%d:%d" % (base.view.number, *epoch)
+        lineage = hashlib.sha256(lineage + leader + mark).digest()[: limits.LINEAGE_BYTES]
+    view = make_view(lineage, base.view.number + 1, members, open_links(reports))
+    stay = {n: reports[n] for n in view.nodes}
+    plan = planner.plan(view, micro_batches, ())
+    version = max(base.version, *(r.newest for r in stay.values())) + 1
+    policy = Policy(epoch[0], version, view, plan.parents, plan.shares, (), plan.reason)
+    first = min(r.iteration for r in stay.values())
+    newest = max(r.attempt for r in stay.values() if r.iteration == first)
+    everything = control_word.bits(tuple(range(chunks)))
+    have = {n: _has(r, first, newest, everything) for n, r in stay.items()}
+    whole = int.from_bytes(everything, "little")
+    holder = next((n for n in view.nodes if int.from_bytes(have[n], "little") == whole), None)
+    ahead = [r for r in stay.values() if r.iteration > first]
+    applied = holder is not None
+    name = bytes(32)
+    if holder is not None:
+        r = stay[holder]
+        name = r.before_id if r.iteration > first else r.attempt_id
+    again = ahead if applied else list(stay.values())
+    redo = max((r.attempt + 1 for r in again), default=0)
+    at = first + 1 if applied else first
+    working = {n: r.working if r.iteration == at else b"" for n, r in stay.items()}
+    work = share_out(view.nodes, working, plan.shares, micro_batches)
+    return Restart(
+        policy,
+        first,
+        applied,
+        newest + 1,
+        redo,
+        name,
+        tuple(have[n] if applied else _data(have[n]) for n in view.nodes),
+        tuple(control_word.bits(work[n]) for n in view.nodes),
+    )
+
+
+def _data(have: bytes) -> bytes:
+    """All but chunk 0: whoever does a round again says anew what of it it has done."""
+    value = int.from_bytes(have, "little") & ~1
+    return value.to_bytes((value.bit_length() + 7) // 8, "little")
+
+
+def _has(report: FenceReport, first: int, newest: int, everything: bytes) -> bytes:
+    if report.iteration > first:
+        return everything
+    return report.have if report.attempt == newest else b""
+
+
+def share_out(
+    nodes: tuple[bytes, ...],
+    working: dict[bytes, bytes],
+    shares: tuple[int, ...],
+    micro_batches: int,
+) -> dict[bytes, tuple[int, ...]]:
+    """Return each member's micro-batches: what it works on, and of the others as many as bring it
+    closest to its share."""
+    work = {n: list(control_word.numbers(working[n], micro_batches)) for n in nodes}
+    taken = dict.fromkeys(m for found in work.values() for m in found)
+    wanted = dict(zip(nodes, shares, strict=True))
+    for m in range(micro_batches):
+        if m not in taken:
+            lucky = max(nodes, key=lambda n: wanted[n] - len(work[n]))
+            work[lucky].append(m)
+    return {n: tuple(sorted(found)) for n, found in work.items()}

@@ -1,0 +1,298 @@
+"""What this node does about losses: remind, stand for election, lead a fence, take part in one.
+
+Law: reports of broken links come in, and with them only three things can follow: the scheduler
+opens a fence, an heir of a lost scheduler stands for election, or nothing yet. A member that has
+frozen for a fence goes on only by the decision of that fence or of a newer one (ROUNDS 4 to 17).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols import messages as m
+from protocols.cycle import CycleState
+from protocols.effects import FreezeRound, LinkDown
+from protocols.fence import Epoch, FenceLeader, FenceState, Lost
+from protocols.losses import Losses
+
+if TYPE_CHECKING:
+    from protocols.context import Context
+    from protocols.node import Node
+    from protocols.policy import Policy
+    from protocols.view import View
+
+
+class Recovery:
+    """The part of one node that deals with losses."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.losses = Losses()
+        self.fence: FenceLeader | None = None
+        self._fences = 0  # opened in this term
+        self._epoch: Epoch = (0, 0)  # of the newest fence seen
+        self._report: m.FenceReport | None = None  # our answer to it
+        self._acted: Epoch = (0, 0)  # of the newest decision acted on
+        self._stand_at: float | None = None  # when to stand for election
+        self._lost_since: float | None = None  # how long the scheduler has been lost
+        self._handled = Lost()  # what the open or last fence was about
+        self._gone: dict[bytes, bool] = {}  # whose link ended here -> by a reset
+        self._remind_at = 0.0  # when to say again which links are missing
+
+    @property
+    def _context(self) -> Context:
+        return self._node.context
+
+    @property
+    def deadlines(self) -> tuple[float | None, ...]:
+        """When there is something to do by time alone."""
+        return (
+            self.fence.deadline if self.fence else None,
+            self._stand_at,
+            self._remind_at if self._missing_links else None,
+            self.losses.deadline(self._node.now) if self._wants_fence else None,
+        )
+
+    def link_up(self, peer: bytes) -> None:
+        """A link to `peer` is open."""
+        self.losses.mended(self._context.node, peer)
+        self._gone.pop(peer, None)
+
+    def link_gone(self, now: float, event: LinkDown) -> None:
+        """The link to a node ended."""
+        self._gone[event.node] = event.reset or event.clean
+
+    def say_lost(self, now: float, event: LinkDown) -> None:
+        """Tell everybody that our link to a member is lost."""
+        lost = m.LinkLost(event.node, event.reset or event.clean)
+        self._node.post(now, m.EVERYONE, lost)
+        self._remind_at = now + limits.RETRY_SECONDS
+
+    def switched(self, view: View) -> None:
+        """A policy with `view` came into force."""
+        links = self._context.links
+        self._remind_at = self._node.now
+        self._gone = {n: r for n, r in self._gone.items() if n in view.nodes or n in links}
+
+    def led(self) -> None:
+        """Another node is the scheduler now."""
+        self.fence = None
+        self._stand_at = self._lost_since = None
+
+    def won(self) -> None:
+        """This node is the scheduler now."""
+        self._stand_at = self._lost_since = None
+        self._fences = 0
+
+    def voted(self, now: float, members: int) -> None:
+        """This node voted for another: give that one time before standing ourselves."""
+        if self._stand_at is not None:
+            self._stand_at = now + members * limits.ELECTION_STEP_SECONDS
+
+    def prepare(self, now: float, sender: bytes, epoch: Epoch) -> None:
+        """A decision is to be stored."""
+        if epoch >= self._epoch and self._context.is_member:
+            self._epoch = epoch
+            self._node.post(now, sender, m.Prepared(*epoch))
+
+    def committed(self, sender: bytes, epoch: Epoch) -> None:
+        """A member acts on our decision."""
+        if self.fence is not None and self.fence.epoch == epoch:
+            self.fence.committed(sender)
+            self._close_fence()
+
+    def content(self, candidate: bytes) -> bool:
+        """Whether the scheduler is in reach and is not the candidate itself."""
+        context, policy = self._context, self._context.policy
+        scheduler = context.election.scheduler
+        if policy is None or candidate == scheduler:
+            return False
+        lost = self.losses.lost(self._node.now, policy.view, context.node, context.links)
+        return scheduler in policy.view.nodes and scheduler not in (*lost.nodes, *lost.dead)
+
+    def link_lost(self, now: float, reporter: bytes, peer: bytes, reset: bool) -> None:
+        """A link is reported broken."""
+        context, policy = self._context, self._context.policy
+        if policy is None or not context.is_member:
+            return
+        nodes = policy.view.nodes
+        if reporter == peer:
+            return
+        if reporter in nodes and peer in nodes:
+            self.losses.note(now, reporter, peer, reset=reset)
+        elif self._node.negotiator is not None:
+            for to, body in self._node.negotiator.link_lost(reporter, peer):
+                self._node.post(now, to, body)
+
+    @property
+    def _missing_links(self) -> list[bytes]:
+        """Neighbours in the view in force to which no link is open."""
+        context, policy = self._context, self._context.policy
+        if policy is None or not context.is_member or self._node.over:
+            return []
+        near = policy.view.neighbours(context.node)
+        return [n for n in near if n not in context.links and not self._node.is_leaving(n)]
+
+    @property
+    def _wants_fence(self) -> bool:
+        return self._node.negotiator is not None and self._context.is_member
+
+    def watch(self, now: float) -> None:
+        """Open a fence or stand for election if what is lost asks for it."""
+        context, policy = self._context, self._context.policy
+        if policy is None or not context.is_member:
+            return
+        missing = self._missing_links
+        if missing and now >= self._remind_at:
+            self._remind_at = now + limits.RETRY_SECONDS
+            for node in missing:
+                self._node.post(now, m.EVERYONE, m.LinkLost(node, self._gone.get(node, False)))
+        if self.fence is not None:
+            for to, body in self.fence.tick(now):
+                self._node.post(now, to, body)
+            self._close_fence()
+        lost = self.losses.lost(now, policy.view, context.node, context.links)
+        if self._node.negotiator is not None:
+            if lost != self._handled and (lost.nodes or lost.dead or lost.links):
+                if self.fence is not None and self.fence.state in (
+                    FenceState.REPORTING,
+                    FenceState.WAITING,
+                ):
+                    self._handled = lost
+                    for to, body in self.fence.lose(now, lost):
+                        self._node.post(now, to, body)
+                else:
+                    self.open_fence(now, policy)
+            return
+        self._watch_scheduler(now, policy, lost)
+
+    def _watch_scheduler(self, now: float, policy: Policy, lost: Lost) -> None:
+        """Stand for election in the order of ids once the scheduler is lost."""
+        context = self._context
+        gone = (*lost.nodes, *lost.dead)
+        scheduler = context.election.scheduler
+        if scheduler not in gone and scheduler in policy.view.nodes:
+            self._stand_at = self._lost_since = None
+            return
+        heirs = [n for n in policy.view.nodes if n not in gone]
+        rank = heirs.index(context.node) if context.node in heirs else len(heirs)
+        if self._lost_since is None:
+            self._lost_since = now
+            self._stand_at = now + rank * limits.ELECTION_STEP_SECONDS
+        if self._stand_at is None or now < self._stand_at:
+            return
+        self._stand_at = now + (len(heirs) + 1 + rank) * limits.ELECTION_STEP_SECONDS
+        waited = now - self._lost_since >= limits.PARTITION_WAIT_SECONDS
+        excused = gone if waited else lost.dead
+        led = context.election.leads
+        mail = context.election.scheduler_lost(policy.view, context.newest_key, excused)
+        for to, body in mail:
+            context.send(to, body)
+        if context.election.leads and not led:
+            self._node.won(now, policy)
+
+    def open_fence(self, now: float, policy: Policy) -> None:
+        """Freeze everybody and find out how to go on."""
+        context = self._context
+        self._handled = lost = self.losses.lost(now, policy.view, context.node, context.links)
+        self._end_changes(now)
+        self._fences += 1
+        self.fence = FenceLeader(
+            context.node,
+            (context.election.term, self._fences),
+            policy,
+            lost,
+            context.config.chunks,
+            context.config.micro_batches,
+            context.planner,
+            now,
+        )
+        for to, body in self.fence.tick(now):
+            self._node.post(now, to, body)
+
+    def _end_changes(self, now: float) -> None:
+        """A fence ends the switch and all joins under way; the joiners ask again."""
+        if self._node.negotiator is not None:
+            for number in list(self._node.negotiator.joins):
+                for to, body in self._node.negotiator.give_up(
+                    number, "a device was lost meanwhile"
+                ):
+                    self._node.post(now, to, body)
+            self._node.negotiator.switch = None
+
+    def _close_fence(self) -> None:
+        if self.fence is not None and self.fence.state is FenceState.DONE:
+            self.fence = None
+
+    def fenced(self, now: float, sender: bytes, epoch: Epoch) -> None:
+        """The scheduler of a term asks this member to freeze and report."""
+        context = self._context
+        if not context.is_member or epoch < self._epoch or self._node.over:
+            return
+        if epoch[0] < context.election.term:
+            return
+        if epoch[0] > context.election.term:
+            self._node.elect(now, sender, m.Lead(epoch[0], "failed over"))
+        if epoch == self._epoch and self._report is not None:
+            self._node.post(now, sender, self._report)
+            return
+        first = epoch > self._epoch
+        self._epoch, self._report = epoch, None
+        if self._node.cycle.frozen and not first:
+            return
+        self._node.cycle.frozen = True
+        if self._node.cycle.state is not CycleState.APPLYING:
+            context.do(FreezeRound())
+
+    def frozen(self, now: float, have: bytes) -> None:
+        """The running round stands still: report."""
+        context, policy = self._context, self._context.policy
+        if policy is None or not self._node.cycle.frozen:
+            return
+        begun = self._node.cycle.state not in (CycleState.FROZEN, CycleState.FETCHING)
+        running, before = self._node.cycle.attempt_ids
+        self._report = m.FenceReport(
+            *self._epoch,
+            context.iteration,
+            context.attempt,
+            running,
+            before,
+            have if begun else b"",
+            self._node.cycle.working,
+            policy,
+            max(v for _, v in context.policies),
+            tuple(sorted(n for n in context.links if n in policy.view.nodes)),
+        )
+        self._node.post(now, context.election.scheduler, self._report)
+
+    def reported(self, now: float, sender: bytes, message: m.FenceReport) -> None:
+        epoch = (message.fence_term, message.number)
+        if self.fence is not None and self.fence.epoch == epoch:
+            for to, body in self.fence.report(now, sender, message):
+                self._node.post(now, to, body)
+
+    def prepared(self, now: float, sender: bytes, epoch: Epoch) -> None:
+        if self.fence is not None and self.fence.epoch == epoch:
+            for to, body in self.fence.prepared(now, sender):
+                self._node.post(now, to, body)
+
+    def commit(self, now: float, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
+        """A decision: act on it, once."""
+        context = self._context
+        if epoch < self._epoch or self._node.over or not context.is_member:
+            return
+        self._node.post(now, sender, m.Committed(*epoch))
+        if epoch <= self._acted:
+            return
+        self._epoch = self._acted = epoch
+        if context.node not in restart.policy.view.nodes:
+            self._node.cycle.leave("expelled", "")
+            return
+        self._report = None
+        self.losses.forget_all_but(restart.policy.view)
+        self._handled = Lost()
+        self._end_changes(now)
+        self._node.reason = "failure"
+        self._node.cycle.restart(restart)
+        self._node.reason = "leave"

@@ -1,0 +1,84 @@
+"""Real processes that die without a word, or stop and come back; the others go on."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.cluster import Agent, Cluster
+from tests.scenarios.test_story import same_digests
+
+STEPS = 400
+
+
+def has_members(agent: Agent, count: int) -> bool:
+    """Whether `count` members took part in the agent's last step."""
+    steps = agent.all("step")
+    return bool(steps) and steps[-1]["members"] == count
+
+
+def check_finishers(cluster: Cluster, finishers: list[Agent]) -> None:
+    """They end with equal files, equal digests, and every step done exactly once."""
+    for agent in finishers:
+        assert agent.wait_exit() == 0, agent.describe()
+    contents = {agent.save_path.read_bytes() for agent in finishers}
+    assert len(contents) == 1
+    assert same_digests(finishers) > 0 or len(finishers) == 1
+    for agent in finishers:
+        done = [e["iteration"] for e in agent.all("step")]
+        assert done == list(range(done[0], STEPS + 1)), "a step was lost or done twice"
+        assert not agent.all("error"), agent.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", [("worker",), ("scheduler",), ("scheduler", "worker")])
+def test_killed(tmp_path: Path, victims: tuple[str, ...]) -> None:
+    with Cluster(tmp_path, options=("--steps", str(STEPS))) as cluster:
+        scheduler, worker, *others = cluster.together("alice", "bob", "carol", "dave")
+        dead = [{"scheduler": scheduler, "worker": worker}[v] for v in victims]
+        stay = [a for a in (scheduler, worker, *others) if a not in dead]
+        for agent in stay:
+            agent.wait_until("all members", partial(has_members, agent, 4))
+        for victim in dead:
+            victim.signal(signal.SIGKILL)
+        for agent in stay:
+            for victim in dead:
+                left = agent.wait("member_left", node=victim.name)
+                assert left["reason"] == "failure"
+            agent.wait_steps(5)
+        check_finishers(cluster, stay)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_of_two_is_killed(tmp_path: Path, victim: int) -> None:
+    with Cluster(tmp_path, options=("--steps", str(STEPS))) as cluster:
+        agents = cluster.together("alice", "bob")
+        for agent in agents:
+            agent.wait_until("both members", partial(has_members, agent, 2))
+        agents[victim].signal(signal.SIGKILL)
+        check_finishers(cluster, [agents[1 - victim]])
+
+
+@pytest.mark.slow
+def test_stopped_for_a_while_and_back(tmp_path: Path) -> None:
+    with Cluster(tmp_path, options=("--steps", "1500")) as cluster:
+        agents = cluster.together("alice", "bob", "carol")
+        sleeper, awake = agents[2], agents[:2]
+        for agent in agents:
+            agent.wait_until("all members", partial(has_members, agent, 3))
+        before = len(sleeper.all("joined"))
+        sleeper.signal(signal.SIGSTOP)
+        try:
+            for agent in awake:
+                agent.wait("member_left", node=sleeper.name)
+                agent.wait_steps(5)
+        finally:
+            sleeper.signal(signal.SIGCONT)
+        sleeper.wait_until("joined again", lambda: len(sleeper.all("joined")) > before)
+        for agent in awake:
+            agent.wait_until("all are back", partial(has_members, agent, 3))
+        for agent in agents:
+            assert agent.interrupt()[0] == 0, agent.describe()

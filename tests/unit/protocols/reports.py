@@ -1,0 +1,42 @@
+"""What members report to a fence, for the tests of decisions and of their scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgeagent.planner import StandardPlanner
+from protocols import control_word
+from protocols.messages import FenceReport
+
+if TYPE_CHECKING:
+    from protocols.policy import Policy
+
+PLANNER = StandardPlanner()
+EPOCH = (3, 7)
+RUNNING, BEFORE = b"r" * 32, b"b" * 32
+CHUNKS, BATCH = 4, 6
+
+
+def report_of(
+    policy: Policy,
+    *,
+    iteration: int = 5,
+    attempt: int = 0,
+    have: tuple[int, ...] = (),
+    working: tuple[int, ...] = (),
+    links: tuple[bytes, ...] | None = None,
+    newest: int = 1,
+) -> FenceReport:
+    """Return what a member says that is linked to all unless `links` are given."""
+    return FenceReport(
+        *EPOCH,
+        iteration,
+        attempt,
+        RUNNING,
+        BEFORE,
+        control_word.bits(have),
+        control_word.bits(working),
+        policy,
+        newest,
+        policy.view.nodes if links is None else links,
+    )

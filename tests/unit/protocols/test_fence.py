@@ -1,0 +1,372 @@
+"""The scheduler of a fence: reports in any order, late, twice or never; quorums, forks, waiting.
+
+Scheduler and members talk through plain lists here; `test_every_cell_of_the_table_is_taken` lets
+anything happen in any order and counts the moves.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from protocols import fence, limits
+from protocols.fence import FENCE_TABLE, FenceLeader, FenceState, Lost, Mail, is_quorum
+from protocols.messages import Commit, Fence, Prepare, Restart
+from protocols.policy import Policy
+from protocols.table import StateTable
+from protocols.view import make_view, parts
+
+from .records import node, star_policy, view_of
+from .reports import BATCH, CHUNKS, EPOCH, PLANNER, report_of
+
+NOTHING = Lost()
+ONE, TWO, THREE, FOUR, FIVE = (node(k) for k in range(1, 6))
+
+
+# --- the scheduler's part -------------------------------------------------------------------------
+
+
+class Bench:
+    """A scheduler and what it says; the test plays the members."""
+
+    def __init__(
+        self,
+        size: int,
+        lost: Lost = NOTHING,
+        node_id: bytes = ONE,
+        links: list[tuple[int, int]] | None = None,
+    ) -> None:
+        self.policy = star_policy(size)
+        if links is not None:
+            view = view_of(size, links)
+            plan = PLANNER.plan(view, BATCH, ())
+            self.policy = replace(self.policy, view=view, parents=plan.parents, shares=plan.shares)
+        self.now = 0.0
+        make = (node_id, EPOCH, self.policy, lost, CHUNKS, BATCH, PLANNER, self.now)
+        self.leader = FenceLeader(*make)
+        self.said: list[Mail] = []
+
+    def stands(self, state: FenceState) -> bool:
+        return self.leader.state is state
+
+    def hear(self, mail: list[Mail]) -> list[Mail]:
+        self.said += mail
+        return mail
+
+    def report(self, *names: bytes, **what: object) -> list[Mail]:
+        """Let these members report; return what the last one's report leads to."""
+        mail: list[Mail] = []
+        for name in names:
+            links = self.policy.view.neighbours(name)
+            told = replace(report_of(self.policy, links=links), **what)  # type: ignore[arg-type]
+            mail = self.hear(self.leader.report(self.now, name, told))
+        return mail
+
+    def prepared(self, *names: bytes) -> list[Mail]:
+        mail: list[Mail] = []
+        for name in names:
+            mail = self.hear(self.leader.prepared(self.now, name))
+        return mail
+
+    def committed(self, *names: bytes) -> None:
+        for name in names:
+            self.leader.committed(name)
+
+    def wait(self, seconds: float) -> list[Mail]:
+        self.now += seconds
+        return self.hear(self.leader.tick(self.now))
+
+    @property
+    def restart(self) -> Restart:
+        assert self.leader.restart is not None
+        return self.leader.restart
+
+
+def to(mail: list[Mail], kind: type) -> list[bytes]:
+    """Return to whom messages of this kind go; there must be no others."""
+    assert all(isinstance(message, kind) for _, message in mail)
+    return [name for name, _ in mail]
+
+
+def test_a_fence_from_its_beginning_to_its_end() -> None:
+    bench = Bench(3, Lost(dead=(THREE,)))
+    assert bench.wait(0.0) == [(n, Fence(*EPOCH)) for n in (ONE, TWO, THREE)]
+    assert bench.report(ONE) == []
+    assert bench.stands(FenceState.REPORTING)
+    mail = bench.report(TWO)
+    assert bench.stands(FenceState.PREPARING)
+    assert mail == [(n, Prepare(*EPOCH, bench.restart)) for n in (ONE, TWO)]
+    assert bench.prepared(ONE) == []
+    assert bench.stands(FenceState.PREPARING)
+    mail = bench.prepared(TWO)
+    assert mail == [(n, Commit(*EPOCH, bench.restart)) for n in (ONE, TWO, THREE)]
+    assert bench.stands(FenceState.COMMITTING)
+    bench.committed(TWO)
+    bench.committed(ONE)
+    assert bench.stands(FenceState.DONE)
+    assert bench.leader.deadline is None
+    assert bench.wait(9.0) == []
+    assert not bench.leader.forks
+    assert bench.restart.policy.view.nodes == (ONE, TWO)
+
+
+def test_nobody_is_asked_twice_who_has_answered_and_all_others_are_asked_again() -> None:
+    again = limits.FENCE_REPEAT_SECONDS
+    bench = Bench(4)
+    assert to(bench.wait(0.0), Fence) == [ONE, TWO, THREE, FOUR]
+    assert bench.wait(again / 2) == []
+    bench.report(TWO, ONE)
+    assert to(bench.wait(again), Fence) == [THREE, FOUR]
+    bench.report(THREE, FOUR)
+    bench.prepared(FOUR, FOUR, FOUR, THREE)
+    assert bench.stands(FenceState.PREPARING)  # two of four, without the tie-break
+    assert to(bench.wait(again), Prepare) == [ONE, TWO]
+    bench.prepared(TWO)
+    bench.committed(TWO)
+    assert to(bench.wait(again), Commit) == [ONE, THREE, FOUR]
+    assert bench.wait(0.0) == []
+    assert bench.leader.deadline == bench.now + again
+
+
+def test_those_who_are_out_are_told_once() -> None:
+    bench = Bench(3, Lost(nodes=(THREE,)))
+    bench.report(ONE, TWO)
+    assert to(bench.prepared(ONE, TWO), Commit) == [ONE, TWO, THREE]
+    assert to(bench.wait(1.0), Commit) == [ONE, TWO]
+
+
+def test_reports_may_come_in_any_order_twice_and_too_late() -> None:
+    bench = Bench(3)
+    bench.report(THREE, have=b"\x01")
+    bench.report(THREE, have=b"\x03")  # the newest counts
+    bench.report(TWO)
+    bench.report(ONE)
+    decision = bench.restart
+    assert decision.have == (b"", b"", b"\x02")
+    assert bench.report(THREE, have=b"\x07") == []
+    assert bench.leader.lose(bench.now, Lost(dead=(TWO,))) == []
+    assert bench.restart == decision
+    bench.prepared(*decision.policy.view.nodes)
+    assert bench.prepared(ONE) == []
+    assert bench.report(ONE) == []
+    assert bench.restart == decision
+
+
+def test_answers_before_there_is_anything_to_answer_mean_nothing() -> None:
+    bench = Bench(2)
+    assert bench.prepared(ONE, TWO) == []
+    bench.committed(ONE, TWO)
+    assert bench.stands(FenceState.REPORTING)
+    bench.report(ONE, TWO)
+    bench.committed(ONE, TWO)
+    assert bench.stands(FenceState.PREPARING)
+
+
+def test_answers_of_strangers_count_for_nobody() -> None:
+    bench = Bench(3)
+    bench.report(node(9), ONE, TWO)
+    assert bench.stands(FenceState.REPORTING)
+    bench.report(THREE)
+    assert bench.prepared(node(8), node(9), ONE) == []
+    bench.prepared(TWO)
+    bench.committed(ONE, TWO, node(9))
+    assert bench.stands(FenceState.COMMITTING)
+
+
+def test_a_member_that_does_not_report_is_given_up_after_a_while() -> None:
+    bench = Bench(3)
+    bench.report(ONE, TWO)
+    assert bench.stands(FenceState.REPORTING)
+    bench.wait(limits.FENCE_REPORT_SECONDS / 2)
+    assert bench.stands(FenceState.REPORTING)
+    mail = bench.wait(limits.FENCE_REPORT_SECONDS / 2)
+    assert to(mail, Prepare) == [ONE, TWO]
+
+
+def test_a_member_that_is_lost_after_its_report_does_not_stay() -> None:
+    bench = Bench(4)
+    bench.report(ONE, TWO, FOUR)
+    bench.leader.lose(bench.now, Lost(dead=(FOUR,)))
+    assert bench.stands(FenceState.REPORTING)
+    bench.report(THREE)
+    assert bench.restart.policy.view.nodes == (ONE, TWO, THREE)
+
+
+def test_a_loss_ends_the_wait_for_its_report() -> None:
+    bench = Bench(3)
+    bench.report(ONE, TWO)
+    bench.leader.lose(bench.now, Lost(nodes=(THREE,)))
+    assert bench.stands(FenceState.PREPARING)
+    assert bench.restart.policy.view.nodes == (ONE, TWO)
+
+
+def test_nothing_is_decided_without_the_schedulers_own_report() -> None:
+    bench = Bench(3, Lost(nodes=(ONE,)))  # its own death is not its business
+    bench.report(TWO, THREE)
+    assert bench.stands(FenceState.WAITING)
+    bench.wait(limits.PARTITION_WAIT_SECONDS)
+    assert bench.stands(FenceState.WAITING)
+    bench.leader.lose(bench.now, Lost())
+    bench.report(ONE)
+    assert bench.stands(FenceState.PREPARING)
+
+
+def test_reporters_that_no_open_link_connects_with_the_scheduler_do_not_stay() -> None:
+    bench = Bench(5, links=[(1, 2), (2, 3), (3, 4), (4, 5)])
+    bench.report(ONE, TWO, THREE)
+    bench.report(FOUR, links=(FIVE,))
+    bench.report(FIVE)
+    assert bench.restart.policy.view.nodes == (ONE, TWO, THREE)
+    assert parts(bench.restart.policy.view) == [(ONE, TWO, THREE)]
+
+
+# --- without a quorum -----------------------------------------------------------------------------
+
+
+def test_of_two_the_one_with_the_smaller_id_goes_on_at_once() -> None:
+    bench = Bench(2, Lost(nodes=(TWO,)))
+    mail = bench.report(ONE)
+    assert to(mail, Prepare) == [ONE]
+    assert not bench.leader.forks
+    assert to(bench.prepared(ONE), Commit) == [ONE, TWO]
+    bench.committed(ONE)
+    assert bench.stands(FenceState.DONE)
+    assert bench.restart.policy.view.lineage == bench.policy.view.lineage
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_the_other_goes_on_in_a_lineage_of_its_own_at_once_only_if_the_first_is_dead(
+    dead: bool,
+) -> None:
+    bench = Bench(2, Lost(dead=(ONE,)) if dead else Lost(nodes=(ONE,)), TWO)
+    bench.report(TWO)
+    if not dead:
+        assert bench.stands(FenceState.WAITING)
+        bench.wait(limits.PARTITION_WAIT_SECONDS - 0.1)
+        assert bench.stands(FenceState.WAITING)
+        bench.wait(0.1)
+    assert bench.stands(FenceState.PREPARING)
+    assert bench.leader.forks
+    assert bench.restart.policy.view.nodes == (TWO,)
+    assert bench.restart.policy.view.lineage != bench.policy.view.lineage
+
+
+def test_in_a_fork_everybody_must_have_stored_the_decision() -> None:
+    bench = Bench(6, Lost(dead=(ONE, FIVE, node(6))), TWO)
+    bench.report(TWO, THREE, FOUR)
+    assert bench.leader.forks
+    bench.prepared(TWO, THREE)
+    assert bench.stands(FenceState.PREPARING)
+    bench.prepared(FOUR)
+    assert bench.stands(FenceState.COMMITTING)
+
+
+def test_a_minority_waits_for_the_others_and_goes_on_with_them_once_they_are_back() -> None:
+    bench = Bench(5, Lost(nodes=(THREE, FOUR, FIVE)))
+    bench.report(ONE, TWO)
+    assert bench.stands(FenceState.WAITING)
+    assert to(bench.wait(1.0), Fence) == [THREE, FOUR, FIVE]
+    bench.leader.lose(bench.now, Lost(nodes=(FOUR, FIVE)))
+    assert bench.stands(FenceState.WAITING)
+    bench.report(THREE)
+    assert bench.stands(FenceState.PREPARING)
+    assert not bench.leader.forks
+    assert bench.restart.policy.view.nodes == (ONE, TWO, THREE)
+
+
+def test_a_minority_goes_on_once_the_rest_is_proven_dead() -> None:
+    bench = Bench(3, Lost(nodes=(TWO,), dead=(THREE,)))
+    bench.report(ONE)
+    assert bench.stands(FenceState.WAITING)
+    bench.leader.lose(bench.now, Lost(dead=(TWO, THREE)))
+    assert bench.stands(FenceState.PREPARING)
+    assert bench.leader.forks
+
+
+def test_a_decision_needs_a_quorum_of_the_old_view_and_of_the_new_one() -> None:
+    bench = Bench(5, Lost(dead=(FIVE,)))
+    bench.report(ONE, TWO, THREE, FOUR)
+    bench.prepared(ONE, TWO)
+    assert bench.stands(FenceState.PREPARING)  # half of the new view, less of the old one
+    bench.prepared(THREE)
+    assert bench.stands(FenceState.COMMITTING)
+
+
+# --- a report that knows more ---------------------------------------------------------------------
+
+
+def test_the_newest_policy_that_a_report_shows_is_the_one_that_is_replaced() -> None:
+    bench = Bench(3)
+    view = bench.policy.view
+    smaller = make_view(view.lineage, view.number + 1, list(view.members[:2]), list(view.edges))
+    plan = PLANNER.plan(smaller, BATCH, ())
+    newer = Policy(2, 4, smaller, plan.parents, plan.shares, (), "")
+    bench.report(ONE)
+    bench.report(TWO, policy=newer)
+    assert bench.stands(FenceState.PREPARING)  # node 3 is out, in the newer policy
+    assert bench.restart.policy.view.number == view.number + 2
+    assert bench.restart.policy.version == 5
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+class Counted(StateTable[FenceState]):
+    """The table, with the moves that were taken."""
+
+    def __init__(self) -> None:
+        super().__init__(FENCE_TABLE.name, *FENCE_TABLE.rows)
+        self.taken: set[tuple[FenceState, str, FenceState]] = set()
+
+    def step(self, state: FenceState, event: str, then: FenceState) -> FenceState:
+        self.taken.add((state, event, then))
+        return super().step(state, event, then)
+
+
+def test_every_cell_of_the_table_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted()
+    monkeypatch.setattr(fence, "FENCE_TABLE", counted)
+    for seed in range(400):
+        walk(random.Random(seed))
+    rows = FENCE_TABLE.rows
+    assert counted.taken == {(r.state, r.event, then) for r in rows for then in r.then}
+
+
+def walk(chance: random.Random) -> None:
+    """Let anything happen in any order; what was decided stays, and nobody is bound too early."""
+    size = chance.randint(1, 5)
+    bench = Bench(size, some_lost(chance, size), node(chance.randint(1, size)))
+    names = bench.policy.view.nodes
+    stored: set[bytes] = set()
+    for _ in range(30):
+        before = bench.leader.restart
+        name = chance.choice(names)
+        match chance.choice(["report", "report", "prepared", "committed", "lose", "wait"]):
+            case "report":
+                mail = bench.report(name)
+            case "prepared":
+                stored |= {name} if bench.stands(FenceState.PREPARING) else set()
+                mail = bench.prepared(name)
+            case "committed":
+                bench.committed(name)
+                mail = []
+            case "lose":
+                mail = bench.hear(bench.leader.lose(bench.now, some_lost(chance, size)))
+            case _:
+                mail = bench.wait(chance.choice([0.1, 0.5, 2.0, 5.0]))
+        assert before in (None, bench.leader.restart)
+        if any(isinstance(message, Commit) for _, message in mail):
+            here, after = dict.fromkeys(sorted(stored)), bench.restart.policy.view
+            enough = is_quorum(bench.policy.view, here) and is_quorum(after, here)
+            assert all(n in stored for n in after.nodes) if bench.leader.forks else enough
+
+
+def some_lost(chance: random.Random, size: int) -> Lost:
+    """Return any loss."""
+    fate = [chance.choice(["here", "here", "silent", "dead"]) for _ in range(size)]
+    silent, dead = (
+        tuple(node(k + 1) for k in range(size) if fate[k] == f) for f in ("silent", "dead")
+    )
+    return Lost(silent, dead)

@@ -1,0 +1,83 @@
+"""What a member makes of silence and of old, late or foreign fence messages."""
+
+from __future__ import annotations
+
+from protocols import effects, limits
+from protocols import messages as m
+from tests.simulation.world import World
+from tests.unit.protocols.clusters import (
+    cluster,
+    go_on,
+    line,
+    node_of,
+    policy_of,
+)
+from tests.unit.protocols.test_guards import STRANGER, effects_of, said
+
+
+def test_a_neighbour_falls_silent() -> None:
+    world, hosts = cluster(0)
+    assert effects_of(world, hosts[0], effects.Silent(STRANGER.node)) == []
+    hosts[0].handle(effects.Silent(hosts[1].me.node))
+    world.run(lambda: hosts[1].me.node not in hosts[0].links)
+    go_on(world)
+    assert len(policy_of(hosts[0]).view.members) == 3
+
+
+def test_dropped_by_one_of_two() -> None:
+    world, hosts = cluster(0)
+    world.say(hosts[0], hosts[1], m.Dropped())
+    assert hosts[1].gone is None
+    assert said(world, hosts[0], hosts[1], m.Dropped()) == []
+
+
+def test_dropped_by_all() -> None:
+    world, hosts = cluster(0, size=2)
+    world.say(hosts[0], hosts[1], m.Dropped())
+    assert hosts[1].gone == "expelled"
+
+
+def test_orders_of_old_fences() -> None:
+    world, hosts = cluster(0, size=4)
+    world.kill(hosts[0])
+    world.run(lambda: all(len(policy_of(h).view.members) == 3 for h in hosts[1:]))
+    go_on(world)
+    for message in (m.Fence(1, 1), m.Prepared(1, 1), m.Committed(1, 1)):
+        assert said(world, hosts[1], hosts[2], message) == []
+
+
+# --- what people see ------------------------------------------------------------------------------
+
+
+def test_names() -> None:
+    _, hosts = line(0, 3)
+    context = node_of(hosts[0]).context
+    assert context.name(hosts[0].me.node) == "n0"
+    assert context.name(hosts[1].me.node) == "n1"
+    assert context.name(hosts[2].me.node) == "n2", "no neighbour, but in the policy"
+    assert context.name(STRANGER.node) == STRANGER.node.hex()[:8]
+
+
+def test_old_policies_are_forgotten_but_not_the_one_in_force() -> None:
+    _, hosts = cluster(0)
+    context = node_of(hosts[1]).context
+    in_force = policy_of(hosts[1])
+    for version in range(100, 120):
+        policy = type(in_force)(
+            9,
+            version,
+            in_force.view,
+            in_force.parents,
+            in_force.shares,
+            (),
+            "",
+        )
+        context.store(policy)
+    assert len(context.policies) == limits.MAX_POLICIES_KEPT + 1
+    assert context.policies[in_force.key] == in_force
+    assert context.newest_key == (9, 119)
+    fresh = node_of(World(0).add(5)).context
+    for version in range(20):
+        body = type(in_force)(9, version, in_force.view, in_force.parents, in_force.shares, (), "")
+        fresh.store(body)
+    assert len(fresh.policies) == limits.MAX_POLICIES_KEPT
