@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-DEFAULT_STEPS = 600
+DEFAULT_STEPS = 800
 FOUNDERS = ("alice", "bob", "carol")
 JOINER = "dave"
 LEAVERS = ("carol", "bob")  # the first of these that is not the scheduler leaves
