@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocols.node import Node
+    from protocols.routing import Router
     from protocols.view import Member
     from tests.simulation.world import World
 
@@ -102,6 +103,7 @@ class Host:
         self.waiting: list[Callable[[], None]] = []  # what came up in its sleep
         self.life = 0  # grows when its node is given up for another
         self.spoilt = False  # a pull has begun to overwrite the state
+        self.router: Router | None = None  # of this process's node before
 
     def clock(self) -> float:
         """Return what this device's clock says."""
@@ -119,6 +121,14 @@ class Host:
             self.waiting.append(partial(self.awake, life, what))
         else:
             what()
+
+    def forget(self) -> None:
+        """Another node begins in this process: forget the rounds of the one before."""
+        self.life += 1
+        self.reduce = None
+        self.early, self.sums, self.kept, self.pulled = [], {}, {}, {}
+        self.done, self.own = (), [0] * VECTOR
+        self.armed = math.inf
 
     # --- effects ------------------------------------------------------------------------------
 
