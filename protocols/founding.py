@@ -191,8 +191,8 @@ class Founding:
         self._cluster.pop(address, None)
         if heard.node == self._node:
             return
-        if self._spoilt_until is not None:
-            self._spoilt_until = now + GIVE_UP_SECONDS
+        if self._spoilt_until is not None and (heard.member or heard.elder):
+            self._spoilt_until = now + GIVE_UP_SECONDS  # there is a cluster, or there may be one
         if heard.member:
             self._cluster[address] = None
         elif heard.elder and heard.elder <= heard.node:  # else it will not found itself

@@ -243,6 +243,15 @@ def test_a_spoilt_agent_gives_up_when_nobody_is_there() -> None:
     assert GiveUp() in search.tick(20.0 + GIVE_UP_SECONDS, 0, ready=True)
 
 
+def test_two_spoilt_agents_do_not_wait_for_each_other() -> None:
+    search = searcher()
+    standing(search, "y:1", Heard(YOUNGER, True, 0, 3, b"l"))
+    search.refused(9.0, spoilt=True)
+    spoilt = Heard(YOUNGER, False, elder=b"")
+    search.standing(20.0, "y:1", spoilt, OWN, ready=True)
+    assert GiveUp() in search.tick(9.0 + GIVE_UP_SECONDS, 0, ready=True)
+
+
 def test_nobody_waits_for_a_spoilt_agent() -> None:
     search = searcher()
     standing(search, "e:1", Heard(ELDER, False, elder=b""))
