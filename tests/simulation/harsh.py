@@ -54,6 +54,7 @@ class HarshWorld(World):
         self.seekers: dict[bytes, Seeker] = {}
         self.dice = {kind: stream(seed, kind) for kind in KINDS}
         self.log: list[str] | None = None  # every event, if anybody wants to compare
+        self.deserted: list[str] = []  # who found nobody, although somebody was there
         self._links = 0
         self._blocked: dict[Pair, int] = {}
         self._held: dict[Pair, list[Callable[[], None]]] = {}
@@ -353,9 +354,15 @@ class HarshWorld(World):
         if why == "expelled":
             seeker.join_again()
         elif why == "yielded":
-            seeker.join()
+            self.later(0.0, seeker.join)
         else:
+            if why == "given up" and any(self.reachable(host, h) for h in self.members):
+                self.deserted.append(host.me.name)
             super().departed(host, why)
+
+    def describe(self) -> str:
+        seeks = [f"{s.host.me.name} {s.founding.state}" for s in self.seekers.values()]
+        return f"now {self.now}\n{super().describe()}\n" + ", ".join(seeks)
 
     # --- truth --------------------------------------------------------------------------------
 

@@ -142,7 +142,8 @@ class Seeker:
     def join(self) -> None:
         """Join through the sponsor that has let us in."""
         host, world, sponsor = self.host, self.world, self._sponsor
-        assert sponsor is not None
+        if sponsor is None or host.gone is not None:
+            return
         host.perform(world.begin(host).join(host.clock(), sponsor))
         world.arm(host)
 

@@ -47,7 +47,7 @@ class Truth:
         if node is None:
             return
         context = node.context
-        if type(event) is effects.Applied:
+        if type(event) is effects.Applied and not node.over:
             self._applied(host, context.iteration)
         policy = context.policy
         if policy is not None and policy is not self._last.get(host.me.node):

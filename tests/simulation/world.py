@@ -311,7 +311,9 @@ class World:
     def describe(self) -> str:
         lines = []
         for host in self.hosts.values():
-            if host.node is not None:
+            if host.node is None:
+                lines.append(f"{host.me.name}: no node gone={host.gone}")
+            else:
                 node = host.node
                 joining = node.joining.state if node.joining else "-"
                 lines.append(
