@@ -75,7 +75,17 @@ class Context:
     def is_isolated(self) -> bool:
         """Whether this node is a member with others of which it reaches none."""
         policy = self.policy
-        return policy is not None and len(policy.view.members) > 1 and not self.links
+        return policy is not None and len(policy.view.members) > 1 and not self.near
+
+    @property
+    def near(self) -> tuple[bytes, ...]:
+        """Members of the view in force to which a link is open; a device that has begun anew since
+        is another one than the member of its name."""
+        policy, links = self.policy, self.links
+        if policy is None:
+            return ()
+        linked = [m for m in policy.view.members if m.node in links]
+        return tuple(m.node for m in linked if m.incarnation == links[m.node].incarnation)
 
     @property
     def newest_key(self) -> tuple[int, int]:

@@ -10,7 +10,7 @@ jump ahead (never back: nodes see a monotonic clock).
 
 from __future__ import annotations
 
-import random
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from protocols.messages import Message
-    from protocols.routing import Router
     from protocols.view import Member
     from protocols.round import RoundSpec
 
@@ -326,19 +325,16 @@ class HarshWorld(World):
 
     def begin(self, host: Host) -> Node:
         """Give `host` a new node, in the same process."""
-        router: Router | None = host.node.context.router if host.node else host.router
         self.give_up(host)
-        host.router = router
-        host.node = Node(self.config(host.me), StandardPlanner(), router)
-        host.router = host.node.context.router
+        host.node = Node(self.config(host.me), StandardPlanner())
         return host.node
 
     def give_up(self, host: Host) -> None:
-        """Drop the node of `host` and its links; the process goes on."""
+        """Drop the node of `host` and its links; the process goes on as a new incarnation."""
         if host.node is not None:
             if host.node.context.is_member:
                 host.spoilt = False
-            host.router = host.node.context.router
+            host.me = replace(host.me, incarnation=host.me.incarnation + 1)
         self.close(host)
         host.node = None
         host.forget()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocols.node import Node
-    from protocols.routing import Router
     from protocols.view import Member
     from tests.simulation.world import World
 
@@ -103,7 +102,6 @@ class Host:
         self.waiting: list[Callable[[], None]] = []  # what came up in its sleep
         self.life = 0  # grows when its node is given up for another
         self.spoilt = False  # a pull has begun to overwrite the state
-        self.router: Router | None = None  # of this process's node before
 
     def clock(self) -> float:
         """Return what this device's clock says."""
