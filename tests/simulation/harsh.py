@@ -249,7 +249,7 @@ class HarshWorld(World):
             self._blocked[pair] -= 1
             if self._blocked[pair] == 0:
                 del self._blocked[pair]
-                self._opened[pair] = self.now
+                self._heard(pair)
                 for frame in self._held.pop(pair, []):
                     self.later(0.0, frame)
 
@@ -267,7 +267,7 @@ class HarshWorld(World):
         if host.gone is not None:
             return
         for node, other in list(host.links.items()):
-            self._opened[host.me.node, node] = self.now
+            self._heard((host.me.node, node))
             if self._is_mute(other, host):
                 self._listen(host, other)  # it was asleep itself: the time begins anew
         waiting, host.waiting = host.waiting, []
@@ -287,6 +287,12 @@ class HarshWorld(World):
         """Whether nothing of `sender` comes through to `host`."""
         off = sender.gone == "powered off" or self.hosts[sender.me.node] is not sender
         return off or sender.asleep or (sender.me.node, host.me.node) in self._blocked
+
+    def _heard(self, pair: Pair) -> None:
+        """One cause of silence is over; if it was the last one, the receiver hears again."""
+        sender, host = (self.hosts.get(node) for node in pair)
+        if sender is not None and host is not None and not self._is_mute(sender, host):
+            self._opened[pair] = self.now
 
     def _listen(self, host: Host, sender: Host) -> None:
         """From now on `host` hears nothing of `sender`: see later how that has gone on."""
