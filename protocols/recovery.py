@@ -238,6 +238,8 @@ class Recovery:
         context = self._context
         if not context.is_member or epoch < self._epoch or self._node.over:
             return
+        if epoch <= self._acted:
+            return  # it comes late: that fence is decided
         if epoch[0] < context.election.term:
             return
         if epoch[0] > context.election.term:
