@@ -212,10 +212,11 @@ class Negotiator:
         return []
 
     def progress(self, now: float, number: int, pulled: int, total: int) -> None:
-        """The joiner is alive and pulling."""
+        """The joiner pulls; one that only says so holds nobody up for ever."""
         if (join := self.joins.get(number)) is not None:
+            if pulled > join.pulled_bytes:
+                join.deadline = now + limits.JOIN_PROGRESS_SECONDS
             join.pulled_bytes, join.total_bytes = pulled, total
-            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
 
     def caught_up(self, now: float, sender: bytes, number: int) -> None:
         """The joiner's state follows the cluster's."""

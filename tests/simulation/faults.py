@@ -3,7 +3,8 @@
 Law: each kind draws from a stream of its own, seeded by (seed, kind), so that turning one kind off
 leaves all draws of the others as they are. A number is a probability for what happens to a control
 frame, a count for what happens to links, devices and people. A real link is a TCP connection, which
-loses or doubles nothing: those kinds stand for relays, retries and broken links, and are rare.
+loses or doubles nothing: those kinds stand for relays, retries and broken links, and are rare. What
+is flooded runs over every path and is lost only with links.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from protocols import codec, effects
 from protocols.errors import RemoteProtocolError
+from protocols.messages import EVERYONE
 from protocols.node import Node
 from edgeagent.planner import StandardPlanner
 from tests.simulation.faults import KINDS, Intensities, stream
@@ -86,7 +87,7 @@ class HarshWorld(World):
         late = 0.0
         copies = 1
         if self._frame_kinds:
-            if self.happens("loss"):
+            if decoded(frame).tags.destination != EVERYONE and self.happens("loss"):
                 return
             late = self.dice["delay"].uniform(0.1, LATE_SECONDS) if self.happens("delay") else 0.0
             copies = 2 if self.happens("duplicate") else 1
