@@ -198,6 +198,7 @@ class Storm:
     def _leave(self, dice: random.Random, kind: str) -> None:
         if victim := self._victim(dice):
             self.world.fire(kind)
+            victim.refuses = dice.random() < 0.5
             if victim.node is None:
                 self.world.departed(victim, "left")
             else:
