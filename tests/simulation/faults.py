@@ -17,6 +17,7 @@ LINK_KINDS = ("stall", "cut")
 PARTITION_KINDS = ("split", "one_way", "isolate", "bridge")
 DEVICE_KINDS = ("crash", "power_off", "pause", "clock_step", "drift")
 RESTART_KINDS = ("restart", "restart_blank")
+AMBUSH_KINDS = ("ambush",)
 PEOPLE_KINDS = ("leave", "join")
 KINDS = (
     *FRAME_KINDS,
@@ -24,10 +25,18 @@ KINDS = (
     *PARTITION_KINDS,
     *DEVICE_KINDS,
     *RESTART_KINDS,
+    *AMBUSH_KINDS,
     *PEOPLE_KINDS,
 )
 
-_OFTEN = {"crash": 0.4, "leave": 0.3, "join": 0.3, "restart": 0.7, "restart_blank": 0.3}
+_OFTEN = {
+    "crash": 0.4,
+    "ambush": 0.4,
+    "leave": 0.3,
+    "join": 0.3,
+    "restart": 0.7,
+    "restart_blank": 0.3,
+}
 _RARELY = 0.16  # how likely a kind is to be there at all
 _MOST = {"truncate": 0.002, "loss": 0.02}  # probabilities for one frame
 _MOST_PROBABLE = 0.1
@@ -57,6 +66,7 @@ class Intensities:
     drift: float = 0.0  # most that clocks run fast or slow, as a fraction
     restart: float = 0.0  # how likely a dead device comes back with its disk
     restart_blank: float = 0.0  # how likely it comes back without
+    ambush: float = 0.0  # something befalls the ends of a message of the negotiations
     leave: float = 0.0  # a user wants a device to leave
     join: float = 0.0  # a new device comes
 

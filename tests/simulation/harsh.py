@@ -10,13 +10,14 @@ jump ahead (never back: nodes see a monotonic clock).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from protocols import codec, effects
 from protocols.errors import RemoteProtocolError
-from protocols.messages import EVERYONE
+from protocols.messages import EVERYONE, Message
 from protocols.node import Node
 from edgeagent.planner import StandardPlanner
 from tests.simulation.faults import KINDS, Intensities, stream
@@ -26,9 +27,8 @@ from tests.simulation.truth import Truth
 from tests.simulation.world import World, decoded, member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from protocols.messages import Message
     from protocols.view import Member
     from protocols.round import RoundSpec
 
@@ -39,6 +39,15 @@ RESET_SECONDS = 0.5  # an old connection of a device that came back fails within
 REJOIN_SECONDS = 0.5
 
 Pair = tuple[bytes, bytes]
+
+
+@dataclass
+class Ambush:
+    """`strike` (sender, receiver) when the `left`th message of this kind is on its way."""
+
+    kind: type[Message]
+    left: int
+    strike: Callable[[Host, Host], None]
 
 
 class HarshWorld(World):
@@ -61,6 +70,7 @@ class HarshWorld(World):
         self._opened: dict[Pair, float] = {}  # when a direction was last unblocked
         self._control: dict[tuple[bytes, int], float] = {}  # when its last frame arrives
         self._bulk: dict[tuple[bytes, int], float] = {}
+        self.ambushes: list[Ambush] = []
         self._frame_kinds = any(getattr(intensities, k) for k in ("loss", "delay", "reorder"))
         self._frame_kinds |= bool(intensities.duplicate or intensities.truncate)
 
@@ -83,6 +93,8 @@ class HarshWorld(World):
         link = sender.ends.get(to)
         if link is None:
             return
+        if self.ambushes:
+            self._ambushed(sender, sender.links[to], frame)
         what: Callable[[Host], None] = partial(self._hears, sender.me.node, frame)
         late = 0.0
         copies = 1
@@ -100,6 +112,15 @@ class HarshWorld(World):
                 copies -= 1
         for _ in range(copies):
             self._queue_up(self._control, sender, to, link, late, what)
+
+    def _ambushed(self, sender: Host, host: Host, frame: bytes) -> None:
+        message = decoded(frame).message
+        for ambush in list(self.ambushes):
+            if isinstance(message, ambush.kind):
+                ambush.left -= 1
+                if ambush.left == 0:
+                    self.ambushes.remove(ambush)
+                    self.later(0.0, partial(ambush.strike, sender, host))
 
     def stream(self, sender: Host, to: bytes, what: Callable[[Host], None]) -> None:
         """Send a bulk frame."""

@@ -55,6 +55,9 @@ def leaves_of(whole: bytes, shard_bytes: int) -> tuple[bytes, ...]:
     return tuple(hashlib.sha256(p).digest() for p in pieces)
 
 
+Mark = tuple[object, ...]
+
+
 @dataclass
 class Reduce:
     """The stand-in data plane of one node: the real `Round`, integers for chunks."""
@@ -63,6 +66,7 @@ class Reduce:
     own: list[int] | None = None
     word: ControlWord | None = None
     partial: dict[int, object] = field(default_factory=dict)
+    made: dict[int, Mark] = field(default_factory=dict)  # the attempt that reduced a chunk
     frozen: bool = False
     inbox: dict[tuple[bytes, int], object] = field(default_factory=dict)
 
@@ -84,12 +88,13 @@ class Host:
         self.reduce: Reduce | None = None
         self.early: list[tuple[bytes, tuple[object, ...], str, int, object]] = []
         self.sums: dict[int, list[int]] = {}
+        self.made: dict[int, tuple[tuple[int, Mark], ...]] = {}  # how each sum came about
         self.pulled: dict[int, bytes] = {}
         self.history: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
         self.reports: list[effects.Report] = []
         self.joins_failed: list[str] = []
         self.serves: dict[int, list[int]] = {}
-        self.kept: dict[int, dict[int, object]] = {}  # reduced chunks of rounds that are over
+        self.kept: dict[int, Reduce] = {}  # rounds that are over
         self.inbox: list[effects.Event] = []
         self.busy = False
         self.refuses = False  # the trainer hands everything back ...
@@ -124,7 +129,7 @@ class Host:
         """Another node begins in this process: forget the rounds of the one before."""
         self.life += 1
         self.reduce = None
-        self.early, self.sums, self.kept, self.pulled = [], {}, {}, {}
+        self.early, self.sums, self.kept, self.pulled, self.made = [], {}, {}, {}, {}
         self.done, self.own = (), [0] * VECTOR
         self.armed = math.inf
 
@@ -241,12 +246,13 @@ class Host:
 
     def start_round(self, spec: RoundSpec) -> None:
         if self.reduce is not None:
-            self.kept[self.reduce.round.spec.iteration] = self.reduce.partial
+            self.kept[self.reduce.round.spec.iteration] = self.reduce
         self.reduce = Reduce(Round(spec))
-        kept = self.kept.get(spec.iteration, {})
+        kept = self.kept.get(spec.iteration)
         for spread in spec.spread:
-            if spread.source is None:
-                self.reduce.partial |= {chunk: kept[chunk] for chunk in spread.chunks}
+            if spread.source is None and kept is not None:
+                self.reduce.partial |= {chunk: kept.partial[chunk] for chunk in spread.chunks}
+                self.reduce.made |= {chunk: kept.made[chunk] for chunk in spread.chunks}
         self.drive(self.reduce.round.begin())
         early, self.early = self.early, []
         for sender, key, kind, chunk, value in early:
@@ -264,13 +270,13 @@ class Host:
 
     def serve_round(self, spec: RoundSpec) -> None:
         if self.reduce is not None and self.reduce.round.spec.iteration == spec.iteration:
-            kept = self.reduce.partial
+            kept = self.reduce
         else:
             kept = self.kept[spec.iteration]
         for spread in spec.spread:
             for chunk in spread.chunks:
                 for to in spread.to:
-                    self.bulk(to, "down", chunk, kept[chunk], spec)
+                    self.bulk(to, "down", chunk, (kept.partial[chunk], kept.made[chunk]), spec)
 
     def contribute(self, word: ControlWord) -> None:
         assert self.reduce is not None
@@ -297,7 +303,8 @@ class Host:
             reduce.inbox[sender, chunk] = value
             self.drive(reduce.round.up(sender, chunk))
         else:
-            reduce.partial[chunk] = value
+            assert isinstance(value, tuple)
+            reduce.partial[chunk], reduce.made[chunk] = value
             self.drive(reduce.round.down(sender, chunk))
 
     def part(self, chunk: int) -> object:
@@ -320,15 +327,18 @@ class Host:
                 case Finish(chunk, own):
                     if own:
                         reduce.partial[chunk] = self.part(chunk)
+                    reduce.made[chunk] = reduce.round.spec.key
                 case SendDown(chunk, to):
                     for neighbour in to:
-                        self.bulk(neighbour, "down", chunk, reduce.partial[chunk])
+                        reduced = (reduce.partial[chunk], reduce.made[chunk])
+                        self.bulk(neighbour, "down", chunk, reduced)
                 case Complete():
                     spec = reduce.round.spec
                     word = reduce.partial[0]
                     assert isinstance(word, ControlWord)
                     sums = [reduce.partial[k + 1] for k in range(spec.chunks - 1)]
                     self.sums[spec.iteration] = [int(str(x)) for x in sums]
+                    self.made[spec.iteration] = tuple(sorted(reduce.made.items()))
                     self.handle(effects.RoundReduced(spec.iteration, spec.attempt, word))
 
     def bulk(

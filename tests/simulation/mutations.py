@@ -18,6 +18,7 @@ from protocols import messages as m
 from protocols.cycle import Cycle
 from protocols.effects import RoundReduced
 from protocols.election import Election
+from protocols.founding import Heard
 from protocols.negotiator import Negotiator
 from protocols.node import Node
 from protocols.recovery import Recovery
@@ -107,6 +108,13 @@ def forget_reassigned() -> Iterator[None]:
 
 @contextmanager
 def accept_older_lineage() -> Iterator[None]:
+    """A device gives way to a cluster that is behind it (Views)."""
+    with patch.object(Heard, "rank", property(lambda heard: (-heard.samples, -heard.members))):
+        yield
+
+
+@contextmanager
+def take_foreign_messages() -> Iterator[None]:
     """Messages of another lineage count as those of the own one (Identities)."""
     real = Node._received
 
@@ -150,9 +158,11 @@ def redo_what_was_applied() -> Iterator[None]:
 
 
 @contextmanager
-def hold_nothing() -> Iterator[None]:
-    """A source applies its update while a joiner still copies."""
-    with patch.object(Cycle, "_may_apply", property(lambda cycle: cycle._state_ready)):
+def copy_what_moves() -> Iterator[None]:
+    """A source goes on, and serves what it has then to the joiner."""
+    moving = property(lambda cycle: tuple(cycle._held))
+    ready = property(lambda cycle: cycle._state_ready)
+    with patch.object(Cycle, "holding_for", moving), patch.object(Cycle, "_may_apply", ready):
         yield
 
 
@@ -172,10 +182,11 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         keep_chunks_of_another_attempt,
         forget_reassigned,
         accept_older_lineage,
+        take_foreign_messages,
         apply_without_all,
         minority_goes_on,
         redo_what_was_applied,
-        hold_nothing,
+        copy_what_moves,
         offer_what_nobody_stores,
     )
 }

@@ -116,8 +116,11 @@ class Seeker:
         if heard is None:
             self.founding.silent(address)
         else:
-            now = host.clock()
-            self._perform(self.founding.standing(now, address, heard, self.own(), ready=True))
+            now, own = host.clock(), self.own()
+            wanted = self.founding.standing(now, address, heard, own, ready=True)
+            behind = (heard.samples, heard.members) < (own.samples, own.members)
+            assert not (wanted and own.member and behind), "gave way to a cluster that is behind"
+            self._perform(wanted)
 
     def _admit(self, address: str) -> None:
         """Prove the token once more, this time to be let in."""

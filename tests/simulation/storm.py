@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from protocols import messages as m
 from protocols.effects import LeaveWanted
 from tests.simulation import faults
 from tests.simulation.faults import Intensities
-from tests.simulation.harsh import HarshWorld, Pair
+from tests.simulation.harsh import Ambush, HarshWorld, Pair
 from tests.simulation.host import Host, expected_state
 from tests.simulation.world import member
 
@@ -25,6 +26,29 @@ if TYPE_CHECKING:
 
 MOST_HOSTS = 20  # devices that ever exist in one history
 CALM_SECONDS = 240.0
+PLANNED = (
+    *faults.LINK_KINDS,
+    *faults.PARTITION_KINDS,
+    *faults.PEOPLE_KINDS,
+    *faults.AMBUSH_KINDS,
+    "crash",
+    "power_off",
+    "pause",
+    "clock_step",
+)
+AMBUSHED = (
+    *m.FENCE_MESSAGES,
+    m.VoteRequest,
+    m.Vote,
+    m.Lead,
+    m.PassRole,
+    m.PolicyBody,
+    m.PolicyStored,
+    m.PullBegins,
+    m.Pulled,
+    m.CaughtUp,
+    m.LinkLost,
+)
 ENDINGS = ("steps", "left", "killed", "powered off", "given up")
 
 
@@ -56,11 +80,13 @@ class Storm:
         batches = dice.randint(4, 8)
         self.world = HarshWorld(seed, intensities, micro_batches=batches, steps=size.steps)
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
+        self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         self._size = size
         self._together = dice.random() < 0.3  # everything goes wrong from the beginning
         self._dice = dice
         self._calm_at = 0.0  # when the last fault has healed
         self._numbers = 0  # devices so far
+        self._worst: list[float] = []  # moments after which faults come together
 
     def play(self) -> HarshWorld:
         """Play it to the end."""
@@ -71,11 +97,11 @@ class Storm:
             world.later(self._dice.uniform(0.0, 1.0), self._start)
         if not self._together:
             world.run(lambda: len(world.members) == nodes or not self._running)
-        window = 2.0 + self._size.steps * (0.5 * world.most_compute + world.most_delay)
-        for kind in (*faults.LINK_KINDS, *faults.PARTITION_KINDS, *faults.PEOPLE_KINDS):
+        window = 1.0 + self._size.steps * (0.5 * world.most_compute + world.most_delay)
+        self._worst = [self._dice.uniform(0.0, window) for _ in range(self._dice.randint(1, 2))]
+        for kind in PLANNED:
             self._plan(kind, window)
-        for kind in ("crash", "power_off", "pause", "clock_step"):
-            self._plan(kind, window)
+        self._calm(window)
         world.run(lambda: not self._running and world.now >= self._calm_at, self._patience)
         self._judge()
         return world
@@ -111,11 +137,14 @@ class Storm:
         happen: Callable[[random.Random, str], None] = getattr(self, f"_{kind}", self._partition)
         for _ in range(int(getattr(self.world.intensities, kind))):
             at = dice.uniform(0.0, window)
+            if dice.random() < 0.7:
+                at = dice.choice(self._worst) + dice.uniform(0.0, dice.choice((0.05, 0.5, 4.0)))
             self._calm(at)
             self.world.later(at, partial(happen, random.Random(dice.random()), kind))
 
     def _calm(self, seconds: float) -> None:
         self._calm_at = max(self._calm_at, self.world.now + seconds)
+        self.world.later(seconds, bool)  # so that something happens then
 
     def _stall(self, dice: random.Random, kind: str) -> None:
         host = self._linked(dice)
@@ -163,6 +192,29 @@ class Storm:
             self.world.fire(kind)
             self.world.power_off(victim)
             self._come_back(victim)
+
+    def _ambush(self, dice: random.Random, kind: str) -> None:
+        """Wait for a message and let something befall its sender, its receiver or both."""
+        what, left = dice.choice(AMBUSHED), dice.randint(1, 6)
+        seconds = dice.choice((dice.uniform(0.05, 2.0), dice.uniform(2.0, 15.0)))
+
+        def strike(sender: Host, receiver: Host) -> None:
+            world = self.world
+            world.fire(kind)
+            for victim in dice.choice(((sender,), (receiver,), (sender, receiver))):
+                how = dice.choice(("kill", "power off", "pause", "cut"))
+                if victim.gone is not None:
+                    continue
+                if how == "cut":
+                    world.cut(sender, receiver)
+                elif how == "pause":
+                    self._calm(seconds)
+                    world.pause(victim, seconds)
+                else:
+                    (world.kill if how == "kill" else world.power_off)(victim)
+                    self._come_back(victim)
+
+        self.world.ambushes.append(Ambush(what, left, strike))
 
     def _come_back(self, dead: Host) -> None:
         """A dead device may be switched on again, with its disk or without."""

@@ -7,7 +7,9 @@ nothing. What is checked:
 - all who take part in one attempt of a round have the same history (commit id) behind them;
 - in one lineage, one history: the round of iteration i can only be complete somewhere if all its
   members have applied i - 1, so C(i - 1) is committed, and there is one such C for each i;
-- a commit id names one iteration only;
+- a commit id names one iteration only, and one way in which each chunk of its sum came about (with
+  floating point numbers another attempt, that is another tree, means other bits);
+- who gives way to another cluster (`seeker.py`) does not give way to one that is behind;
 - one policy for each (lineage, term, version) that comes into force, one decision of a fence too;
 - at most one scheduler for each (lineage, term) that a quorum elected;
 - policies, open joins and early frames stay within their limits.
@@ -36,6 +38,7 @@ class Truth:
         self._world = world
         self._commits: dict[tuple[bytes, int], bytes] = {}
         self._iterations: dict[bytes, int] = {}
+        self._made: dict[bytes, Any] = {}
         self._attempts: dict[tuple[Any, ...], bytes] = {}
         self._policies: dict[tuple[bytes, int, int], Policy] = {}
         self._leaders: dict[tuple[bytes, int], bytes] = {}
@@ -70,6 +73,8 @@ class Truth:
             commit = host.node.context.commit
             known = self._iterations.setdefault(commit, iteration)
             assert known == iteration, "one commit id for two iterations"
+            made = host.made.get(iteration - 1)
+            assert self._made.setdefault(commit, made) == made, "one commit id for two sums"
 
     def _limits(self, host: Host) -> None:
         node = host.node
