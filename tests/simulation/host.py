@@ -95,6 +95,7 @@ class Host:
         self.joins_failed: list[str] = []
         self.serves: dict[int, list[int]] = {}
         self.kept: dict[int, Reduce] = {}  # rounds that are over
+        self.token = b""  # the one that a member passed on
         self.inbox: list[effects.Event] = []
         self.busy = False
         self.refuses = False  # the trainer hands everything back ...
@@ -200,6 +201,8 @@ class Host:
                     self.send_shard(joiner, shard_bytes, shard)
             case effects.Report():
                 self.reports.append(effect)
+            case effects.UseToken(token):
+                self.token = token
             case effects.JoinFailed(reason):
                 self.joins_failed.append(reason)
                 world.join_failed(self)
