@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from edgeagent.planner import StandardPlanner
 from protocols import codec, effects
 from protocols.errors import RemoteProtocolError
 from protocols.messages import EVERYONE, Message
 from protocols.node import Node
-from edgeagent.planner import StandardPlanner
 from tests.simulation.faults import KINDS, Intensities, stream
 from tests.simulation.host import Host
 from tests.simulation.seeker import Seeker
@@ -29,8 +29,8 @@ from tests.simulation.world import World, decoded, member
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from protocols.view import Member
     from protocols.round import RoundSpec
+    from protocols.view import Member
 
 SILENCE_SECONDS = (2.0, 2.5)  # the time-out, and the same with the gap between two pings
 LATE_SECONDS = 1.5  # most that a frame comes late
@@ -389,6 +389,10 @@ class HarshWorld(World):
         return f"now {self.now}\n{super().describe()}\n" + ", ".join(seeks)
 
     # --- truth --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """All is checked when it happens; what is not committed may differ (see `truth.py`)."""
+        self.changed.clear()
 
     def handled(self, host: Host, event: effects.Event) -> None:
         if self.log is not None:

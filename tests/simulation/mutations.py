@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from protocols import control_word, fence
 from protocols import messages as m
 from protocols.cycle import Cycle
-from protocols.effects import RoundReduced
 from protocols.election import Election
 from protocols.founding import Heard
 from protocols.negotiator import Negotiator
 from protocols.node import Node
 from protocols.recovery import Recovery
 from tests.simulation.host import Host
+
+if TYPE_CHECKING:
+    from protocols.effects import RoundReduced
 
 
 @contextmanager

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from protocols import messages as m
 from protocols.effects import LeaveWanted
 from tests.simulation import faults
-from tests.simulation.faults import Intensities
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
 from tests.simulation.host import Host, expected_state
 from tests.simulation.world import member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.simulation.faults import Intensities
 
 MOST_HOSTS = 20  # devices that ever exist in one history
 CALM_SECONDS = 240.0
