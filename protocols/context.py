@@ -92,11 +92,17 @@ class Context:
         linked = [m for m in policy.view.members if m.node in links]
         return tuple(m.node for m in linked if m.incarnation == links[m.node].incarnation)
 
-    def linked(self, node: bytes) -> bool:
-        """Whether a link to `node` is open, as the member that a policy that counts names."""
-        peer = self.links.get(node)
-        named = [p.view.member(node) for p in self._that_count] if peer is not None else []
-        return any(m is not None and peer and m.incarnation == peer.incarnation for m in named)
+    @property
+    def unlinked(self) -> list[bytes]:
+        """`neighbours` to which no link is open, as the members that they are."""
+        counts, links = self._that_count, self.links
+        missing: list[bytes] = []
+        for node in self._near(counts):
+            peer = links.get(node)
+            named = [p.view.member(node) for p in counts] if peer is not None else []
+            if not any(m and peer and m.incarnation == peer.incarnation for m in named):
+                missing.append(node)
+        return missing
 
     @property
     def newest_key(self) -> tuple[int, int]:
@@ -112,7 +118,10 @@ class Context:
     @property
     def neighbours(self) -> tuple[bytes, ...]:
         """To whom those policies have a link from here, ascending."""
-        near = dict.fromkeys(n for p in self._that_count for n in p.view.neighbours(self.node))
+        return self._near(self._that_count)
+
+    def _near(self, policies: tuple[Policy, ...]) -> tuple[bytes, ...]:
+        near = dict.fromkeys(n for p in policies for n in p.view.neighbours(self.node))
         return tuple(sorted(near))
 
     @property

@@ -168,7 +168,7 @@ class Founding:
         if heard.node == self._node or not FOUNDING_TABLE.allows(self.state, "standing"):
             return []
         then = self.state
-        if self.state is FoundingState.FOUNDED:
+        if self.state is FoundingState.FOUNDED or own.member:  # also after a refusal elsewhere
             stranger = heard.member and heard.lineage != own.lineage
             if stranger and own.members == 1 and own.rank < heard.rank:
                 then = FoundingState.JOINING

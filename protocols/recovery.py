@@ -145,8 +145,7 @@ class Recovery:
         context = self._context
         if not context.is_member or self._node.over:
             return []
-        near = context.neighbours
-        return [n for n in near if not context.linked(n) and not self._node.is_leaving(n)]
+        return [n for n in context.unlinked if not self._node.is_leaving(n)]
 
     @property
     def _wants_fence(self) -> bool:

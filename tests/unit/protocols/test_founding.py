@@ -272,6 +272,17 @@ def test_a_state_that_is_whole_again_may_found() -> None:
 # --- founders that met too late -------------------------------------------------------------------
 
 
+def test_a_founder_that_was_refused_still_gives_way_only_to_who_is_ahead() -> None:
+    search, _ = founder()
+    own = Heard(ME, True, 90, 1, b"m")
+    assert search.standing(3.0, "y:1", Heard(YOUNGER, True, 95, 2, b"n"), own, ready=True)
+    search.refused(3.5)
+    assert search.state is FoundingState.LISTENING
+    behind, ahead = Heard(YOUNGER, True, 10, 2, b"n"), Heard(YOUNGER, True, 95, 2, b"n")
+    assert search.standing(4.0, "y:1", behind, own, ready=True) == []
+    assert search.standing(5.0, "y:1", ahead, own, ready=True) == [JoinAt("y:1")]
+
+
 def test_a_lone_founder_keeps_asking_but_slowly() -> None:
     search, _ = founder()
     search.hint(2.0, "z:1")
