@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from protocols.round import RoundSpec
     from protocols.view import Member
 
-SILENCE_SECONDS = (2.0, 2.5)  # the time-out, and the same with the gap between two pings
+SILENCE_SECONDS = (1.5, 3.0)  # the time-out follows the delay
 LATE_SECONDS = 1.5  # most that a frame comes late
 DIAL_SECONDS = (0.5, 3.0)  # how long a dial into the void takes
 RESET_SECONDS = 0.5  # an old connection of a device that came back fails within
