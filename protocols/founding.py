@@ -51,9 +51,8 @@ FOUNDING_TABLE: StateTable[FoundingState] = StateTable(
     ),
     Row(FoundingState.DEFERRING, "silent", (FoundingState.DEFERRING, FoundingState.LISTENING)),
     Row(FoundingState.DEFERRING, "time", (FoundingState.DEFERRING,)),
-    Row(FoundingState.JOINING, "refused", (FoundingState.LISTENING,)),
+    *(Row(state, "refused", (FoundingState.LISTENING,)) for state in FoundingState),
     Row(FoundingState.JOINING, "joined", (FoundingState.FOUNDED,)),
-    Row(FoundingState.FOUNDED, "refused", (FoundingState.LISTENING,)),
     Row(FoundingState.FOUNDED, "standing", (FoundingState.FOUNDED, FoundingState.JOINING)),
 )
 

@@ -285,6 +285,13 @@ def test_a_founder_that_was_refused_still_gives_way_only_to_who_is_ahead() -> No
     assert search.standing(5.0, "y:1", ahead, own, ready=True) == [JoinAt("y:1")]
 
 
+def test_a_cluster_goes_on_without_us_while_we_look_around() -> None:
+    search, _ = founder()
+    search.refused(3.5)
+    search.refused(3.6)
+    assert search.state is FoundingState.LISTENING
+
+
 def test_a_lone_founder_keeps_asking_but_slowly() -> None:
     search, _ = founder()
     search.hint(2.0, "z:1")
