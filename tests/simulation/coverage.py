@@ -16,6 +16,7 @@ from protocols.fence import FENCE_TABLE
 from protocols.founding import FOUNDING_TABLE
 from protocols.joining import JOINING_TABLE
 from protocols.negotiator import JOIN_TABLE
+from protocols.pull import PULL_TABLE
 from protocols.table import StateTable
 
 Move = tuple[str, str, str, str]
@@ -27,6 +28,7 @@ TABLES: tuple[StateTable[Any], ...] = (
     FOUNDING_TABLE,
     JOIN_TABLE,
     JOINING_TABLE,
+    PULL_TABLE,
 )
 
 
