@@ -37,6 +37,8 @@ class NodeConfig:
     samples_per_iteration: int
     steps: int
     wanted_neighbours: tuple[str, ...] = ()
+    pauses: bool = False
+    rotate_every: int = 0
 
 
 @dataclass(slots=True)

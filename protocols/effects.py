@@ -133,6 +133,28 @@ class AwayWanted:
     away: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LinkWanted:
+    """The user wants a link to `node`, or none any more."""
+
+    node: bytes
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExpelWanted:
+    """The user wants `node` out of the cluster."""
+
+    node: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWanted:
+    """The user wants all members to take over this token (16 bytes)."""
+
+    token: bytes
+
+
 Event = (
     LinkUp
     | LinkDown
@@ -149,6 +171,9 @@ Event = (
     | LeaveWanted
     | YieldWanted
     | AwayWanted
+    | LinkWanted
+    | ExpelWanted
+    | TokenWanted
 )
 
 # --- effects --------------------------------------------------------------------------------------
@@ -287,6 +312,13 @@ class JoinFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class UseToken:
+    """Accept and prove only this token (16 bytes) from now on."""
+
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Depart:
     """This node's part is over: `why` is "left", "steps", "yielded" (to another cluster) or "error"
     (then `message` says what)."""
@@ -313,5 +345,6 @@ Effect = (
     | SendShards
     | Report
     | JoinFailed
+    | UseToken
     | Depart
 )

@@ -23,10 +23,12 @@ from protocols.effects import (
     Distrust,
     Effect,
     Event,
+    ExpelWanted,
     Frozen,
     LeaveWanted,
     LinkDown,
     LinkUp,
+    LinkWanted,
     ManifestReady,
     Received,
     RoundReduced,
@@ -35,6 +37,7 @@ from protocols.effects import (
     ShardArrived,
     Silent,
     Tick,
+    TokenWanted,
     Trust,
     YieldWanted,
 )
@@ -52,6 +55,16 @@ if TYPE_CHECKING:
     from protocols.view import Member
 
 
+class Wishes:
+    """Stands in for the wishes of the user."""
+
+    def handle(self, event: LinkWanted | ExpelWanted | TokenWanted) -> None:
+        """Take a wish."""
+
+    def answer(self, event: LinkWanted | ExpelWanted) -> str | None:
+        """Return None while pending, "" when done, else why it was refused."""
+
+
 class Node:
     """The whole control plane of one agent in one incarnation."""
 
@@ -64,6 +77,7 @@ class Node:
         self.joining: Joining | None = None
         self.negotiator: Negotiator | None = None
         self.recovery = Recovery(self)
+        self.wishes = Wishes()
         self._leave_again_at = 0.0
         self._fetch_at = 0.0
         self._away = False
@@ -146,6 +160,8 @@ class Node:
             case AwayWanted(away):
                 self._away = away
                 self.post(now, self.context.election.scheduler, m.ShareWish(away))
+            case LinkWanted() | ExpelWanted() | TokenWanted():
+                self.wishes.handle(event)
             case Tick():
                 if self.joining is not None:
                     self.joining.tick(now)
