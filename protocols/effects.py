@@ -135,7 +135,7 @@ class AwayWanted:
 
 @dataclass(frozen=True, slots=True)
 class LinkWanted:
-    """The user wants a link to `node`, or none any more."""
+    """The user wants a link to member `node`, or (`wanted` False) none."""
 
     node: bytes
     wanted: bool
@@ -143,14 +143,14 @@ class LinkWanted:
 
 @dataclass(frozen=True, slots=True)
 class ExpelWanted:
-    """The user wants `node` out of the cluster."""
+    """The user wants member `node` out of the cluster for good."""
 
     node: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TokenWanted:
-    """The user wants all members to take over this token (16 bytes)."""
+    """The user wants `token` to be the cluster's from now on."""
 
     token: bytes
 
@@ -313,15 +313,16 @@ class JoinFailed:
 
 @dataclass(frozen=True, slots=True)
 class UseToken:
-    """Accept and prove only this token (16 bytes) from now on."""
+    """Prove and accept this token, and no other, from now on."""
 
     token: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Depart:
-    """This node's part is over: `why` is "left", "steps", "yielded" (to another cluster) or "error"
-    (then `message` says what)."""
+    """This node's part is over: `why` is "left", "steps", "yielded" (to another cluster), "expelled"
+    (the others went on without it; it may join again), "removed" (by a user) or "error" (then
+    `message` says what)."""
 
     why: str
     message: str
