@@ -73,7 +73,7 @@ def test_a_change_of_the_tag_takes_over_whoever_has_the_new_one(loop_name: str) 
     """Three agents; two change to another tag, one after the other, and change again."""
     hints: list[Hints] = [[], [], []]
     lines: list[str] = []
-    first, second, third = ("%02x" % number * 8 for number in (1, 2, 3))
+    first, second, third = (f"{number:02x}" * 8 for number in (1, 2, 3))
 
     async def main() -> None:
         logs = [lines, lines, []]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,6 @@ from edgeagent.transport import join_client, join_wire, tls
 from edgeagent.transport.certificate import make_certificate, node_id
 from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
 from edgeagent.transport.identity import Identity, write_private
-from edgeagent.transport.job import Job
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.proof import Role, Transcript, make_proof
 from edgeagent.transport.token import job_tag
@@ -22,6 +21,9 @@ from protocols import limits
 from protocols.errors import LocalProtocolError
 
 from .helpers import JOB, LOOPS, OTHER_TOKEN, TOKEN, Agent, agent, changed, identity, run, until
+
+if TYPE_CHECKING:
+    from edgeagent.transport.job import Job
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 SECRET = JoinSecret(TOKEN, "room")
@@ -271,9 +273,7 @@ async def connected(address: str) -> JoinStream:
     return JoinStream(reader, writer)
 
 
-async def greet(
-    stream: JoinStream, me: Agent, nonce: bytes, job: Job | None = None
-) -> Transcript:
+async def greet(stream: JoinStream, me: Agent, nonce: bytes, job: Job | None = None) -> Transcript:
     """Say hello as `me` would and return what a right proof must be about."""
     hello = join_wire.JoinerHello((1,), nonce, me.me.certificate)
     await stream.write(join_wire.encode_joiner_hello(hello))
