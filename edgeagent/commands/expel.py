@@ -27,7 +27,6 @@ NODE is the member's name, or at least 4 digits that its id begins with (see
 """
 EXAMPLES = """\
   edgeagent expel carol
-  export EDGEAGENT_TOKEN=$(edgeagent expel carol)
   edgeagent expel carol --name alice     when several agents run on this device
 """
 

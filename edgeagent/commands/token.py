@@ -29,7 +29,7 @@ EDGEAGENT_TOKEN or in a file.
 EXAMPLES = """\
   export EDGEAGENT_TOKEN=$(edgeagent token new)
   (umask 077; edgeagent token new > token)        for run JOB --token-file token
-  export EDGEAGENT_TOKEN=$(edgeagent token rotate)
+  edgeagent token rotate                          while the cluster trains
 """
 NEW = "Print a new token."
 ROTATE = """\

@@ -49,7 +49,10 @@ def test_a_member_is_found_by_its_name_or_the_beginning_of_its_id(
     assert find_member(asked, ROOM) is found
 
 
-@pytest.mark.parametrize("asked", ["carol", "b0b", "b0b11", "b0bx", "", "b0b1" + "0" * 61, "\N{ARABIC-INDIC DIGIT ONE}" * 4])
+@pytest.mark.parametrize(
+    "asked",
+    ["carol", "b0b", "b0b11", "b0bx", "", "b0b1" + "0" * 61, "\N{ARABIC-INDIC DIGIT ONE}" * 4],
+)
 def test_nobody_is_called_so(asked: str) -> None:
     with pytest.raises(NoSuchMember) as caught:
         find_member(asked, ROOM)

@@ -64,10 +64,8 @@ def test_help_names_every_option_of_run(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["run", "--help"]) == 0
     text = capsys.readouterr().out
     options = "cluster token-file token name listen peer no-mdns neighbours steps global-batch"
-    options += (
-        " micro-batch seed device save no-save resume events data threads"
+    options += " micro-batch seed device save no-save resume events data threads"
     options += " on-partition rotate-every"
-    )
     for option in options.split():
         assert f"--{option}" in text
 
