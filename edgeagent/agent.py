@@ -511,7 +511,7 @@ class Agent:
         return self._not_let_in(error)
 
     def not_let_in(self, error: JoinRefused) -> bool:
-        """All peers that were named refuse us: to train alone is not what the user wanted."""
+        """To train alone is not what the user wanted."""
         return self._not_let_in(error)
 
     def _not_let_in(self, error: EdgeAgentError) -> bool:
@@ -556,6 +556,11 @@ class Agent:
         """An agent that holds the token is at one of `addresses`."""
         if self._search is not None:
             self._search.hint(addresses)
+
+    def bars(self, node: bytes) -> bool:
+        """Whether a user has expelled `node`."""
+        known = self.shell.node.context.policy if self.shell and self.shell.node else None
+        return known is not None and node in known.view.expelled
 
     def admitted(self, candidate: Candidate) -> None:
         """Token and job of `candidate` are proven."""

@@ -38,6 +38,7 @@ _REASONS = {
     Reason.BUSY: f"more than {limits.MAX_OPEN_JOINS} joins at once",
     Reason.NOT_READY: "our own job is not known yet; it may ask again",
     Reason.JOB: "it trains another job",
+    Reason.EXPELLED: "a user has expelled it",
     Reason.SAME_IDENTITY: "it holds this node's own key (a copied disk?)",
 }
 
@@ -201,6 +202,8 @@ class JoinListener:
             raise _Refused(Reason.TOKEN)
         if session.transcript.joiner_certificate == self._node:
             raise _Refused(Reason.SAME_IDENTITY)
+        if self._admission.bars(session.transcript.joiner_certificate):
+            raise _Refused(Reason.EXPELLED)
         if session.job is None:
             raise _Refused(Reason.NOT_READY)
         if another_job:

@@ -12,7 +12,7 @@ import pytest
 from edgeagent.errors import JobMismatch, JoinRefused
 from edgeagent.transport import join_client, join_wire, tls
 from edgeagent.transport.certificate import make_certificate, node_id
-from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
+from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
 from edgeagent.transport.identity import Identity, write_private
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.proof import Role, Transcript, make_proof
@@ -162,6 +162,39 @@ def test_a_join_under_way_is_not_let_in_with_the_old_token(loop_name: str, prove
     anna = serve(body, loop_name)
     assert len(anna.lines) == 1
     assert "its token or its cluster name is not ours" in anna.lines[0]
+
+
+def test_an_expelled_key_is_refused_whatever_its_token(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        anna.barred = ben.identity.node
+        assert (await ben.transport.ask(address)).me == anna.me
+        with pytest.raises(Expelled, match="a user has expelled this device"):
+            await ben.transport.join(address)
+        assert anna.candidates == []
+
+    anna = serve(body, loop_name)
+    assert anna.lines == ["refused a connection from 127.0.0.1: a user has expelled it"]
+
+
+def test_a_stranger_cannot_make_a_joiner_believe_that_it_was_expelled(loop_name: str) -> None:
+    async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream = JoinStream(reader, writer)
+        await stream.read(8192)
+        refusal = join_wire.Refusal(join_wire.Reason.EXPELLED, (1,))
+        await stream.write(join_wire.encode_refusal(refusal))
+        await stream.close()
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        context = tls.join_server_context(identity("mallory"))
+        server = await asyncio.start_server(lie, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(JoinRefused, match="refused us") as caught:
+            await ben.transport.join(f"127.0.0.1:{port}")
+        assert not isinstance(caught.value, Expelled)
+        server.close()
+        await server.wait_closed()
+
+    serve(body, loop_name)
 
 
 def test_another_job_is_refused_naming_the_first_difference(loop_name: str) -> None:
