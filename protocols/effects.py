@@ -320,7 +320,7 @@ class UseToken:
 
 @dataclass(frozen=True, slots=True)
 class Depart:
-    """This node's part is over: `why` is "left", "steps", "yielded" (to another cluster), "expelled"
+    """This node's part is over. `why`: "left", "steps", "yielded" (to another cluster), "expelled"
     (the others went on without it; it may join again), "removed" (by a user) or "error" (then
     `message` says what)."""
 

@@ -138,8 +138,8 @@ def make_view(
     apart: Iterable[Edge] = (),
     expelled: tuple[bytes, ...] = (),
 ) -> View:
-    """Build a view: sorts, drops duplicate links, links whose ends are no members, and links between
-    members that are kept apart."""
+    """Build a view: sorts, drops duplicate links, links whose ends are no members, and links
+    between members that are kept apart."""
     nodes = {m.node: m for m in members}
     divided = {(e.low, e.high): e for e in apart if e.low in nodes and e.high in nodes}
     kept = {(e.low, e.high): e for e in edges if e.low in nodes and e.high in nodes}

@@ -77,7 +77,8 @@ def test_the_order_in_which_a_view_is_told_does_not_matter(
     edges = [*view.edges, *view.edges, stranger]
     chance.shuffle(members)
     chance.shuffle(edges)
-    assert make_view(view.lineage, view.number, members, edges) == view
+    apart, gone = view.apart[::-1], view.expelled
+    assert make_view(view.lineage, view.number, members, edges, apart, gone) == view
 
 
 @given(views())
