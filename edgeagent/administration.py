@@ -157,6 +157,9 @@ class Administration:
             if not over:
                 raise EdgeAgentError("too many changes wait for their end already: ask again later")
             del self._changes[over[0]]
+        for other in [c for c in self._changes.values() if c.state == "pending"]:
+            if name and other.name == name and other.event != event:
+                self._settle(other, f"a later command about {name} took its place")
         self._count += 1
         change = _Change(self._count, node, name, event)
         self._changes[change.number] = change
@@ -208,12 +211,11 @@ class Administration:
             change.deadline.cancel()
 
     def _give_up(self, change: _Change) -> None:
+        later = "it is done when that is over (see `edgeagent status`)"
+        if isinstance(change.event, ExpelWanted):
+            later += "; run `edgeagent token rotate` then, so that the device cannot come back"
         waits = self._waits_for(change)
-        self._settle(
-            change,
-            f"not done after {ANSWER_SECONDS:.0f} s: still {waits}; look at `edgeagent status`, "
-            "and ask again when the cluster trains",
-        )
+        self._settle(change, f"not done after {ANSWER_SECONDS:.0f} s: still {waits}; {later}")
 
     def _waits_for(self, change: _Change) -> str:
         context = change.node.context

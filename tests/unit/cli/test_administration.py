@@ -270,10 +270,23 @@ def test_a_wish_that_is_never_answered_ends_in_time(
         assert change is not None
         assert "not done after 0 s: still waiting for bob, the scheduler" in change["text"]
         assert change["text"].startswith("bob is out, but the token is the old one") == out
-        assert ("edgeagent token rotate" in change["text"]) == out
+        assert "run `edgeagent token rotate`" in change["text"]
         assert change["token"] == ""
 
     asyncio.run(main())
+
+
+def test_a_later_command_about_the_same_member_takes_the_place_of_the_one_before() -> None:
+    def body(host: FakeHost, administration: Administration) -> None:
+        administration.change_link("bob", False)
+        administration.change_link("deed", True)
+        administration.expel("bob")
+        states = [administration.change(number) for number in (1, 2, 3)]
+        assert [state(change) for change in states] == ["refused", "pending", "pending"]
+        assert states[0] is not None
+        assert states[0]["text"] == "a later command about bob took its place"
+
+    on_a_loop(body)
 
 
 def test_a_device_that_joins_again_has_to_ask_again() -> None:
