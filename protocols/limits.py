@@ -64,6 +64,10 @@ HANDSHAKE_SECONDS = 5.0
 JOIN_SECONDS = 10.0
 
 # Failure.
+HEARTBEAT_SECONDS = 0.5
+SILENCE_SECONDS = 2.0  # a neighbour may be silent for so long while its delay is not known,
+LEAST_SILENCE_SECONDS = 1.5  # and never for less
+MOST_SILENCE_SECONDS = 8.0  # or more than this
 FENCE_REPEAT_SECONDS = 0.25  # unanswered fence messages are repeated
 FENCE_SILENT_SECONDS = 0.5  # a member out of reach may have a way that is not known yet
 FENCE_REPORT_SECONDS = 2.0  # a member that has not answered a fence by then is lost

@@ -266,7 +266,7 @@ class Node:
 
     def _is_spare(self, node: bytes, view: View) -> bool:
         """Whether a link to `node` is none of the view's: not yet, or no more."""
-        return node in view.nodes and node not in view.neighbours(self.context.node)
+        return node in view.nodes and node not in self.context.neighbours
 
     def _silent(self, now: float, node: bytes) -> None:
         """A neighbour is out of reach: tell it, in case it hears us later, and close the link."""

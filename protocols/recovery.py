@@ -134,11 +134,11 @@ class Recovery:
 
     @property
     def _missing_links(self) -> list[bytes]:
-        """Neighbours in the view in force to which no link is open."""
-        context, policy = self._context, self._context.policy
-        if policy is None or not context.is_member or self._node.over:
+        """Neighbours in the view in force, or in one that may be, to which no link is open."""
+        context = self._context
+        if not context.is_member or self._node.over:
             return []
-        near = policy.view.neighbours(context.node)
+        near = context.neighbours
         return [n for n in near if n not in context.links and not self._node.is_leaving(n)]
 
     @property
@@ -330,7 +330,7 @@ class Recovery:
             self._node.cycle.leave("expelled", "")
             return
         self._report = None
-        self.losses.forget_all_but(restart.policy.view)
+        self.losses = Losses()  # its links were open; who misses one says so again
         self._handled = Lost()
         context.prepared = None
         self._end_changes(now, restart.policy.view)
