@@ -124,6 +124,10 @@ class Wishes:
         for node in closing:
             self._context.do(CloseLink(node))
 
+    def link_gone(self, node: bytes) -> None:
+        """The other end was faster; if there is another link to it in time, that one was added."""
+        self._closing = tuple(n for n in self._closing if n != node)
+
     def new_token(self, token: bytes) -> None:
         """The user has made a new token."""
         policy = self._context.policy
