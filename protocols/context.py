@@ -83,6 +83,11 @@ class Context:
         return policy is not None and len(policy.view.members) > 1 and not self.links
 
     @property
+    def departs(self) -> str:
+        """Why this node wants to go, "" if it does not."""
+        return "left" if self.leaving else "yielded" if self.yielding else ""
+
+    @property
     def newest_key(self) -> tuple[int, int]:
         """The newest policy stored here."""
         return max(self.policies, default=(0, 0))

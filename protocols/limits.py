@@ -74,6 +74,7 @@ FENCE_REPORT_SECONDS = 2.0  # a member that has not answered a fence by then is 
 LINK_CONFIRM_SECONDS = 0.3  # other ends of a node's links have so long to report them broken too
 ELECTION_STEP_SECONDS = 0.2  # the k-th heir waits k steps before it stands
 PARTITION_WAIT_SECONDS = 10.0
+YIELD_SECONDS = 3.0  # a member that gives way to another cluster goes then, let go or not
 
 # Waiting.
 LINK_OPEN_SECONDS = 10.0

@@ -56,6 +56,14 @@ class Recovery:
             self.losses.deadline(self._node.now) if self._wants_fence else None,
         )
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this member can do nothing but wait: for a quorum, or for a scheduler."""
+        if self.fence is not None:
+            return self.fence.state is FenceState.WAITING
+        since = self._lost_since
+        return since is not None and self._node.now - since >= limits.RETRY_SECONDS
+
     def link_up(self, peer: bytes) -> None:
         """A link to `peer` is open."""
         self.losses.mended(self._context.node, peer)
