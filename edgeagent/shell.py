@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from edgeagent import handover
 from edgeagent.dataplane.reduce import Reducer
@@ -22,8 +22,8 @@ from edgeagent.dataplane.shards import (
     state_digest,
 )
 from edgeagent.errors import EdgeAgentError
+from edgeagent.network import member_of, peer_of
 from edgeagent.planner import StandardPlanner
-from edgeagent.transport.api import PeerInfo
 from edgeagent.transport.complaints import Lines
 from protocols import codec, effects, limits
 from protocols.bulk import BulkHeader, BulkKind
@@ -32,11 +32,11 @@ from protocols.errors import RemoteProtocolError
 from protocols.messages import PullBegins
 from protocols.node import Node
 from protocols.routing import Router
-from protocols.view import Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgeagent.network import Network
     from edgeagent.observer import Observer
     from edgeagent.search import Spawn
     from edgeagent.shared_memory import SharedMemory
@@ -44,59 +44,12 @@ if TYPE_CHECKING:
     from protocols.control_word import ControlWord
     from protocols.messages import Envelope
     from protocols.round import RoundSpec
+    from protocols.view import Member
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
 PING_SECONDS = 0.5
 SILENCE_SECONDS = 2.0  # a neighbour that says nothing for so long is unreachable
 DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
-
-
-class Network(Protocol):
-    """What the shell needs of a transport."""
-
-    async def dial(self, peer: PeerInfo) -> Link:
-        """Open a link; raise `EdgeAgentError` if that fails."""
-
-    def trust(self, certificate: bytes) -> bytes:
-        """Accept this key on links; return its node id."""
-
-    def distrust(self, node: bytes) -> None:
-        """Accept this key no longer."""
-
-    def use_token(self, token: bytes) -> None:
-        """Prove and accept this token from now on, and no other."""
-
-
-class NoNetwork:
-    """The network of a node that trains alone."""
-
-    async def dial(self, peer: PeerInfo) -> Link:
-        """Fail."""
-        raise EdgeAgentError("this agent has no network")
-
-    def trust(self, certificate: bytes) -> bytes:
-        """Accept this key on links."""
-        return hashlib.sha256(certificate).digest()
-
-    def distrust(self, node: bytes) -> None:
-        """Accept this key no longer."""
-
-    def use_token(self, token: bytes) -> None:
-        """There is nobody to prove it to."""
-
-
-def member_of(peer: PeerInfo) -> Member:
-    """Return what the protocols know of `peer` from its link alone."""
-    return Member(
-        peer.node, peer.incarnation, peer.name, "", peer.addresses, peer.certificate, sparse=False
-    )
-
-
-def peer_of(member: Member) -> PeerInfo:
-    """Return whom to dial for `member`."""
-    return PeerInfo(
-        member.node, member.incarnation, member.name, member.addresses, member.certificate
-    )
 
 
 class Shell:
@@ -113,18 +66,23 @@ class Shell:
         wanted_neighbours: tuple[str, ...],
         departed: Callable[[str, str], None],
         join_failed: Callable[[str], None],
+        use_token: Callable[[bytes], None],
         spawn: Spawn,
+        pauses: bool = False,
+        rotate_every: int = 0,
     ) -> None:
         """`trainer` sends to the trainer; `departed(why, message)` and `join_failed(reason)` are
-        called when the node's part is over, or its join has failed; `spawn` starts a task whose
-        failure ends the agent."""
+        called when the node's part is over, or its join has failed; `use_token` changes the token;
+        `spawn` starts a task whose failure ends the agent; for the others see `NodeConfig`."""
         self._state = memory.state.view()
         self._trainer = trainer
         self._network = network
         self._observer = observer
         self._departed = departed
         self._join_failed = join_failed
+        self._use_token = use_token
         self._spawn = spawn
+        self.watch: Callable[[], None] = lambda: None  # called after each event
         self._loop = asyncio.get_running_loop()
         self._contribution = memory.contribution.array(hello.accumulate)
         self._reducer = Reducer(
@@ -142,6 +100,8 @@ class Shell:
             hello.micro_batches * hello.micro_batch_size,
             hello.steps or limits.MAX_INTEGER,
             wanted_neighbours,
+            pauses,
+            rotate_every,
         )
         self._router = Router(me.node, me.incarnation)
         self.node: Node | None = None
@@ -236,6 +196,7 @@ class Shell:
         try:
             while self._inbox and self.node is not None:
                 self._perform(self.node.handle(self._loop.time(), self._inbox.popleft()))
+                self.watch()
         except RemoteProtocolError:
             if self._inbox:
                 self._loop.call_soon(self._work_off)
@@ -417,12 +378,12 @@ class Shell:
                 self._trainer(handover.Begin(iteration, adopt, meta, steps))
             case effects.Report(event, values):
                 self._observer.report(event, values)
+            case effects.UseToken(token):
+                self._use_token(token)
             case effects.Depart(why, message):
                 self._departed(why, message)
             case effects.JoinFailed(reason):
                 self._join_failed(reason)
-            case effects.UseToken(token):
-                self._network.use_token(token)
             case _:
                 self._perform_for_peers(effect)
 
