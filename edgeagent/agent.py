@@ -40,6 +40,7 @@ from edgeagent.transport.tcp import TcpTransport
 from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token
 from protocols import limits
 from protocols.errors import RemoteProtocolError
+from protocols.founding import Heard
 from protocols.joining import JoiningState
 from protocols.view import Member
 
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from edgeagent.launch import Child
     from edgeagent.local.status_model import Phase, Status
     from edgeagent.shared_memory import SharedMemory
-    from protocols.founding import Heard
 
 SAVE_SECONDS = 600.0  # how long the trainer may take to save at the end
 REJOIN_SECONDS = 0.5
@@ -455,13 +455,12 @@ class Agent:
     # --- Outcome (of the search) ------------------------------------------------------------------
 
     def own(self) -> Heard:
-        """What this agent would answer if it were asked; a member that reaches no other counts as a
-        cluster of one, which gives way to any that is ahead."""
-        heard = heard_from(self.standing())
+        """What this agent would answer if it were asked; a member that waits for the rest of its
+        cluster counts as a cluster of one, which gives way to any that is ahead."""
         node = self.shell.node if self.shell is not None else None
-        if node is None or not node.context.is_isolated:
-            return heard
-        return replace(heard, members=1, lineage=b"")
+        if node is None or not (node.context.is_isolated or node.recovery.is_cut_off):
+            return heard_from(self.standing())
+        return Heard(node.context.node, True, node.context.samples, 1)
 
     def found_cluster(self) -> None:
         """Found a cluster."""

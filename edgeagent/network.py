@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError
 from edgeagent.transport.api import PeerInfo, Standing
+from protocols.founding import SOMEBODY_HAS_FOUNDED
 from protocols.view import Member
 
 if TYPE_CHECKING:
@@ -60,10 +61,13 @@ def peer_of(member: Member) -> PeerInfo:
 
 
 def standing_of(me: PeerInfo, node: Node | None, elder: bytes) -> Standing:
-    """Return what `me` tells a proven joiner; `elder` counts while it is no member."""
+    """Return what `me` tells a proven joiner; `elder` counts while it is no member. A member that
+    waits for the rest of its cluster lets nobody in: they wait with it."""
     policy = node.context.policy if node is not None else None
     if node is None or policy is None or not node.context.is_member:
         return Standing(me, "founding", 0, 0, b"", elder, ())
+    if node.recovery.is_cut_off:
+        return Standing(me, "founding", 0, 0, b"", SOMEBODY_HAS_FOUNDED, ())
     context = node.context
     members = policy.view.members
     return Standing(

@@ -29,6 +29,7 @@ from protocols import codec, effects, limits
 from protocols.bulk import BulkHeader, BulkKind
 from protocols.context import NodeConfig
 from protocols.errors import RemoteProtocolError
+from protocols.heartbeats import Heartbeats
 from protocols.messages import PullBegins
 from protocols.node import Node
 from protocols.routing import Router
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from protocols.view import Member
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
-PING_SECONDS = 0.5
-SILENCE_SECONDS = 2.0  # a neighbour that says nothing for so long is unreachable
 DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
 
 
@@ -118,8 +117,7 @@ class Shell:
         self._forwarded: dict[bytes, deque[tuple[int, int]]] = {}
         self._closed = False
         self._orphan = False
-        self._heard: dict[bytes, float] = {}  # when each neighbour last said anything
-        self._pinged = 0.0
+        self._heartbeats = Heartbeats()
         self._contributed: handover.Contributed | None = None
         self._own_state: tuple[int, bytes] | None = (hello.iteration, hello.meta)  # None: spoilt
 
@@ -235,7 +233,7 @@ class Shell:
     def link_up(self, link: Link) -> None:
         """Called by the transport."""
         self.links[link.peer.node] = link
-        self._heard[link.peer.node] = self._loop.time()
+        self._heartbeats.heard(self._loop.time(), link.peer.node)
         self.handle(effects.LinkUp(member_of(link.peer)))
 
     def link_down(self, link: Link, reason: str, clean: bool) -> None:
@@ -245,7 +243,7 @@ class Shell:
             del self.links[peer]
             self._reducer.forget(peer)
             self._observer.delays.pop(peer, None)
-            self._heard.pop(peer, None)
+            self._heartbeats.gone(peer)
             self._forwarded.pop(peer, None)
             self.handle(effects.LinkDown(peer, clean))
             if (timer := self._distrusted.pop(peer, None)) is not None:
@@ -254,7 +252,7 @@ class Shell:
 
     def control_received(self, link: Link, frame: bytes) -> None:
         """Called by the transport."""
-        self._heard[link.peer.node] = self._loop.time()
+        self._heartbeats.heard(self._loop.time(), link.peer.node)
         self.handle(effects.Received(link.peer.node, codec.decode(frame)))
 
     def bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
@@ -377,6 +375,8 @@ class Shell:
                 steps = 0 if steps == limits.MAX_INTEGER else steps
                 self._trainer(handover.Begin(iteration, adopt, meta, steps))
             case effects.Report(event, values):
+                if event == "delay":
+                    self._heartbeats.answered(values["id"], values["seconds"])
                 self._observer.report(event, values)
             case effects.UseToken(token):
                 self._use_token(token)
@@ -543,15 +543,11 @@ class Shell:
         if self._ping_timer is not None:
             self._ping_timer.cancel()
         now = self._loop.time()
-        asleep = now - self._pinged > SILENCE_SECONDS / 2  # we were: nobody could be heard
-        self._pinged = now
-        for peer, link in list(self.links.items()):
-            if asleep:
-                self._heard[peer] = now
-            elif now - self._heard.get(peer, now) > SILENCE_SECONDS:
+        for peer in self._heartbeats.beat(now):
+            if (link := self.links.get(peer)) is not None:
                 self._observer.say(f"nothing heard from {link.peer.name}: closing the link")
                 self.handle(effects.Silent(peer))
         if self.node is not None:
             self._perform(self.node.ping(now))
         if not self._closed:
-            self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
+            self._ping_timer = self._loop.call_later(limits.HEARTBEAT_SECONDS, self._ping)
