@@ -2,7 +2,8 @@
 
 Law: whoever lives makes progress, or the storm ends and says who does not. Every wait is bounded.
 One agent, the anchor, is never killed; what the kernel says of its memory, descriptors and threads
-is noted all the time: what grows with time shows in it.
+is noted all the time: what grows with time shows in it. It is the one with the largest id, so that
+it is the last to stand for election and schedulers are killed as often as others.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import EdgeAgentError
 from edgeagent.local.api import fetch_status
@@ -25,6 +26,9 @@ from tests.scenarios import histories
 from tests.scenarios.cluster import Agent, Cluster
 from tests.scenarios.failure_times import ENDLESS, GLOBAL_BATCH, ORPHAN_S
 from tests.scenarios.processes import session_lives
+
+if TYPE_CHECKING:
+    from edgeagent.local.status_model import Status
 
 LOOK_S = 0.5
 SAMPLE_S = 5.0
@@ -114,6 +118,7 @@ class Outcome:
             },
             "anchor_early": first,
             "anchor_late": last,
+            "anchor": [astuple(f) for f in self.footprints],
             "problems": self.problems,
         }
 
@@ -163,7 +168,7 @@ class Storm:
                 self._rage(began, began + 60 * minutes)
                 self.outcome.seconds = time.monotonic() - began
                 self._calm_down()
-            except (StormOver, AssertionError) as problem:
+            except (StormOver, AssertionError, EdgeAgentError) as problem:
                 self.outcome.problems.append(str(problem))
             names = [life.agent.name for life in self._lives if life.inside]
             events = {a.name: a.update() for a in (*self._dead, *self._cluster.agents)}
@@ -180,7 +185,10 @@ class Storm:
         for k in range(1, self.outcome.agents):
             self._start(self._folder / f"home{k}")
         self._until_all_are_in()
-        self._say(f"{self.outcome.agents} agents train together")
+        anchor = max(self._lives[1:], key=lambda life: status_of(life)["id"])
+        self._lives.remove(anchor)
+        self._lives.insert(0, anchor)
+        self._say(f"{self.outcome.agents} agents train together; {anchor.agent.name} is spared")
 
     def _start(self, home: Path) -> None:
         self._number += 1
@@ -289,14 +297,15 @@ class Storm:
         self.outcome.footprints.append(footprint(self._lives[0], seconds))
 
 
+def status_of(life: Life) -> Status:
+    """Return what the agent says of itself."""
+    (found,) = running_agents(str(life.home))
+    return fetch_status(found.socket_path)
+
+
 def footprint(life: Life, seconds: float) -> Footprint:
     """Return what an agent takes now."""
-    pid, tasks = life.agent.process.pid, 0
-    try:
-        (found,) = running_agents(str(life.home))
-        tasks = fetch_status(found.socket_path)["tasks"]
-    except (EdgeAgentError, ValueError):
-        pass  # too busy to answer: the next one will
+    pid, tasks = life.agent.process.pid, status_of(life)["tasks"]
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
         fields = dict(line.split(":", 1) for line in file)
     rss = int(fields["VmRSS"].split()[0]) * 1024
