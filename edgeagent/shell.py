@@ -63,6 +63,9 @@ class Network(Protocol):
     def distrust(self, node: bytes) -> None:
         """Accept this key no longer."""
 
+    def use_token(self, token: bytes) -> None:
+        """Prove and accept this token from now on, and no other."""
+
 
 class NoNetwork:
     """The network of a node that trains alone."""
@@ -77,6 +80,9 @@ class NoNetwork:
 
     def distrust(self, node: bytes) -> None:
         """Accept this key no longer."""
+
+    def use_token(self, token: bytes) -> None:
+        """There is nobody to prove it to."""
 
 
 def member_of(peer: PeerInfo) -> Member:
@@ -415,6 +421,8 @@ class Shell:
                 self._departed(why, message)
             case effects.JoinFailed(reason):
                 self._join_failed(reason)
+            case effects.UseToken(token):
+                self._network.use_token(token)
             case _:
                 self._perform_for_peers(effect)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from protocols.election import Election
     from protocols.messages import Envelope, Message
     from protocols.planning import Planner
-    from protocols.policy import Policy
+    from protocols.policy import Electorate, Policy
     from protocols.routing import Router
     from protocols.view import Member
 
@@ -27,7 +27,9 @@ class NodeConfig:
     """What never changes in one incarnation of a node.
 
     `chunks`: number of chunks of the gradient vector, chunk 0 included. `state_bytes`: size of the
-    flat training state. `samples_per_iteration`: the global batch.
+    flat training state. `samples_per_iteration`: the global batch. `pauses`: without a quorum this
+    node waits instead of going on in a lineage of its own. `rotate_every`: steps after which it
+    hands the scheduler's role over, 0 for never.
     """
 
     me: Member
@@ -37,6 +39,8 @@ class NodeConfig:
     samples_per_iteration: int
     steps: int
     wanted_neighbours: tuple[str, ...] = ()
+    pauses: bool = False
+    rotate_every: int = 0
 
 
 @dataclass(slots=True)
@@ -57,6 +61,7 @@ class Context:
     samples: int = 0
     commit: bytes = bytes(32)
     meta: bytes = b""
+    prepared: tuple[int, int] | None = None  # key of a fence's policy that is stored, not decided
     leaving: bool = False
     yielding: bool = False
     effects: list[Effect] = field(default_factory=list)
@@ -81,6 +86,20 @@ class Context:
     def newest_key(self) -> tuple[int, int]:
         """The newest policy stored here."""
         return max(self.policies, default=(0, 0))
+
+    @property
+    def electorates(self) -> tuple[Electorate, ...]:
+        """Whose quorums count: that of the policy in force, and those of newer ones that are stored
+        here and so may be in force elsewhere."""
+        policy = self.policy
+        if policy is None:
+            return ()
+        newer = [
+            p
+            for key, p in sorted(self.policies.items())
+            if key > policy.key and p.view.lineage == self.lineage
+        ]
+        return tuple(p.electorate for p in (policy, *newer))
 
     def name(self, node: bytes) -> str:
         """Return the name of `node` for people."""

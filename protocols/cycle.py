@@ -357,7 +357,8 @@ class Cycle:
             context.policy = body
             self._switched(policy, body)
             if was_member and not context.is_member:
-                self._over(event, "left")
+                expelled = context.node in body.view.expelled
+                self._over(event, "removed" if expelled else "left")
                 return
         elif (context.leaving or context.yielding) and self._alone:
             self._over(event, "left" if context.leaving else "yielded")
@@ -369,7 +370,8 @@ class Cycle:
 
     def _over(self, event: str, why: str) -> None:
         self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
-        self._context.do(Depart(why, ""))
+        message = "a user has expelled this device from the cluster" if why == "removed" else ""
+        self._context.do(Depart(why, message))
 
     def _enter(self, event: str) -> None:
         """Begin the context's iteration, or go on with it after a fence."""
@@ -424,8 +426,7 @@ class Cycle:
 
     def _start_round(self, spread: tuple[Spread, ...]) -> None:
         context = self._context
-        view = self._policy.view
-        self._attempt_id = attempt_id(context.lineage, view.number, context.attempt)
+        self._attempt_id = attempt_id(context.lineage, self._policy.key, context.attempt)
         at, attempt = context.iteration, context.attempt
         member = context.is_member
         context.do(StartRound(self._spec(at, attempt, contributes=member, spread=spread)))

@@ -133,6 +133,28 @@ class AwayWanted:
     away: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LinkWanted:
+    """The user wants a link to member `node`, or (`wanted` False) none."""
+
+    node: bytes
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExpelWanted:
+    """The user wants member `node` out of the cluster for good."""
+
+    node: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWanted:
+    """The user wants `token` to be the cluster's from now on."""
+
+    token: bytes
+
+
 Event = (
     LinkUp
     | LinkDown
@@ -149,6 +171,9 @@ Event = (
     | LeaveWanted
     | YieldWanted
     | AwayWanted
+    | LinkWanted
+    | ExpelWanted
+    | TokenWanted
 )
 
 # --- effects --------------------------------------------------------------------------------------
@@ -287,9 +312,17 @@ class JoinFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class UseToken:
+    """Prove and accept this token, and no other, from now on."""
+
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Depart:
-    """This node's part is over: `why` is "left", "steps", "yielded" (to another cluster) or "error"
-    (then `message` says what)."""
+    """This node's part is over. `why`: "left", "steps", "yielded" (to another cluster), "expelled"
+    (the others went on without it; it may join again), "removed" (by a user) or "error" (then
+    `message` says what)."""
 
     why: str
     message: str
@@ -313,5 +346,6 @@ Effect = (
     | SendShards
     | Report
     | JoinFailed
+    | UseToken
     | Depart
 )

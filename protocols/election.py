@@ -2,9 +2,9 @@
 
 Law: one granted vote a term, so at most one scheduler a term; terms only grow; a candidate whose
 newest stored policy is older than the voter's is refused, so a winner knows every policy that may
-have come into force. A scheduler that hands its role over asks its heir to stand; one that is
-lost is replaced by whoever notices first, in the order of ids. A voter that can still reach it
-votes for nobody, so a node with one bad link does not unseat it.
+have come into force; it needs a quorum under each of them. A scheduler that hands its role over
+asks its heir to stand; one that is lost is replaced by whoever notices first, in the order of ids.
+A voter that can still reach it votes for nobody, so a node with one bad link does not unseat it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from protocols.messages import EVERYONE, Lead, Message, PassRole, Vote, VoteRequest
 from protocols.table import Row, StateTable
+from protocols.view import is_quorum
 
 if TYPE_CHECKING:
-    from protocols.view import View
+    from protocols.policy import Electorate
 
 Mail = tuple[bytes, Message]
+Electorates = tuple["Electorate", ...]
 
 
 class Role(StrEnum):
@@ -57,6 +59,7 @@ class Election:
         self.voted_term = 0  # the newest term in which this node granted its vote
         self.seen_term = 0  # the newest term that anybody stood for
         self._votes: dict[bytes, None] = {}
+        self._electorates: Electorates = ()  # whose quorums this candidacy needs
         self._gone: tuple[bytes, ...] = ()  # members whose votes this candidacy does without
         self._why = "founded"
         self.by_quorum = True  # False: this node's term holds only in a lineage of its own
@@ -83,17 +86,19 @@ class Election:
             self.term, self.scheduler = term, scheduler
             self.voted_term = max(self.voted_term, term)
 
-    def role_passed(self, message: PassRole, view: View, key: tuple[int, int]) -> list[Mail]:
+    def role_passed(
+        self, message: PassRole, electorates: Electorates, key: tuple[int, int]
+    ) -> list[Mail]:
         """The scheduler asks this node to stand; `key` is the newest policy stored here."""
         if not ELECTION_TABLE.allows(self.state, "role passed"):
             return []
-        if message.next_term <= self.voted_term or self.node not in view.nodes:
+        if message.next_term <= self.voted_term or self.node not in electorates[0].nodes:
             return []
         self._why = "rotated"
-        return self._stand("role passed", message.next_term, view, key, ())
+        return self._stand("role passed", message.next_term, electorates, key, ())
 
     def scheduler_lost(
-        self, view: View, key: tuple[int, int], gone: tuple[bytes, ...]
+        self, electorates: Electorates, key: tuple[int, int], gone: tuple[bytes, ...]
     ) -> list[Mail]:
         """The scheduler is lost: stand in a new term. `gone`: members whose votes are not needed,
         because they are proven dead or the wait for them is over."""
@@ -101,42 +106,48 @@ class Election:
             return []
         self._why = "failed over"
         term = max(self.term, self.voted_term, self.seen_term) + 1
-        return self._stand("scheduler lost", term, view, key, gone)
+        return self._stand("scheduler lost", term, electorates, key, gone)
 
     def _stand(
         self,
         event: str,
         term: int,
-        view: View,
+        electorates: Electorates,
         key: tuple[int, int],
         gone: tuple[bytes, ...],
     ) -> list[Mail]:
         self.voted_term = term
         self._gone = gone
+        self._electorates = electorates
         self._votes = {self.node: None}
         self.state = ELECTION_TABLE.step(self.state, event, Role.CANDIDATE)
-        if self._enough(view):
-            return self._win(event, view)
+        if self._enough:
+            return self._win(event)
         request = VoteRequest(term, *key, event == "role passed")
-        return [(n, request) for n in view.nodes if n != self.node]
+        voters = dict.fromkeys(n for e in electorates for n in e.nodes)
+        return [(n, request) for n in voters if n != self.node]
 
-    def _enough(self, view: View) -> bool:
-        here = sum(n in self._votes for n in view.nodes)
-        rest = [n for n in view.nodes if n not in self._votes]
-        return here >= view.majority or all(n in self._gone for n in rest)
+    @property
+    def _enough(self) -> bool:
+        return all(
+            is_quorum(e.nodes, self._votes)
+            or all(n in self._votes or n in self._gone for n in e.nodes)
+            for e in self._electorates
+        )
 
     def vote_wanted(
         self,
         sender: bytes,
         message: VoteRequest,
-        view: View,
+        electorates: Electorates,
         key: tuple[int, int],
         *,
         content: bool,
     ) -> list[Mail]:
-        """A candidate asks for this node's vote; `content`: the scheduler is in reach."""
+        """A candidate asks for this node's vote; `content`: the scheduler is in reach. A joiner
+        that a stored policy lets in votes, too: that policy may be in force elsewhere."""
         self.seen_term = max(self.seen_term, message.next_term)
-        known = self.node in view.nodes and sender in view.nodes
+        known = any(self.node in e.nodes and sender in e.nodes for e in electorates)
         known = known and (message.asked or not content)
         newer = (message.policy_term, message.version) >= key
         granted = known and newer and message.next_term > self.voted_term
@@ -149,14 +160,16 @@ class Election:
         self.state = ELECTION_TABLE.step(self.state, "vote wanted", then)
         return [(sender, Vote(message.next_term, granted))]
 
-    def vote(self, sender: bytes, message: Vote, view: View) -> list[Mail]:
+    def vote(self, sender: bytes, message: Vote) -> list[Mail]:
         """A member answered."""
         mine = message.next_term == self.voted_term and message.granted
-        if not mine or sender not in view.nodes or not ELECTION_TABLE.allows(self.state, "vote"):
+        if not mine or not ELECTION_TABLE.allows(self.state, "vote"):
+            return []
+        if not any(sender in e.nodes for e in self._electorates):
             return []
         self._votes[sender] = None
-        if self._enough(view):
-            return self._win("vote", view)
+        if self._enough:
+            return self._win("vote")
         self.state = ELECTION_TABLE.step(self.state, "vote", Role.CANDIDATE)
         return []
 
@@ -169,8 +182,8 @@ class Election:
         self.voted_term = max(self.voted_term, message.new_term)
         return True
 
-    def _win(self, event: str, view: View) -> list[Mail]:
-        self.by_quorum = sum(n in self._votes for n in view.nodes) >= view.majority
+    def _win(self, event: str) -> list[Mail]:
+        self.by_quorum = all(is_quorum(e.nodes, self._votes) for e in self._electorates)
         self.state = ELECTION_TABLE.step(self.state, event, Role.SCHEDULER)
         self.term, self.scheduler = self.voted_term, self.node
         return [(EVERYONE, Lead(self.term, self._why))]

@@ -3,24 +3,30 @@
     freeze -> report -> decide -> prepare -> commit
 
 Law: a redo needs a decision that a quorum has stored; whoever is outside it cannot contribute again
-without pulling the state. A reporter that has a whole result forces that result to be kept, and
-nothing else can arise in this lineage. `decide` is pure: equal reports give equal decisions.
+without pulling the state. A policy that is stored somewhere but in force at no reporter (a switch,
+or the decision of a fence before) may be in force at somebody who is silent: then a quorum under it
+is needed, too, so that nobody goes on under it at the same time. A reporter that has a whole result
+forces that result to be kept, and nothing else can arise in this lineage. `decide` is pure: equal
+reports give equal decisions.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from protocols import control_word, limits
 from protocols.messages import Commit, Fence, FenceReport, Message, Prepare, Restart
-from protocols.policy import Policy
+from protocols.policy import Electorate, Policy
 from protocols.table import Row, StateTable
-from protocols.view import Edge, View, edge, make_view
+from protocols.view import Edge, edge, is_quorum, make_view
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from protocols.planning import Planner
 
 Mail = tuple[bytes, Message]
@@ -44,7 +50,11 @@ FENCE_TABLE: StateTable[FenceState] = StateTable(
         "report",
         (FenceState.REPORTING, FenceState.PREPARING, FenceState.WAITING),
     ),
-    Row(FenceState.REPORTING, "time", (FenceState.PREPARING, FenceState.WAITING)),
+    Row(
+        FenceState.REPORTING,
+        "time",
+        (FenceState.REPORTING, FenceState.PREPARING, FenceState.WAITING),
+    ),
     Row(
         FenceState.REPORTING,
         "lost",
@@ -67,9 +77,9 @@ class Lost:
     links: tuple[Edge, ...] = ()
 
 
-def attempt_id(lineage: bytes, view: int, attempt: int) -> bytes:
+def attempt_id(lineage: bytes, policy: tuple[int, int], attempt: int) -> bytes:
     """Return the 32 bytes that name an attempt in the chain of commits."""
-    return hashlib.sha256(lineage + b"%d:%d" % (view, attempt)).digest()
+    return hashlib.sha256(lineage + b"%d:%d:%d" % (*policy, attempt)).digest()
 
 
 class FenceLeader:
@@ -80,19 +90,25 @@ class FenceLeader:
         node: bytes,
         epoch: Epoch,
         own: Policy,
+        stored: tuple[Electorate, ...],
         lost: Lost,
         chunks: int,
         micro_batches: int,
         planner: Planner,
         now: float,
+        *,
+        pauses: bool = False,
     ) -> None:
-        """`own`: the policy in force here; a report may show a newer one."""
+        """`own`: the policy in force here; a report may show a newer one. `stored`: who decides
+        under it and newer ones. `pauses`: wait for a quorum for ever."""
         self.state = FENCE_TABLE.initial
         self.epoch = epoch
         self.restart: Restart | None = None
         self.forks = False
         self._node = node
         self._own = own
+        self._stored = stored
+        self._outside: dict[bytes, None] = {}  # who was asked and is no member
         self._told = False  # whether those who are out have been told once
         self._lost = lost
         self._chunks = chunks
@@ -101,8 +117,9 @@ class FenceLeader:
         self._reports: dict[bytes, FenceReport] = {}
         self._answers: dict[bytes, None] = {}
         self._repeat_at = now
+        self._silent_at = now + limits.FENCE_SILENT_SECONDS
         self._deadline = now + limits.FENCE_REPORT_SECONDS
-        self._partition_at = now + limits.PARTITION_WAIT_SECONDS
+        self._partition_at = math.inf if pauses else now + limits.PARTITION_WAIT_SECONDS
 
     @property
     def deadline(self) -> float | None:
@@ -116,18 +133,23 @@ class FenceLeader:
         self._reports[sender] = message
         return self._try(now, "report")
 
+    def outside(self, now: float, sender: bytes) -> list[Mail]:
+        """A joiner that a stored policy lets in has given its join up."""
+        if not FENCE_TABLE.allows(self.state, "report"):
+            return []
+        self._outside[sender] = None
+        return self._try(now, "report")
+
     def prepared(self, now: float, sender: bytes) -> list[Mail]:
         """A member has stored the decision."""
         if self.state is not FenceState.PREPARING or self.restart is None:
             return []
         self._answers[sender] = None
         nodes = self.restart.policy.view.nodes
-        base = self._base
         enough = (
             all(n in self._answers for n in nodes)
             if self.forks
-            else is_quorum(base.view, self._answers)
-            and is_quorum(self.restart.policy.view, self._answers)
+            else self._decides(self._answers) and is_quorum(nodes, self._answers)
         )
         then = FenceState.COMMITTING if enough else FenceState.PREPARING
         self.state = FENCE_TABLE.step(self.state, "prepared", then)
@@ -146,7 +168,10 @@ class FenceLeader:
             self.state = FENCE_TABLE.step(self.state, "committed", then)
 
     def lose(self, now: float, lost: Lost) -> list[Mail]:
-        """More is gone, before anything was decided."""
+        """More is gone, before anything was decided. Who fell silent has to report again."""
+        for node in lost.nodes:
+            if node not in self._lost.nodes:
+                self._reports.pop(node, None)
         self._lost = lost
         return self._try(now, "lost") if FENCE_TABLE.allows(self.state, "lost") else []
 
@@ -154,7 +179,7 @@ class FenceLeader:
         """Repeat what was not answered; stop waiting for who is late."""
         mail: list[Mail] = []
         waiting = self.state is FenceState.WAITING
-        if waiting or (self.state is FenceState.REPORTING and now >= self._deadline):
+        if waiting or self.state is FenceState.REPORTING:
             mail += self._try(now, "time")
         if now < self._repeat_at:
             return mail
@@ -164,7 +189,7 @@ class FenceLeader:
     def _repeat(self) -> list[Mail]:
         if self.state in (FenceState.REPORTING, FenceState.WAITING):
             fence = Fence(*self.epoch)
-            return [(n, fence) for n in self._base.view.nodes if n not in self._reports]
+            return [(n, fence) for n in self._asked if self._awaits(n)]
         if self.restart is None or self.state is FenceState.DONE:
             return []
         kind = Prepare if self.state is FenceState.PREPARING else Commit
@@ -177,9 +202,9 @@ class FenceLeader:
         return mail
 
     def _connected(self, base: Policy) -> list[bytes]:
-        """The reporters that are not lost since and that open links connect with us."""
-        gone = (*self._lost.nodes, *self._lost.dead)
-        stay = [n for n in base.view.nodes if n in self._reports and n not in gone]
+        """The reporters that have not died since and that open links connect with us."""
+        dead = self._lost.dead
+        stay = [n for n in base.view.nodes if n in self._reports and n not in dead]
         reports = {n: self._reports[n] for n in stay}
         if self._node not in reports:
             return []
@@ -198,18 +223,47 @@ class FenceLeader:
         policies = [self._own, *(r.policy for r in self._reports.values())]
         return max(policies, key=lambda p: p.key)
 
+    @property
+    def _electorates(self) -> tuple[Electorate, ...]:
+        """Whose quorums count: that of the base, and those of newer policies that anybody holds."""
+        base = self._base
+        newer = dict.fromkeys(
+            (*self._stored, *(e for r in self._reports.values() for e in r.stored))
+        )
+        return (base.electorate, *(e for e in newer if e.key > base.key))
+
+    @property
+    def _asked(self) -> tuple[bytes, ...]:
+        return tuple(dict.fromkeys(n for e in self._electorates for n in e.nodes))
+
+    def _awaits(self, node: bytes) -> bool:
+        return node not in self._reports and node not in self._outside
+
+    def _decides(self, here: Container[bytes]) -> bool:
+        """Whether those `here` may go on in this lineage: a quorum of the base; and under any newer
+        policy a quorum, unless everybody else there is known not to act under it."""
+        first, *newer = self._electorates
+        idle = (*self._reports, *self._outside, *self._lost.dead)
+        return is_quorum(first.nodes, here) and all(
+            is_quorum(e.nodes, here) or all(n in here or n in idle for n in e.nodes) for e in newer
+        )
+
     def _try(self, now: float, event: str) -> list[Mail]:
         """Decide if everybody has reported or is lost, and those who have may go on."""
         base = self._base
-        gone = (*self._lost.nodes, *self._lost.dead)
-        late = now >= self._deadline
-        waits = [n for n in base.view.nodes if n not in self._reports and n not in gone]
-        if waits and not late:
+        waits = [
+            n
+            for n in self._asked
+            if self._awaits(n)
+            and n not in self._lost.dead
+            and (n not in self._lost.nodes or now < self._silent_at)
+        ]
+        if waits and now < self._deadline:
             self.state = FENCE_TABLE.step(self.state, event, self.state)
             return []
         here = self._connected(base)
-        missing = [n for n in base.view.nodes if n not in here]
-        quorum = is_quorum(base.view, dict.fromkeys(here))
+        missing = [n for n in self._asked if n not in here and n not in self._outside]
+        quorum = self._decides(dict.fromkeys(here))
         if self._node not in here:
             self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
             return []
@@ -240,12 +294,6 @@ def open_links(reports: dict[bytes, FenceReport]) -> list[Edge]:
     return [edge(a, b) for a, b in pairs if a in reports[b].links]
 
 
-def is_quorum(view: View, here: dict[bytes, None]) -> bool:
-    """Whether these members decide for all: a majority, or the exact half with the smallest id."""
-    count = sum(n in here for n in view.nodes)
-    return count >= view.majority or (2 * count == len(view.nodes) and view.nodes[0] in here)
-
-
 def decide(
     base: Policy,
     reports: dict[bytes, FenceReport],
@@ -263,7 +311,8 @@ def decide(
     if forks:
         mark = b"%d:%d:%d" % (base.view.number, *epoch)
         lineage = hashlib.sha256(lineage + leader + mark).digest()[: limits.LINEAGE_BYTES]
-    view = make_view(lineage, base.view.number + 1, members, open_links(reports))
+    links, apart, expelled = open_links(reports), base.view.apart, base.view.expelled
+    view = make_view(lineage, base.view.number + 1, members, links, apart, expelled)
     stay = {n: reports[n] for n in view.nodes}
     plan = planner.plan(view, micro_batches, ())
     version = max(base.version, *(r.newest for r in stay.values())) + 1

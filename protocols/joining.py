@@ -106,6 +106,11 @@ class Joining:
         return self.state in _ON_THE_WAY
 
     @property
+    def may_enter(self) -> bool:
+        """Whether the round that is here may have named a policy with this node."""
+        return self.state is JoiningState.CAUGHT_UP and self._cycle.round_is_here
+
+    @property
     def deadline(self) -> float | None:
         """When `tick` has something to do by time alone."""
         return self._repeat_at if self.on_the_way else None
@@ -158,9 +163,8 @@ class Joining:
         """An open link is gone, on the way in."""
         policy = self._context.policy
         pull = policy.pull_of(self._context.node) if policy else None
-        caught_up = self.state is JoiningState.CAUGHT_UP  # the round that is here may name us
-        named = caught_up and self._cycle.round_is_here
-        if not self._context.links or (pull is not None and pull.parent == node and not named):
+        parent = pull is not None and pull.parent == node
+        if not self._context.links or (parent and not self.may_enter):
             self.fail(f"the link to {self._context.name(node)} broke")
         elif self.pull is not None:
             self._follow(self.pull.lost(node))

@@ -28,6 +28,8 @@ MAX_MEMBERS = 256
 MAX_LINKS_PER_NODE = 64
 MAX_NEIGHBOURS = 6
 MAX_OPEN_JOINS = 32
+MAX_EXPELLED = 64  # the newest ones are remembered
+MAX_TOKEN_BYTES = 64
 MAX_MICRO_BATCHES = 65536
 MAX_POLICIES_KEPT = 8
 MAX_CHUNKS = 1 << 19
@@ -63,6 +65,7 @@ JOIN_SECONDS = 10.0
 
 # Failure.
 FENCE_REPEAT_SECONDS = 0.25  # unanswered fence messages are repeated
+FENCE_SILENT_SECONDS = 0.5  # a member out of reach may have a way that is not known yet
 FENCE_REPORT_SECONDS = 2.0  # a member that has not answered a fence by then is lost
 LINK_CONFIRM_SECONDS = 0.3  # other ends of a node's links have so long to report them broken too
 ELECTION_STEP_SECONDS = 0.2  # the k-th heir waits k steps before it stands

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from protocols import limits
-from protocols.policy import Policy
+from protocols.policy import Electorate, Policy
 from protocols.view import Member
 from protocols.wire import (
     COUNT32,
@@ -234,7 +234,7 @@ class Lead(Message):
     """Flooded by the winner of `new_term`."""
 
     TAG: ClassVar[int] = 22
-    new_term: int = wire(NUMBER)
+    new_term: int = wire(COUNT32)
     why: str = wire(Text(limits.MAX_NAME_BYTES))
 
 
@@ -300,7 +300,8 @@ class FenceReport(Message):
     `have`: bitmap of the reduced chunks of `iteration` made in, or carried into, `attempt`.
     `working`: bitmap of the micro-batches that are, or soon will be, in P. `attempt_id` names the
     running attempt, `before_id` that of the round before. `policy`: the one in force here.
-    `newest`: version of the newest body stored here.
+    `newest`: version of the newest body stored here. `stored`: who decides under policies that are
+    stored here and newer than `policy`: one of them may be in force elsewhere.
     `links`: the members it has a link to.
     """
 
@@ -316,6 +317,7 @@ class FenceReport(Message):
     policy: Policy = wire(Nested(Policy))
     newest: int = wire(NUMBER)
     links: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
+    stored: tuple[Electorate, ...] = wire(Many(Nested(Electorate), limits.MAX_POLICIES_KEPT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +391,57 @@ class Dropped(Message):
     TAG: ClassVar[int] = 33
 
 
+@dataclass(frozen=True, slots=True)
+class LinkWish(Message):
+    """Member to scheduler: link me to `peer` (`wanted`), or keep us apart. Repeated until the
+    policy in force shows it, or `Refused` comes."""
+
+    TAG: ClassVar[int] = 34
+    peer: bytes = wire(NODE)
+    wanted: bool = wire(Bool())
+
+
+@dataclass(frozen=True, slots=True)
+class Expel(Message):
+    """Member to scheduler: plan without `node`, and never let it in again. Repeated as `LinkWish`
+    is."""
+
+    TAG: ClassVar[int] = 35
+    node: bytes = wire(NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Message):
+    """Scheduler to member: what you wished about `node` cannot be; `reason` in words."""
+
+    TAG: ClassVar[int] = 36
+    node: bytes = wire(NODE)
+    reason: str = wire(Text())
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken(Message):
+    """Direct, from member to member: from now on the cluster's token is `token`.
+
+    Whoever has a policy in force that is older than (`policy_term`, `version`) keeps it until
+    then, so that it never reaches a node that this policy has expelled.
+    """
+
+    TAG: ClassVar[int] = 37
+    token: bytes = wire(Blob(limits.MAX_TOKEN_BYTES, 1))
+    policy_term: int = wire(NUMBER)
+    version: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside(Message):
+    """Joiner to scheduler, in answer to `Fence`: I am no member, and have given my join up."""
+
+    TAG: ClassVar[int] = 38
+    fence_term: int = wire(NUMBER)
+    number: int = wire(NUMBER)
+
+
 MESSAGES: tuple[type[Message], ...] = (
     Ping,
     Pong,
@@ -423,8 +476,13 @@ MESSAGES: tuple[type[Message], ...] = (
     Commit,
     Committed,
     Dropped,
+    LinkWish,
+    Expel,
+    Refused,
+    NewToken,
+    Outside,
 )
-FENCE_MESSAGES = (Fence, FenceReport, Prepare, Prepared, Commit, Committed)
+FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)
 BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in MESSAGES}
 
 

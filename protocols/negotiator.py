@@ -1,4 +1,4 @@
-"""The scheduler's negotiations: joins, leaves, and the switch from one policy to the next.
+"""The scheduler's negotiations: joins, leaves, links, and the switch from one policy to the next.
 
 Law: negotiations never change the cluster by themselves. They only say what is *desired*; whenever
 that differs from what is in force and no switch is under way, one new policy is made of all of it.
@@ -22,6 +22,7 @@ from protocols.messages import (
     Message,
     OpenLinks,
     PolicyBody,
+    Refused,
 )
 from protocols.policy import Policy, Pull
 from protocols.table import Row, StateTable
@@ -106,6 +107,8 @@ class Negotiator:
         self._planner = planner
         self._leaving: dict[bytes, None] = {}
         self._away: dict[bytes, None] = {}
+        self._expelled: dict[bytes, None] = {}
+        self._divided: dict[Edge, bool] = {}  # links that users want closed, or (False) open again
         self._next_join = (term << 32) + 1
         self._ended: dict[int, None] = {}  # joins given up that a policy may still name
         self._issued = 0  # version of the newest policy made in this term
@@ -138,6 +141,11 @@ class Negotiator:
         """Members that asked to leave."""
         return tuple(self._leaving)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no change is under way."""
+        return self.switch is None and not self.joins and not self._dirty and not self._leaving
+
     def hold_back(self, passing: bool) -> None:
         """Start no new switch while the role is being handed over, or go on as before."""
         self.passing = passing
@@ -148,6 +156,8 @@ class Negotiator:
         joiner = message.joiner
         if self.passing or joiner.node in self.policy.view.nodes:
             return []
+        if joiner.node in self._outlaws:
+            return [(joiner.node, JoinAborted(0, joiner.node, "this device was expelled"))]
         known = next((j for j in self.joins.values() if j.joiner.node == joiner.node), None)
         if known is not None and known.joiner.incarnation == joiner.incarnation:
             return self._repeated(known)
@@ -233,6 +243,46 @@ class Negotiator:
             self._leaving[sender] = None
             self._dirty = True
 
+    def link_wish(self, sender: bytes, peer: bytes, *, wanted: bool) -> list[Mail]:
+        """A member wants a link to `peer`, or none."""
+        view = self.policy.view
+        if sender not in view.nodes or (far := view.member(peer)) is None or peer == sender:
+            return [(sender, Refused(peer, "there is no such member"))]
+        pair = edge(sender, peer)
+        if wanted:
+            if pair in view.edges:
+                return []
+            self._divided[pair] = False
+            self._dirty = True
+            return [(sender, OpenLinks(0, (far,)))]
+        if self._divided.get(pair) is not True and pair not in view.apart:
+            before = self._divided.get(pair)
+            self._divided[pair] = True
+            if len(parts(self._next_view())) > 1:
+                del self._divided[pair]
+                if before is not None:
+                    self._divided[pair] = before
+                return [(sender, Refused(peer, "without that link the cluster would be in two"))]
+            self._dirty = True
+        return []
+
+    def expel(self, sender: bytes, node: bytes) -> list[Mail]:
+        """A member wants `node` out, for good."""
+        if sender not in self.policy.view.nodes or node in self.policy.view.expelled:
+            return []
+        if node not in self.policy.view.nodes:
+            return [(sender, Refused(node, "there is no such member"))]
+        if node not in self._expelled:
+            self._expelled[node] = None
+            self._dirty = True
+        return []
+
+    @property
+    def _outlaws(self) -> tuple[bytes, ...]:
+        """Who is not let in again; the newest are remembered."""
+        found = dict.fromkeys((*self.policy.view.expelled, *self._expelled))
+        return tuple(found)[-limits.MAX_EXPELLED :]
+
     def share_wish(self, sender: bytes, away: bool) -> None:
         """A member wants no micro-batches, or some again."""
         self._dirty = True
@@ -305,6 +355,9 @@ class Negotiator:
         nodes = policy.view.nodes
         self._leaving = {n: None for n in self._leaving if n in nodes}
         self._away = {n: None for n in self._away if n in nodes}
+        self._expelled = {n: None for n in self._expelled if n in nodes}
+        apart = policy.view.apart
+        self._divided = {e: cut for e, cut in self._divided.items() if cut is (e not in apart)}
         self._edges = {
             ends: e
             for ends, e in self._edges.items()
@@ -376,13 +429,19 @@ class Negotiator:
     def _next_view(self) -> View:
         """Return the view without the leavers, with those that caught up."""
         view = self.policy.view
-        stay = [m for m in view.members if m.node not in self._leaving]
+        outlaws = self._outlaws
+        gone = (*self._leaving, *outlaws)
+        stay = [m for m in view.members if m.node not in gone]
         entering = [j for j in self.joins.values() if j.state is JoinState.CAUGHT_UP]
         edges = [*view.edges, *self._edges.values()]
         for join in entering:
             edges += [edge(join.joiner.node, n) for n in join.links]
         members = stay + [j.joiner for j in entering] if stay else list(view.members)
-        return make_view(view.lineage, view.number + 1, members, edges)
+        here = [m.node for m in members]
+        outlaws = tuple(n for n in outlaws if n not in here)
+        apart = [e for e in view.apart if self._divided.get(e) is not False]
+        apart += [e for e, cut in self._divided.items() if cut]
+        return make_view(view.lineage, view.number + 1, members, edges, apart, outlaws)
 
     def _repair(self) -> list[Mail]:
         """If leaving would cut the rest in two, have a link opened between the parts first."""
@@ -390,13 +449,16 @@ class Negotiator:
         split = parts(view)
         if len(split) == 1:
             return []
-        far = view.member(split[1][0])
-        return [] if far is None else [(split[0][0], OpenLinks(0, (far,)))]
+        pairs = [(a, b) for a in split[0] for part in split[1:] for b in part]
+        a, b = next((p for p in pairs if edge(*p) not in view.apart), pairs[0])
+        self._divided[edge(a, b)] = False
+        far = view.member(b)
+        return [] if far is None else [(a, OpenLinks(0, (far,)))]
 
     def _densify(self, now: float) -> list[Mail]:
         """Have links opened between members that joined at the same time, or whose link broke."""
         view = self.policy.view
-        known = dict.fromkeys((e.low, e.high) for e in view.edges)
+        known = dict.fromkeys((e.low, e.high) for e in (*view.edges, *self._next_view().apart))
         open_to_all = [m for m in view.members if not m.sparse]
         mail: list[Mail] = []
         for k, member in enumerate(open_to_all[: limits.MAX_LINKS_PER_NODE]):
@@ -417,7 +479,7 @@ class Negotiator:
         """Return the next policy, None if what is in force is what is desired."""
         view = self._next_view()
         now = self.policy.view
-        if (view.members, view.edges) == (now.members, now.edges):
+        if replace(view, number=now.number) == now:
             view = now
         pulls = self._pulls(dict.fromkeys(view.nodes))
         plan = self._planner.plan(view, self._micro_batches, tuple(self._away))
@@ -432,7 +494,8 @@ class Negotiator:
             plan.reason,
         )
         same = replace(policy, term=self.policy.term, version=self.policy.version)
-        return None if same == self.policy else policy
+        superseded = self._issued <= self.policy.version  # what others hold is no newer
+        return None if same == self.policy and superseded else policy
 
     def _pulls(self, nodes: dict[bytes, None]) -> tuple[Pull, ...]:
         """Return the pulls of joins that are linked or pulling, from sources that stay."""

@@ -23,10 +23,12 @@ from protocols.effects import (
     Distrust,
     Effect,
     Event,
+    ExpelWanted,
     Frozen,
     LeaveWanted,
     LinkDown,
     LinkUp,
+    LinkWanted,
     ManifestReady,
     Received,
     RoundReduced,
@@ -35,21 +37,24 @@ from protocols.effects import (
     ShardArrived,
     Silent,
     Tick,
+    TokenWanted,
     Trust,
     YieldWanted,
 )
 from protocols.election import Election
 from protocols.errors import RemoteProtocolError
 from protocols.joining import Joining, JoiningState, shard_count
-from protocols.negotiator import Negotiator
 from protocols.policy import Policy
 from protocols.recovery import Recovery
 from protocols.routing import Router
+from protocols.succession import Succession
 from protocols.view import make_view
+from protocols.wishes import Wishes
 
 if TYPE_CHECKING:
+    from protocols.negotiator import Negotiator
     from protocols.planning import Planner
-    from protocols.view import Member
+    from protocols.view import Member, View
 
 
 class Node:
@@ -64,12 +69,13 @@ class Node:
         self.joining: Joining | None = None
         self.negotiator: Negotiator | None = None
         self.recovery = Recovery(self)
+        self.succession = Succession(self)
+        self.wishes = Wishes(self)
         self._leave_again_at = 0.0
         self._fetch_at = 0.0
         self._away = False
         self.now = 0.0
         self.reason = "leave"  # why members leave with the policy that comes into force
-        self._tried_term = 0  # newest term in which we asked somebody to take the role over
         self._connecting: dict[bytes, bytes] = {}  # member being dialled -> who asked for it
         self._introduced: dict[int, Member] = {}  # join -> whose link is expected
         self._begun_anew: dict[int, None] = {}  # joins whose link here is gone
@@ -88,7 +94,7 @@ class Node:
         context.store(policy)
         context.policy = policy
         context.election.found()
-        self._lead(now, policy)
+        self.succession.lead(now, policy)
         me = context.config.me.name
         context.report("scheduler", node=me, term=1, why="founded")
         context.report("joined", term=1, members=[me])
@@ -115,6 +121,7 @@ class Node:
             case Frozen(have):
                 self.recovery.frozen(now, have)
             case Applied():
+                self.wishes.applied()
                 self.cycle.applied(event)
                 if self.cycle.frozen and self.cycle.state is CycleState.FROZEN:
                     self.recovery.frozen(now, b"")
@@ -128,6 +135,9 @@ class Node:
                 self._silent(now, node)
             case DialFailed(node):
                 self._connected(node, is_open=False)
+                self.wishes.fail(
+                    node, f"no connection to {self.context.name(node)} could be opened"
+                )
                 if self.joining is not None:
                     self.joining.link_settled(now, node, is_open=False)
             case ShardArrived():
@@ -146,7 +156,12 @@ class Node:
             case AwayWanted(away):
                 self._away = away
                 self.post(now, self.context.election.scheduler, m.ShareWish(away))
+            case LinkWanted() | ExpelWanted():
+                self.wishes.want(now, event)
+            case TokenWanted(token):
+                self.wishes.new_token(token)
             case Tick():
+                self.wishes.tick(now)
                 if self.joining is not None:
                     self.joining.tick(now)
             case _:
@@ -169,6 +184,8 @@ class Node:
             else None,
             self._leave_again_at if self.context.leaving and not self.over else None,
             *self.recovery.deadlines,
+            self.wishes.deadline if not self.over else None,
+            self.succession.deadline if self.negotiator and not self.over else None,
             self._fetch_at if self.cycle.state is CycleState.FETCHING else None,
         ]
         return min((t for t in times if t is not None), default=None)
@@ -187,6 +204,7 @@ class Node:
         if self.negotiator is not None and not self.over and self.recovery.fence is None:
             for to, message in self.negotiator.tick(now):
                 self.post(now, to, message)
+            self.succession.rotate(now)
             switch = self.negotiator.switch
             if switch is not None and switch.policy.key not in context.policies:
                 self._keep(switch.policy)
@@ -243,8 +261,12 @@ class Node:
             self.joining.link_down(node)
         elif self.over or policy is None or (event.clean and self.is_leaving(node)):
             return
-        elif context.is_member:
+        elif context.is_member and not self._is_spare(node, policy.view):
             self.recovery.say_lost(now, event)
+
+    def _is_spare(self, node: bytes, view: View) -> bool:
+        """Whether a link to `node` is none of the view's: not yet, or no more."""
+        return node in view.nodes and node not in view.neighbours(self.context.node)
 
     def _silent(self, now: float, node: bytes) -> None:
         """A neighbour is out of reach: tell it, in case it hears us later, and close the link."""
@@ -266,10 +288,11 @@ class Node:
 
     def is_leaving(self, node: bytes) -> bool:
         """Whether a policy that is stored here leaves a member of the present view out."""
-        policy = self.context.policy
-        newest = self.context.policies[self.context.newest_key]
-        was = policy is not None and node in policy.view.nodes
-        return was and node not in newest.view.nodes
+        context, policy = self.context, self.context.policy
+        if policy is None or node not in policy.view.nodes:
+            return False
+        newest = max(k for k in context.policies if k != context.prepared)
+        return node not in context.policies[newest].view.nodes
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -319,12 +342,16 @@ class Node:
                 self.recovery.link_lost(now, sender, peer, reset)
             case m.Fence(term, number):
                 self.recovery.fenced(now, sender, (term, number))
-            case m.Prepare(term, number, _):
-                self.recovery.prepare(now, sender, (term, number))
+            case m.Prepare(term, number, restart):
+                self.recovery.prepare(now, sender, (term, number), restart)
             case m.Commit(term, number, restart):
                 self.recovery.commit(now, sender, (term, number), restart)
             case m.PassRole() | m.VoteRequest() | m.Vote() | m.Lead():
-                self.elect(now, sender, message)
+                self.succession.take(now, sender, message)
+            case m.Refused():
+                self.wishes.refused(sender, message)
+            case m.NewToken():
+                self.wishes.heard_token(sender, message)
             case _:
                 if not self._to_scheduler(now, sender, message):
                     self._to_joiner(now, sender, message)
@@ -360,11 +387,24 @@ class Node:
                 self.recovery.committed(sender, (term, number))
             case m.FenceReport():
                 self.recovery.reported(now, sender, message)
+            case m.Outside(term, number):
+                self.recovery.outside(now, sender, (term, number))
+            case m.LinkWish(peer, wanted):
+                mail = negotiator.link_wish(sender, peer, wanted=wanted)
+            case m.Expel(node):
+                mail = self._expel(now, sender, node)
             case _:
                 return False
         for to, body in mail:
             self.post(now, to, body)
         return True
+
+    def _expel(self, now: float, sender: bytes, node: bytes) -> list[tuple[bytes, m.Message]]:
+        """A scheduler that is to go hands its role over first; its successor is asked again."""
+        if node == self.context.node:
+            self.succession.step_down(now)
+            return []
+        return self.negotiator.expel(sender, node) if self.negotiator is not None else []
 
     def _to_joiner(self, now: float, sender: bytes, message: m.Message) -> None:
         joining = self.joining
@@ -453,65 +493,14 @@ class Node:
             return self.negotiator.offered
         return self.context.policy.key if self.context.policy else (0, 0)
 
-    def elect(self, now: float, sender: bytes, message: m.Message) -> None:
-        context, policy = self.context, self.context.policy
-        election = context.election
-        if isinstance(message, m.Lead):
-            if election.led(sender, message):
-                self.negotiator = None
-                self.recovery.led()
-                context.report(
-                    "scheduler", node=context.name(sender), term=message.new_term, why=message.why
-                )
-                self._ask_again(now)
-            return
-        if policy is None:
-            return
-        led = election.leads
-        asked = isinstance(message, m.VoteRequest) and self.recovery.content(sender)
-        mail: list[tuple[bytes, m.Message]] = []
-        match message:
-            case m.PassRole() if context.leaving:
-                context.send(sender, m.LeaveRequest(context.config.me.incarnation))
-            case m.PassRole() if sender == election.scheduler:
-                mail = election.role_passed(message, policy.view, context.newest_key)
-            case m.VoteRequest():
-                key = context.newest_key
-                before = election.voted_term
-                mail = election.vote_wanted(sender, message, policy.view, key, content=asked)
-                if election.voted_term > before:
-                    self.recovery.voted(now, len(policy.view.nodes))
-            case m.Vote():
-                mail = election.vote(sender, message, policy.view)
-        for to, body in mail:
-            context.send(to, body)
-        if election.leads and not led:
-            self.won(now, policy)
-
-    def won(self, now: float, policy: Policy) -> None:
-        """This node is the scheduler now."""
-        context, election = self.context, self.context.election
-        self.recovery.won()
-        self._lead(now, policy)
-        me = context.config.me.name
-        context.report("scheduler", node=me, term=election.term, why=election.why)
-        if election.why == "failed over":
-            self.recovery.open_fence(now, policy)
-        self._ask_again(now)
-
-    def _lead(self, now: float, policy: Policy) -> None:
-        context = self.context
-        term, total = context.election.term, context.config.micro_batches
-        self.negotiator = Negotiator(context.node, term, policy, total, context.planner)
-        self.negotiator.resume(now)
-
-    def _ask_again(self, now: float) -> None:
+    def ask_again(self, now: float) -> None:
         """There is a new scheduler: repeat to it what the old one had not done."""
         self._leave_again_at = now
         if self.joining is not None and self.joining.on_the_way:
             self.joining.repeat(now)
         if self._away:
             self.post(now, self.context.election.scheduler, m.ShareWish(True))
+        self.wishes.say(now)
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -524,7 +513,8 @@ class Node:
                 context.report("member_joined", node=member.name)
         for member in old.view.members:
             if member.node not in after and member.node != context.node:
-                reason = self.reason
+                expelled = member.node in new.view.expelled
+                reason = "expelled" if expelled else self.reason
                 context.report("member_left", node=member.name, reason=reason, stall_s=0.0)
                 context.do(Distrust(member.node))
         if context.node in after and context.node not in before and self.joining is not None:
@@ -534,7 +524,8 @@ class Node:
             )
         if self.negotiator is not None:
             self.negotiator.in_force(self.now, new)
-        self.recovery.switched(new.view)
+        self.recovery.switched(old.view, new.view)
+        self.wishes.switched(self.now, old, new)
 
     def _pursue_leave(self, now: float) -> None:
         """Hand over the role if we hold it, then ask to leave; again until it has happened."""
@@ -554,15 +545,4 @@ class Node:
             context.send(context.election.scheduler, message)
             return
         if self.negotiator.switch is None:
-            self._pass_role(policy, self.negotiator)
-
-    def _pass_role(self, policy: Policy, negotiator: Negotiator) -> None:
-        """Ask the next heir to stand for election; with none left, see the others off first."""
-        context = self.context
-        leaving = (context.node, *negotiator.leaving)
-        heirs = [n for n in policy.view.nodes if n not in leaving]
-        negotiator.hold_back(bool(heirs))
-        if heirs:
-            self._tried_term = max(context.election.term, self._tried_term) + 1
-            heir = heirs[self._tried_term % len(heirs)]
-            context.send(heir, m.PassRole(self._tried_term))
+            self.succession.pass_role(policy, self.negotiator)

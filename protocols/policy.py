@@ -7,7 +7,7 @@ links, shares add up), so whoever holds one may follow it blindly. (term, versio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from protocols import limits
 from protocols.view import Edge, Member, View, edge
@@ -35,6 +35,24 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
+class Electorate:
+    """Whose quorum can act under policy (`term`, `version`): `nodes`, ascending."""
+
+    term: int = wire(COUNT32)
+    version: int = wire(COUNT32)
+    nodes: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_MEMBERS))
+
+    def __post_init__(self) -> None:
+        if not self.nodes or any(a >= b for a, b in pairwise(self.nodes)):
+            raise ValueError("the members that decide must be ordered and different")
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """That of its policy."""
+        return (self.term, self.version)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """`parents[k]` and `shares[k]` belong to `view.members[k]`; the root's parent is b"".
 
@@ -42,8 +60,8 @@ class Policy:
     follow those of the members before it. `reason` says in words why the policy is as it is.
     """
 
-    term: int = wire(NUMBER)
-    version: int = wire(COUNT32)  # as in bulk headers
+    term: int = wire(COUNT32)  # as in bulk headers
+    version: int = wire(COUNT32)
     view: View = wire(Nested(View))
     parents: tuple[bytes, ...] = wire(Many(NODE_OR_ALL, limits.MAX_MEMBERS))
     shares: tuple[int, ...] = wire(Many(UInt(limits.MAX_MICRO_BATCHES), limits.MAX_MEMBERS))
@@ -67,6 +85,11 @@ class Policy:
     def key(self) -> tuple[int, int]:
         """(term, version): what a control word names."""
         return (self.term, self.version)
+
+    @property
+    def electorate(self) -> Electorate:
+        """Whose quorum can act under this policy."""
+        return Electorate(self.term, self.version, self.view.nodes)
 
     @property
     def root(self) -> bytes:

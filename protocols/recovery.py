@@ -16,6 +16,8 @@ from protocols.effects import FreezeRound, LinkDown
 from protocols.fence import Epoch, FenceLeader, FenceState, Lost
 from protocols.losses import Losses
 
+LOST_MEANWHILE = "a device was lost meanwhile"
+
 if TYPE_CHECKING:
     from protocols.context import Context
     from protocols.node import Node
@@ -69,9 +71,11 @@ class Recovery:
         self._node.post(now, m.EVERYONE, lost)
         self._remind_at = now + limits.RETRY_SECONDS
 
-    def switched(self, view: View) -> None:
-        """A policy with `view` came into force."""
+    def switched(self, old: View, view: View) -> None:
+        """A policy with `view` came into force. What was said of links that were not in the view is
+        forgotten: those that are in it now have been opened since, or will be missed again."""
         links = self._context.links
+        self.losses.forget_all_but(old)
         self._remind_at = self._node.now
         self._gone = {n: r for n, r in self._gone.items() if n in view.nodes or n in links}
 
@@ -90,10 +94,13 @@ class Recovery:
         if self._stand_at is not None:
             self._stand_at = now + members * limits.ELECTION_STEP_SECONDS
 
-    def prepare(self, now: float, sender: bytes, epoch: Epoch) -> None:
-        """A decision is to be stored."""
-        if epoch >= self._epoch and self._context.is_member:
+    def prepare(self, now: float, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
+        """A decision is to be stored: it may come into force elsewhere, even if not here."""
+        context = self._context
+        if epoch >= self._epoch and context.is_member:
             self._epoch = epoch
+            context.prepared = restart.policy.key
+            context.store(restart.policy)
             self._node.post(now, sender, m.Prepared(*epoch))
 
     def committed(self, sender: bytes, epoch: Epoch) -> None:
@@ -103,10 +110,10 @@ class Recovery:
             self._close_fence()
 
     def content(self, candidate: bytes) -> bool:
-        """Whether the scheduler is in reach and is not the candidate itself."""
+        """Whether the scheduler is in reach of this member and is not the candidate itself."""
         context, policy = self._context, self._context.policy
         scheduler = context.election.scheduler
-        if policy is None or candidate == scheduler:
+        if policy is None or candidate == scheduler or not context.is_member:
             return False
         lost = self.losses.lost(self._node.now, policy.view, context.node, context.links)
         return scheduler in policy.view.nodes and scheduler not in (*lost.nodes, *lost.dead)
@@ -184,42 +191,52 @@ class Recovery:
             return
         self._stand_at = now + (len(heirs) + 1 + rank) * limits.ELECTION_STEP_SECONDS
         waited = now - self._lost_since >= limits.PARTITION_WAIT_SECONDS
-        excused = gone if waited else lost.dead
+        electorates = context.electorates
+        excused = lost.dead
+        if waited and not context.config.pauses:
+            voters = dict.fromkeys(n for e in electorates for n in e.nodes)
+            excused = tuple(n for n in voters if n in gone or n not in policy.view.nodes)
         led = context.election.leads
-        mail = context.election.scheduler_lost(policy.view, context.newest_key, excused)
+        mail = context.election.scheduler_lost(electorates, context.newest_key, excused)
         for to, body in mail:
             context.send(to, body)
         if context.election.leads and not led:
-            self._node.won(now, policy)
+            self._node.succession.won(now, policy)
 
     def open_fence(self, now: float, policy: Policy) -> None:
         """Freeze everybody and find out how to go on."""
         context = self._context
         self._handled = lost = self.losses.lost(now, policy.view, context.node, context.links)
-        self._end_changes(now)
+        negotiator = self._node.negotiator
+        switch = negotiator.switch if negotiator is not None else None
+        self._end_changes(now, switch.policy.view if switch and switch.offered else policy.view)
         self._fences += 1
         self.fence = FenceLeader(
             context.node,
             (context.election.term, self._fences),
             policy,
+            context.electorates,
             lost,
             context.config.chunks,
             context.config.micro_batches,
             context.planner,
             now,
+            pauses=context.config.pauses,
         )
         for to, body in self.fence.tick(now):
             self._node.post(now, to, body)
 
-    def _end_changes(self, now: float) -> None:
-        """A fence ends the switch and all joins under way; the joiners ask again."""
-        if self._node.negotiator is not None:
-            for number in list(self._node.negotiator.joins):
-                for to, body in self._node.negotiator.give_up(
-                    number, "a device was lost meanwhile"
-                ):
+    def _end_changes(self, now: float, view: View) -> None:
+        """A fence ends the switch and all joins under way, but those of who may be in `view`; the
+        joiners ask again."""
+        negotiator = self._node.negotiator
+        if negotiator is None:
+            return
+        for join in list(negotiator.joins.values()):
+            if join.joiner.node not in view.nodes:
+                for to, body in negotiator.give_up(join.number, LOST_MEANWHILE):
                     self._node.post(now, to, body)
-            self._node.negotiator.switch = None
+        negotiator.switch = None
 
     def _close_fence(self) -> None:
         if self.fence is not None and self.fence.state is FenceState.DONE:
@@ -228,12 +245,13 @@ class Recovery:
     def fenced(self, now: float, sender: bytes, epoch: Epoch) -> None:
         """The scheduler of a term asks this member to freeze and report."""
         context = self._context
-        if not context.is_member or epoch < self._epoch or self._node.over:
+        if epoch < self._epoch or epoch[0] < context.election.term or self._node.over:
             return
-        if epoch[0] < context.election.term:
+        if not context.is_member:
+            self._fenced_joiner(now, sender, epoch)
             return
         if epoch[0] > context.election.term:
-            self._node.elect(now, sender, m.Lead(epoch[0], "failed over"))
+            self._node.succession.take(now, sender, m.Lead(epoch[0], "failed over"))
         if epoch == self._epoch and self._report is not None:
             self._node.post(now, sender, self._report)
             return
@@ -245,10 +263,26 @@ class Recovery:
         if self._node.cycle.state is not CycleState.APPLYING:
             context.do(FreezeRound())
 
+    def _fenced_joiner(self, now: float, sender: bytes, epoch: Epoch) -> None:
+        """Give the join up, unless the round that is here may have made us a member."""
+        joining, cycle = self._node.joining, self._node.cycle
+        if joining is None or not joining.on_the_way:
+            return
+        if joining.may_enter:
+            self._epoch, self._context.election.scheduler = epoch, sender
+            cycle.frozen = True
+            return
+        self._node.post(now, sender, m.Outside(*epoch))
+        joining.fail(LOST_MEANWHILE)
+
     def frozen(self, now: float, have: bytes) -> None:
         """The running round stands still: report."""
         context, policy = self._context, self._context.policy
         if policy is None or not self._node.cycle.frozen:
+            return
+        if not context.is_member:
+            self._node.cycle.frozen = False
+            self._fenced_joiner(now, context.election.scheduler, self._epoch)
             return
         begun = self._node.cycle.state not in (CycleState.FROZEN, CycleState.FETCHING)
         running, before = self._node.cycle.attempt_ids
@@ -263,6 +297,7 @@ class Recovery:
             policy,
             max(v for _, v in context.policies),
             tuple(sorted(n for n in context.links if n in policy.view.nodes)),
+            context.electorates[1:],
         )
         self._node.post(now, context.election.scheduler, self._report)
 
@@ -270,6 +305,11 @@ class Recovery:
         epoch = (message.fence_term, message.number)
         if self.fence is not None and self.fence.epoch == epoch:
             for to, body in self.fence.report(now, sender, message):
+                self._node.post(now, to, body)
+
+    def outside(self, now: float, sender: bytes, epoch: Epoch) -> None:
+        if self.fence is not None and self.fence.epoch == epoch:
+            for to, body in self.fence.outside(now, sender):
                 self._node.post(now, to, body)
 
     def prepared(self, now: float, sender: bytes, epoch: Epoch) -> None:
@@ -292,7 +332,8 @@ class Recovery:
         self._report = None
         self.losses.forget_all_but(restart.policy.view)
         self._handled = Lost()
-        self._end_changes(now)
+        context.prepared = None
+        self._end_changes(now, restart.policy.view)
         self._node.reason = "failure"
         self._node.cycle.restart(restart)
         self._node.reason = "leave"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.wire import COUNT32, LINEAGE, NODE, NUMBER, Blob, Bool, Many, Nested, Text, wire
 
-Pair = tuple[bytes, bytes]
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +74,34 @@ def edge(a: bytes, b: bytes) -> Edge:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Members and links under a number; raises ValueError if they do not fit together."""
+    """Members and links under a number; raises ValueError if they do not fit together.
+
+    `apart`: pairs of members that a user wants no link between. `expelled`: node ids that a user
+    has removed, the newest last; they are not let in again.
+    """
 
     lineage: bytes = wire(LINEAGE)
     number: int = wire(COUNT32)  # as in bulk headers
     members: tuple[Member, ...] = wire(Many(Nested(Member), limits.MAX_MEMBERS))
     edges: tuple[Edge, ...] = wire(Many(Nested(Edge)))
+    apart: tuple[Edge, ...] = wire(Many(Nested(Edge)))
+    expelled: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_EXPELLED))
 
     def __post_init__(self) -> None:
         nodes = [m.node for m in self.members]
         if not nodes or any(a >= b for a, b in pairwise(nodes)):
             raise ValueError("members must be at least one, ordered and different")
-        ends = [(e.low, e.high) for e in self.edges]
-        if any(a >= b for a, b in pairwise(ends)):
-            raise ValueError("links must be ordered and different")
         known = dict.fromkeys(nodes)
-        if any(e.low not in known or e.high not in known for e in self.edges):
-            raise ValueError("a link's ends must be members")
+        for edges in (self.edges, self.apart):
+            ends = [(e.low, e.high) for e in edges]
+            if any(a >= b for a, b in pairwise(ends)):
+                raise ValueError("links must be ordered and different")
+            if any(e.low not in known or e.high not in known for e in edges):
+                raise ValueError("a link's ends must be members")
+        if any(e in self.apart for e in self.edges):
+            raise ValueError("a link between members that are kept apart")
+        if any(n in known for n in self.expelled):
+            raise ValueError("a member that is expelled")
 
     @property
     def nodes(self) -> tuple[bytes, ...]:
@@ -110,15 +123,33 @@ class View:
         return tuple(sorted(found))
 
 
-def make_view(lineage: bytes, number: int, members: list[Member], edges: list[Edge]) -> View:
-    """Build a view: sorts, drops duplicate links and links whose ends are no members."""
+def is_quorum(nodes: tuple[bytes, ...], here: Container[bytes]) -> bool:
+    """Whether those of `nodes` (ascending) that are `here` decide for all of them: a majority, or
+    the exact half with the smallest id."""
+    count = sum(n in here for n in nodes)
+    return 2 * count > len(nodes) or (2 * count == len(nodes) and nodes[0] in here)
+
+
+def make_view(
+    lineage: bytes,
+    number: int,
+    members: list[Member],
+    edges: Iterable[Edge],
+    apart: Iterable[Edge] = (),
+    expelled: tuple[bytes, ...] = (),
+) -> View:
+    """Build a view: sorts, drops duplicate links, links whose ends are no members, and links
+    between members that are kept apart."""
     nodes = {m.node: m for m in members}
+    divided = {(e.low, e.high): e for e in apart if e.low in nodes and e.high in nodes}
     kept = {(e.low, e.high): e for e in edges if e.low in nodes and e.high in nodes}
     return View(
         lineage,
         number,
         tuple(nodes[n] for n in sorted(nodes)),
-        tuple(kept[ends] for ends in sorted(kept)),
+        tuple(kept[ends] for ends in sorted(kept) if ends not in divided),
+        tuple(divided[ends] for ends in sorted(divided)),
+        expelled,
     )
 
 

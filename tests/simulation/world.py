@@ -111,6 +111,7 @@ class Host:
         self.joins_failed: list[str] = []
         self.serves: dict[int, list[int]] = {}
         self.kept: dict[int, dict[int, object]] = {}  # reduced chunks of rounds that are over
+        self.token = b""  # the one that a member passed on
         self.inbox: list[effects.Event] = []
         self.busy = False
         self.refuses = False  # the trainer hands everything back ...
@@ -178,6 +179,8 @@ class Host:
                     self.send_shard(joiner, shard_bytes, shard)
             case effects.Report():
                 self.reports.append(effect)
+            case effects.UseToken(token):
+                self.token = token
             case effects.JoinFailed(reason):
                 self.joins_failed.append(reason)
                 if self.world.joins_end:
@@ -352,6 +355,8 @@ class World:
         self.hosts: dict[bytes, Host] = {}
         self.tamper: Callable[[Host, int, bytes], bytes] = lambda _host, _shard, piece: piece
         self.sparse = False  # nodes want no links beyond those they ask for
+        self.pauses = False  # without a quorum nodes wait
+        self.rotate_every = 0  # steps, 0: the scheduler keeps its role
         self.joins_end = False  # a host whose join failed gives up
         self.lose: Callable[[Host, Host, Message], bool] = lambda _sender, _receiver, _message: (
             False
@@ -514,7 +519,8 @@ class World:
     def config(self, who: Member, neighbours: tuple[str, ...] = ()) -> NodeConfig:
         size = STATE_ELEMENTS * 16
         counts = (self.micro_batches, SAMPLES, self.steps)
-        return NodeConfig(who, VECTOR + 1, size, *counts, neighbours)
+        options = (neighbours, self.pauses, self.rotate_every)
+        return NodeConfig(who, VECTOR + 1, size, *counts, *options)
 
     def add(self, number: int, incarnation: int = 1, neighbours: tuple[str, ...] = ()) -> Host:
         """A device's new agent; one of before on the same device is killed first."""

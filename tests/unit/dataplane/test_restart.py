@@ -18,12 +18,12 @@ import pytest
 
 from edgeagent.dataplane.reduce import Reducer, Vector
 from protocols.control_word import ControlWord, bits, numbers
-from protocols.fence import decide, is_quorum
+from protocols.fence import decide
 from protocols.messages import FenceReport, Restart
 from protocols.planning import Plan
 from protocols.policy import Policy
 from protocols.round import RoundSpec, Spread, spread_plan
-from protocols.view import Member, View, edge, make_view
+from protocols.view import Member, View, edge, is_quorum, make_view
 
 from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE
 
@@ -193,6 +193,7 @@ class Device:
             self.policy,
             self.policy.version,
             tuple(sorted(self.world.devices)),
+            (),
         )
 
     def commit(self) -> None:
@@ -306,7 +307,7 @@ class World:
         self.waiting = None
         if self.decision is None:
             base = max((r.policy for r in self.reports.values()), key=lambda p: p.key)
-            forks = not is_quorum(base.view, dict.fromkeys(self.reports))
+            forks = not is_quorum(base.view.nodes, dict.fromkeys(self.reports))
             epoch = (1, self.fences)
             self.decision = decide(
                 base, self.reports, epoch, CHUNKS, BATCH, self.planner, name, forks=forks

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from protocols import limits
 from protocols.messages import Envelope, Message, Restart, Tags
-from protocols.policy import Policy, Pull
+from protocols.policy import Electorate, Policy, Pull
 from protocols.view import Edge, Member, View, edge, make_view
 from protocols.wire import Blob, Bool, Float, Many, Nested, Text, UInt
 
@@ -49,6 +49,11 @@ def star_policy(count: int, pulls: tuple[Pull, ...] = (), *, term: int = 1) -> P
     return Policy(term, 1, view_of(count), parents, (2,) * count, pulls, "star")
 
 
+def electorates(count: int) -> tuple[Electorate, ...]:
+    """Return who decides in a cluster of members 1..count."""
+    return (star_policy(count).electorate,)
+
+
 # --- one plain value of every kind ----------------------------------------------------------------
 
 PLAIN: dict[type, Callable[[], Any]] = {
@@ -57,6 +62,7 @@ PLAIN: dict[type, Callable[[], Any]] = {
     View: lambda: view_of(2),
     Pull: lambda: Pull(7, member(9), (node(1), node(2)), node(2)),
     Policy: lambda: star_policy(2, (plain(Pull),)),
+    Electorate: lambda: star_policy(2).electorate,
     Restart: lambda: Restart(plain(Policy), 3, True, 3, 3, b"x" * 32, (b"x", b"x"), (b"x", b"x")),
 }
 
@@ -127,7 +133,11 @@ def views(draw: st.DrawFn, largest: int = 6) -> View:
     pairs = list(combinations(nodes, 2))
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     lineage = draw(st.binary(min_size=limits.LINEAGE_BYTES, max_size=limits.LINEAGE_BYTES))
-    return make_view(lineage, draw(st.integers(0, 99)), members, [edge(*p) for p in chosen])
+    apart = draw(st.lists(st.sampled_from(pairs), max_size=2, unique=True)) if pairs else []
+    strangers = draw(st.lists(NODES.filter(lambda n: n not in nodes), max_size=2, unique=True))
+    number, edges = draw(st.integers(0, 99)), [edge(*p) for p in chosen]
+    divided = [edge(*p) for p in apart]
+    return make_view(lineage, number, members, edges, divided, tuple(strangers))
 
 
 @st.composite
@@ -139,7 +149,9 @@ def policies(draw: st.DrawFn, largest: int = 6) -> Policy:
     for k, child in enumerate(order[1:], 1):
         parent[child] = order[draw(st.integers(0, k - 1))]
     links = [edge(child, above) for child, above in parent.items() if above]
-    view = make_view(loose.lineage, loose.number, list(loose.members), [*loose.edges, *links])
+    apart = [e for e in loose.apart if e not in links]
+    edges = [*loose.edges, *links]
+    view = make_view(loose.lineage, loose.number, list(loose.members), edges, apart, loose.expelled)
     shares = [draw(st.integers(0, 20)) for _ in view.nodes]
     shares[draw(st.integers(0, len(shares) - 1))] += 1
     return Policy(
@@ -176,6 +188,7 @@ def restarts(draw: st.DrawFn) -> Restart:
 
 
 CHECKED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
+    Electorate: lambda: policies().map(lambda policy: policy.electorate),
     Edge: lambda: st.lists(NODES, min_size=2, max_size=2, unique=True).map(lambda p: edge(*p)),
     Member: members,
     View: views,

@@ -9,7 +9,7 @@ from protocols import control_word
 from protocols.messages import FenceReport
 
 if TYPE_CHECKING:
-    from protocols.policy import Policy
+    from protocols.policy import Electorate, Policy
 
 PLANNER = StandardPlanner()
 EPOCH = (3, 7)
@@ -26,6 +26,7 @@ def report_of(
     working: tuple[int, ...] = (),
     links: tuple[bytes, ...] | None = None,
     newest: int = 1,
+    stored: tuple[Electorate, ...] = (),
 ) -> FenceReport:
     """Return what a member says that is linked to all unless `links` are given."""
     return FenceReport(
@@ -39,4 +40,5 @@ def report_of(
         policy,
         newest,
         policy.view.nodes if links is None else links,
+        stored,
     )

@@ -13,17 +13,17 @@ from protocols.election import Election, Mail, Role
 from protocols.errors import LocalProtocolError
 from protocols.messages import EVERYONE, Lead, PassRole, Vote, VoteRequest
 
-from .records import node, view_of
+from .records import electorates, node
 
 KEY = (1, 1)
-VIEW = view_of(3)
+VOTERS = electorates(3)
 ONE, TWO, THREE, STRANGER = node(1), node(2), node(3), node(9)
 
 
 def candidate(term: int = 2) -> Election:
     """Return node 1, standing for election in `term`."""
     election = Election(ONE)
-    assert len(election.role_passed(PassRole(term), VIEW, KEY)) == 2
+    assert len(election.role_passed(PassRole(term), VOTERS, KEY)) == 2
     return election
 
 
@@ -39,7 +39,7 @@ def votes(
 ) -> bool:
     """Return whether `voter`, which has `stored`, votes for `sender`, which has `offered`."""
     request = VoteRequest(term, *offered, asked)
-    [(to, answer)] = voter.vote_wanted(sender, request, VIEW, stored, content=content)
+    [(to, answer)] = voter.vote_wanted(sender, request, VOTERS, stored, content=content)
     assert to == sender
     assert isinstance(answer, Vote)
     assert answer.next_term == term
@@ -59,7 +59,7 @@ def test_the_founder_leads_term_one() -> None:
 
 def test_whoever_is_asked_to_stand_asks_all_others() -> None:
     election = Election(TWO)
-    mail = election.role_passed(PassRole(2), VIEW, (4, 5))
+    mail = election.role_passed(PassRole(2), VOTERS, (4, 5))
     assert mail == [(ONE, VoteRequest(2, 4, 5, True)), (THREE, VoteRequest(2, 4, 5, True))]
     assert not election.leads
     assert election.term == 0
@@ -67,22 +67,24 @@ def test_whoever_is_asked_to_stand_asks_all_others() -> None:
 
 def test_a_majority_of_votes_wins() -> None:
     election = candidate()
-    assert election.vote(TWO, Vote(2, True), VIEW) == [(EVERYONE, Lead(2, "rotated"))]
+    assert election.vote(TWO, Vote(2, True)) == [(EVERYONE, Lead(2, "rotated"))]
     assert election.leads
     assert (election.term, election.scheduler) == (2, ONE)
-    assert election.vote(THREE, Vote(2, True), VIEW) == []
+    assert election.vote(THREE, Vote(2, True)) == []
 
 
 def test_alone_one_is_a_majority() -> None:
     election = Election(ONE)
-    assert election.role_passed(PassRole(2), view_of(1), KEY) == [(EVERYONE, Lead(2, "rotated"))]
+    assert election.role_passed(PassRole(2), electorates(1), KEY) == [
+        (EVERYONE, Lead(2, "rotated"))
+    ]
     assert election.leads
 
 
 def test_votes_that_do_not_count() -> None:
-    view, four, five = view_of(5), node(4), node(5)
+    voters, four, five = electorates(5), node(4), node(5)
     election = Election(ONE)
-    election.role_passed(PassRole(2), view, KEY)
+    election.role_passed(PassRole(2), voters, KEY)
     for sender, vote in (
         (THREE, Vote(2, False)),
         (four, Vote(1, True)),
@@ -91,29 +93,31 @@ def test_votes_that_do_not_count() -> None:
         (TWO, Vote(2, True)),
         (TWO, Vote(2, True)),
     ):
-        assert election.vote(sender, vote, view) == []
+        assert election.vote(sender, vote) == []
         assert not election.leads
-    assert election.vote(THREE, Vote(2, True), view) != []
+    assert election.vote(THREE, Vote(2, True)) != []
 
 
 def test_votes_of_an_earlier_term_do_not_count_in_a_later_one() -> None:
-    view = view_of(5)
+    voters = electorates(5)
     election = Election(ONE)
-    election.role_passed(PassRole(2), view, KEY)
-    election.vote(TWO, Vote(2, True), view)
-    election.role_passed(PassRole(3), view, KEY)
-    assert election.vote(THREE, Vote(3, True), view) == []
-    assert election.vote(TWO, Vote(3, True), view) == [(EVERYONE, Lead(3, "rotated"))]
+    election.role_passed(PassRole(2), voters, KEY)
+    election.vote(TWO, Vote(2, True))
+    election.role_passed(PassRole(3), voters, KEY)
+    assert election.vote(THREE, Vote(3, True)) == []
+    assert election.vote(TWO, Vote(3, True)) == [(EVERYONE, Lead(3, "rotated"))]
 
 
 def test_nobody_stands_in_a_term_it_voted_in_or_outside_the_view() -> None:
     election = candidate(2)
-    assert election.role_passed(PassRole(2), VIEW, KEY) == []
-    assert len(election.role_passed(PassRole(3), VIEW, KEY)) == 2  # a later term is another matter
-    assert Election(STRANGER).role_passed(PassRole(2), VIEW, KEY) == []
+    assert election.role_passed(PassRole(2), VOTERS, KEY) == []
+    assert (
+        len(election.role_passed(PassRole(3), VOTERS, KEY)) == 2
+    )  # a later term is another matter
+    assert Election(STRANGER).role_passed(PassRole(2), VOTERS, KEY) == []
     leader = Election(ONE)
     leader.found()
-    assert leader.role_passed(PassRole(2), VIEW, KEY) == []
+    assert leader.role_passed(PassRole(2), VOTERS, KEY) == []
 
 
 def test_a_vote_is_granted_once_a_term() -> None:
@@ -150,8 +154,8 @@ def test_a_candidate_that_votes_for_another_stands_no_more() -> None:
     assert not votes(election, TWO, 2)
     assert election.state is Role.CANDIDATE
     assert votes(election, TWO, 3)
-    assert election.vote(THREE, Vote(2, True), VIEW) == []
-    assert election.vote(THREE, Vote(3, True), VIEW) == []
+    assert election.vote(THREE, Vote(2, True)) == []
+    assert election.vote(THREE, Vote(3, True)) == []
     assert not election.leads
 
 
@@ -172,7 +176,7 @@ def test_only_a_later_term_is_news() -> None:
     assert not election.led(TWO, Lead(3, "rotated"))
     assert (election.term, election.scheduler) == (4, ONE)
     assert not votes(election, TWO, 4)
-    assert election.role_passed(PassRole(4), VIEW, KEY) == []
+    assert election.role_passed(PassRole(4), VOTERS, KEY) == []
 
 
 def test_a_joiner_learns_who_leads() -> None:
@@ -191,10 +195,10 @@ def test_a_joiner_learns_who_leads() -> None:
 def test_whoever_loses_the_scheduler_stands_in_the_next_term() -> None:
     election = Election(TWO)
     election.follow(4, ONE)
-    mail = election.scheduler_lost(VIEW, (4, 7), (ONE,))
+    mail = election.scheduler_lost(VOTERS, (4, 7), (ONE,))
     assert mail == [(ONE, VoteRequest(5, 4, 7, False)), (THREE, VoteRequest(5, 4, 7, False))]
     assert election.state is Role.CANDIDATE
-    assert election.vote(THREE, Vote(5, True), VIEW) == [(EVERYONE, Lead(5, "failed over"))]
+    assert election.vote(THREE, Vote(5, True)) == [(EVERYONE, Lead(5, "failed over"))]
     assert election.why == "failed over"
     assert election.by_quorum
 
@@ -203,44 +207,46 @@ def test_a_term_that_somebody_stood_for_is_not_stood_for_again() -> None:
     election = Election(TWO)
     election.follow(1, ONE)
     assert not votes(election, THREE, 8, (0, 0))
-    [request, _] = [message for _, message in election.scheduler_lost(VIEW, KEY, ())]
+    [request, _] = [message for _, message in election.scheduler_lost(VOTERS, KEY, ())]
     assert request == VoteRequest(9, *KEY, False)
-    again = election.scheduler_lost(VIEW, KEY, ())  # it did not win: once more
+    again = election.scheduler_lost(VOTERS, KEY, ())  # it did not win: once more
     assert again[0][1] == VoteRequest(10, *KEY, False)
-    assert election.vote(ONE, Vote(9, True), VIEW) == []
+    assert election.vote(ONE, Vote(9, True)) == []
     assert not election.leads
 
 
 def test_votes_of_the_dead_are_not_waited_for_but_make_no_quorum() -> None:
     election = Election(TWO)
     election.follow(1, ONE)
-    assert election.scheduler_lost(VIEW, KEY, (ONE, THREE)) == [(EVERYONE, Lead(2, "failed over"))]
+    assert election.scheduler_lost(VOTERS, KEY, (ONE, THREE)) == [
+        (EVERYONE, Lead(2, "failed over"))
+    ]
     assert election.leads
     assert not election.by_quorum
 
 
 def test_whoever_is_not_gone_is_waited_for() -> None:
-    view = view_of(5)
+    voters = electorates(5)
     election = Election(ONE)
-    election.scheduler_lost(view, KEY, (node(3), node(4), node(5)))
+    election.scheduler_lost(voters, KEY, (node(3), node(4), node(5)))
     assert not election.leads
-    assert election.vote(THREE, Vote(1, False), view) == []
-    assert election.vote(TWO, Vote(1, True), view) == [(EVERYONE, Lead(1, "failed over"))]
+    assert election.vote(THREE, Vote(1, False)) == []
+    assert election.vote(TWO, Vote(1, True)) == [(EVERYONE, Lead(1, "failed over"))]
     assert not election.by_quorum
 
 
 def test_the_dead_of_one_candidacy_count_in_the_next_one_only_if_they_still_are() -> None:
     election = Election(TWO)
-    election.scheduler_lost(view_of(5), KEY, (ONE, node(4), node(5)))
-    election.scheduler_lost(view_of(5), KEY, (ONE,))
-    assert election.vote(THREE, Vote(2, True), view_of(5)) == []
+    election.scheduler_lost(electorates(5), KEY, (ONE, node(4), node(5)))
+    election.scheduler_lost(electorates(5), KEY, (ONE,))
+    assert election.vote(THREE, Vote(2, True)) == []
     assert not election.leads
 
 
 def test_a_scheduler_does_not_stand_because_it_is_lost() -> None:
     election = Election(ONE)
     election.found()
-    assert election.scheduler_lost(VIEW, KEY, (TWO, THREE)) == []
+    assert election.scheduler_lost(VOTERS, KEY, (TWO, THREE)) == []
     assert election.leads
 
 
@@ -269,14 +275,14 @@ class Net:
     mail: list[tuple[bytes, bytes, object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.view = view_of(self.size)
-        self.members = {n: Election(n) for n in self.view.nodes}
+        self.voters = electorates(self.size)
+        self.members = {n: Election(n) for n in self.voters[0].nodes}
         for name, member in self.members.items():
             member.found() if name == ONE else member.follow(1, ONE)
 
     def post(self, sender: bytes, mail: list[Mail]) -> None:
         for to, message in mail:
-            everyone = [n for n in self.view.nodes if n != sender]
+            everyone = [n for n in self.voters[0].nodes if n != sender]
             self.mail += [(sender, n, message) for n in (everyone if to == EVERYONE else [to])]
 
     def deliver(self) -> None:
@@ -290,13 +296,13 @@ class Net:
         before = member.term
         match message:
             case PassRole():
-                self.post(to, member.role_passed(message, self.view, KEY))
+                self.post(to, member.role_passed(message, self.voters, KEY))
             case VoteRequest():
                 content = self.chance.random() < self.doubt
-                mail = member.vote_wanted(sender, message, self.view, KEY, content=content)
+                mail = member.vote_wanted(sender, message, self.voters, KEY, content=content)
                 self.post(to, mail)
             case Vote():
-                self.post(to, member.vote(sender, message, self.view))
+                self.post(to, member.vote(sender, message))
             case Lead():
                 member.led(sender, message)
         assert member.term >= before
@@ -314,7 +320,7 @@ def test_there_is_never_a_second_scheduler_in_a_term(size: int, loss: float, see
     chance = random.Random(seed)
     net = Net(size, chance, loss)
     net.mail += [
-        (ONE, chance.choice(net.view.nodes), PassRole(term))
+        (ONE, chance.choice(net.voters[0].nodes), PassRole(term))
         for term in range(2, 8)
         for _ in range(3)
     ]
@@ -332,8 +338,8 @@ def test_nor_when_several_stand_because_the_scheduler_is_lost(
     net = Net(size, chance, loss, doubt=0.2)
     for _ in range(300):
         if chance.random() < 0.05:
-            name = chance.choice(net.view.nodes)
-            net.post(name, net.members[name].scheduler_lost(net.view, KEY, ()))
+            name = chance.choice(net.voters[0].nodes)
+            net.post(name, net.members[name].scheduler_lost(net.voters, KEY, ()))
             net.check()
         elif net.mail:
             net.deliver()
@@ -344,7 +350,7 @@ def test_nor_when_several_stand_because_the_scheduler_is_lost(
 def test_the_role_goes_round_when_no_message_is_lost(size: int, chance: random.Random) -> None:
     net = Net(size, chance, 0.0)
     for term in range(2, 6):
-        to = chance.choice(net.view.nodes)
+        to = chance.choice(net.voters[0].nodes)
         if net.members[to].leads:
             continue
         number = max(m.term for m in net.members.values()) + 1

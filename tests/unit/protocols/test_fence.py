@@ -12,11 +12,11 @@ from dataclasses import replace
 import pytest
 
 from protocols import fence, limits
-from protocols.fence import FENCE_TABLE, FenceLeader, FenceState, Lost, Mail, is_quorum
+from protocols.fence import FENCE_TABLE, FenceLeader, FenceState, Lost, Mail
 from protocols.messages import Commit, Fence, Prepare, Restart
-from protocols.policy import Policy
+from protocols.policy import Electorate, Policy
 from protocols.table import StateTable
-from protocols.view import make_view, parts
+from protocols.view import is_quorum, make_view, parts
 
 from .records import node, star_policy, view_of
 from .reports import BATCH, CHUNKS, EPOCH, PLANNER, report_of
@@ -44,7 +44,7 @@ class Bench:
             plan = PLANNER.plan(view, BATCH, ())
             self.policy = replace(self.policy, view=view, parents=plan.parents, shares=plan.shares)
         self.now = 0.0
-        make = (node_id, EPOCH, self.policy, lost, CHUNKS, BATCH, PLANNER, self.now)
+        make = (node_id, EPOCH, self.policy, (), lost, CHUNKS, BATCH, PLANNER, self.now)
         self.leader = FenceLeader(*make)
         self.said: list[Mail] = []
 
@@ -131,7 +131,7 @@ def test_nobody_is_asked_twice_who_has_answered_and_all_others_are_asked_again()
 
 
 def test_those_who_are_out_are_told_once() -> None:
-    bench = Bench(3, Lost(nodes=(THREE,)))
+    bench = Bench(3, Lost(dead=(THREE,)))
     bench.report(ONE, TWO)
     assert to(bench.prepared(ONE, TWO), Commit) == [ONE, TWO, THREE]
     assert to(bench.wait(1.0), Commit) == [ONE, TWO]
@@ -197,15 +197,37 @@ def test_a_member_that_is_lost_after_its_report_does_not_stay() -> None:
 def test_a_loss_ends_the_wait_for_its_report() -> None:
     bench = Bench(3)
     bench.report(ONE, TWO)
-    bench.leader.lose(bench.now, Lost(nodes=(THREE,)))
+    bench.leader.lose(bench.now, Lost(dead=(THREE,)))
     assert bench.stands(FenceState.PREPARING)
     assert bench.restart.policy.view.nodes == (ONE, TWO)
+
+
+def test_who_is_only_silent_is_waited_for_a_moment() -> None:
+    bench = Bench(3, Lost(nodes=(THREE,)))
+    bench.report(ONE, TWO)
+    assert bench.stands(FenceState.REPORTING)
+    bench.wait(limits.FENCE_SILENT_SECONDS)
+    assert bench.restart.policy.view.nodes == (ONE, TWO)
+    bench = Bench(3, Lost(nodes=(THREE,)))
+    bench.report(ONE, TWO, THREE)
+    assert bench.restart.policy.view.nodes == (ONE, TWO, THREE)
+
+
+def test_who_falls_silent_after_its_report_has_to_report_again() -> None:
+    bench = Bench(4)
+    bench.report(ONE, TWO, FOUR)
+    bench.leader.lose(bench.now, Lost(nodes=(FOUR,)))
+    bench.report(THREE)
+    assert bench.stands(FenceState.REPORTING)
+    bench.leader.lose(bench.now, Lost(nodes=(FOUR,)))
+    bench.report(FOUR)
+    assert bench.restart.policy.view.nodes == (ONE, TWO, THREE, FOUR)
 
 
 def test_nothing_is_decided_without_the_schedulers_own_report() -> None:
     bench = Bench(3, Lost(nodes=(ONE,)))  # its own death is not its business
     bench.report(TWO, THREE)
-    assert bench.stands(FenceState.WAITING)
+    assert bench.stands(FenceState.REPORTING)
     bench.wait(limits.PARTITION_WAIT_SECONDS)
     assert bench.stands(FenceState.WAITING)
     bench.leader.lose(bench.now, Lost())
@@ -227,7 +249,8 @@ def test_reporters_that_no_open_link_connects_with_the_scheduler_do_not_stay() -
 
 def test_of_two_the_one_with_the_smaller_id_goes_on_at_once() -> None:
     bench = Bench(2, Lost(nodes=(TWO,)))
-    mail = bench.report(ONE)
+    bench.report(ONE)
+    mail = bench.wait(limits.FENCE_SILENT_SECONDS)
     assert to(mail, Prepare) == [ONE]
     assert not bench.leader.forks
     assert to(bench.prepared(ONE), Commit) == [ONE, TWO]
@@ -243,7 +266,6 @@ def test_the_other_goes_on_in_a_lineage_of_its_own_at_once_only_if_the_first_is_
     bench = Bench(2, Lost(dead=(ONE,)) if dead else Lost(nodes=(ONE,)), TWO)
     bench.report(TWO)
     if not dead:
-        assert bench.stands(FenceState.WAITING)
         bench.wait(limits.PARTITION_WAIT_SECONDS - 0.1)
         assert bench.stands(FenceState.WAITING)
         bench.wait(0.1)
@@ -266,8 +288,8 @@ def test_in_a_fork_everybody_must_have_stored_the_decision() -> None:
 def test_a_minority_waits_for_the_others_and_goes_on_with_them_once_they_are_back() -> None:
     bench = Bench(5, Lost(nodes=(THREE, FOUR, FIVE)))
     bench.report(ONE, TWO)
-    assert bench.stands(FenceState.WAITING)
     assert to(bench.wait(1.0), Fence) == [THREE, FOUR, FIVE]
+    assert bench.stands(FenceState.WAITING)
     bench.leader.lose(bench.now, Lost(nodes=(FOUR, FIVE)))
     assert bench.stands(FenceState.WAITING)
     bench.report(THREE)
@@ -279,6 +301,7 @@ def test_a_minority_waits_for_the_others_and_goes_on_with_them_once_they_are_bac
 def test_a_minority_goes_on_once_the_rest_is_proven_dead() -> None:
     bench = Bench(3, Lost(nodes=(TWO,), dead=(THREE,)))
     bench.report(ONE)
+    bench.wait(limits.FENCE_SILENT_SECONDS)
     assert bench.stands(FenceState.WAITING)
     bench.leader.lose(bench.now, Lost(dead=(TWO, THREE)))
     assert bench.stands(FenceState.PREPARING)
@@ -308,6 +331,69 @@ def test_the_newest_policy_that_a_report_shows_is_the_one_that_is_replaced() -> 
     assert bench.stands(FenceState.PREPARING)  # node 3 is out, in the newer policy
     assert bench.restart.policy.view.number == view.number + 2
     assert bench.restart.policy.version == 5
+
+
+# --- a policy that may be in force elsewhere ------------------------------------------------------
+
+
+def stored(*nodes: bytes) -> dict[str, object]:
+    """What a report says that has a newer policy with these members."""
+    return {"stored": (Electorate(1, 9, nodes),)}
+
+
+def test_a_stored_policy_needs_its_quorum_too_unless_nobody_can_act_under_it() -> None:
+    bench = Bench(5, Lost(nodes=(FOUR, FIVE)))
+    bench.report(ONE, TWO)
+    bench.report(THREE, **stored(THREE, FOUR, FIVE))
+    bench.wait(limits.FENCE_REPORT_SECONDS)
+    assert bench.stands(FenceState.WAITING)  # 4 and 5 may go on under it
+    bench.leader.lose(bench.now, Lost(nodes=(FOUR,), dead=(FIVE,)))
+    assert bench.stands(FenceState.WAITING)
+    bench.leader.lose(bench.now, Lost(dead=(FOUR, FIVE)))
+    assert bench.stands(FenceState.PREPARING)
+    assert not bench.leader.forks
+
+
+def test_a_stored_policy_with_a_quorum_here_is_no_hindrance() -> None:
+    bench = Bench(5, Lost(nodes=(FIVE,)))
+    bench.report(ONE, TWO, FOUR)
+    bench.report(THREE, **stored(THREE, FOUR, FIVE))
+    bench.wait(limits.FENCE_SILENT_SECONDS)
+    bench.prepared(ONE, TWO, THREE)
+    assert bench.stands(FenceState.PREPARING), "a quorum of the base, not of what is stored"
+    bench.prepared(FOUR)
+    assert bench.stands(FenceState.COMMITTING)
+
+
+def test_without_its_quorum_the_rest_goes_on_in_a_lineage_of_its_own() -> None:
+    bench = Bench(5, Lost(nodes=(FOUR, FIVE)))
+    bench.report(ONE, TWO)
+    bench.report(THREE, **stored(THREE, FOUR, FIVE))
+    bench.wait(limits.PARTITION_WAIT_SECONDS)
+    assert bench.leader.forks
+
+
+def test_who_was_to_enter_says_that_it_is_no_member() -> None:
+    bench = Bench(2)
+    joiners = (THREE, FOUR, FIVE)
+    bench.report(ONE, **stored(ONE, TWO, *joiners))
+    assert to(bench.wait(1.0), Fence) == [TWO, *joiners]
+    bench.report(TWO)
+    assert bench.stands(FenceState.REPORTING)
+    for joiner in joiners:
+        bench.hear(bench.leader.outside(bench.now, joiner))
+    assert bench.stands(FenceState.PREPARING)
+    assert not bench.leader.forks
+    assert bench.leader.outside(bench.now, THREE) == []
+
+
+def test_one_that_pauses_waits_for_ever() -> None:
+    policy = star_policy(3)
+    lost = Lost(nodes=(TWO, THREE))
+    leader = FenceLeader(ONE, EPOCH, policy, (), lost, CHUNKS, BATCH, PLANNER, 0.0, pauses=True)
+    leader.report(0.0, ONE, report_of(policy))
+    leader.tick(1e6)
+    assert leader.state is FenceState.WAITING
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -359,7 +445,7 @@ def walk(chance: random.Random) -> None:
         assert before in (None, bench.leader.restart)
         if any(isinstance(message, Commit) for _, message in mail):
             here, after = dict.fromkeys(sorted(stored)), bench.restart.policy.view
-            enough = is_quorum(bench.policy.view, here) and is_quorum(after, here)
+            enough = is_quorum(bench.policy.view.nodes, here) and is_quorum(after.nodes, here)
             assert all(n in stored for n in after.nodes) if bench.leader.forks else enough
 
 

@@ -56,16 +56,16 @@ def test_views_that_do_not_fit_together_cannot_be_built() -> None:
     one, two, three = member(1), member(2), member(3)
     first, second = edge(node(1), node(2)), edge(node(1), node(3))
     with pytest.raises(ValueError, match="at least one"):
-        View(LINEAGE, 1, (), ())
+        View(LINEAGE, 1, (), (), (), ())
     for members in ((two, one), (one, one), (one, replace(one, incarnation=2))):
         with pytest.raises(ValueError, match="ordered and different"):
-            View(LINEAGE, 1, members, ())
+            View(LINEAGE, 1, members, (), (), ())
     for edges in ((second, first), (first, first)):
         with pytest.raises(ValueError, match="links must be ordered"):
-            View(LINEAGE, 1, (one, two, three), edges)
+            View(LINEAGE, 1, (one, two, three), edges, (), ())
     for stranger in (edge(node(0), node(1)), edge(node(1), node(3))):
         with pytest.raises(ValueError, match="must be members"):
-            View(LINEAGE, 1, (one, two), (stranger,))
+            View(LINEAGE, 1, (one, two), (stranger,), (), ())
 
 
 @given(views(), st.randoms(use_true_random=False))
@@ -77,7 +77,8 @@ def test_the_order_in_which_a_view_is_told_does_not_matter(
     edges = [*view.edges, *view.edges, stranger]
     chance.shuffle(members)
     chance.shuffle(edges)
-    assert make_view(view.lineage, view.number, members, edges) == view
+    apart, gone = view.apart[::-1], view.expelled
+    assert make_view(view.lineage, view.number, members, edges, apart, gone) == view
 
 
 @given(views())
