@@ -23,9 +23,10 @@ from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
 from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.local.status import status_of
+from edgeagent.network import NoNetwork, member_of
 from edgeagent.observer import Observer
-from edgeagent.search import Search, heard_from
-from edgeagent.shell import NoNetwork, Shell, member_of
+from edgeagent.search import Search, heard_from, standing_of
+from edgeagent.shell import Shell
 from edgeagent.terminal.console import console_for
 from edgeagent.terminal.text import plural, seconds_text
 from edgeagent.trainer_link import TrainerLink, exit_status
@@ -113,6 +114,7 @@ class Agent:
         self._renewing = False
         self._yielded = False  # the trainer is keeping its state before we join the sponsor
         self._orphaned = False
+        self._incarnation_used = False  # by a node of ours that others may know
         self._trainer_finished: handover.Finished | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._searching: list[asyncio.Task[None]] = []
@@ -426,7 +428,20 @@ class Agent:
             self._observer.say(f"{what} is kept in {path}")
         elif node.context.samples > 0:
             self._observer.say(f"{what} is dropped: there is no --save file to keep it beside")
-        self._shell.join(self._sponsor)
+        self._spawn(self._begin_anew(self._shell, self._sponsor))
+
+    async def _begin_anew(self, shell: Shell, sponsor: Member) -> None:
+        """Join after a membership has ended; nothing of it stays, its links neither."""
+        await shell.drop_links()
+        if not self._departing:
+            self._join(shell, sponsor)
+
+    def _join(self, shell: Shell, sponsor: Member) -> None:
+        """Join in an incarnation that nobody knows yet, if this one has been used."""
+        if self._incarnation_used and self._transport is not None:
+            self._transport.begin_anew(self._state_dir.begin_anew())
+        self._incarnation_used = True
+        shell.join(sponsor, self._state_dir.incarnation)
 
     def _join_failed(self, reason: str) -> None:
         if self._leaving:
@@ -459,6 +474,7 @@ class Agent:
             return
         shell = self._shell or self._make_shell(self._hello, self._memory)
         if shell.node is None and not shell.spoilt:
+            self._incarnation_used = True
             shell.found(secrets.token_bytes(limits.LINEAGE_BYTES))
 
     def entered(self) -> bool:
@@ -491,7 +507,7 @@ class Agent:
         self._sponsor = member_of(sponsor.me)
         if shell.node is None:
             self._link.send(handover.SaveAside(False))  # half a state is not to be saved
-            shell.join(self._sponsor)
+            self._join(shell, self._sponsor)
         else:
             self._observer.say("another cluster of this name is ahead: joining it")
             shell.give_way()
@@ -540,24 +556,8 @@ class Agent:
         """What to tell a proven joiner."""
         me = self._transport.me if self._transport is not None else self._lonely_peer()
         node = self._shell.node if self._shell is not None else None
-        policy = node.context.policy if node is not None else None
-        if node is None or policy is None or not node.context.is_member:
-            elder = self._search.elder if self._search is not None else me.node
-            return Standing(me, "founding", 0, 0, b"", elder, ())
-        known = tuple(
-            PeerInfo(m.node, m.incarnation, m.name, m.addresses, m.certificate)
-            for m in policy.view.members
-        )
-        context = node.context
-        return Standing(
-            me,
-            "member",
-            context.samples,
-            len(policy.view.members),
-            context.lineage,
-            context.election.scheduler,
-            known,
-        )
+        elder = self._search.elder if self._search is not None else me.node
+        return standing_of(me, node, elder)
 
     def heard_of(self, addresses: tuple[str, ...]) -> None:
         """An agent that holds the token is at one of `addresses`."""

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
+from edgeagent.transport.api import PeerInfo, Standing
 from edgeagent.transport.complaints import Lines
 from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
 from protocols import limits
@@ -27,8 +28,8 @@ from protocols.founding import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from edgeagent.transport.api import Standing
     from edgeagent.transport.tcp import TcpTransport
+    from protocols.node import Node
 
     Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
@@ -80,6 +81,27 @@ def heard_from(standing: Standing) -> Heard:
         standing.members,
         standing.lineage,
         b"" if member else standing.scheduler,
+    )
+
+
+def standing_of(me: PeerInfo, node: Node | None, elder: bytes) -> Standing:
+    """Return what to tell a proven joiner; `elder` is who may found while there is no cluster."""
+    policy = node.context.policy if node is not None else None
+    if node is None or policy is None or not node.context.is_member:
+        return Standing(me, "founding", 0, 0, b"", elder, ())
+    known = tuple(
+        PeerInfo(m.node, m.incarnation, m.name, m.addresses, m.certificate)
+        for m in policy.view.members
+    )
+    context = node.context
+    return Standing(
+        me,
+        "member",
+        context.samples,
+        len(policy.view.members),
+        context.lineage,
+        context.election.scheduler,
+        known,
     )
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from edgeagent import handover
 from edgeagent.dataplane.reduce import Reducer
@@ -22,8 +23,8 @@ from edgeagent.dataplane.shards import (
     state_digest,
 )
 from edgeagent.errors import EdgeAgentError
+from edgeagent.network import Network, member_of, peer_of
 from edgeagent.planner import StandardPlanner
-from edgeagent.transport.api import PeerInfo
 from edgeagent.transport.complaints import Lines
 from protocols import codec, effects, limits
 from protocols.bulk import BulkHeader, BulkKind
@@ -32,7 +33,6 @@ from protocols.errors import RemoteProtocolError
 from protocols.messages import PullBegins
 from protocols.node import Node
 from protocols.routing import Router
-from protocols.view import Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,59 +44,12 @@ if TYPE_CHECKING:
     from protocols.control_word import ControlWord
     from protocols.messages import Envelope
     from protocols.round import RoundSpec
+    from protocols.view import Member
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
 PING_SECONDS = 0.5
 SILENCE_SECONDS = 2.0  # a neighbour that says nothing for so long is unreachable
 DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
-
-
-class Network(Protocol):
-    """What the shell needs of a transport."""
-
-    async def dial(self, peer: PeerInfo) -> Link:
-        """Open a link; raise `EdgeAgentError` if that fails."""
-
-    def trust(self, certificate: bytes) -> bytes:
-        """Accept this key on links; return its node id."""
-
-    def distrust(self, node: bytes) -> None:
-        """Accept this key no longer."""
-
-    def use_token(self, token: bytes) -> None:
-        """Prove and accept this token from now on, and no other."""
-
-
-class NoNetwork:
-    """The network of a node that trains alone."""
-
-    async def dial(self, peer: PeerInfo) -> Link:
-        """Fail."""
-        raise EdgeAgentError("this agent has no network")
-
-    def trust(self, certificate: bytes) -> bytes:
-        """Accept this key on links."""
-        return hashlib.sha256(certificate).digest()
-
-    def distrust(self, node: bytes) -> None:
-        """Accept this key no longer."""
-
-    def use_token(self, token: bytes) -> None:
-        """There is nobody to prove it to."""
-
-
-def member_of(peer: PeerInfo) -> Member:
-    """Return what the protocols know of `peer` from its link alone."""
-    return Member(
-        peer.node, peer.incarnation, peer.name, "", peer.addresses, peer.certificate, sparse=False
-    )
-
-
-def peer_of(member: Member) -> PeerInfo:
-    """Return whom to dial for `member`."""
-    return PeerInfo(
-        member.node, member.incarnation, member.name, member.addresses, member.certificate
-    )
 
 
 class Shell:
@@ -178,14 +131,24 @@ class Shell:
         a pull has begun to overwrite it."""
         return self._own_state is None and not (self.node and self.node.context.is_member)
 
-    def join(self, sponsor: Member) -> None:
-        """Join the cluster of `sponsor`; a node that was there before is given up."""
-        if self.node is not None and self.node.context.is_member:
-            self._own_state = (self.node.context.iteration, self.node.context.meta)
+    def join(self, sponsor: Member, incarnation: int) -> None:
+        """Join the cluster of `sponsor`; a node that was there before is given up. Who has been a
+        member in this process needs a larger `incarnation` than then: nobody who has not heard of
+        its end is to take it for the member that it was."""
+        self._note_own_state()
         self._reducer.reset()
+        me = replace(self._config.me, incarnation=incarnation)
+        if me != self._config.me:
+            self._config = replace(self._config, me=me)
+            self._router = Router(me.node, incarnation)
         self.node = node = Node(self._config, StandardPlanner(), self._router)
         self._perform(node.join(self._loop.time(), sponsor))
         self._ping()
+
+    def _note_own_state(self) -> None:
+        """What a member's trainer has is whole: it could found a cluster from it."""
+        if self.node is not None and self.node.context.is_member:
+            self._own_state = (self.node.context.iteration, self.node.context.meta)
 
     def give_way(self) -> None:
         """Depart ("yielded") as soon as the trainer is idle, to join another cluster."""
@@ -207,6 +170,7 @@ class Shell:
 
     async def drop_links(self) -> None:
         """Close all links and forget the node."""
+        self._note_own_state()
         self.node = None
         self._inbox.clear()
         await asyncio.gather(*(link.close(flush=False) for link in list(self.links.values())))
@@ -261,6 +225,8 @@ class Shell:
                 )
             case handover.Applied(iteration, _, skipped, meta):
                 self._stepped(iteration, skipped)
+                if self.node is None and self._own_state is not None:
+                    self._own_state = (iteration + 1, meta)  # of the member that this node was
                 self.handle(effects.Applied(iteration, meta))
             case handover.ExitRequested():
                 self.leave()
