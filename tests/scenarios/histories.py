@@ -14,8 +14,14 @@ Event = dict[str, Any]
 
 
 def memberships(events: Sequence[Event]) -> list[list[Event]]:
-    """Return the events of one agent, cut where it joined a cluster; without those before."""
-    starts = [k for k, e in enumerate(events) if e["event"] == "joined"]
+    """Return the events of one agent, cut where it joined a cluster; without those before. A joiner
+    does its first step with the others, and says so, just before it says that it has joined."""
+    starts = []
+    for k, event in enumerate(events):
+        if event["event"] == "joined":
+            while k > 0 and events[k - 1]["event"] in ("step", "digest"):
+                k -= 1
+            starts.append(k)
     return [list(events[a:b]) for a, b in pairwise([*starts, len(events)])]
 
 

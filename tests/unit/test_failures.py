@@ -42,6 +42,13 @@ def test_good_histories() -> None:
     assert sum(histories.counted_samples({"al": al}, ["al"]).values()) == 9 * BATCH
 
 
+def test_the_first_step_of_a_joiner_comes_before_its_entry() -> None:
+    again = [{"event": "link_up"}, step(7), digest(7, "s7", "c7"), *history(8, 9)]
+    lives = {"al": history(1, 9), "bo": [*history(1, 4), *again]}
+    assert histories.check(lives, ["al", "bo"], BATCH) == []
+    assert histories.memberships(lives["bo"])[1] == again[1:]
+
+
 def test_a_life_that_ended_may_be_a_step_ahead() -> None:
     lives = {"al": history(1, 9), "bo": [*history(1, 4), step(5), digest(5, "x", "x")]}
     assert histories.check(lives, ["al"], BATCH) == []
@@ -64,7 +71,7 @@ def test_what_is_wrong_is_found(bo: list[Event], problem: str) -> None:
 
 
 def test_lost_samples_are_missed() -> None:
-    lives = {"al": [*history(1, 3), *history(5, 9)]}
+    lives = {"al": [*history(1, 3), {"event": "link_up"}, *history(5, 9)]}
     assert histories.check(lives, ["al"], BATCH) == [f"{8 * BATCH} samples in 9 steps of {BATCH}"]
     assert histories.check({"al": []}, ["al"], BATCH) == ["no step was done"]
 
