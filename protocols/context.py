@@ -83,6 +83,11 @@ class Context:
         return policy is not None and len(policy.view.members) > 1 and not self.links
 
     @property
+    def departs(self) -> str:
+        """Why this node wants to go, "" if it does not."""
+        return "left" if self.leaving else "yielded" if self.yielding else ""
+
+    @property
     def newest_key(self) -> tuple[int, int]:
         """The newest policy stored here."""
         return max(self.policies, default=(0, 0))
@@ -91,6 +96,16 @@ class Context:
     def electorates(self) -> tuple[Electorate, ...]:
         """Whose quorums count: that of the policy in force, and those of newer ones that are stored
         here and so may be in force elsewhere."""
+        return tuple(p.electorate for p in self._that_count)
+
+    @property
+    def neighbours(self) -> tuple[bytes, ...]:
+        """To whom those policies have a link from here, ascending."""
+        near = dict.fromkeys(n for p in self._that_count for n in p.view.neighbours(self.node))
+        return tuple(sorted(near))
+
+    @property
+    def _that_count(self) -> tuple[Policy, ...]:
         policy = self.policy
         if policy is None:
             return ()
@@ -99,7 +114,7 @@ class Context:
             for key, p in sorted(self.policies.items())
             if key > policy.key and p.view.lineage == self.lineage
         ]
-        return tuple(p.electorate for p in (policy, *newer))
+        return (policy, *newer)
 
     def name(self, node: bytes) -> str:
         """Return the name of `node` for people."""

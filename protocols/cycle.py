@@ -279,6 +279,11 @@ class Cycle:
         return self._policy.view.nodes == (self._context.node,) or self._context.is_isolated
 
     @property
+    def _hands_back(self) -> bool:
+        """Whether this node takes no work of others any more."""
+        return self._context.leaving or (self._context.yielding and not self._alone)
+
+    @property
     def _may_apply(self) -> bool:
         return self._state_ready and not self.holding_for
 
@@ -305,7 +310,7 @@ class Cycle:
         word = ControlWord(
             *self._offered(),
             control_word.bits(event.micro_batches),
-            control_word.bits((me,)) if self._refuses or context.leaving else b"",
+            control_word.bits((me,)) if self._refuses or self._hands_back else b"",
             event.loss_sum,
             event.gradient_bitmap,
             event.integer_buffers,
@@ -358,10 +363,10 @@ class Cycle:
             self._switched(policy, body)
             if was_member and not context.is_member:
                 expelled = context.node in body.view.expelled
-                self._over(event, "removed" if expelled else "left")
+                self._over(event, "removed" if expelled else context.departs or "left")
                 return
-        elif (context.leaving or context.yielding) and self._alone:
-            self._over(event, "left" if context.leaving else "yielded")
+        elif context.departs and self._alone:
+            self._over(event, context.departs)
             return
         if self.frozen:
             self.state = CYCLE_TABLE.step(self.state, event, CycleState.FROZEN)

@@ -2,8 +2,9 @@
 
 Law: of several agents that are born at the same moment and hear of each other, only the one with
 the smallest node id founds; the others wait for it, also if they know it only through an agent that
-has asked it (hearsay goes no further, so that nobody waits for the dead). Founders that met too
-late compare (committed samples, members, lineage) and the smaller one gives way (ROUNDS, Views). An
+has asked it (hearsay goes no further, so that nobody waits for the dead). Clusters of one name
+that meet, because they were founded at the same time or parted by a broken network, compare
+(committed samples, members, lineage); each member of the smaller one gives way (ROUNDS, Views). An
 agent whose training state is spoilt never founds.
 """
 
@@ -17,6 +18,8 @@ from protocols.table import Row, StateTable
 
 ASK_AGAIN_SECONDS = 0.3
 ASK_STRANGERS_SECONDS = 2.0  # a founder that is still alone keeps looking
+MERGE_SECONDS = 5.0  # members of a cluster look for another one of their name
+ASK_KIN_SECONDS = 60.0  # where a member of our own cluster has answered
 LISTEN_SECONDS = 1.5  # mDNS finds all agents of a room in about a second
 NAMED_PEER_SECONDS = 5.0  # how long to wait for a peer that was named and does not answer
 GIVE_UP_SECONDS = 30.0  # how long an agent that must not found looks for anybody
@@ -115,6 +118,7 @@ class Founding:
         self._elder: dict[str, bytes] = {}  # address -> smaller id that may found, heard there
         self._known: dict[str, bytes] = {}  # address -> id that answered there and may found
         self._spoilt_until: float | None = None  # our state is spoilt: do not found, end then
+        self._kin: dict[str, None] = {}  # addresses where our own cluster answered last
         self._cluster: dict[str, None] = {}  # addresses where a member answered
 
     @property
@@ -134,12 +138,12 @@ class Founding:
         """Time has passed; this agent's cluster has `members` members (0: none yet); `ready`: its
         trainer has said what to train, so that founding takes no time."""
         settled = self.state is FoundingState.FOUNDED
-        if self.state is FoundingState.JOINING or (settled and members > 1):
+        if self.state is FoundingState.JOINING:
             return []
         effects: list[FoundingEffect] = []
         for address, due in self._next_ask.items():
             if due <= now:
-                pause = ASK_STRANGERS_SECONDS if settled else ASK_AGAIN_SECONDS
+                pause = self._pause(address, members) if settled else ASK_AGAIN_SECONDS
                 self._next_ask[address] = now + pause * 2 ** self._silences.get(address, 0)
                 effects.append(Ask(address))
         if settled:
@@ -159,18 +163,26 @@ class Founding:
         self.state = FOUNDING_TABLE.step(self.state, "time", self.state)
         return effects
 
+    def _pause(self, address: str, members: int) -> float:
+        if address in self._kin:
+            return ASK_KIN_SECONDS
+        return MERGE_SECONDS if members > 1 else ASK_STRANGERS_SECONDS
+
     def standing(
         self, now: float, address: str, heard: Heard, own: Heard, *, ready: bool
     ) -> list[FoundingEffect]:
         """The agent at `address` answered; `own` is what this one would answer; `ready` as in
         `tick`."""
         self._note(now, address, heard)
+        self._kin.pop(address, None)
+        if heard.node == self._node or (heard.member and heard.lineage == own.lineage):
+            self._kin[address] = None
         if heard.node == self._node or not FOUNDING_TABLE.allows(self.state, "standing"):
             return []
         then = self.state
         if self.state is FoundingState.FOUNDED:
             stranger = heard.member and heard.lineage != own.lineage
-            if stranger and own.members == 1 and own.rank < heard.rank:
+            if stranger and own.rank < heard.rank:
                 then = FoundingState.JOINING
         elif heard.member:
             then = FoundingState.JOINING if ready else self.state
@@ -208,6 +220,7 @@ class Founding:
         self._known.pop(address, None)
         self._elder.pop(address, None)
         self._cluster.pop(address, None)
+        self._kin.pop(address, None)
         if not FOUNDING_TABLE.allows(self.state, "silent"):
             return
         alone = self.state is FoundingState.DEFERRING and not self._elder

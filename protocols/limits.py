@@ -64,12 +64,17 @@ HANDSHAKE_SECONDS = 5.0
 JOIN_SECONDS = 10.0
 
 # Failure.
+HEARTBEAT_SECONDS = 0.5
+SILENCE_SECONDS = 2.0  # a neighbour may be silent for so long while its delay is not known,
+LEAST_SILENCE_SECONDS = 1.5  # and never for less
+MOST_SILENCE_SECONDS = 8.0  # or more than this
 FENCE_REPEAT_SECONDS = 0.25  # unanswered fence messages are repeated
 FENCE_SILENT_SECONDS = 0.5  # a member out of reach may have a way that is not known yet
 FENCE_REPORT_SECONDS = 2.0  # a member that has not answered a fence by then is lost
 LINK_CONFIRM_SECONDS = 0.3  # other ends of a node's links have so long to report them broken too
 ELECTION_STEP_SECONDS = 0.2  # the k-th heir waits k steps before it stands
 PARTITION_WAIT_SECONDS = 10.0
+YIELD_SECONDS = 3.0  # a member that gives way to another cluster goes then, let go or not
 
 # Waiting.
 LINK_OPEN_SECONDS = 10.0

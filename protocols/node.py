@@ -72,6 +72,7 @@ class Node:
         self.succession = Succession(self)
         self.wishes = Wishes(self)
         self._leave_again_at = 0.0
+        self._yield_by = 0.0  # when to go without having been let go
         self._fetch_at = 0.0
         self._away = False
         self.now = 0.0
@@ -151,8 +152,8 @@ class Node:
                 self._leave_again_at = now
             case YieldWanted():
                 self.context.yielding = True
-                if self.context.is_isolated and self.cycle.state is not CycleState.APPLYING:
-                    self.cycle.leave("yielded", "")
+                self._yield_by = now + limits.YIELD_SECONDS
+                self._leave_again_at = now
             case AwayWanted(away):
                 self._away = away
                 self.post(now, self.context.election.scheduler, m.ShareWish(away))
@@ -182,7 +183,7 @@ class Node:
             self.negotiator.deadline
             if self.negotiator and not self.recovery.fence and not self.over
             else None,
-            self._leave_again_at if self.context.leaving and not self.over else None,
+            self._leave_again_at if self.context.departs and not self.over else None,
             *self.recovery.deadlines,
             self.wishes.deadline if not self.over else None,
             self.succession.deadline if self.negotiator and not self.over else None,
@@ -199,7 +200,7 @@ class Node:
         context = self.context
         if not self.over:
             self.recovery.watch(now)
-        if context.leaving and not self.over and now >= self._leave_again_at:
+        if context.departs and not self.over and now >= self._leave_again_at:
             self._pursue_leave(now)
         if self.negotiator is not None and not self.over and self.recovery.fence is None:
             for to, message in self.negotiator.tick(now):
@@ -266,7 +267,7 @@ class Node:
 
     def _is_spare(self, node: bytes, view: View) -> bool:
         """Whether a link to `node` is none of the view's: not yet, or no more."""
-        return node in view.nodes and node not in view.neighbours(self.context.node)
+        return node in view.nodes and node not in self.context.neighbours
 
     def _silent(self, now: float, node: bytes) -> None:
         """A neighbour is out of reach: tell it, in case it hears us later, and close the link."""
@@ -533,12 +534,16 @@ class Node:
         self._leave_again_at = now + limits.RETRY_SECONDS
         if self.joining is not None and self.joining.state is JoiningState.CAUGHT_UP:
             return  # a policy with this node may be on its way: enter first, then leave
+        idle = self.cycle.state is not CycleState.APPLYING
         if not context.is_member or policy is None:
-            self.cycle.leave("left", "")
+            self.cycle.leave(context.departs, "")
             return
         if policy.view.nodes == (context.node,):
-            if self.cycle.state is not CycleState.APPLYING:
+            if idle and context.leaving:  # who yields ends its iteration first
                 self.cycle.leave("left", "")
+            return
+        if context.yielding and (context.is_isolated or now >= self._yield_by) and idle:
+            self.cycle.leave(context.departs, "")
             return
         if self.negotiator is None:
             message = m.LeaveRequest(context.config.me.incarnation)

@@ -56,6 +56,14 @@ class Recovery:
             self.losses.deadline(self._node.now) if self._wants_fence else None,
         )
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this member can do nothing but wait: for a quorum, or for a scheduler."""
+        if self.fence is not None:
+            return self.fence.state is FenceState.WAITING
+        since = self._lost_since
+        return since is not None and self._node.now - since >= limits.RETRY_SECONDS
+
     def link_up(self, peer: bytes) -> None:
         """A link to `peer` is open."""
         self.losses.mended(self._context.node, peer)
@@ -134,11 +142,11 @@ class Recovery:
 
     @property
     def _missing_links(self) -> list[bytes]:
-        """Neighbours in the view in force to which no link is open."""
-        context, policy = self._context, self._context.policy
-        if policy is None or not context.is_member or self._node.over:
+        """Neighbours in the view in force, or in one that may be, to which no link is open."""
+        context = self._context
+        if not context.is_member or self._node.over:
             return []
-        near = policy.view.neighbours(context.node)
+        near = context.neighbours
         return [n for n in near if n not in context.links and not self._node.is_leaving(n)]
 
     @property
@@ -330,7 +338,7 @@ class Recovery:
             self._node.cycle.leave("expelled", "")
             return
         self._report = None
-        self.losses.forget_all_but(restart.policy.view)
+        self.losses = Losses()  # its links were open; who misses one says so again
         self._handled = Lost()
         context.prepared = None
         self._end_changes(now, restart.policy.view)

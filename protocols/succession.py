@@ -55,7 +55,7 @@ class Succession:
         led = election.leads
         mail: list[tuple[bytes, m.Message]] = []
         match message:
-            case m.PassRole() if context.leaving:
+            case m.PassRole() if context.departs:
                 context.send(sender, m.LeaveRequest(context.config.me.incarnation))
             case m.PassRole() if sender == election.scheduler:
                 mail = election.role_passed(message, context.electorates, context.newest_key)
@@ -103,7 +103,7 @@ class Succession:
         """Hand the role over if it is time to and nothing is open."""
         context, negotiator = self._context, self._node.negotiator
         every = context.config.rotate_every
-        if negotiator is None or not every or context.leaving:
+        if negotiator is None or not every or context.departs:
             return
         if self._asked_until is not None:
             if now >= self._asked_until:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from protocols import limits
 from protocols.founding import (
     ASK_AGAIN_SECONDS,
+    ASK_KIN_SECONDS,
     ASK_STRANGERS_SECONDS,
     GIVE_UP_SECONDS,
     LISTEN_SECONDS,
+    MERGE_SECONDS,
     NAMED_PEER_SECONDS,
     SOMEBODY_HAS_FOUNDED,
     Ask,
@@ -269,7 +271,24 @@ def test_a_lone_founder_keeps_asking_but_slowly() -> None:
     assert search.tick(2.0, 1, ready=True) == [Ask("z:1")]
     assert search.tick(2.0 + ASK_STRANGERS_SECONDS - 0.01, 1, ready=True) == []
     assert search.tick(2.0 + ASK_STRANGERS_SECONDS, 1, ready=True) == [Ask("z:1")]
-    assert search.tick(99.0, 2, ready=True) == []  # no longer alone
+    later = 2.0 + ASK_STRANGERS_SECONDS + MERGE_SECONDS
+    assert search.tick(later, 2, ready=True) == [Ask("z:1")]  # no longer alone: another cluster?
+    assert search.tick(later + MERGE_SECONDS - 0.01, 2, ready=True) == []
+
+
+def test_where_our_own_cluster_answers_is_asked_seldom() -> None:
+    search, own = founder()
+    search.hint(2.0, "z:1")
+    assert search.tick(2.0, 2, ready=True) == [Ask("z:1")]
+    kin = Heard(YOUNGER, True, 100, 2, own.lineage)
+    assert search.standing(2.0, "z:1", kin, own, ready=True) == []
+    asked_again = 2.0 + MERGE_SECONDS
+    assert search.tick(asked_again, 2, ready=True) == [Ask("z:1")]
+    assert search.tick(asked_again + ASK_KIN_SECONDS - 0.01, 2, ready=True) == []
+    search.silent("z:1")
+    due = asked_again + ASK_KIN_SECONDS
+    assert search.tick(due, 2, ready=True) == [Ask("z:1")]
+    assert search.tick(due + 2 * MERGE_SECONDS, 2, ready=True) == [Ask("z:1")]
 
 
 def test_a_lone_founder_gives_way_to_the_larger_cluster_only() -> None:
@@ -293,10 +312,13 @@ def test_a_lone_founder_gives_way_to_the_larger_cluster_only() -> None:
         assert search.state is FoundingState.FOUNDED
 
 
-def test_a_founder_with_company_does_not_give_way() -> None:
+def test_members_of_a_cluster_give_way_to_one_that_is_ahead_but_not_to_their_own() -> None:
     search, _ = founder()
     own = Heard(ME, True, 100, 2, b"m")
-    assert search.standing(0.0, "z:1", Heard(YOUNGER, True, 999, 9, b"z"), own, ready=True) == []
+    assert search.standing(0.0, "z:1", Heard(YOUNGER, True, 999, 9, b"m"), own, ready=True) == []
+    assert search.standing(0.0, "z:1", Heard(YOUNGER, True, 99, 9, b"z"), own, ready=True) == []
+    ahead = Heard(YOUNGER, True, 999, 9, b"z")
+    assert search.standing(0.0, "z:1", ahead, own, ready=True) == [JoinAt("z:1")]
 
 
 LINEAGES = st.sampled_from([b"a", b"b", b"c"])

@@ -140,11 +140,33 @@ def test_a_founder_yields_at_the_end_of_an_iteration() -> None:
     assert founder.gone == "yielded"
 
 
-def test_a_cluster_of_two_does_not_yield() -> None:
-    world, hosts = cluster(0, size=2)
-    hosts[0].handle(YieldWanted())
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_member_that_yields_is_let_go_first(who: int, size: int) -> None:
+    world, hosts = cluster(0, size=size)
+    hosts[who].handle(YieldWanted())
+    world.run(lambda: hosts[who].gone is not None)
+    assert hosts[who].gone == "yielded"
     go_on(world)
-    assert hosts[0].gone is None
+    assert all(len(policy_of(h).view.members) == size - 1 for h in hosts if h is not hosts[who])
+
+
+def test_all_members_of_a_cluster_yield() -> None:
+    world, hosts = cluster(0, size=3)
+    for host in hosts:
+        host.handle(YieldWanted())
+    world.run(lambda: all(h.gone is not None for h in hosts))
+    assert {h.gone for h in hosts} == {"yielded"}
+
+
+def test_a_member_that_nobody_lets_go_yields_in_the_end() -> None:
+    world, hosts = cluster(0, size=3)
+    world.lose = lambda _sender, _receiver, message: isinstance(message, m.LeaveRequest)
+    hosts[1].handle(YieldWanted())
+    began = world.now
+    world.run(lambda: hosts[1].gone is not None)
+    assert hosts[1].gone == "yielded"
+    assert world.now - began >= limits.YIELD_SECONDS
 
 
 @pytest.mark.parametrize("state", [CycleState.COMPUTING, CycleState.APPLYING])

@@ -1,0 +1,73 @@
+"""Who of our neighbours has been silent for too long.
+
+Law: a neighbour is silent only if it has said nothing for a time-out that grows with the delay and
+the jitter measured to it, and if we ourselves were awake all that time: whoever slept heard nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocols import limits
+
+GAIN = 1 / 8  # of the mean delay, per answer
+DEVIATION_GAIN = 1 / 4
+DEVIATIONS = 4
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """When one was heard last; mean and mean deviation of its round-trip times, in seconds."""
+
+    heard: float
+    delay: float | None = None
+    jitter: float = 0.0
+
+
+class Heartbeats:
+    """The neighbours' signs of life. Times in seconds of this node's own clock."""
+
+    def __init__(self) -> None:
+        self._neighbours: dict[bytes, Neighbour] = {}
+        self._beaten: float | None = None
+
+    def heard(self, now: float, node: bytes) -> None:
+        """`node` said something."""
+        known = self._neighbours.get(node)
+        if known is None:
+            self._neighbours[node] = Neighbour(now)
+        else:
+            known.heard = now
+
+    def gone(self, node: bytes) -> None:
+        """The link to `node` has ended."""
+        self._neighbours.pop(node, None)
+
+    def answered(self, node: bytes, seconds: float) -> None:
+        """A heartbeat of ours was answered after so long (RFC 6298's estimate)."""
+        known = self._neighbours.get(node)
+        if known is None:
+            return
+        if known.delay is None:
+            known.delay, known.jitter = seconds, seconds / 2
+            return
+        known.jitter += DEVIATION_GAIN * (abs(seconds - known.delay) - known.jitter)
+        known.delay += GAIN * (seconds - known.delay)
+
+    def timeout(self, node: bytes) -> float:
+        """Return how many seconds `node` may be silent."""
+        known = self._neighbours.get(node)
+        if known is None or known.delay is None:
+            return limits.SILENCE_SECONDS
+        spread = known.delay + DEVIATIONS * known.jitter
+        wanted = 2 * limits.HEARTBEAT_SECONDS + spread
+        return min(max(wanted, limits.LEAST_SILENCE_SECONDS), limits.MOST_SILENCE_SECONDS)
+
+    def beat(self, now: float) -> tuple[bytes, ...]:
+        """A heartbeat is due: return who has been silent for too long, ascending."""
+        before, self._beaten = self._beaten, now
+        if before is not None and now - before > 2 * limits.HEARTBEAT_SECONDS:
+            for known in self._neighbours.values():  # we were asleep: nobody could be heard
+                known.heard = now
+        silent = [n for n, x in self._neighbours.items() if now - x.heard > self.timeout(n)]
+        return tuple(sorted(silent))
