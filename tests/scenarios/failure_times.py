@@ -50,7 +50,8 @@ class Case:
         for key in ("noticed_s", "decision_s", "step_s", "usual_step_s"):
             values = getattr(self, key)
             if values:
-                result[key] = {"median": statistics.median(values), "worst": max(values)}
+                median, worst = statistics.median(values), max(values)
+                result[key] = {"median": round(median, 6), "worst": round(worst, 6)}
         return result
 
 
