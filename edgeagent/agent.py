@@ -9,6 +9,7 @@ agent ends, the trainer is told, every link is flushed and closed, and one line 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import platform
 import secrets
@@ -62,6 +63,7 @@ def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: Child
     the user can mend.
     """
     tune_malloc()
+    gc.freeze()  # what is here for good would make full collections rare; ended links need them
     with _runner() as runner:
         return runner.run(Agent(config, trainer_socket, trainer).run())
 
