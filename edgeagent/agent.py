@@ -9,14 +9,15 @@ agent ends, the trainer is told, every link is flushed and closed, and one line 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import platform
 import secrets
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgeagent import advice, handover
+from edgeagent import advice, event_loop, handover
 from edgeagent.administration import Administration
 from edgeagent.config import PAUSE
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused, UsageError
@@ -65,16 +66,8 @@ def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: Child
     the user can mend.
     """
     tune_malloc()
-    with _runner() as runner:
-        return runner.run(Agent(config, trainer_socket, trainer).run())
-
-
-def _runner() -> asyncio.Runner:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    gc.freeze()  # what is here for good would make full collections rare; ended links need them
+    return event_loop.run(Agent(config, trainer_socket, trainer).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +112,7 @@ class Agent:
         self._renewing = False
         self._yielded = False  # the trainer is keeping its state before we join the sponsor
         self._orphaned = False
+        self._incarnation_used = False  # by a node of ours that others may know
         self._trainer_finished: handover.Finished | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._searching: list[asyncio.Task[None]] = []
@@ -436,7 +430,20 @@ class Agent:
             return
         if line := advice.trained_before(node.context.iteration, node.context.samples, path, error):
             self._observer.say(line)
-        self.shell.join(self._sponsor)
+        self._spawn(self._begin_anew(self.shell, self._sponsor))
+
+    async def _begin_anew(self, shell: Shell, sponsor: Member) -> None:
+        """Join after a membership has ended; nothing of it stays, its links neither."""
+        await shell.drop_links()
+        if not self._departing:
+            self._join(shell, sponsor)
+
+    def _join(self, shell: Shell, sponsor: Member) -> None:
+        """Join in an incarnation that nobody knows yet, if this one has been used."""
+        if self._incarnation_used and self._transport is not None:
+            self._transport.begin_anew(self._state_dir.begin_anew())
+        self._incarnation_used = True
+        shell.join(sponsor, self._state_dir.incarnation)
 
     def _join_failed(self, reason: str) -> None:
         if self._leaving:
@@ -458,9 +465,9 @@ class Agent:
         """What this agent would answer if it were asked; a member that waits for the rest of its
         cluster counts as a cluster of one, which gives way to any that is ahead."""
         node = self.shell.node if self.shell is not None else None
-        if node is None or not (node.context.is_isolated or node.recovery.is_cut_off):
-            return heard_from(self.standing())
-        return Heard(node.context.node, True, node.context.samples, 1)
+        if node is not None and (node.context.is_isolated or node.recovery.is_cut_off):
+            return Heard(node.context.node, True, node.context.samples, 1)
+        return heard_from(self.standing())
 
     def found_cluster(self) -> None:
         """Found a cluster."""
@@ -468,12 +475,12 @@ class Agent:
             return
         shell = self.shell or self._make_shell(self._hello, self._memory)
         if shell.node is None and not shell.spoilt:
+            self._incarnation_used = True
             shell.found(secrets.token_bytes(limits.LINEAGE_BYTES))
 
     def entered(self) -> bool:
         """Whether the join that was begun last has made this agent a member."""
-        node = self.shell.node if self.shell is not None else None
-        joining = node.joining if node is not None else None
+        joining = self.shell.node.joining if self.shell and self.shell.node else None
         return joining is not None and joining.state is JoiningState.ENTERED
 
     def spoilt(self) -> bool:
@@ -500,7 +507,7 @@ class Agent:
         self._sponsor = member_of(sponsor.me)
         if shell.node is None:
             self._link.send(handover.SaveAside(False))  # half a state is not to be saved
-            shell.join(self._sponsor)
+            self._join(shell, self._sponsor)
         else:
             self._observer.say("another cluster of this name is ahead: joining it")
             shell.give_way()

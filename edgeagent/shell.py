@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgeagent import handover
@@ -136,14 +137,24 @@ class Shell:
         a pull has begun to overwrite it."""
         return self._own_state is None and not (self.node and self.node.context.is_member)
 
-    def join(self, sponsor: Member) -> None:
-        """Join the cluster of `sponsor`; a node that was there before is given up."""
-        if self.node is not None and self.node.context.is_member:
-            self._own_state = (self.node.context.iteration, self.node.context.meta)
+    def join(self, sponsor: Member, incarnation: int) -> None:
+        """Join the cluster of `sponsor`; a node that was there before is given up. Who has been a
+        member in this process needs a larger `incarnation` than then: nobody who has not heard of
+        its end is to take it for the member that it was."""
+        self._note_own_state()
         self._reducer.reset()
+        me = replace(self._config.me, incarnation=incarnation)
+        if me != self._config.me:
+            self._config = replace(self._config, me=me)
+            self._router = Router(me.node, incarnation)
         self.node = node = Node(self._config, StandardPlanner(), self._router)
         self._perform(node.join(self._loop.time(), sponsor))
         self._ping()
+
+    def _note_own_state(self) -> None:
+        """What a member's trainer has is whole: it could found a cluster from it."""
+        if self.node is not None and self.node.context.is_member:
+            self._own_state = (self.node.context.iteration, self.node.context.meta)
 
     def give_way(self) -> None:
         """Depart ("yielded") as soon as the trainer is idle, to join another cluster."""
@@ -165,6 +176,7 @@ class Shell:
 
     async def drop_links(self) -> None:
         """Close all links and forget the node."""
+        self._note_own_state()
         self.node = None
         self._inbox.clear()
         await asyncio.gather(*(link.close(flush=False) for link in list(self.links.values())))
@@ -220,6 +232,8 @@ class Shell:
                 )
             case handover.Applied(iteration, _, skipped, meta):
                 self._stepped(iteration, skipped)
+                if self.node is None and self._own_state is not None:
+                    self._own_state = (iteration + 1, meta)  # of the member that this node was
                 self.handle(effects.Applied(iteration, meta))
             case handover.ExitRequested():
                 self.leave()

@@ -73,6 +73,10 @@ class TcpTransport:
             self._identity.certificate,
         )
 
+    def begin_anew(self, incarnation: int) -> None:
+        """Go by this incarnation on links that are opened from now on."""
+        self._incarnation = incarnation
+
     @property
     def links(self) -> tuple[Link, ...]:
         """The links that are up."""

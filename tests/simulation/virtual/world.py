@@ -101,7 +101,7 @@ class Host:
         self.network.trust(sponsor.me.certificate)
         for member in sponsor.members:
             self.network.trust(member.certificate)
-        self.shell.join(member_of(sponsor.me))
+        self.shell.join(member_of(sponsor.me), self.me.incarnation)
 
     def leave(self) -> None:
         """Ctrl+C."""
