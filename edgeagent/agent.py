@@ -13,7 +13,7 @@ import os
 import platform
 import secrets
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgeagent import advice, handover
