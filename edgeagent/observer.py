@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 RATE_STEPS = 50  # samples a second are those of so many last steps
 RATE_SECONDS = 10.0
 USUAL_STEPS = 20  # a stall is what a step took beyond the median of so many
+FAREWELL_SECONDS = 10.0  # who is gone is written after so long even if no step follows
 _FAREWELLS = {
     "leave": "has left",
     "failure": "is lost; going on without it",
@@ -199,11 +200,15 @@ class Observer:
         match event:
             case "delay":
                 self.delays[values["id"]] = values["seconds"] / 2
+                if self._gone and self._clock() - self._gone[0][0] > FAREWELL_SECONDS:
+                    self._write_farewells()
             case "joined":
                 self._joined(values)
             case "pull_begins":
                 self.pull = PullMeter(values["total_bytes"], self._clock)
                 self._inside = False
+                self._write_farewells()
+                self._steps_seen.clear()  # the time away is no step's time
             case "member_joined" | "member_left" if not self._inside:
                 pass
             case "member_joined":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
 from edgeagent.transport.complaints import Lines
-from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
+from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
 from protocols import limits
 from protocols.founding import (
     Ask,
@@ -64,7 +64,8 @@ class Outcome(Protocol):
         """The cluster that was found trains another job; return whether that ends this agent."""
 
     def not_let_in(self, error: JoinRefused) -> bool:
-        """All peers that were named refuse us; return whether that ends this agent."""
+        """All peers that were named refuse us, or a user has expelled this device; return whether
+        that ends this agent."""
 
     def same_identity(self, standing: Standing, address: str) -> None:
         """Somebody else holds our key."""
@@ -215,7 +216,8 @@ class Search:
                 self._say(address, str(error))
             self.refused()
         except JoinRefused as error:
-            self._say(address, str(error))
+            if not (isinstance(error, Expelled) and self._outcome.not_let_in(error)):
+                self._say(address, str(error))
             self.refused()
         else:
             self._outcome.join_through(standing)

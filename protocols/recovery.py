@@ -353,3 +353,13 @@ class Recovery:
         self._node.reason = "failure"
         self._node.cycle.restart(restart)
         self._node.reason = "leave"
+        kept = 0
+        for have in restart.have:
+            kept |= int.from_bytes(have, "little")
+        context.report(
+            "restarted",
+            iteration=context.iteration,
+            attempt=context.attempt,
+            kept_chunks=kept.bit_count(),
+            members=[member.name for member in restart.policy.view.members],
+        )

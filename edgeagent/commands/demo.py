@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Train a small network on real handwritten digits with real agents, on this
 machine alone: three start, a fourth joins in mid-training and pulls the state
-from several of them at once, one leaves. No network, no download. Shows what
-happens live, then checks it: the accuracy, and that every replica is the same
-to the last bit.
+from several of them at once, one leaves, and the scheduler is killed (kill -9).
+No network, no download. Shows what happens live, then checks it: the accuracy,
+who saw whom go, and that every replica is the same to the last bit.
 """
 EXAMPLES = """\
   edgeagent demo

@@ -49,12 +49,19 @@ class DemoAgent:
     latest: dict[str, Event] = field(default_factory=dict)  # by kind
     iteration: int = 0
     asked_to_leave: bool = False
+    killed: bool = False
     _read: int = 0
 
     @property
     def running(self) -> bool:
         """Whether it was started and has not ended."""
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def failure_status(self) -> int:
+        """Its exit status if that is not what was to be expected, else 0."""
+        status = self.process.poll() if self.process is not None else None
+        return 0 if status is None or (self.killed and status == -signal.SIGKILL) else status
 
     def new_events(self) -> list[Event]:
         """Return the events written since the last call."""
@@ -113,6 +120,11 @@ class Team:
         self._command = command
         self._environment = environment
 
+    @property
+    def finishers(self) -> list[DemoAgent]:
+        """The agents that nobody asked to leave or killed: they train to the end."""
+        return [a for a in self.agents.values() if not (a.asked_to_leave or a.killed)]
+
     def start(self, name: str) -> None:
         """Start one agent; its peers are all that were started before."""
         agent = self.agents[name]
@@ -133,6 +145,13 @@ class Team:
         agent.asked_to_leave = True
         if agent.process is not None and agent.running:
             agent.process.send_signal(signal.SIGINT)
+
+    def kill(self, name: str) -> None:
+        """Do what `kill -9` does: the agent has no time for a last word."""
+        agent = self.agents[name]
+        agent.killed = True
+        if agent.process is not None and agent.running:
+            agent.process.kill()
 
     def stop(self) -> None:
         """End every agent and all that they started: ask, insist, kill."""

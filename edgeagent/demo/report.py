@@ -63,9 +63,12 @@ def parse_events(text: str) -> list[Event]:
 
 
 def report_from(
-    events: Mapping[str, Sequence[Event]], *, joiners: Iterable[str] = ("dave",)
+    events: Mapping[str, Sequence[Event]],
+    *,
+    joiners: Iterable[str] = ("dave",),
+    killed: Iterable[str] = (),
 ) -> Report:
-    """Return the report on `events` (by node); `joiners` came in mid-training."""
+    """Return the report on `events` (by node); `joiners` came in mid-training, `killed` died."""
     compared = compare_digests(events)
     report = Report(
         accuracy=_accuracy(events),
@@ -76,7 +79,10 @@ def report_from(
         failures=_ends(events, "failure"),
         problems=[],
     )
-    report["problems"] = _problems(report, compared, list(joiners))
+    report["problems"] = [
+        *_problems(report, compared, list(joiners)),
+        *_failure_problems(report, events, list(killed)),
+    ]
     return report
 
 
@@ -167,7 +173,32 @@ def _problems(report: Report, compared: int, joiners: list[str]) -> list[str]:
         sources = sum(source["bytes"] > 0 for source in joined[name]["sources"])
         if sources < MIN_SOURCES:
             problems.append(f"{name} pulled the state from {sources} source, not {MIN_SOURCES}")
-    problems.extend(f"{failure['node']} failed" for failure in report["failures"])
+    return problems
+
+
+def _failure_problems(
+    report: Report, events: Mapping[str, Sequence[Event]], killed: list[str]
+) -> list[str]:
+    """Only the killed may fail, and all who finished must have seen that, their links to them
+    down, and, if a scheduler was killed, one of themselves take the role over."""
+    others = [failure["node"] for failure in report["failures"] if failure["node"] not in killed]
+    problems = [f"{node} failed" for node in others]
+    finished = {
+        name: list(es)
+        for name, es in events.items()
+        if any(e["event"] == "left" and e["iteration"] == report["steps"] for e in es)
+    }
+    for node in killed:
+        for name, seen in finished.items():
+            lost = [e for e in seen if e["event"] == "member_left" and e["node"] == node]
+            if "failure" not in [e["reason"] for e in lost]:
+                problems.append(f"{name} did not see {node} fail")
+            if node not in [e["node"] for e in seen if e["event"] == "link_down"]:
+                problems.append(f"{name} did not see its link to {node} go down")
+        terms = [e for es in events.values() for e in es if e["event"] == "scheduler"]
+        last_led = max((e["term"] for e in terms if e["node"] == node), default=None)
+        if last_led is not None and all(e["term"] <= last_led for e in terms):
+            problems.append(f"nobody took the scheduler's role over from {node}")
     return problems
 
 

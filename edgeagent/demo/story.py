@@ -1,4 +1,4 @@
-"""The story of `edgeagent demo`: three start, a fourth joins, one leaves, the run ends, the report.
+"""The story of `edgeagent demo`: three start, a fourth joins, one leaves, the scheduler is killed.
 
 Law: real agents in real processes, seen only through their event files and exit statuses. Every
 wait is bounded. No process is left behind, and no file unless the demo failed (then: the logs).
@@ -31,8 +31,9 @@ DEFAULT_STEPS = 800
 FOUNDERS = ("alice", "bob", "carol")
 JOINER = "dave"
 LEAVERS = ("carol", "bob")  # the first of these that is not the scheduler leaves
-JOIN_AT = 1 / 3
-LEAVE_AT = 2 / 3
+JOIN_AT = 1 / 4
+LEAVE_AT = 5 / 8
+KILL_AT = 3 / 4
 POLL_S = 0.05
 SILENCE_S = 60.0  # no new event from anybody for so long: something hangs
 RATE_WINDOW_S = 2.0
@@ -87,12 +88,12 @@ def _play(
     try:
         story.tell()
     except DemoFailed as failure:
-        return judge(team, steps, story.leaver, told=str(failure))
+        return judge(team, steps, told=str(failure))
     finally:
         view.close()
         with _uninterrupted():
             team.stop()
-    return judge(team, steps, story.leaver)
+    return judge(team, steps)
 
 
 class Story:
@@ -112,7 +113,6 @@ class Story:
         self._clock = clock
         self._sleep = sleep
         self._heard = clock()
-        self.leaver = ""
 
     def tell(self) -> None:
         """Play all acts; raise `DemoFailed` as soon as one cannot be played."""
@@ -125,10 +125,14 @@ class Story:
         self._view.happened(f"{JOINER} starts and wants to join")
         self._until(lambda: self._joined(JOINER))
         self._until(lambda: self._iteration() >= LEAVE_AT * self._steps)
+        leaver = next(name for name in LEAVERS if name != self._scheduler())
+        self._view.happened(f"{leaver} gets Ctrl+C")
+        self._team.ask_to_leave(leaver)
+        self._until(lambda: self._all_saw_leave(leaver))
+        self._until(lambda: self._iteration() >= KILL_AT * self._steps)
         scheduler = self._scheduler()
-        self.leaver = next(name for name in LEAVERS if name != scheduler)
-        self._view.happened(f"{self.leaver} gets Ctrl+C")
-        self._team.ask_to_leave(self.leaver)
+        self._view.happened(f"{scheduler}, the scheduler, is killed (kill -9)")
+        self._team.kill(scheduler)
         self._until(lambda: not any(agent.running for agent in self._agents()), ending=True)
 
     def _agents(self) -> list[DemoAgent]:
@@ -139,6 +143,13 @@ class Story:
 
     def _iteration(self) -> int:
         return max(agent.iteration for agent in self._agents())
+
+    def _all_saw_leave(self, node: str) -> bool:
+        """Whether all the others have gone on without `node`."""
+        return all(
+            any(e["event"] == "member_left" and e["node"] == node for e in agent.events)
+            for agent in self._team.finishers
+        )
 
     def _scheduler(self) -> str:
         said = [event for agent in self._agents() if (event := agent.last("scheduler"))]
@@ -166,10 +177,11 @@ class Story:
 
     def _check(self, ending: bool) -> None:
         for agent in self._agents():
-            name, status = agent.files.name, agent.process and agent.process.poll()
-            if status:
-                raise DemoFailed(f"{name} {_ending(agent, status)}")
-            if status == 0 and not ending and not agent.asked_to_leave:
+            if status := agent.failure_status:
+                raise DemoFailed(f"{agent.files.name} {_ending(agent, status)}")
+            started = agent.process is not None
+            ended = started and not (agent.running or agent.asked_to_leave or agent.killed)
+            if ended and not ending:
                 raise DemoFailed(
                     f"the run was over too early for the story: give it more than "
                     f"{self._steps} --steps"
@@ -200,8 +212,10 @@ def scene_of(agents: Sequence[DemoAgent], steps: int) -> Scene:
 def node_line(agent: DemoAgent) -> NodeLine:
     """Return an agent's line in the table; the rate is the cluster's, as this agent saw it."""
     step = agent.last("step")
-    if agent.process is not None and agent.process.poll():
+    if agent.failure_status:
         state = "failed"
+    elif agent.killed:
+        state = "killed"
     elif agent.last("left") is not None:
         state = "left" if agent.asked_to_leave else "done"
     elif agent.asked_to_leave:
@@ -233,24 +247,25 @@ def _rate(events: Sequence[Event]) -> float:
     return samples / (end - start) if end > start else 0.0
 
 
-def judge(team: Team, steps: int, leaver: str, told: str = "") -> Report:
+def judge(team: Team, steps: int, told: str = "") -> Report:
     """Return the report on a story; `told`: why it was not told to its end."""
     events = {name: agent.events for name, agent in team.agents.items()}
-    report = report_from(events, joiners=(JOINER,))
+    killed = [name for name, agent in team.agents.items() if agent.killed]
+    report = report_from(events, joiners=(JOINER,), killed=killed)
     if told:  # what is missing in the report follows from that
         report["problems"] = [told]
         return report
+    problems = report["problems"]
     if report["steps"] != steps:
-        report["problems"].append(f"the run ended at step {report['steps']} of {steps}")
-    saved = [a.files.save for name, a in team.agents.items() if name != leaver]
-    if problem := compare_files(saved):
+        problems.append(f"the run ended at step {report['steps']} of {steps}")
+    if problem := compare_files([agent.files.save for agent in team.finishers]):
         report["digests_equal"] = False
-        report["problems"].append(problem)
+        problems.append(problem)
     for name, agent in team.agents.items():
-        if agent.process is not None and (status := agent.process.poll()):
-            report["problems"].append(f"{name} {_ending(agent, status)}")
-    if leaver not in [leave["node"] for leave in report["leaves"]]:
-        report["problems"].append(f"nobody saw {leaver} leave")
+        if status := agent.failure_status:
+            problems.append(f"{name} {_ending(agent, status)}")
+        if agent.asked_to_leave and name not in [leave["node"] for leave in report["leaves"]]:
+            problems.append(f"nobody saw {name} leave")
     return report
 
 

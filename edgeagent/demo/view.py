@@ -159,7 +159,13 @@ def render(scene: Scene, happenings: Sequence[str]) -> RenderableType:
     table.add_column("iteration", justify="right")
     table.add_column("loss", justify="right")
     table.add_column("speed", justify="right", no_wrap=True)
-    styles = {"training": "green", "left": "dim", "done": "bold green", "failed": "red"}
+    styles = {
+        "training": "green",
+        "left": "dim",
+        "done": "bold green",
+        "failed": "red",
+        "killed": "dim red",
+    }
     for node in scene.nodes:
         speed = rate_text(node.samples_per_second) if node.samples_per_second else "-"
         cells = (node.name, node.state, str(node.iteration), loss_text(node.loss), speed)
@@ -176,6 +182,12 @@ def describe(node: str, event: Event) -> str | None:
         return f"{node} joined and pulled {join_text(join)}"  # type: ignore[arg-type]
     if kind == "joined":
         return f"{node} founded the cluster"
+    if kind == "scheduler" and event["why"] != "founded" and event["node"] == node:
+        return f"{node} takes over as scheduler (term {event['term']})"
+    if kind == "member_left" and event["reason"] == "failure":
+        stall = event.get("stall_s")
+        after = "" if stall is None else f", after a stall of {seconds_text(stall)}"
+        return f"{node} goes on without {clean(event['node'])}{after}"
     if kind == "left":
         seconds = seconds_text(event["seconds"])
         return f"{node} ended at iteration {event['iteration']} after {seconds}"

@@ -55,6 +55,11 @@ class StateDir:
     socket_path: str
     _lock: int = field(default=-1, repr=False)
 
+    def begin_anew(self) -> int:
+        """Return a larger incarnation, which is this agent's from now on."""
+        self.incarnation = _next_incarnation(os.path.join(self.path, _COUNTER_NAME))
+        return self.incarnation
+
     def release(self) -> None:
         """Give the slot back and remove the command socket and the record. Idempotent."""
         if self._lock < 0:

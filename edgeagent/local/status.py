@@ -5,6 +5,7 @@ Law: reads only; the shape is `status_model.Status`.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from edgeagent.local.status_model import (
@@ -46,6 +47,7 @@ def status_of(
         tree=TreeStatus(root="", parents={}),
         pending=[],
         joining=None,
+        tasks=len(asyncio.all_tasks()),
     )
     node = shell.node if shell is not None else None
     if shell is None or node is None:

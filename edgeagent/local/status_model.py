@@ -63,7 +63,8 @@ class JoiningStatus(TypedDict):
 
 
 class Status(TypedDict):
-    """Everything `edgeagent status` shows. `loss` is None before the first iteration."""
+    """Everything `edgeagent status` shows. `loss` is None before the first iteration; `tasks`
+    counts what the agent's loop has under way, for whoever looks for leaks."""
 
     node: str
     id: str
@@ -82,3 +83,4 @@ class Status(TypedDict):
     tree: TreeStatus
     pending: list[PendingStatus]
     joining: JoiningStatus | None
+    tasks: int

@@ -41,6 +41,11 @@ def children(pid: int) -> list[int]:
     return [process.pid for process in living() if process.parent == pid]
 
 
+def session_lives(leader: int) -> bool:
+    """Return whether anybody is left in the session that `leader` opened."""
+    return any(process.session == leader for process in living())
+
+
 def kill_session(leader: int) -> None:
     """Kill everything in the session that `leader`, a child of ours, has opened."""
     deadline = time.monotonic() + KILL_S

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgeagent.observer import Observer
+from edgeagent.observer import FAREWELL_SECONDS, Observer
 from protocols.control_word import ControlWord
 from tests.simulation.virtual.world import Recorder, Silence
 
@@ -78,6 +78,33 @@ def test_a_departure_without_steps_has_no_stall(bench: Bench) -> None:
     bench.observer.event("left", iteration=1, seconds=1.0)
     kinds = [e["event"] for e in bench.recorder.events]
     assert kinds[-2:] == ["member_left", "left"]
+
+
+def test_who_is_gone_is_written_even_if_no_step_follows(bench: Bench) -> None:
+    bench.step(0.1)
+    bench.step(0.1)
+    bench.left()
+    for seconds in (FAREWELL_SECONDS, 0.5):
+        assert not bench.all("member_left")
+        bench.now += seconds
+        bench.observer.report("delay", {"id": b"x", "seconds": 0.001})
+    assert bench.all("member_left")[0]["stall_s"] == 0.0
+
+
+def test_a_member_that_joins_again_counts_its_steps_anew(bench: Bench) -> None:
+    bench.step(0.1)
+    bench.step(0.1)
+    bench.left()
+    bench.now += 20.0
+    bench.observer.report("pull_begins", {"total_bytes": 10})
+    assert [e["node"] for e in bench.all("member_left")] == ["bob"]
+    bench.observer.report("joined", {"term": 2, "members": ["bob", "me"]})
+    bench.step(0.1)
+    bench.step(0.1)
+    bench.left()
+    bench.step(0.1)
+    assert bench.all("member_left")[1]["stall_s"] == pytest.approx(0.0)
+    assert bench.observer.samples_per_second == pytest.approx(320.0)
 
 
 def test_a_joiner_tells_of_the_others_from_its_own_entry_on() -> None:

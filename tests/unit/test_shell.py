@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgeagent import handover
+from edgeagent.network import member_of
 from edgeagent.transport.complaints import Lines
 from protocols import effects, limits
 from protocols.bulk import BulkHeader, BulkKind
@@ -179,3 +181,26 @@ def test_lines_of_a_kind_are_said_now_and_then() -> None:
     now[0] = 100.0
     some.say("a", "one")
     assert lines == ["one", "other", "one (4 more of this kind before)"]
+
+
+def test_who_joins_again_is_somebody_else_but_keeps_its_state() -> None:
+    async def body(world: World) -> None:
+        first, second = await world.cluster(2)
+        shell, node = second.shell, second.shell.node
+        assert node is not None
+        assert not shell.spoilt
+        iteration = node.context.iteration
+        await shell.drop_links()
+        assert not shell.spoilt  # what it pulled once has been a member's state since
+        assert shell._own_state is not None
+        assert shell._own_state[0] == iteration
+        shell.from_trainer(handover.Applied(iteration, 0, False, b"late"))
+        assert shell._own_state == (iteration + 1, b"late")
+        shell.join(member_of(first.me), 7)
+        assert shell.node is not None
+        assert shell.node.context.config.me.incarnation == 7
+        assert shell.node.context.router.incarnation == 7
+        first.gone = second.gone = "cut"  # what they make of it is not looked at
+        first.shell.node = second.shell.node = None
+
+    in_world(body)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from edgeagent import handover
 from edgeagent.dataplane.shards import state_digest
 from edgeagent.events import EventWriter
+from edgeagent.network import member_of
 from edgeagent.observer import Observer
-from edgeagent.shell import Shell, member_of
+from edgeagent.shell import Shell
 from edgeagent.terminal.console import Console, JoinLine, TrainingLine
 from edgeagent.transport.api import PeerInfo
 from tests.simulation.virtual.loop import VirtualLoop
@@ -72,6 +73,7 @@ class Host:
         self.founds_again = False  # when a join has failed and its state is still its own
         self.sponsor: Host | None = None
         self.leaving = False
+        self.tokens: list[bytes] = []  # taken over, one after the other
         self.shell = Shell(
             member_of(self.me),
             self.trainer.hello(),
@@ -82,6 +84,7 @@ class Host:
             (),
             self._departed,
             self._join_failed,
+            self.tokens.append,
             world.spawn,
         )
         self.network.listener = self.shell
@@ -98,7 +101,7 @@ class Host:
         self.network.trust(sponsor.me.certificate)
         for member in sponsor.members:
             self.network.trust(member.certificate)
-        self.shell.join(member_of(sponsor.me))
+        self.shell.join(member_of(sponsor.me), self.me.incarnation)
 
     def leave(self) -> None:
         """Ctrl+C."""

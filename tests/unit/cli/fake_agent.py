@@ -1,11 +1,12 @@
 """Stands in for `edgeagent run digits` in the tests of the demo: writes events, trains nothing.
 
-Law: it waits only for what the other fakes write, with a bound on every wait. `wrong` names one
-thing to do wrong.
+Law: it waits only for what the other fakes write and for their death, with a bound on every wait.
+`wrong` names one thing to do wrong. alice is the scheduler, carol leaves, alice is killed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 
 NAMES = ("alice", "bob", "carol", "dave")
 WAIT_S = 60.0
+POLL_S = 0.005
 
 
 class FakeAgent:
@@ -28,6 +30,8 @@ class FakeAgent:
         self.folder = folder
         self.wrong = wrong
         self.asked = False
+        self.alive = open(folder / f"{name}.alive", "w")  # noqa: SIM115 - locked until its end
+        fcntl.flock(self.alive, fcntl.LOCK_EX)
 
     def write(self, event: str, **values: Any) -> None:
         """Append one event."""
@@ -44,11 +48,26 @@ class FakeAgent:
                     return
             if time.monotonic() > deadline:
                 sys.exit(f"edgeagent: fake {self.name} waited in vain for {text}")
-            time.sleep(0.005)
+            time.sleep(POLL_S)
+
+    def wait_for_death(self, name: str) -> None:
+        """Wait until a sibling that does not end by itself is gone."""
+        deadline = time.monotonic() + WAIT_S
+        with open(self.folder / f"{name}.alive", encoding="utf-8") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    return
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        sys.exit(f"edgeagent: fake {self.name} waited in vain for {name}'s death")
+                    time.sleep(POLL_S)
 
     def join(self) -> None:
         """Say that it is in; dave pulled from two."""
         self.write("started", node=self.name, address="127.0.0.1:1")
+        if self.name == "alice":
+            self.write("scheduler", node="alice", term=1, why="founded")
         if self.name != "dave":
             self.write("joined", cluster="default", term=1, members=3, sources=[])
             return
@@ -61,10 +80,8 @@ class FakeAgent:
         """Step through the iterations, holding where the story needs the others."""
         start = self.steps // 3 + 1 if self.name == "dave" else 1
         for iteration in range(start, self.steps + 1):
-            if iteration == self.steps * 2 // 3 and self.wrong != "too fast":
-                self.wait_for(text='"joined"', names=("dave",))
-            if iteration == self.steps and self.wrong != "too fast":
-                self.wait_for(text='"left"')
+            if self.wrong != "too fast":
+                self.hold(iteration)
             if self.asked:
                 break
             step = {"iteration": iteration, "loss": 1 / iteration, "samples": 64, "members": 3}
@@ -73,14 +90,35 @@ class FakeAgent:
                 bad = self.wrong == "digest" and self.name == "bob"
                 self.write("digest", iteration=iteration, state=f"{iteration}{bad}")
 
+    def hold(self, iteration: int) -> None:
+        """Wait for what the story has happen before `iteration`, and tell of it."""
+        if iteration == self.steps // 2:
+            self.wait_for(text='"joined"', names=("dave",))
+        elif iteration == self.steps * 7 // 10:
+            self.wait_for(text='"left"', names=("carol",))
+            if not self.asked:
+                self.write("member_left", node="carol", reason="leave", stall_s=0.002)
+        elif iteration == self.steps * 5 // 6:
+            if self.name == "alice":
+                self.wait_for(text="nobody writes this")
+            self.wait_for_death("alice")
+            self.outlive()
+
+    def outlive(self) -> None:
+        """Go on without alice."""
+        clueless = self.wrong == "unseen" and self.name == "bob"
+        if not clueless:
+            self.write("link_down", node="alice")
+        if self.wrong != "no heir":
+            self.write("scheduler", node="bob", term=2, why="failed over")
+        if not clueless:
+            self.write("member_left", node="alice", reason="failure", stall_s=0.05)
+
     def finish(self) -> None:
         """Say and save what the demo looks at."""
         if self.asked:
             self.write("left", iteration=0, seconds=0.01)
             return
-        for name in NAMES:
-            if '"left"' in self.read(name) and '"iteration": 0' in self.read(name):
-                self.write("member_left", node=name, reason="leave", stall_s=0.002)
         accuracy = 0.5 if self.wrong == "accuracy" else 0.97
         self.write("evaluated", iteration=self.steps, name="accuracy", value=accuracy)
         bad = self.wrong == "file" and self.name == "bob"
@@ -88,17 +126,12 @@ class FakeAgent:
         self.write("left", iteration=self.steps, seconds=0.01)
 
     def wait_for_ends(self) -> None:
-        """Wait until all siblings are about to end."""
+        """Wait until all siblings but alice, who is killed, are about to end."""
         deadline = time.monotonic() + WAIT_S
-        while len(list(self.folder.glob("*.ended"))) < len(NAMES) - 1:
+        while len(list(self.folder.glob("*.ended"))) < len(NAMES) - 2:
             if time.monotonic() > deadline:
                 sys.exit(f"edgeagent: fake {self.name} waited in vain for the end")
-            time.sleep(0.005)
-
-    def read(self, name: str) -> str:
-        """Return what a sibling wrote."""
-        path = self.folder / f"{name}.events"
-        return path.read_text() if path.exists() else ""
+            time.sleep(POLL_S)
 
     def leave(self, number: int, frame: object) -> None:
         """Leave at the next step."""

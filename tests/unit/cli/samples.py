@@ -40,6 +40,7 @@ def sample_status(**changes: Any) -> Status:
         "tree": {"root": "bob", "parents": {"carol": "bob", "alice": "bob"}},
         "pending": [],
         "joining": None,
+        "tasks": 9,
     }
     return {**status, **changes}  # type: ignore[typeddict-item]
 

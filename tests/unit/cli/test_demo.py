@@ -77,9 +77,16 @@ def test_a_good_demo(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
             }
         ],
         "leaves": [{"node": "carol", "stall_s": 0.002}],
-        "failures": [],
+        "failures": [{"node": "alice", "stall_s": 0.05}],
         "problems": [],
     }
+    told = [line.partition(" s  ")[2] for line in captured.err.splitlines()]
+    for line in (
+        "alice, the scheduler, is killed (kill -9)",
+        "bob takes over as scheduler (term 2)",
+        "dave goes on without alice, after a stall of 50 ms",
+    ):
+        assert told.count(line) == 1
     assert "dave joined and pulled 1.0 kB" in captured.err
     assert list(folder.iterdir()) == []
 
@@ -91,6 +98,7 @@ def test_the_report_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "accuracy       97.00% on held-out digits" in lines
     assert "digests equal  yes, every replica to the last bit" in lines
     assert "leave          carol: the others stalled 2.0 ms" in lines
+    assert "failure        alice: the others stalled 50 ms" in lines
 
 
 @pytest.mark.parametrize(
@@ -102,6 +110,8 @@ def test_the_report_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         ("one source", "dave pulled the state from 1 source, not 2"),
         ("crash", "bob ended with exit status 1: edgeagent: bob has no luck"),
         ("too fast", "over too early"),
+        ("unseen", "bob did not see alice fail; bob did not see its link to alice go down"),
+        ("no heir", "nobody took the scheduler's role over from alice"),
         ("late crash", "dave ended with exit status 1: edgeagent: dave has no luck"),
     ],
 )
@@ -120,8 +130,8 @@ def test_a_demo_that_goes_wrong_says_why(
 
 
 def test_a_run_shorter_than_asked_for_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(DemoFailed, match="the run ended at step 30 of 33"):
-        run_demo(steps=33, command=fakes(steps=30))
+    with pytest.raises(DemoFailed, match="the run ended at step 30 of 31"):
+        run_demo(steps=31, command=fakes(steps=30))
 
 
 def test_a_silent_demo_ends(monkeypatch: pytest.MonkeyPatch) -> None:

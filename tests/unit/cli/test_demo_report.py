@@ -90,6 +90,55 @@ def test_what_is_wrong_is_named(node: str, added: list[Event], problem: str) -> 
     assert report_lines(report)
 
 
+def events_with_a_death() -> dict[str, list[Event]]:
+    """Return what the agents wrote when eve, the scheduler, was killed."""
+    events = good_events()
+    lead = event("scheduler", node="eve", term=1, why="founded")
+    events["eve"] = [lead]
+    for name in ("alice", "bob", "dave"):
+        events[name][-1:-1] = [
+            lead,
+            event("link_down", node="eve"),
+            event("scheduler", node="bob", term=2, why="failed over"),
+            event("member_left", node="eve", reason="failure", stall_s=len(name) / 10),
+        ]
+    return events
+
+
+def test_a_failure_that_was_meant_is_no_problem() -> None:
+    report = report_from(events_with_a_death(), killed=["eve"])
+    assert report["problems"] == []
+    assert report["failures"] == [{"node": "eve", "stall_s": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("missing", "problem"),
+    [
+        ("member_left", "dave did not see eve fail"),
+        ("link_down", "dave did not see its link to eve go down"),
+    ],
+)
+def test_all_must_have_seen_a_failure(missing: str, problem: str) -> None:
+    events = events_with_a_death()
+    events["dave"] = [e for e in events["dave"] if e["event"] != missing]
+    assert report_from(events, killed=["eve"])["problems"] == [problem]
+
+
+def test_a_killed_scheduler_needs_an_heir() -> None:
+    events = events_with_a_death()
+    for name in events:
+        events[name] = [e for e in events[name] if e.get("term") != 2]
+    problems = report_from(events, killed=["eve"])["problems"]
+    assert problems == ["nobody took the scheduler's role over from eve"]
+
+
+def test_a_killed_worker_needs_none() -> None:
+    events = events_with_a_death()
+    for name in events:
+        events[name] = [e for e in events[name] if e["event"] != "scheduler"]
+    assert report_from(events, killed=["eve"])["problems"] == []
+
+
 def test_a_node_alone_compares_nothing() -> None:
     assert compare_digests({"alice": good_events()["alice"]}) == 0
 
@@ -134,6 +183,18 @@ def test_a_line_that_is_not_finished_is_not_there_yet() -> None:
             "al measured accuracy 97.12%",
         ),
         (event("error", message="no\nluck"), "al: no luck"),
+        (
+            event("scheduler", node="al", term=2, why="failed over"),
+            "al takes over as scheduler (term 2)",
+        ),
+        (event("scheduler", node="bo", term=2, why="failed over"), None),
+        (event("scheduler", node="al", term=1, why="founded"), None),
+        (event("member_left", node="bo", reason="leave", stall_s=0.1), None),
+        (event("member_left", node="bo", reason="failure", stall_s=None), "al goes on without bo"),
+        (
+            event("member_left", node="bo", reason="failure", stall_s=0.012),
+            "al goes on without bo, after a stall of 12 ms",
+        ),
         (event("step", iteration=9), None),
     ],
 )

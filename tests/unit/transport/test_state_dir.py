@@ -145,3 +145,12 @@ def test_the_number_of_slots_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UsageError, match="run here already"):
         claim_state_dir(str(tmp_path), "room")
     claimed.release()
+
+
+def test_an_agent_that_begins_anew_has_a_larger_incarnation(tmp_path: Path) -> None:
+    claimed = claim_state_dir(str(tmp_path), "room")
+    first = claimed.incarnation
+    assert claimed.begin_anew() == claimed.incarnation > first
+    second = claimed.incarnation
+    claimed.release()
+    assert claim_state_dir(str(tmp_path), "room").incarnation > second
