@@ -15,31 +15,17 @@ from unittest.mock import patch
 
 from protocols import control_word, fence
 from protocols import messages as m
+from protocols.context import Context
 from protocols.cycle import Cycle
 from protocols.election import Election
 from protocols.founding import Heard
 from protocols.negotiator import Negotiator
-from protocols.node import Node
 from protocols.recovery import Recovery
 from tests.simulation.host import Host
 
 if TYPE_CHECKING:
     from protocols.effects import RoundReduced
-
-
-@contextmanager
-def act_before_commit() -> Iterator[None]:
-    """A member acts on a decision as soon as it is to store it (against ROUNDS 12)."""
-    real = Node._deliver
-
-    def deliver(node: Node, now: float, sender: bytes, message: m.Message) -> None:
-        real(node, now, sender, message)
-        if isinstance(message, m.Prepare) and not node.over:
-            commit = m.Commit(message.fence_term, message.number, message.restart)
-            real(node, now, sender, commit)
-
-    with patch.object(Node, "_deliver", deliver):
-        yield
+    from protocols.view import Member
 
 
 @contextmanager
@@ -116,19 +102,6 @@ def accept_older_lineage() -> Iterator[None]:
 
 
 @contextmanager
-def take_foreign_messages() -> Iterator[None]:
-    """Messages of another lineage count as those of the own one (Identities)."""
-    real = Node._received
-
-    def received(node: Node, now: float, via: bytes, envelope: m.Envelope) -> None:
-        tags = replace(envelope.tags, lineage=node.context.lineage)
-        real(node, now, via, replace(envelope, tags=tags))
-
-    with patch.object(Node, "_received", received):
-        yield
-
-
-@contextmanager
 def apply_without_all() -> Iterator[None]:
     """An update is applied although micro-batches were handed back."""
     real = Cycle.reduced
@@ -175,20 +148,41 @@ def offer_what_nobody_stores() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def count_old_incarnations() -> Iterator[None]:
+    """A link to a device that began anew counts as one to the member that it was (Identities)."""
+
+    def near(context: Context) -> tuple[bytes, ...]:
+        nodes = context.policy.view.nodes if context.policy is not None else ()
+        return tuple(n for n in nodes if n in context.links)
+
+    def link_up(recovery: Recovery, _now: float, peer: Member) -> None:
+        recovery.losses.mended(recovery._context.node, peer.node)
+        recovery._gone.pop(peer.node, None)
+
+    with (
+        patch.object(Context, "near", property(near)),
+        patch.object(
+            Context, "unlinked", property(lambda c: [n for n in c.neighbours if n not in c.links])
+        ),
+        patch.object(Recovery, "link_up", link_up),
+    ):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     mutation.__name__: mutation
     for mutation in (
-        act_before_commit,
         no_freeze,
         two_votes,
         keep_chunks_of_another_attempt,
         forget_reassigned,
         accept_older_lineage,
-        take_foreign_messages,
         apply_without_all,
         minority_goes_on,
         redo_what_was_applied,
         copy_what_moves,
         offer_what_nobody_stores,
+        count_old_incarnations,
     )
 }

@@ -73,11 +73,11 @@ class Seeker:
         return Heard(me, True, context.samples, members, context.lineage)
 
     def own(self) -> Heard:
-        """The same for itself: who reaches nobody counts as a cluster of one."""
-        heard, node = self.standing(), self.host.node
-        if node is None or not node.context.is_isolated:
-            return heard
-        return Heard(heard.node, heard.member, heard.samples, 1, b"", heard.elder)
+        """The same for itself: who waits for the rest of its cluster counts as a cluster of one."""
+        node = self.host.node
+        if node is not None and (node.context.is_isolated or node.recovery.is_cut_off):
+            return Heard(self.host.me.node, True, node.context.samples, 1)
+        return self.standing()
 
     def _perform(self, wanted: list[FoundingEffect]) -> None:
         for effect in wanted:
