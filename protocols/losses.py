@@ -67,10 +67,10 @@ class Losses:
         return Lost(tuple(silent), tuple(dead), links)
 
     def _in_reach(self, view: View, me: bytes, mine: Iterable[bytes]) -> dict[bytes, None]:
-        """The nodes that open links lead to: our own, and those of the view that nobody reports
-        broken."""
+        """The nodes that open links lead to: of our own the open ones, of the view's others those
+        that nobody reports broken."""
         reach = dict.fromkeys((me, *(n for n in sorted(mine) if n in view.nodes)))
-        queue = list(reach)
+        queue = [n for n in reach if n != me]
         for at in queue:
             for other in view.neighbours(at):
                 if other not in reach and not self._is_broken(at, other):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from protocols.effects import YieldWanted
 from protocols.founding import (
+    SOMEBODY_HAS_FOUNDED,
     Ask,
     Found,
     Founding,
@@ -69,6 +70,8 @@ class Seeker:
         node, me = self.host.node, self.host.me.node
         if node is None or node.context.policy is None or not node.context.is_member:
             return Heard(me, False, elder=self.founding.elder)
+        if node.recovery.is_cut_off:
+            return Heard(me, False, elder=SOMEBODY_HAS_FOUNDED)
         context, members = node.context, len(node.context.policy.view.members)
         return Heard(me, True, context.samples, members, context.lineage)
 
@@ -131,7 +134,7 @@ class Seeker:
         if host.gone is not None or self.founding.state is not FoundingState.JOINING:
             return
         policy = other.node.context.policy if other and other.node else None
-        if other is None or policy is None or other.me.node not in policy.view.nodes:
+        if other is None or policy is None or not self.world.seekers[other.me.node].standing().member:
             self._refused()
             return
         other.trusted[host.me.node] = None

@@ -23,7 +23,9 @@ def everything(
     view: View, me: bytes, mine: list[bytes], reports: list[Report]
 ) -> tuple[list[bytes], list[bytes]]:
     """The oracle: which nodes are silent and which are dead, by joining groups until none touch."""
-    broken = {frozenset((a, b)) for a, b, _ in reports}
+    if not reports:
+        return [], []
+    broken = {frozenset((a, b)) for a, b, _ in reports} | {frozenset((me, n)) for n in view.nodes}
     whole = [{e.low, e.high} for e in view.edges if frozenset((e.low, e.high)) not in broken]
     whole += [{me, n} for n in mine if n in view.nodes]
     here = {me}
