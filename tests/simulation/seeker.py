@@ -134,7 +134,8 @@ class Seeker:
         if host.gone is not None or self.founding.state is not FoundingState.JOINING:
             return
         policy = other.node.context.policy if other and other.node else None
-        if other is None or policy is None or not self.world.seekers[other.me.node].standing().member:
+        member = other is not None and self.world.seekers[other.me.node].standing().member
+        if other is None or policy is None or not member:
             self._refused()
             return
         other.trusted[host.me.node] = None

@@ -145,7 +145,7 @@ class Storm:
 
     def _calm(self, seconds: float) -> None:
         self._calm_at = max(self._calm_at, self.world.now + seconds)
-        self.world.later(seconds, bool)  # so that something happens then
+        self.world.later(seconds, lambda: None)  # so that something happens then
 
     def _stall(self, dice: random.Random, kind: str) -> None:
         host = self._linked(dice)

@@ -20,7 +20,9 @@ from protocols.context import NodeConfig
 from protocols.messages import EVERYONE, Message
 from protocols.node import Node
 from protocols.view import Member
-from tests.simulation.host import STATE_ELEMENTS, VECTOR, Host, expected_state
+from tests.simulation.host import STATE_ELEMENTS, VECTOR
+from tests.simulation.host import Host as Host
+from tests.simulation.host import expected_state as expected_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
