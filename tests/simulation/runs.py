@@ -97,7 +97,8 @@ def shrink(seed: int) -> tuple[Intensities, Size, str]:
 def trace(seed: int) -> str:
     """Return the digest of every event of a history, in order."""
     history = Storm(seed, faults.draw(seed), storm.size_of(seed))
-    history.world.log = log = []
+    log: list[str] = []
+    history.world.log = log
     history.play()
     return hashlib.sha256("\n".join(log).encode()).hexdigest()
 
