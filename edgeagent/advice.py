@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 
 from edgeagent.config import DEFAULT_CLUSTER
 from edgeagent.launch import how_it_ended
+from edgeagent.terminal.text import plural
 
 if TYPE_CHECKING:
     from edgeagent.config import AgentConfig
+    from edgeagent.local.status_model import Phase
+    from protocols.node import Node
 
 
 def nobody_found(config: AgentConfig, address: str) -> str:
@@ -24,6 +27,28 @@ def nobody_found(config: AgentConfig, address: str) -> str:
         f"no other agent of this cluster found yet: none may be running, {blocked}or token or "
         f"cluster name differ; to connect by hand run elsewhere: {command(config, address)}"
     )
+
+
+def leaving_waits_for(phase: Phase, node: Node | None) -> str:
+    """Return what leaving waits for, as the rest of a sentence that begins with "leaving"."""
+    if node is None or node.context.policy is None or phase != "training":
+        return " before the join is done" if phase == "joining" else " before training begins"
+    others = len(node.context.policy.view.members) - 1
+    if others == 0:
+        return " after the running micro-batch"
+    first = "hands the scheduler's role over, then " if node.negotiator is not None else ""
+    return f": {first}waits for the running iteration with {plural(others, 'other')}"
+
+
+def trained_before(iteration: int, samples: int, path: str, error: str) -> str:
+    """Return what becomes of the state of a cluster that gives way: kept in `path`, or lost by
+    `error`; "" if there is nothing to say."""
+    what = f"what was trained here before (to step {iteration})"
+    if error:
+        return f"{what} is lost: {error}"
+    if path:
+        return f"{what} is kept in {path}"
+    return f"{what} is dropped: there is no --save file to keep it beside" if samples > 0 else ""
 
 
 def ended_too_early(job: str, status: int | None) -> str:

@@ -9,35 +9,38 @@ agent ends, the trainer is told, every link is flushed and closed, and one line 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import platform
 import secrets
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgeagent import advice, handover
+from edgeagent.administration import Administration
+from edgeagent.config import PAUSE
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused, UsageError
 from edgeagent.events import EventWriter
 from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
 from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.local.status import status_of
-from edgeagent.network import NoNetwork, member_of
+from edgeagent.network import NoNetwork, member_of, standing_of
 from edgeagent.observer import Observer
-from edgeagent.search import Search, heard_from, standing_of
+from edgeagent.runtime import agent_runner
+from edgeagent.search import Search, heard_from
 from edgeagent.shell import Shell
 from edgeagent.terminal.console import console_for
-from edgeagent.terminal.text import plural, seconds_text
+from edgeagent.terminal.text import seconds_text
 from edgeagent.trainer_link import TrainerLink, exit_status
 from edgeagent.transport.api import Candidate, PeerInfo, Standing
 from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
-from edgeagent.transport.malloc import tune_malloc
 from edgeagent.transport.tcp import TcpTransport
-from edgeagent.transport.token import discovery_tag, parse_token
+from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token
 from protocols import limits
+from protocols.errors import RemoteProtocolError
+from protocols.founding import Heard
 from protocols.joining import JoiningState
 from protocols.view import Member
 
@@ -49,7 +52,6 @@ if TYPE_CHECKING:
     from edgeagent.launch import Child
     from edgeagent.local.status_model import Phase, Status
     from edgeagent.shared_memory import SharedMemory
-    from protocols.founding import Heard
 
 SAVE_SECONDS = 600.0  # how long the trainer may take to save at the end
 REJOIN_SECONDS = 0.5
@@ -62,18 +64,8 @@ def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: Child
     `trainer` is the process if this agent's starter started it. Raises `EdgeAgentError` for what
     the user can mend.
     """
-    tune_malloc()
-    gc.freeze()  # what is here for good would make full collections rare; ended links need them
-    with _runner() as runner:
+    with agent_runner() as runner:
         return runner.run(Agent(config, trainer_socket, trainer).run())
-
-
-def _runner() -> asyncio.Runner:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +79,13 @@ class Ending:
 
 
 class Agent:
-    """One agent. Implements `AdmissionPolicy` and the search's `Outcome`."""
+    """One agent. Implements `AdmissionPolicy`, the search's `Outcome`, the user's `Host`."""
 
     def __init__(
         self, config: AgentConfig, trainer_socket: socket.socket, trainer: Child | None
     ) -> None:
         self._config = config
+        self.token = None if config.token is None else parse_token(config.token)
         self._trainer_socket = trainer_socket
         self._child = trainer
         self._state_dir = claim_state_dir(config.state_dir, config.cluster, config.name)
@@ -107,7 +100,8 @@ class Agent:
         self._memory: SharedMemory | None = None
         self._listener = LateListener()
         self._trainer_status = 0
-        self._shell: Shell | None = None
+        self.shell: Shell | None = None
+        self._administration = Administration(self)
         self._link = TrainerLink(self._from_trainer, self._trainer_ended)
         self._finished = asyncio.Event()
         self._departure: asyncio.Future[Ending] | None = None
@@ -133,7 +127,7 @@ class Agent:
         loop.set_exception_handler(self._internal_error)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupted)
-        api = LocalApi(self._state_dir.socket_path, self)
+        api = LocalApi(self._state_dir.socket_path, self._administration)
         started = loop.time()
         status = 1
         try:
@@ -155,17 +149,16 @@ class Agent:
     async def _listen(self) -> None:
         """Open the ports and look for others, unless this agent trains alone."""
         config = self._config
-        if config.token is None:
+        if self.token is None:
             self._observer.event("started", node=self._name, address="")
             self._observer.say(
                 "no token: training alone on this device (set EDGEAGENT_TOKEN to let others join)"
             )
             return
-        token = parse_token(config.token)
         self._transport = transport = TcpTransport(
             self._identity,
             self._state_dir.incarnation,
-            token,
+            self.token,
             config.cluster,
             self._name,
             self._listener,
@@ -185,7 +178,7 @@ class Agent:
             self._spawn,
         )
         if config.mdns:
-            tag = discovery_tag(token, config.cluster)
+            tag = discovery_tag(self.token, config.cluster)
             self._discovery = Discovery(
                 tag, addresses, self._search.hint, self._observer.say, config.listen
             )
@@ -216,7 +209,7 @@ class Agent:
             peer.certificate,
             sparse=bool(self._config.neighbours),
         )
-        self._shell = shell = Shell(
+        self.shell = shell = Shell(
             me,
             hello,
             memory,
@@ -226,15 +219,19 @@ class Agent:
             self._config.neighbours,
             self._node_departed,
             self._join_failed,
+            self._use_token,
             self._spawn,
+            pauses=self._config.on_partition == PAUSE,
+            rotate_every=self._config.rotate_every,
         )
         self._listener.shell = shell
+        self._administration.watch(shell)
         return shell
 
     async def _depart(self, ending: Ending, started: float) -> int:
         """Tell the trainer, let it save, say goodbye; return the exit status."""
         loop = asyncio.get_running_loop()
-        shell, node = self._shell, self._shell.node if self._shell else None
+        shell, node = self.shell, self.shell.node if self.shell else None
         iteration = node.context.iteration if node else 0
         if ending.message:
             self._observer.error(ending.message)
@@ -308,32 +305,24 @@ class Agent:
             self._console.close()
             self._events.close()
             os._exit(1)
-        self._console.say(f"leaving{self._what_leaving_waits_for()}; Ctrl+C again ends at once")
+        node = self.shell.node if self.shell else None
+        waits = advice.leaving_waits_for(self._phase(), node)
+        self._console.say(f"leaving{waits}; Ctrl+C again ends at once")
         self._leave()
-
-    def _what_leaving_waits_for(self) -> str:
-        phase, node = self._phase(), self._shell.node if self._shell else None
-        if node is None or node.context.policy is None or phase != "training":
-            return " before the join is done" if phase == "joining" else " before training begins"
-        others = len(node.context.policy.view.members) - 1
-        if others == 0:
-            return " after the running micro-batch"
-        first = "hands the scheduler's role over, then " if node.negotiator is not None else ""
-        return f": {first}waits for the running iteration with {plural(others, 'other')}"
 
     def _leave(self) -> None:
         self._leaving = True
-        if self._shell is None or self._shell.node is None or self._yielded:
+        if self.shell is None or self.shell.node is None or self._yielded:
             self._end("left")
             return
         self._link.send(handover.LeaveAsked())
-        self._shell.leave()
+        self.shell.leave()
 
     def status(self) -> Status:
         """What `edgeagent status` shows."""
         cluster = self._config.cluster
         node_id = self._identity.node
-        return status_of(self._name, node_id, cluster, self._phase(), self._shell, self._observer)
+        return status_of(self._name, node_id, cluster, self._phase(), self.shell, self._observer)
 
     async def leave(self) -> None:
         """`edgeagent leave`."""
@@ -342,7 +331,7 @@ class Agent:
             self._leave()
 
     def _phase(self) -> Phase:
-        node = self._shell.node if self._shell else None
+        node = self.shell.node if self.shell else None
         if self._leaving:
             return "leaving"
         if self._hello is None:
@@ -365,8 +354,8 @@ class Agent:
                     self._join_sponsor(path, error)
             case handover.ExitRequested() if not self._leaving:
                 self._leave()
-            case _ if self._shell is not None:
-                self._shell.from_trainer(message)
+            case _ if self.shell is not None:
+                self.shell.from_trainer(message)
 
     def _trainer_ended(self) -> None:
         """The trainer's end of the hand-over is closed."""
@@ -387,8 +376,8 @@ class Agent:
             self._observer.error(message)
             self._trainer_status = 1
         self._leaving = True
-        if self._shell is not None and self._shell.node is not None and not self._yielded:
-            self._shell.orphaned()
+        if self.shell is not None and self.shell.node is not None and not self._yielded:
+            self.shell.orphaned()
         else:
             self._end("left", "", self._trainer_status)
 
@@ -405,7 +394,7 @@ class Agent:
     # --- the node ---------------------------------------------------------------------------------
 
     def _node_departed(self, why: str, message: str) -> None:
-        node = self._shell.node if self._shell is not None else None
+        node = self.shell.node if self.shell is not None else None
         if why == "expelled":
             self._observer.say("the cluster went on without this device: joining again")
             self._spawn(self._join_again())
@@ -414,23 +403,32 @@ class Agent:
             self._link.send(handover.SaveAside(node.context.samples > 0))
         elif why == "error":
             self._end("error", message, 1)
+        elif why == "removed":
+            self._end("left", message, 1)  # to the trainer it is a leave: it saves
         else:
             self._end(why, "", self._trainer_status)
+
+    def _use_token(self, token: bytes) -> None:
+        """All members take over another token, and so do we; links that are up stay."""
+        if len(token) != TOKEN_BYTES:
+            raise RemoteProtocolError("a token of a length that none has")
+        if token == self.token or self._transport is None:
+            return
+        self.token = token
+        self._transport.use_token(token)
+        if self._discovery is not None:
+            self._discovery.use_tag(discovery_tag(token, self._config.cluster))
+        self._observer.say("the cluster has a new token: whoever starts from now on needs it")
 
     def _join_sponsor(self, path: str, error: str) -> None:
         """The trainer has kept what it trained before: join the cluster that is ahead."""
         self._yielded = False
-        node = self._shell.node if self._shell is not None else None
-        if self._shell is None or node is None or self._sponsor is None or self._departing:
+        node = self.shell.node if self.shell is not None else None
+        if self.shell is None or node is None or self._sponsor is None or self._departing:
             return
-        what = f"what was trained here before (to step {node.context.iteration})"
-        if error:
-            self._observer.say(f"{what} is lost: {error}")
-        elif path:
-            self._observer.say(f"{what} is kept in {path}")
-        elif node.context.samples > 0:
-            self._observer.say(f"{what} is dropped: there is no --save file to keep it beside")
-        self._spawn(self._begin_anew(self._shell, self._sponsor))
+        if line := advice.trained_before(node.context.iteration, node.context.samples, path, error):
+            self._observer.say(line)
+        self._spawn(self._begin_anew(self.shell, self._sponsor))
 
     async def _begin_anew(self, shell: Shell, sponsor: Member) -> None:
         """Join after a membership has ended; nothing of it stays, its links neither."""
@@ -453,8 +451,8 @@ class Agent:
             self._spawn(self._join_again())
 
     async def _join_again(self) -> None:
-        if self._shell is not None:
-            await self._shell.drop_links()
+        if self.shell is not None:
+            await self.shell.drop_links()
         await asyncio.sleep(REJOIN_SECONDS)
         if self._search is not None:
             self._search.refused()
@@ -462,32 +460,31 @@ class Agent:
     # --- Outcome (of the search) ------------------------------------------------------------------
 
     def own(self) -> Heard:
-        """What this agent would answer if it were asked; a member that reaches no other counts as a
-        cluster of one, which gives way to any that is ahead."""
-        heard = heard_from(self.standing())
-        node = self._shell.node if self._shell is not None else None
-        if node is None or not node.context.is_isolated:
-            return heard
-        return replace(heard, members=1, lineage=b"")
+        """What this agent would answer if it were asked; a member that waits for the rest of its
+        cluster counts as a cluster of one, which gives way to any that is ahead."""
+        node = self.shell.node if self.shell is not None else None
+        if node is None or not (node.context.is_isolated or node.recovery.is_cut_off):
+            return heard_from(self.standing())
+        return Heard(node.context.node, True, node.context.samples, 1)
 
     def found_cluster(self) -> None:
         """Found a cluster."""
         if self._hello is None or self._memory is None:
             return
-        shell = self._shell or self._make_shell(self._hello, self._memory)
+        shell = self.shell or self._make_shell(self._hello, self._memory)
         if shell.node is None and not shell.spoilt:
             self._incarnation_used = True
             shell.found(secrets.token_bytes(limits.LINEAGE_BYTES))
 
     def entered(self) -> bool:
         """Whether the join that was begun last has made this agent a member."""
-        node = self._shell.node if self._shell is not None else None
+        node = self.shell.node if self.shell is not None else None
         joining = node.joining if node is not None else None
         return joining is not None and joining.state is JoiningState.ENTERED
 
     def spoilt(self) -> bool:
         """Whether a join broke off that had begun to overwrite the training state."""
-        return self._shell is not None and self._shell.spoilt
+        return self.shell is not None and self.shell.spoilt
 
     def given_up(self) -> None:
         """The state is spoilt, and nobody is there to join."""
@@ -502,7 +499,7 @@ class Agent:
         """Join the cluster of `sponsor`, who has admitted us."""
         if self._hello is None or self._memory is None or self._transport is None:
             return
-        shell = self._shell or self._make_shell(self._hello, self._memory)
+        shell = self.shell or self._make_shell(self._hello, self._memory)
         for peer in sponsor.known:
             self._transport.trust(peer.certificate)
         self._transport.trust(sponsor.me.certificate)
@@ -519,18 +516,18 @@ class Agent:
         return self._not_let_in(error)
 
     def not_let_in(self, error: JoinRefused) -> bool:
-        """All peers that were named refuse us: to train alone is not what the user wanted."""
+        """To train alone is not what the user wanted."""
         return self._not_let_in(error)
 
     def _not_let_in(self, error: EdgeAgentError) -> bool:
-        if self._shell is not None and self._shell.node is not None:
+        if self.shell is not None and self.shell.node is not None:
             return False
         self._end("error", str(error), error.exit_status)
         return True
 
     def same_identity(self, standing: Standing, address: str) -> None:
         """A copy of this device's key is in use elsewhere: the newcomer takes a new one."""
-        if standing.me.incarnation > self._state_dir.incarnation or self._shell is not None:
+        if standing.me.incarnation > self._state_dir.incarnation or self.shell is not None:
             return
         if self._renewing:
             return
@@ -557,21 +554,25 @@ class Agent:
     def standing(self) -> Standing:
         """What to tell a proven joiner."""
         me = self._transport.me if self._transport is not None else self._lonely_peer()
-        node = self._shell.node if self._shell is not None else None
         elder = self._search.elder if self._search is not None else me.node
-        return standing_of(me, node, elder)
+        return standing_of(me, self.shell.node if self.shell is not None else None, elder)
 
     def heard_of(self, addresses: tuple[str, ...]) -> None:
         """An agent that holds the token is at one of `addresses`."""
         if self._search is not None:
             self._search.hint(addresses)
 
+    def bars(self, node: bytes) -> bool:
+        """Whether a user has expelled `node`."""
+        known = self.shell.node.context.policy if self.shell and self.shell.node else None
+        return known is not None and node in known.view.expelled
+
     def admitted(self, candidate: Candidate) -> None:
         """Token and job of `candidate` are proven."""
         if self._transport is not None:
             node = self._transport.trust(candidate.peer.certificate)
-            if self._shell is not None:
-                self._shell.keep_trust(node)
+            if self.shell is not None:
+                self.shell.keep_trust(node)
 
     # --- small things -----------------------------------------------------------------------------
 

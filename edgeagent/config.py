@@ -22,11 +22,18 @@ SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in t
 TOKEN_VARIABLE = "EDGEAGENT_TOKEN"
 DEFAULT_CLUSTER = "default"
 DEFAULT_PORT = 7430
+GO_ON, PAUSE = "go-on", "pause"  # what members do that reach no quorum
+DEFAULT_ROTATE_EVERY = 1000
+COUNT_RULE = "a whole number from 0 to 2^31 - 1"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """What the agent process needs. `token` None: train alone, no listening, no discovery."""
+    """What the agent process needs. `token` None: train alone, no listening, no discovery.
+
+    `on_partition`: `GO_ON` or `PAUSE`, what to do when no quorum can be reached. `rotate_every`:
+    steps after which this agent hands the scheduler's role over, 0 for never.
+    """
 
     cluster: str = DEFAULT_CLUSTER
     token: str | None = None
@@ -40,6 +47,8 @@ class AgentConfig:
     events: str = ""  # file, "-" = stdout, "" = none
     state_dir: str = ""
     quiet: bool = False
+    on_partition: str = GO_ON
+    rotate_every: int = DEFAULT_ROTATE_EVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,11 @@ def name_rule() -> str:
     return f"1 to {limits.MAX_NAME_BYTES} bytes of printable text"
 
 
+def is_count(text: str) -> bool:
+    """Return whether `text` is a whole number from 0 to 2^31 - 1; see `COUNT_RULE`."""
+    return text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 1 << 31
+
+
 def _name_from(environment: Mapping[str, str], variable: str, default: str) -> str:
     text = environment.get(variable, "") or default
     if text and not is_name(text):
@@ -119,8 +133,15 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     """Return the agent's configuration for a script started as plain `python script.py`.
 
     Variables: EDGEAGENT_TOKEN (none: train alone), EDGEAGENT_CLUSTER, EDGEAGENT_NAME,
-    EDGEAGENT_LISTEN, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1, EDGEAGENT_EVENTS.
+    EDGEAGENT_LISTEN, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1, EDGEAGENT_EVENTS,
+    EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for never).
     """
+    on_partition = environment.get("EDGEAGENT_ON_PARTITION") or GO_ON
+    if on_partition not in (GO_ON, PAUSE):
+        raise UsageError(f"EDGEAGENT_ON_PARTITION: {on_partition!r} is neither {GO_ON} nor {PAUSE}")
+    rotate_every = environment.get("EDGEAGENT_ROTATE_EVERY") or str(DEFAULT_ROTATE_EVERY)
+    if not is_count(rotate_every):
+        raise UsageError(f"EDGEAGENT_ROTATE_EVERY: {rotate_every!r} is not {COUNT_RULE}")
     peers = tuple(p for p in environment.get("EDGEAGENT_PEERS", "").split(",") if p)
     for peer in peers:
         split_address(peer)
@@ -132,6 +153,8 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         peers=peers,
         mdns=environment.get("EDGEAGENT_NO_MDNS", "") != "1",
         events=environment.get("EDGEAGENT_EVENTS", ""),
+        on_partition=on_partition,
+        rotate_every=int(rotate_every),
     )
 
 
@@ -167,8 +190,12 @@ def join_address(host: str, port: int) -> str:
 
 
 __all__ = [
+    "COUNT_RULE",
     "DEFAULT_CLUSTER",
     "DEFAULT_PORT",
+    "DEFAULT_ROTATE_EVERY",
+    "GO_ON",
+    "PAUSE",
     "RUN_VARIABLE",
     "SOCKET_VARIABLE",
     "TOKEN_VARIABLE",
@@ -176,6 +203,7 @@ __all__ = [
     "TrainerConfig",
     "agent_config_from_environment",
     "default_name",
+    "is_count",
     "is_name",
     "join_address",
     "name_rule",

@@ -1,6 +1,6 @@
-"""What the shell needs of a transport, and how a peer there is a member here.
+"""What the shell needs of a transport, and how peers and members tell of the same nodes.
 
-Law: nothing but these forms; the network of agents with a token is `transport.tcp.TcpTransport`.
+Law: no state, no decision.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import hashlib
 from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError
-from edgeagent.transport.api import PeerInfo
+from edgeagent.transport.api import PeerInfo, Standing
+from protocols.founding import SOMEBODY_HAS_FOUNDED
 from protocols.view import Member
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import Link
+    from protocols.node import Node
 
 
 class Network(Protocol):
@@ -27,9 +29,6 @@ class Network(Protocol):
 
     def distrust(self, node: bytes) -> None:
         """Accept this key no longer."""
-
-    def use_token(self, token: bytes) -> None:
-        """Prove and accept this token from now on, and no other."""
 
 
 class NoNetwork:
@@ -46,9 +45,6 @@ class NoNetwork:
     def distrust(self, node: bytes) -> None:
         """Accept this key no longer."""
 
-    def use_token(self, token: bytes) -> None:
-        """There is nobody to prove it to."""
-
 
 def member_of(peer: PeerInfo) -> Member:
     """Return what the protocols know of `peer` from its link alone."""
@@ -61,4 +57,25 @@ def peer_of(member: Member) -> PeerInfo:
     """Return whom to dial for `member`."""
     return PeerInfo(
         member.node, member.incarnation, member.name, member.addresses, member.certificate
+    )
+
+
+def standing_of(me: PeerInfo, node: Node | None, elder: bytes) -> Standing:
+    """Return what `me` tells a proven joiner; `elder` counts while it is no member. A member that
+    waits for the rest of its cluster lets nobody in: they wait with it."""
+    policy = node.context.policy if node is not None else None
+    if node is None or policy is None or not node.context.is_member:
+        return Standing(me, "founding", 0, 0, b"", elder, ())
+    if node.recovery.is_cut_off:
+        return Standing(me, "founding", 0, 0, b"", SOMEBODY_HAS_FOUNDED, ())
+    context = node.context
+    members = policy.view.members
+    return Standing(
+        me,
+        "member",
+        context.samples,
+        len(members),
+        context.lineage,
+        context.election.scheduler,
+        tuple(peer_of(member) for member in members),
     )

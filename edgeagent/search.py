@@ -10,9 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
-from edgeagent.transport.api import PeerInfo, Standing
 from edgeagent.transport.complaints import Lines
-from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
+from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
 from protocols import limits
 from protocols.founding import (
     Ask,
@@ -28,8 +27,8 @@ from protocols.founding import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from edgeagent.transport.api import Standing
     from edgeagent.transport.tcp import TcpTransport
-    from protocols.node import Node
 
     Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
@@ -65,7 +64,8 @@ class Outcome(Protocol):
         """The cluster that was found trains another job; return whether that ends this agent."""
 
     def not_let_in(self, error: JoinRefused) -> bool:
-        """All peers that were named refuse us; return whether that ends this agent."""
+        """All peers that were named refuse us, or a user has expelled this device; return whether
+        that ends this agent."""
 
     def same_identity(self, standing: Standing, address: str) -> None:
         """Somebody else holds our key."""
@@ -81,27 +81,6 @@ def heard_from(standing: Standing) -> Heard:
         standing.members,
         standing.lineage,
         b"" if member else standing.scheduler,
-    )
-
-
-def standing_of(me: PeerInfo, node: Node | None, elder: bytes) -> Standing:
-    """Return what to tell a proven joiner; `elder` is who may found while there is no cluster."""
-    policy = node.context.policy if node is not None else None
-    if node is None or policy is None or not node.context.is_member:
-        return Standing(me, "founding", 0, 0, b"", elder, ())
-    known = tuple(
-        PeerInfo(m.node, m.incarnation, m.name, m.addresses, m.certificate)
-        for m in policy.view.members
-    )
-    context = node.context
-    return Standing(
-        me,
-        "member",
-        context.samples,
-        len(policy.view.members),
-        context.lineage,
-        context.election.scheduler,
-        known,
     )
 
 
@@ -237,7 +216,8 @@ class Search:
                 self._say(address, str(error))
             self.refused()
         except JoinRefused as error:
-            self._say(address, str(error))
+            if not (isinstance(error, Expelled) and self._outcome.not_let_in(error)):
+                self._say(address, str(error))
             self.refused()
         else:
             self._outcome.join_through(standing)

@@ -23,13 +23,14 @@ from edgeagent.dataplane.shards import (
     state_digest,
 )
 from edgeagent.errors import EdgeAgentError
-from edgeagent.network import Network, member_of, peer_of
+from edgeagent.network import member_of, peer_of
 from edgeagent.planner import StandardPlanner
 from edgeagent.transport.complaints import Lines
 from protocols import codec, effects, limits
 from protocols.bulk import BulkHeader, BulkKind
 from protocols.context import NodeConfig
 from protocols.errors import RemoteProtocolError
+from protocols.heartbeats import Heartbeats
 from protocols.messages import PullBegins
 from protocols.node import Node
 from protocols.routing import Router
@@ -37,6 +38,7 @@ from protocols.routing import Router
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgeagent.network import Network
     from edgeagent.observer import Observer
     from edgeagent.search import Spawn
     from edgeagent.shared_memory import SharedMemory
@@ -47,8 +49,6 @@ if TYPE_CHECKING:
     from protocols.view import Member
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
-PING_SECONDS = 0.5
-SILENCE_SECONDS = 2.0  # a neighbour that says nothing for so long is unreachable
 DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
 
 
@@ -66,18 +66,23 @@ class Shell:
         wanted_neighbours: tuple[str, ...],
         departed: Callable[[str, str], None],
         join_failed: Callable[[str], None],
+        use_token: Callable[[bytes], None],
         spawn: Spawn,
+        pauses: bool = False,
+        rotate_every: int = 0,
     ) -> None:
         """`trainer` sends to the trainer; `departed(why, message)` and `join_failed(reason)` are
-        called when the node's part is over, or its join has failed; `spawn` starts a task whose
-        failure ends the agent."""
+        called when the node's part is over, or its join has failed; `use_token` changes the token;
+        `spawn` starts a task whose failure ends the agent; for the others see `NodeConfig`."""
         self._state = memory.state.view()
         self._trainer = trainer
         self._network = network
         self._observer = observer
         self._departed = departed
         self._join_failed = join_failed
+        self._use_token = use_token
         self._spawn = spawn
+        self.watch: Callable[[], None] = lambda: None  # called after each event
         self._loop = asyncio.get_running_loop()
         self._contribution = memory.contribution.array(hello.accumulate)
         self._reducer = Reducer(
@@ -95,6 +100,8 @@ class Shell:
             hello.micro_batches * hello.micro_batch_size,
             hello.steps or limits.MAX_INTEGER,
             wanted_neighbours,
+            pauses,
+            rotate_every,
         )
         self._router = Router(me.node, me.incarnation)
         self.node: Node | None = None
@@ -111,8 +118,7 @@ class Shell:
         self._forwarded: dict[bytes, deque[tuple[int, int]]] = {}
         self._closed = False
         self._orphan = False
-        self._heard: dict[bytes, float] = {}  # when each neighbour last said anything
-        self._pinged = 0.0
+        self._heartbeats = Heartbeats()
         self._contributed: handover.Contributed | None = None
         self._own_state: tuple[int, bytes] | None = (hello.iteration, hello.meta)  # None: spoilt
 
@@ -200,6 +206,7 @@ class Shell:
         try:
             while self._inbox and self.node is not None:
                 self._perform(self.node.handle(self._loop.time(), self._inbox.popleft()))
+                self.watch()
         except RemoteProtocolError:
             if self._inbox:
                 self._loop.call_soon(self._work_off)
@@ -240,7 +247,7 @@ class Shell:
     def link_up(self, link: Link) -> None:
         """Called by the transport."""
         self.links[link.peer.node] = link
-        self._heard[link.peer.node] = self._loop.time()
+        self._heartbeats.heard(self._loop.time(), link.peer.node)
         self.handle(effects.LinkUp(member_of(link.peer)))
 
     def link_down(self, link: Link, reason: str, clean: bool) -> None:
@@ -250,7 +257,7 @@ class Shell:
             del self.links[peer]
             self._reducer.forget(peer)
             self._observer.delays.pop(peer, None)
-            self._heard.pop(peer, None)
+            self._heartbeats.gone(peer)
             self._forwarded.pop(peer, None)
             self.handle(effects.LinkDown(peer, clean))
             if (timer := self._distrusted.pop(peer, None)) is not None:
@@ -259,7 +266,7 @@ class Shell:
 
     def control_received(self, link: Link, frame: bytes) -> None:
         """Called by the transport."""
-        self._heard[link.peer.node] = self._loop.time()
+        self._heartbeats.heard(self._loop.time(), link.peer.node)
         self.handle(effects.Received(link.peer.node, codec.decode(frame)))
 
     def bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
@@ -382,13 +389,15 @@ class Shell:
                 steps = 0 if steps == limits.MAX_INTEGER else steps
                 self._trainer(handover.Begin(iteration, adopt, meta, steps))
             case effects.Report(event, values):
+                if event == "delay":
+                    self._heartbeats.answered(values["id"], values["seconds"])
                 self._observer.report(event, values)
+            case effects.UseToken(token):
+                self._use_token(token)
             case effects.Depart(why, message):
                 self._departed(why, message)
             case effects.JoinFailed(reason):
                 self._join_failed(reason)
-            case effects.UseToken(token):
-                self._network.use_token(token)
             case _:
                 self._perform_for_peers(effect)
 
@@ -548,15 +557,11 @@ class Shell:
         if self._ping_timer is not None:
             self._ping_timer.cancel()
         now = self._loop.time()
-        asleep = now - self._pinged > SILENCE_SECONDS / 2  # we were: nobody could be heard
-        self._pinged = now
-        for peer, link in list(self.links.items()):
-            if asleep:
-                self._heard[peer] = now
-            elif now - self._heard.get(peer, now) > SILENCE_SECONDS:
+        for peer in self._heartbeats.beat(now):
+            if (link := self.links.get(peer)) is not None:
                 self._observer.say(f"nothing heard from {link.peer.name}: closing the link")
                 self.handle(effects.Silent(peer))
         if self.node is not None:
             self._perform(self.node.ping(now))
         if not self._closed:
-            self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
+            self._ping_timer = self._loop.call_later(limits.HEARTBEAT_SECONDS, self._ping)

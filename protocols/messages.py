@@ -424,13 +424,15 @@ class NewToken(Message):
     """Direct, from member to member: from now on the cluster's token is `token`.
 
     Whoever has a policy in force that is older than (`policy_term`, `version`) keeps it until
-    then, so that it never reaches a node that this policy has expelled.
+    then, so that it never reaches a node that this policy has expelled. `count`: one more than that
+    of the token which its maker knew before.
     """
 
     TAG: ClassVar[int] = 37
     token: bytes = wire(Blob(limits.MAX_TOKEN_BYTES, 1))
     policy_term: int = wire(NUMBER)
     version: int = wire(NUMBER)
+    count: int = wire(NUMBER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,6 +255,7 @@ class Node:
         name = context.name(node)
         del context.links[node]
         self.recovery.link_gone(now, event)
+        self.wishes.link_gone(node)
         self._begun_anew |= {n: None for n, j in self._introduced.items() if j.node == node}
         context.report("link_down", node=name)
         policy = context.policy

@@ -124,11 +124,17 @@ class Wishes:
         for node in closing:
             self._context.do(CloseLink(node))
 
+    def link_gone(self, node: bytes) -> None:
+        """The other end was faster; if there is another link to it in time, that one was added."""
+        self._closing = tuple(n for n in self._closing if n != node)
+
     def new_token(self, token: bytes) -> None:
         """The user has made a new token."""
         policy = self._context.policy
         key = policy.key if policy is not None else (0, 0)
-        self._token, self._used = m.NewToken(token, *key), False
+        before = self._token.count if self._token is not None else 0
+        message = m.NewToken(token, *key, min(before + 1, limits.MAX_INTEGER))
+        self._token, self._used = message, False
         self._use(None)
 
     def heard_token(self, sender: bytes, message: m.NewToken) -> None:
@@ -156,6 +162,7 @@ class Wishes:
                 context.send(node, message)
 
 
-def _age(message: m.NewToken) -> tuple[int, int, bytes]:
-    """Of two tokens the one made under the newer policy counts; of one policy's, the larger."""
-    return (message.policy_term, message.version, message.token)
+def _age(message: m.NewToken) -> tuple[int, int, int, bytes]:
+    """Of two tokens the one made under the newer policy counts; of one policy's, the one made
+    later; of two made at once, the larger."""
+    return (message.policy_term, message.version, message.count, message.token)

@@ -9,7 +9,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from edgeagent.config import is_name, name_rule
+from edgeagent.config import COUNT_RULE, is_count, is_name, name_rule
 from edgeagent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,6 +66,27 @@ def node_name(text: str) -> str:
     if not is_name(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no name: use {name_rule()}")
     return text
+
+
+def node_argument(text: str) -> str:
+    """Return `text` if it can name a member: a node's name or the beginning of its id."""
+    if not is_name(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no node: use its name, or digits that its id begins with"
+        )
+    return text
+
+
+def whole(text: str) -> int:
+    """Return `text` as a whole number from 0 to 2^31 - 1."""
+    if not is_count(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {COUNT_RULE}")
+    return int(text)
+
+
+def add_agent_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says which agent on this device is meant."""
+    parser.add_argument("--name", metavar="AGENT", help="which agent on this device, if several")
 
 
 def existing_file(option: str, path: str) -> str:

@@ -18,9 +18,13 @@ from edgeagent.commands.options import (
     node_name,
     positive,
     seed,
+    whole,
     writable_file,
 )
 from edgeagent.config import (
+    DEFAULT_ROTATE_EVERY,
+    GO_ON,
+    PAUSE,
     TOKEN_VARIABLE,
     AgentConfig,
     TrainerConfig,
@@ -136,6 +140,19 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="link only to these nodes, comma separated (default: chosen by the cluster)",
     )
+    group.add_argument(
+        "--on-partition",
+        choices=(GO_ON, PAUSE),
+        help="what members do that can reach no quorum of the cluster for 10 s: go on under a new "
+        "lineage (default), or stay paused until they can",
+    )
+    group.add_argument(
+        "--rotate-every",
+        metavar="STEPS",
+        type=whole,
+        help="steps after which the scheduler hands its role to another member "
+        f"(default {DEFAULT_ROTATE_EVERY}, 0 never)",
+    )
 
 
 def _add_training_options(parser: argparse.ArgumentParser) -> None:
@@ -191,6 +208,8 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         events=events,
         state_dir=base.state_dir or state_root(environment),
         quiet=events == "-",
+        on_partition=args.on_partition or base.on_partition,
+        rotate_every=base.rotate_every if args.rotate_every is None else args.rotate_every,
     )
 
 

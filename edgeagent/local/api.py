@@ -1,11 +1,18 @@
 """The local command interface of a running agent: HTTP on a Unix socket that only its user opens.
 
-    GET  /status  -> 200, JSON (local.status_model.Status)
-    POST /leave   -> 202, {"leaving": true}; the agent then leaves in its own time
+    GET  /status      -> 200, JSON (local.status_model.Status)
+    POST /leave       -> 202, {"leaving": true}; the agent then leaves in its own time
+    POST /link        {"node": "bob", "wanted": true}  -> 202, JSON (local.changes.ChangeStatus)
+    POST /expel       {"node": "bob"}                  -> 202, the same
+    POST /token       no body                          -> 202, the same
+    GET  /changes/N   -> 200, the same, of change N; its final state can be had once
 
-Law: file mode 0600 before the first connection can succeed; requests have no body worth reading and
-are bounded; no answer carries a secret. The client half is synchronous and imports no aiohttp, so
-that `edgeagent status` starts fast.
+What is wrong is answered {"error": "..."}: 400 for a wrong request, 404 for a member or change that
+does not exist, 409 for what cannot be now.
+
+Law: file mode 0600 before the first connection can succeed; requests are bounded; no answer carries
+a secret but a new token, to whoever asked for it. The client half is synchronous and imports no
+aiohttp, so that `edgeagent status` starts fast.
 """
 
 from __future__ import annotations
@@ -19,13 +26,15 @@ import stat
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.local.changes import NoSuchMember, parse_link, parse_node
 from edgeagent.plain_json import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aiohttp import web
 
+    from edgeagent.local.changes import ChangeStatus
     from edgeagent.local.state_dir import RunningAgent
     from edgeagent.local.status_model import Status
 
@@ -35,6 +44,7 @@ MAX_ANSWER_BYTES = 8 << 20
 BACKLOG = 16
 CLIENT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 1.0
+_REFUSALS = {400: UsageError, 404: NoSuchMember, 409: EdgeAgentError}
 
 
 class Handler(Protocol):
@@ -45,6 +55,18 @@ class Handler(Protocol):
 
     async def leave(self) -> None:
         """Start to leave gracefully; returns once that is under way. Idempotent."""
+
+    def change_link(self, asked: str, wanted: bool) -> ChangeStatus:
+        """Begin to add or remove the link to a member; raise `EdgeAgentError` if that cannot be."""
+
+    def expel(self, asked: str) -> ChangeStatus:
+        """Begin to expel a member; raise `EdgeAgentError` if that cannot be."""
+
+    def rotate_token(self) -> ChangeStatus:
+        """Begin to change the token; raise `EdgeAgentError` if that cannot be."""
+
+    def change(self, number: int) -> ChangeStatus | None:
+        """Return how far a change is, None if there is no such change."""
 
 
 class NoAgent(EdgeAgentError):
@@ -68,6 +90,10 @@ class LocalApi:
         app = web.Application(client_max_size=MAX_REQUEST_BYTES)
         app.router.add_get("/status", self._status)
         app.router.add_post("/leave", self._leave)
+        app.router.add_post("/link", self._link)
+        app.router.add_post("/expel", self._expel)
+        app.router.add_post("/token", self._token)
+        app.router.add_get(r"/changes/{number:[0-9]{1,9}}", self._change)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, keepalive_timeout=KEEPALIVE_S
         )
@@ -96,6 +122,38 @@ class LocalApi:
         await self._handler.leave()
         return web.json_response({"leaving": True}, status=202)
 
+    async def _link(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        return self._begun(lambda: self._handler.change_link(*parse_link(body)))
+
+    async def _expel(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        return self._begun(lambda: self._handler.expel(parse_node(body)))
+
+    async def _token(self, request: web.Request) -> web.Response:
+        return self._begun(self._handler.rotate_token)
+
+    def _begun(self, begin: Callable[[], ChangeStatus]) -> web.Response:
+        from aiohttp import web
+
+        try:
+            return web.json_response(begin(), status=202)
+        except EdgeAgentError as error:
+            status = 409
+            if isinstance(error, UsageError):
+                status = 400
+            elif isinstance(error, NoSuchMember):
+                status = 404
+            return web.json_response({"error": str(error)}, status=status)
+
+    async def _change(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        change = self._handler.change(int(request.match_info["number"]))
+        if change is None:
+            return web.json_response({"error": "the agent knows of no such change"}, status=404)
+        return web.json_response(change)
+
 
 def fetch_status(path: str) -> Status:
     """Ask the agent at `path` for its status; raise `NoAgent` if none answers there."""
@@ -105,6 +163,29 @@ def fetch_status(path: str) -> Status:
 def ask_to_leave(path: str) -> None:
     """Ask the agent at `path` to leave gracefully; raise `NoAgent` if none answers there."""
     _request(path, "POST", "/leave")
+
+
+def ask_for_link(path: str, node: str, wanted: bool) -> ChangeStatus:
+    """Ask the agent at `path` to add or remove its link to `node`, a name or an id's beginning.
+
+    Raises `NoAgent` if none answers there, `EdgeAgentError` with its reason if it refuses.
+    """
+    return cast("ChangeStatus", _request(path, "POST", "/link", {"node": node, "wanted": wanted}))
+
+
+def ask_to_expel(path: str, node: str) -> ChangeStatus:
+    """Ask the agent at `path` to expel `node` and change the token; raises as `ask_for_link`."""
+    return cast("ChangeStatus", _request(path, "POST", "/expel", {"node": node}))
+
+
+def ask_for_new_token(path: str) -> ChangeStatus:
+    """Ask the agent at `path` to change the cluster's token; raises as `ask_for_link`."""
+    return cast("ChangeStatus", _request(path, "POST", "/token"))
+
+
+def fetch_change(path: str, number: int) -> ChangeStatus:
+    """Ask the agent at `path` how far a change is; raises as `ask_for_link`."""
+    return cast("ChangeStatus", _request(path, "GET", f"/changes/{number}"))
 
 
 def choose_agent(agents: Sequence[RunningAgent], name: str | None) -> RunningAgent:
@@ -139,12 +220,13 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _request(path: str, method: str, url: str) -> Any:
+def _request(path: str, method: str, url: str, values: dict[str, Any] | None = None) -> Any:
     connection = _UnixConnection(path)
+    body = None if values is None else json.dumps(values)
     try:
-        connection.request(method, url, headers={"Connection": "close"})
+        connection.request(method, url, body, headers={"Connection": "close"})
         response = connection.getresponse()
-        body = response.read(MAX_ANSWER_BYTES + 1)
+        answer = response.read(MAX_ANSWER_BYTES + 1)
     except TimeoutError:
         raise EdgeAgentError(f"the agent at {path} does not answer") from None
     except PermissionError:
@@ -153,12 +235,22 @@ def _request(path: str, method: str, url: str) -> Any:
         raise NoAgent(f"no agent answers at {path}") from None
     finally:
         connection.close()
-    if response.status >= 300 or len(body) > MAX_ANSWER_BYTES:
+    if response.status in _REFUSALS and (reason := _reason_in(answer)):
+        raise _REFUSALS[response.status](reason)
+    if response.status >= 300 or len(answer) > MAX_ANSWER_BYTES:
         raise EdgeAgentError(f"the agent at {path} answered {response.status} {response.reason}")
     try:
-        return json.loads(body)
+        return json.loads(answer)
     except ValueError:
         raise EdgeAgentError(f"what listens at {path} is no edgeagent agent") from None
+
+
+def _reason_in(answer: bytes) -> str:
+    """Return the reason that a refusal gives, "" if it gives none."""
+    try:
+        return str(json.loads(answer)["error"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _listen(path: str) -> socket.socket:

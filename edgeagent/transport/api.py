@@ -124,6 +124,9 @@ class AdmissionPolicy(Protocol):
     def heard_of(self, addresses: tuple[str, ...]) -> None:
         """An agent that holds the token asked; its own join listener is at `addresses`."""
 
+    def bars(self, node: bytes) -> bool:
+        """Whether a user has expelled the node with this id."""
+
     def admitted(self, candidate: Candidate) -> None:
         """The token and the job of `candidate` are proven: trust its certificate on the peer
         listener from now on."""

@@ -16,7 +16,7 @@ import contextlib
 import ipaddress
 import secrets
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zeroconf import InterfaceChoice, IPVersion, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
@@ -27,6 +27,8 @@ from edgeagent.transport import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
 
 SERVICE = "_edgeagent._tcp.local."
 TXT_VERSION = b"1"
@@ -56,9 +58,13 @@ class Discovery:
         self._browser: AsyncServiceBrowser | None = None
         self._info: AsyncServiceInfo | None = None
         self._announcing: Awaitable[Any] | None = None
+        self._retelling: asyncio.Task[None] | None = None
         self._looking: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[str, None] = {}  # to be looked at later
         self._known: dict[str, tuple[str, ...]] = {}
+        self._former: dict[str, None] = {}  # of our cluster before its token changed
         self._strangers: dict[str, None] = {}
+        self._warned = False
 
     @property
     def strangers(self) -> int:
@@ -89,13 +95,43 @@ class Discovery:
             return False
         return True
 
+    def use_tag(self, tag: str) -> None:
+        """Announce and look for `tag` from now on. What was found under the old one is dropped;
+        everybody who was seen is looked at again."""
+        if tag == self._tag:
+            return
+        self._tag = tag
+        for name in self._known:
+            _keep(self._former, name, None)
+        seen = [*self._known, *self._strangers]
+        self._known.clear()
+        self._strangers.clear()
+        if self._zeroconf is None:
+            return
+        for name in seen:
+            self._look_at(self._zeroconf.zeroconf, name)
+        if self._info is not None and (self._retelling is None or self._retelling.done()):
+            self._retelling = asyncio.get_running_loop().create_task(self._retell())
+
+    async def _retell(self) -> None:
+        """Announce our tag of now, until it is the one that was announced last."""
+        told = ""
+        with contextlib.suppress(Exception):  # as at the start; members are linked all the same
+            while self._zeroconf is not None and told != self._tag:
+                told = self._tag
+                if self._announcing is not None:
+                    await asyncio.shield(self._announcing)
+                self._info = self._service()
+                self._announcing = await self._zeroconf.async_update_service(self._info)
+
     async def stop(self) -> None:
         """Say goodbye on the network and close everything. Idempotent."""
-        for task in self._looking.values():
+        tasks = [*self._looking.values(), *([self._retelling] if self._retelling else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._looking.values(), return_exceptions=True)
-        self._looking.clear()
         zeroconf, self._zeroconf = self._zeroconf, None
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._looking.clear()
         if zeroconf is None:
             return
         if self._browser is not None:
@@ -153,12 +189,26 @@ class Discovery:
         if name == self._instance:
             return
         if state_change is ServiceStateChange.Removed:
-            self._known.pop(name, None)
+            for kept in (self._known, self._former, self._strangers):
+                kept.pop(name, None)
             return
-        if name not in self._looking and len(self._looking) < bounds.MAX_HINTS_AT_ONCE:
-            task = asyncio.get_running_loop().create_task(self._look(zeroconf, name))
-            self._looking[name] = task
-            task.add_done_callback(lambda _done: self._looking.pop(name, None))
+        self._look_at(zeroconf, name)
+
+    def _look_at(self, zeroconf: Zeroconf, name: str) -> None:
+        """Look at `name` now, or later if that is under way or too many are."""
+        if name in self._looking or len(self._looking) >= bounds.MAX_HINTS_AT_ONCE:
+            _keep(self._waiting, name, None)
+            return
+        task = asyncio.get_running_loop().create_task(self._look(zeroconf, name))
+        self._looking[name] = task
+        task.add_done_callback(lambda _done: self._looked(zeroconf, name))
+
+    def _looked(self, zeroconf: Zeroconf, name: str) -> None:
+        self._looking.pop(name, None)
+        if self._waiting and self._zeroconf is not None:
+            following = next(iter(self._waiting))
+            del self._waiting[following]
+            self._look_at(zeroconf, following)
 
     async def _look(self, zeroconf: Zeroconf, name: str) -> None:
         info = AsyncServiceInfo(SERVICE, name)
@@ -171,22 +221,32 @@ class Discovery:
         if info.properties.get(b"tag") != self._tag.encode():
             self._note_stranger(name)
             return
+        self._strangers.pop(name, None)
         addresses = _usable(info.parsed_scoped_addresses(), info.port)
         if not addresses or self._known.get(name) == addresses:
             return
-        if len(self._known) >= bounds.MAX_HINTS_KEPT:
-            self._known.pop(next(iter(self._known)))
-        self._known[name] = addresses
+        _keep(self._known, name, addresses)
         self._found(addresses)
 
     def _note_stranger(self, name: str) -> None:
-        if not self._strangers:
+        """Say once that somebody else is nearby; who was one of us only has another token by now,
+        or has not taken over ours yet."""
+        if self._known.pop(name, None) is not None:
+            _keep(self._former, name, None)
+        _keep(self._strangers, name, None)
+        if name not in self._former and not self._warned:
+            self._warned = True
             self._log(
                 "an agent of another cluster or token is nearby; "
                 "if it should be in this one, compare its token and --cluster"
             )
-        if len(self._strangers) < bounds.MAX_HINTS_KEPT:
-            self._strangers[name] = None
+
+
+def _keep(kept: dict[str, T], name: str, value: T) -> None:
+    """Put `name` into `kept`; the oldest goes if there are too many."""
+    if name not in kept and len(kept) >= bounds.MAX_HINTS_KEPT:
+        kept.pop(next(iter(kept)))
+    kept[name] = value
 
 
 def _usable(hosts: list[str], port: int) -> tuple[str, ...]:

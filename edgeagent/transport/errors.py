@@ -4,6 +4,7 @@
     +-- Unreachable        nobody, or nothing that speaks our protocol, answers at an address
     +-- NotReady           the other agent is alive but cannot admit anybody yet: ask again
     +-- SameIdentity       the other end holds our own key: ourselves, or a copy of our disk
+    +-- Expelled           a JoinRefused: a user has removed this device for good
     +-- LinkRefused        a member refused to open a link (expelled, older incarnation, full)
     (JoinRefused and JobMismatch live in edgeagent.errors)
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgeagent.errors import EdgeAgentError
+from edgeagent.errors import EdgeAgentError, JoinRefused
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import Standing
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 class Unreachable(EdgeAgentError):
     """No agent answers at this address."""
+
+
+class Expelled(JoinRefused):
+    """A member, who has proven the token, does not let this device's key in: a user barred it."""
 
 
 class LinkRefused(EdgeAgentError):

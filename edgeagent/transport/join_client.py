@@ -15,7 +15,7 @@ from edgeagent.config import split_address
 from edgeagent.errors import JobMismatch, JoinRefused
 from edgeagent.transport import bounds, join_wire
 from edgeagent.transport.certificate import check_certificate, node_id
-from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
+from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
 from edgeagent.transport.job import Job, first_difference
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.join_wire import Reason
@@ -56,7 +56,7 @@ async def join(
 
     Its certificate is `Standing.me.certificate`; trust that before dialling it. Takes
     `JOIN_SECONDS` at most. Raises `Unreachable`, `JoinRefused`, `JobMismatch` (first difference
-    named), `NotReady` (it does not know its own job yet), `SameIdentity`.
+    named), `NotReady` (it does not know its own job yet), `SameIdentity`, `Expelled`.
     """
     return await _Conversation(address, me, secret, job, versions, reachable).run()
 
@@ -146,6 +146,10 @@ class _Conversation:
         body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
         refusal = join_wire.decode_admitted(body)
         if refusal is not None:
+            if refusal.reason is Reason.EXPELLED:  # of one who has proven the token
+                raise Expelled(
+                    "a user has expelled this device from the cluster: its key is barred"
+                )
             raise self._refused(refusal)
         return standing
 

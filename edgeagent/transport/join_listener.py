@@ -1,8 +1,9 @@
 """The server's side of joining: proves the token to each other, tells the standing, admits.
 
 Law: nothing of the cluster is said before the joiner's proof was right; one proof a connection;
-`AdmissionPolicy.admitted` is called before the joiner is told so. Whatever a stranger sends costs
-one bounded buffer, ends within `HANDSHAKE_SECONDS` + `JOIN_SECONDS`, and shows as one line.
+`AdmissionPolicy.admitted` is called before the joiner is told so, and never for a proof of a token
+that was replaced meanwhile. Whatever a stranger sends costs one bounded buffer, ends within
+`HANDSHAKE_SECONDS` + `JOIN_SECONDS`, and shows as one line.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _REASONS = {
     Reason.BUSY: f"more than {limits.MAX_OPEN_JOINS} joins at once",
     Reason.NOT_READY: "our own job is not known yet; it may ask again",
     Reason.JOB: "it trains another job",
+    Reason.EXPELLED: "a user has expelled it",
     Reason.SAME_IDENTITY: "it holds this node's own key (a copied disk?)",
 }
 
@@ -57,6 +59,7 @@ class _Session:
     certificate: bytes
     transcript: Transcript
     job: Job | None
+    secret: JoinSecret
 
 
 class JoinListener:
@@ -87,6 +90,10 @@ class JoinListener:
     def start(self) -> None:
         """Begin to accept."""
         self._gate.start()
+
+    def use_secret(self, secret: JoinSecret) -> None:
+        """Prove and accept only this secret from now on."""
+        self._secret = secret
 
     async def stop(self) -> None:
         """Close the listening sockets and all join connections."""
@@ -138,12 +145,13 @@ class JoinListener:
             raise _Refused(Reason.VERSION, f"it speaks only protocol version {spoken}")
         job = self._admission.job()
         nonce = os.urandom(bounds.NONCE_BYTES)
-        tag = job_tag(self._secret.token, job, hello.nonce, nonce)
+        secret = self._secret
+        tag = job_tag(secret.token, job, hello.nonce, nonce)
         answer = join_wire.ServerHello(self._versions, chosen, nonce, tag)
         await stream.write(join_wire.encode_server_hello(answer))
         said = join_wire.decode_joiner_proof(await stream.read(limits.MAX_JOIN_HELLO_BYTES))
         transcript = Transcript(
-            cluster=self._secret.cluster,
+            cluster=secret.cluster,
             joiner_versions=hello.versions,
             server_versions=self._versions,
             version=chosen,
@@ -154,17 +162,18 @@ class JoinListener:
             joiner_nonce=hello.nonce,
             server_nonce=answer.nonce,
         )
-        if not proof_is_right(self._secret.token, Role.JOINER, transcript, said.proof):
+        right = proof_is_right(secret.token, Role.JOINER, transcript, said.proof)
+        if not right or secret != self._secret:
             raise _Refused(Reason.TOKEN)
         check_certificate(hello.certificate)
-        return _Session(hello.certificate, transcript, job)
+        return _Session(hello.certificate, transcript, job, secret)
 
     async def _answer(self, stream: JoinStream, session: _Session, visitor: Visitor) -> None:
         """Prove the token to the joiner, tell it the standing, admit it if it asks for that."""
         standing = self._admission.standing()
         if session.job is None:
             standing = replace(standing, phase="founding")
-        proof = make_proof(self._secret.token, Role.SERVER, session.transcript)
+        proof = make_proof(session.secret.token, Role.SERVER, session.transcript)
         await stream.write(join_wire.encode_server_proof(proof, standing))
         tag = session.transcript.joiner_job
         another_job = bool(tag) and session.job is not None and tag != session.transcript.server_job
@@ -189,8 +198,12 @@ class JoinListener:
             await stream.read(limits.MAX_JOIN_HELLO_BYTES)  # the joiner closes first
 
     def _check_admissible(self, session: _Session, another_job: bool) -> None:
+        if session.secret != self._secret:
+            raise _Refused(Reason.TOKEN)
         if session.transcript.joiner_certificate == self._node:
             raise _Refused(Reason.SAME_IDENTITY)
+        if self._admission.bars(session.transcript.joiner_certificate):
+            raise _Refused(Reason.EXPELLED)
         if session.job is None:
             raise _Refused(Reason.NOT_READY)
         if another_job:

@@ -65,6 +65,7 @@ class Reason(IntEnum):
     JOB = 5
     SAME_IDENTITY = 6
     PROTOCOL = 7
+    EXPELLED = 8  # a user has removed this node for good
 
 
 @dataclass(frozen=True, slots=True)

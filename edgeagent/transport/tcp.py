@@ -6,6 +6,7 @@ no socket, task or timer is left.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgeagent.transport import bounds, join_client, tls
@@ -111,6 +112,16 @@ class TcpTransport:
         self._listeners = (join_listener, peer_listener)
         self._reachable = told_addresses(sockets.join)
         return self._reachable
+
+    def use_token(self, token: bytes) -> None:
+        """Prove and accept only `token` (16 bytes) from now on.
+
+        A join that is under way with the old token may still be told how things stand, but is not
+        let in. Links that are up do not depend on the token and stay.
+        """
+        self._secret = replace(self._secret, token=token)
+        if self._listeners is not None:
+            self._listeners[0].use_secret(self._secret)
 
     def trust(self, certificate: bytes) -> bytes:
         """Let the holder of `certificate` (DER) open links; return its node id.

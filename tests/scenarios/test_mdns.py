@@ -1,4 +1,4 @@
-"""Three `edgeagent run digits` with nothing but the token find each other by multicast DNS.
+"""Agents with nothing but the token find each other by multicast DNS, also after it has changed.
 
 Law: they run in a network namespace that the test makes and removes; the host's interfaces never
 see a packet.
@@ -48,20 +48,20 @@ def namespace() -> Iterator[str]:
         ip("netns", "delete", name)
 
 
-def start(cluster: Cluster, namespace: str, number: int) -> Agent:
+def start(cluster: Cluster, namespace: str, name: str, *options: str, token: str = TOKEN) -> Agent:
     """Start one agent in its own folder, as in a terminal of its own."""
-    folder = cluster.folder / str(number)
+    folder = cluster.folder / name
     folder.mkdir()
     command = ["ip", "netns", "exec", namespace, *module_command("edgeagent"), "run", "digits"]
-    settings = {"EDGEAGENT_TOKEN": TOKEN}
-    return cluster.launch(str(number), command, settings, folder=folder)
+    settings = {"EDGEAGENT_TOKEN": token}
+    return cluster.launch(name, [*command, *options], settings, folder=folder)
 
 
 @pytest.mark.netns
 @pytest.mark.slow
 def test_three_find_each_other(tmp_path: Path, namespace: str) -> None:
     with Cluster(tmp_path) as cluster:
-        agents = [start(cluster, namespace, number) for number in (1, 2, 3)]
+        agents = [start(cluster, namespace, name) for name in ("1", "2", "3")]
 
         def founders() -> list[Agent]:
             return [agent for agent in agents if agent.said("founded cluster")]
@@ -81,3 +81,34 @@ def test_three_find_each_other(tmp_path: Path, namespace: str) -> None:
             for n in (1, 2, 3)
         }
         assert len(saved) == 1
+
+
+@pytest.mark.netns
+@pytest.mark.slow
+def test_a_new_token_is_what_is_announced(tmp_path: Path, namespace: str) -> None:
+    """Whoever has it finds the cluster, also through the member that did not make it."""
+
+    def named(name: str, token: str) -> Agent:
+        options = ["--name", name, "--steps", "1000000", "--threads", "1"]
+        options += ["--events", str(cluster.folder / f"{name}.events")]
+        return start(cluster, namespace, name, *options, token=token)
+
+    with Cluster(tmp_path) as cluster:
+        alice = named("alice", TOKEN)
+        alice.wait("joined")
+        bob = named("bob", TOKEN)
+        bob.wait("joined")
+        rotated = cluster.command("token", "rotate", "--name", "bob")
+        assert rotated.returncode == 0, rotated
+        for agent in (alice, bob):
+            agent.wait_said("the cluster has a new token")
+        carol = named("carol", rotated.stdout.strip())
+        assert sorted(carol.wait("joined")["members"]) == ["alice", "bob", "carol"]
+        stranger = named("stranger", TOKEN)
+        stranger.wait_said("an agent of another cluster or token is nearby")
+        assert stranger.wait("joined")["members"] == ["stranger"]
+        for agent in (alice, bob, carol):
+            agent.wait_steps(5)
+            assert agent.members == ["alice", "bob", "carol"]
+            said = agent.said("an agent of another cluster or token is nearby")
+            assert len(said) <= 1, "the stranger alone"

@@ -27,6 +27,10 @@ def wants(world: World, host: Host, wish: LinkWanted | ExpelWanted) -> str:
     return answer
 
 
+def all_use(hosts: list[Host], token: bytes) -> bool:
+    return all(host.token == token for host in hosts)
+
+
 def edges(host: Host) -> list[tuple[bytes, bytes]]:
     assert host.node is not None
     assert host.node.context.policy is not None
@@ -106,6 +110,16 @@ def test_a_new_token_reaches_all_members_and_those_that_enter_later(seed: int) -
     late = world.join(3, hosts[1])
     world.before(world.random.randint(1, 80), partial(hosts[2].handle, TokenWanted(TOKEN)))
     world.run(lambda: all(h.token == TOKEN for h in (*hosts, late)))
+    finish(world)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_last_of_several_tokens_counts(seed: int) -> None:
+    world, hosts = cluster(seed, 3, steps=400)
+    for number in range(6):
+        token = world.random.randbytes(16)
+        hosts[number % 3].handle(TokenWanted(token))
+        world.run(partial(all_use, hosts, token))
     finish(world)
 
 

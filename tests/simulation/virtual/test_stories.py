@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from edgeagent import handover
+from protocols.effects import ExpelWanted, LinkWanted, TokenWanted
 from tests.simulation.virtual.trainer import MICRO_BATCHES, SAMPLES
-from tests.simulation.virtual.world import Story, World, play
+from tests.simulation.virtual.world import Host, Story, World, play
 
 SEEDS = range(5)
+TOKEN = b"t" * 16
 
 
 async def one_alone(world: World) -> None:
@@ -196,6 +198,39 @@ async def a_link_falls_silent(world: World) -> None:
     assert all(host.gone in (None, "steps") for host in hosts)
 
 
+async def granted(world: World, host: Host, wish: LinkWanted | ExpelWanted) -> None:
+    """Let the user of `host` want something, and wait until that is in force."""
+    host.shell.handle(wish)
+    node = host.shell.node
+    assert node is not None
+    await world.until(lambda: node.wishes.answer(wish) is not None)
+    assert node.wishes.answer(wish) == ""
+
+
+async def a_link_is_removed_and_added(world: World) -> None:
+    hosts = await world.cluster(3)
+    a, b = world.random.sample(hosts, 2)
+    await world.until(lambda: all(host.edges == 3 for host in hosts))
+    await granted(world, a, LinkWanted(b.me.node, False))
+    await world.until(lambda: not (b.me.node in a.shell.links or a.me.node in b.shell.links))
+    await granted(world, b, LinkWanted(a.me.node, True))
+    assert a.me.node in b.shell.links
+    assert [e["node"] for host in (a, b) for e in host.all("link_down")] == [b.name, a.name]
+
+
+async def one_is_expelled_and_hears_no_new_token(world: World) -> None:
+    hosts = await world.cluster(4)
+    user, victim = world.random.sample(hosts, 2)
+    await granted(world, user, ExpelWanted(victim.me.node))
+    user.shell.handle(TokenWanted(TOKEN))
+    rest = [host for host in hosts if host is not victim]
+    await world.until(lambda: all(host.tokens == [TOKEN] for host in rest))
+    await world.until(lambda: victim.gone is not None)
+    assert victim.gone == "removed"
+    await world.until(lambda: all(victim.me.node not in host.shell.links for host in rest))
+    assert victim.tokens == []
+
+
 STORIES = (
     one_alone,
     join_in_mid_training,
@@ -215,6 +250,8 @@ STORIES = (
     the_scheduler_is_killed,
     two_are_killed_while_one_joins,
     a_link_falls_silent,
+    a_link_is_removed_and_added,
+    one_is_expelled_and_hears_no_new_token,
 )
 
 

@@ -73,6 +73,7 @@ class Host:
         self.founds_again = False  # when a join has failed and its state is still its own
         self.sponsor: Host | None = None
         self.leaving = False
+        self.tokens: list[bytes] = []  # taken over, one after the other
         self.shell = Shell(
             member_of(self.me),
             self.trainer.hello(),
@@ -83,6 +84,7 @@ class Host:
             (),
             self._departed,
             self._join_failed,
+            self.tokens.append,
             world.spawn,
         )
         self.network.listener = self.shell

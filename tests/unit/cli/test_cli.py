@@ -27,9 +27,15 @@ HELPS = [
     ["demo"],
     ["status"],
     ["leave"],
+    ["link"],
+    ["link", "add"],
+    ["link", "remove"],
+    ["expel"],
     ["token"],
     ["token", "new"],
+    ["token", "rotate"],
 ]
+ACTIONS = [command for command in HELPS if len(command) == 2]
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +57,7 @@ def test_help_fits_a_terminal_and_names_the_exit_statuses(
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert "exit status: 0 done or left gracefully, 2 wrong usage" in text
-    assert ("examples:" in text) or command in ([], ["token", "new"])
+    assert ("examples:" in text) or command in ([], *ACTIONS)
 
 
 def test_help_names_every_option_of_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +65,7 @@ def test_help_names_every_option_of_run(capsys: pytest.CaptureFixture[str]) -> N
     text = capsys.readouterr().out
     options = "cluster token-file token name listen peer no-mdns neighbours steps global-batch"
     options += " micro-batch seed device save no-save resume events data threads"
+    options += " on-partition rotate-every"
     for option in options.split():
         assert f"--{option}" in text
 
@@ -102,6 +109,19 @@ def _one_line(text: str) -> str:
         (["demo", "--steps", "x"], "'x' is not a whole number"),
         (["token"], "edgeagent token new"),
         (["token", "old"], "invalid choice"),
+        (["token", "new", "--name", "x"], "--name"),
+        (["link"], "edgeagent link add NODE"),
+        (["link", "cut"], "invalid choice: 'cut'"),
+        (["link", "add"], "NODE"),
+        (["link", "remove", ""], "'' names no node"),
+        (["link", "remove", "a", "b"], "unrecognized arguments: b"),
+        (["expel"], "NODE"),
+        (["expel", "a\x1bb"], "names no node"),
+        (["expel", "bob", "--", "x"], "takes no arguments after --"),
+        (["run", "digits", "--on-partition", "stop"], "invalid choice: 'stop'"),
+        (["run", "digits", "--rotate-every", "-1"], "'-1'"),
+        (["run", "digits", "--rotate-every", "1.5"], "'1.5' is not a whole number from 0"),
+        (["run", "digits", "--rotate-every", str(1 << 31)], "is not a whole number from 0"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(
@@ -120,11 +140,14 @@ def test_token_new_prints_only_a_token(capsys: pytest.CaptureFixture[str]) -> No
     assert captured.err == ""
 
 
-@pytest.mark.parametrize("command", ["status", "leave"])
-def test_without_an_agent_status_and_leave_fail(
+@pytest.mark.parametrize(
+    "command",
+    ["status", "leave", "link add bob", "link remove bob", "expel bob", "token rotate"],
+)
+def test_without_an_agent_commands_that_need_one_fail(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command]) == 1
+    assert main(command.split()) == 1
     assert "no agent runs on this device" in _one_line(capsys.readouterr().err)
 
 

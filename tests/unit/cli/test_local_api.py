@@ -10,21 +10,33 @@ import socket
 import stat
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from edgeagent.cli import main
+from edgeagent.commands import changing
 from edgeagent.commands import leave as leave_command
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.local import state_dir
-from edgeagent.local.api import LocalApi, NoAgent, ask_to_leave, choose_agent, fetch_status
+from edgeagent.local.api import (
+    LocalApi,
+    NoAgent,
+    ask_for_link,
+    ask_to_leave,
+    choose_agent,
+    fetch_change,
+    fetch_status,
+)
+from edgeagent.local.changes import Ambiguous, ChangeStatus, NoSuchMember
 from edgeagent.local.state_dir import RunningAgent, claim_state_dir
+from edgeagent.transport.token import new_token
 from tests.unit.cli.samples import sample_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from edgeagent.local.changes import ChangeState
     from edgeagent.local.status_model import Status
 
 
@@ -43,6 +55,10 @@ class FakeAgent:
         self.api = LocalApi(path, self)
         self.left = asyncio.Event()
         self._status = status or sample_status()
+        self.asked: list[tuple[object, ...]] = []
+        self.answer: ChangeStatus | EdgeAgentError = change("done", step=120)
+        self.closes = False  # in the middle of a change
+        self.polls = 0
 
     def status(self) -> Status:
         """Return a canned status."""
@@ -51,6 +67,39 @@ class FakeAgent:
     async def leave(self) -> None:
         """Remember that it was asked."""
         self.left.set()
+
+    def change_link(self, asked: str, wanted: bool) -> ChangeStatus:
+        """Begin, unless the answer is an error."""
+        return self._begin(("link", asked, wanted))
+
+    def expel(self, asked: str) -> ChangeStatus:
+        """Begin, unless the answer is an error."""
+        return self._begin(("expel", asked))
+
+    def rotate_token(self) -> ChangeStatus:
+        """Begin, unless the answer is an error."""
+        return self._begin(("token",))
+
+    def change(self, number: int) -> ChangeStatus | None:
+        """The last answer comes after some others."""
+        if number != 7 or not isinstance(self.answer, dict):
+            return None
+        self.polls += 1
+        if self.closes:
+            asyncio.get_running_loop().create_task(self.api.close())
+        return self.answer if self.polls > 2 else change("pending", text="waiting for bob")
+
+    def _begin(self, asked: tuple[object, ...]) -> ChangeStatus:
+        self.asked.append(asked)
+        if isinstance(self.answer, EdgeAgentError):
+            raise self.answer
+        return change("pending", text="waiting for bob")
+
+
+def change(state: ChangeState, **values: Any) -> ChangeStatus:
+    """Return how far a change is."""
+    status = ChangeStatus(number=7, state=state, node="bob", text="", step=0, token="")
+    return {**status, **values}  # type: ignore[typeddict-item]
 
 
 async def status_and_leave(path: str) -> None:
@@ -152,11 +201,30 @@ def raw_request(path: str, data: bytes) -> bytes:
         return answer
 
 
+def post(path: bytes, body: bytes) -> bytes:
+    """Return the bytes of a request with this body."""
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    return head % (path, len(body)) + body
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "first"),
     [
         (b"GET /leave HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"HTTP/1.1 405"),
         (b"GET /secrets HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"HTTP/1.1 404"),
+        (post(b"/link", b"{}"), b"HTTP/1.1 400"),
+        (post(b"/link", b"[" * 4000), b"HTTP/1.1 400"),
+        (post(b"/link", b"x" * 5000), b"HTTP/1.1 413"),
+        (post(b"/link", b'{"node": "bob", "wanted": "yes"}'), b"HTTP/1.1 400"),
+        (post(b"/expel", b""), b"HTTP/1.1 400"),
+        (post(b"/expel", b'{"node": ""}'), b"HTTP/1.1 400"),
+        (b"GET /expel HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"HTTP/1.1 405"),
+        (b"GET /changes/8 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"HTTP/1.1 404"),
+        (b"GET /changes/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"HTTP/1.1 404"),
+        (
+            b"GET /changes/9999999999 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            b"HTTP/1.1 404",
+        ),
         (b"\x00\xff" * 50 + b"\r\n\r\n", b"HTTP/1.0 400"),
         (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"HTTP/1.0 400"),
     ],
@@ -171,6 +239,7 @@ def test_bad_requests_do_no_harm(short_path: Path, request_bytes: bytes, first: 
             answer = await asyncio.to_thread(raw_request, path, request_bytes)
             assert await asyncio.to_thread(fetch_status, path) == sample_status()
             assert not agent.left.is_set()
+            assert agent.asked == []
             return answer
         finally:
             await agent.api.close()
@@ -244,12 +313,22 @@ def test_equal_names_are_told_apart_by_their_cluster() -> None:
     assert choose_agent(both, "d/alice").cluster == "d"
 
 
-def run_beside_agent(home: Path, argv: list[str]) -> int:
-    """Run a command beside an agent that goes when it is asked to."""
+def run_beside_agent(
+    home: Path,
+    argv: list[str],
+    answer: ChangeStatus | EdgeAgentError | None = None,
+    *,
+    asked: list[tuple[object, ...]] | None = None,
+    closes: bool = False,
+) -> int:
+    """Run a command beside an agent that goes when it is asked to, and gives `answer`."""
 
     async def body() -> int:
         claimed = claim_state_dir(str(home), "default", "alice")
         agent = FakeAgent(claimed.socket_path)
+        agent.answer = answer or agent.answer
+        agent.asked = asked if asked is not None else agent.asked
+        agent.closes = closes
         await agent.api.start()
 
         async def go() -> None:
@@ -273,6 +352,7 @@ def home(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which the commands look for agents."""
     monkeypatch.setenv("EDGEAGENT_HOME", str(short_path))
     monkeypatch.setattr(leave_command, "POLL_S", 0.001)
+    monkeypatch.setattr(changing, "POLL_S", 0.001)
     return short_path
 
 
@@ -289,3 +369,112 @@ def test_leave_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_beside_agent(home, ["leave"]) == 0
     assert capsys.readouterr().out == "alice has left\n"
     assert state_dir.running_agents(str(home)) == ()
+
+
+def test_changes_are_asked_for_and_followed(short_path: Path) -> None:
+    async def main(path: str) -> None:
+        agent = FakeAgent(path)
+        await agent.api.start()
+        try:
+            begun = await asyncio.to_thread(ask_for_link, path, "bob \N{SNOWMAN}", True)
+            assert begun == change("pending", text="waiting for bob")
+            assert agent.asked == [("link", "bob \N{SNOWMAN}", True)]
+            for state in ("pending", "pending", "done"):
+                assert (await asyncio.to_thread(fetch_change, path, 7))["state"] == state
+            with pytest.raises(EdgeAgentError, match="knows of no such change"):
+                await asyncio.to_thread(fetch_change, path, 8)
+        finally:
+            await agent.api.close()
+
+    asyncio.run(main(str(short_path / "s")))
+
+
+@pytest.mark.parametrize(
+    ("argv", "asked"),
+    [
+        (["link", "add", "bob"], ("link", "bob", True)),
+        (["link", "remove", "b0b1", "--name", "alice"], ("link", "b0b1", False)),
+    ],
+)
+def test_link_command(
+    home: Path, capsys: pytest.CaptureFixture[str], argv: list[str], asked: tuple[object, ...]
+) -> None:
+    seen: list[tuple[object, ...]] = []
+    assert run_beside_agent(home, argv, asked=seen) == 0
+    assert seen == [asked]
+    captured = capsys.readouterr()
+    how = "added" if asked[2] else "removed"
+    assert captured.out == f"link to bob {how}: in force since step 120\n"
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("argv", [["expel", "bob"], ["token", "rotate", "--name", "alice"]])
+def test_the_new_token_is_alone_on_stdout(
+    home: Path, capsys: pytest.CaptureFixture[str], argv: list[str]
+) -> None:
+    token = new_token()
+    seen: list[tuple[object, ...]] = []
+    answer = change("done", step=120, token=token)
+    assert run_beside_agent(home, argv, answer, asked=seen) == 0
+    assert seen == [("expel", "bob") if argv[0] == "expel" else ("token",)]
+    captured = capsys.readouterr()
+    assert captured.out == f"{token}\n"
+    assert token not in captured.err
+    assert "Devices that start from now on need it" in captured.err
+    assert max(map(len, captured.err.splitlines())) <= 100
+    out = "edgeagent: bob is expelled: the others train without it since step 120\n"
+    assert captured.err.startswith(out) == (argv[0] == "expel")
+
+
+CHANGING = [
+    ["link", "add", "bob"],
+    ["link", "remove", "bob"],
+    ["expel", "bob"],
+    ["token", "rotate"],
+]
+
+
+@pytest.mark.parametrize("argv", CHANGING)
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (EdgeAgentError("this agent is not training yet (joining): ask again when it is"), 1),
+        (NoSuchMember("no member is called 'bob'; members: alice"), 1),
+        (Ambiguous("several members match 'bob', say which by its id: bob (a), bob (b)"), 2),
+    ],
+)
+def test_a_refusal_is_one_line(
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    argv: list[str],
+    answer: EdgeAgentError,
+    status: int,
+) -> None:
+    assert run_beside_agent(home, argv, answer) == status
+    captured = capsys.readouterr()
+    assert captured.err == f"edgeagent: {answer}\n"
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("argv", CHANGING)
+def test_a_late_refusal_and_an_agent_that_ends_are_one_line(
+    home: Path, capsys: pytest.CaptureFixture[str], argv: list[str]
+) -> None:
+    refused = change("refused", text="that would cut the cluster in two")
+    assert run_beside_agent(home, argv, refused) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "edgeagent: that would cut the cluster in two\n")
+    assert run_beside_agent(home, argv, closes=True) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "edgeagent: alice ended before it was done\n")
+
+
+def test_who_waits_longer_than_a_moment_is_told_for_what(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changing, "MOMENT_S", 0.0)
+    assert run_beside_agent(home, ["link", "add", "bob"]) == 0
+    assert capsys.readouterr().err == "edgeagent: waiting for bob\n"
+    monkeypatch.setattr(changing, "WAIT_S", 0.0)
+    assert run_beside_agent(home, ["link", "add", "bob"]) == 1
+    assert "alice has no answer after 0 s" in capsys.readouterr().err

@@ -43,6 +43,7 @@ def trainer(*options: str) -> TrainerConfig:
 
 
 def test_defaults_of_the_agent() -> None:
+    assert (AgentConfig().on_partition, AgentConfig().rotate_every) == ("go-on", 1000)
     assert agent() == AgentConfig(token=TOKEN, job="digits", command=("digits",), state_dir="/h")
 
 
@@ -51,6 +52,7 @@ def test_every_option_of_the_agent(folder: Path) -> None:
     options = ["--cluster", "room", "--token-file", "token", "--name", "alice"]
     options += ["--listen", "127.0.0.1:7000", "--peer", "10.0.0.1:7001", "--peer", "[::1]:7002"]
     options += ["--no-mdns", "--neighbours", "bob,carol", "--events", "out"]
+    options += ["--on-partition", "pause", "--rotate-every", "250"]
     assert agent(*options) == AgentConfig(
         cluster="room",
         token=OTHER,
@@ -63,6 +65,8 @@ def test_every_option_of_the_agent(folder: Path) -> None:
         neighbours=("bob", "carol"),
         events=str(folder / "out"),
         state_dir="/h",
+        on_partition="pause",
+        rotate_every=250,
     )
 
 
@@ -74,18 +78,23 @@ def test_an_option_wins_over_the_environment() -> None:
         "EDGEAGENT_PEERS": "10.0.0.1:1,10.0.0.2:2",
         "EDGEAGENT_NO_MDNS": "1",
         "EDGEAGENT_EVENTS": "-",
+        "EDGEAGENT_ON_PARTITION": "pause",
+        "EDGEAGENT_ROTATE_EVERY": "7",
     }
     config = agent(**environment)
     assert (config.cluster, config.name, config.listen) == ("there", "bob", "127.0.0.1:1")
     assert config.peers == ("10.0.0.1:1", "10.0.0.2:2")
     assert not config.mdns
     assert config.events == "-"
+    assert (config.on_partition, config.rotate_every) == ("pause", 7)
     options = ["--cluster", "here", "--name", "al", "--listen", "127.0.0.1:2"]
     options += ["--peer", "10.0.0.3:3", "--events", "file"]
+    options += ["--on-partition", "go-on", "--rotate-every", "0"]
     config = agent(*options, **environment)
     assert (config.cluster, config.name, config.listen) == ("here", "al", "127.0.0.1:2")
     assert config.peers == ("10.0.0.3:3",)
     assert config.events.endswith("/file")
+    assert (config.on_partition, config.rotate_every) == ("go-on", 0)
 
 
 def test_events_on_stdout_keep_it_quiet() -> None:
@@ -196,3 +205,20 @@ def test_a_built_in_job_runs_its_module() -> None:
 def test_the_agent_of_a_plain_script_is_configured_by_the_environment() -> None:
     config = config_from({"EDGEAGENT_NAME": "al", "EDGEAGENT_HOME": "/h"})
     assert config == AgentConfig(name="al", state_dir="/h", quiet=True)
+    settings = {"EDGEAGENT_ON_PARTITION": "pause", "EDGEAGENT_ROTATE_EVERY": "0"}
+    config = config_from({"EDGEAGENT_HOME": "/h", **settings})
+    assert (config.on_partition, config.rotate_every) == ("pause", 0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("EDGEAGENT_ON_PARTITION", "stop", "'stop' is neither go-on nor pause"),
+        ("EDGEAGENT_ROTATE_EVERY", "-1", "'-1' is not a whole number from 0 to"),
+        ("EDGEAGENT_ROTATE_EVERY", "ten", "'ten' is not a whole number"),
+        ("EDGEAGENT_ROTATE_EVERY", "9" * 5000, "is not a whole number"),
+    ],
+)
+def test_wrong_values_in_the_environment(variable: str, value: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=f"^{variable}: .*{expected}"):
+        config_from({"EDGEAGENT_HOME": "/h", variable: value})

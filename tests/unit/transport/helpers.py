@@ -108,6 +108,7 @@ class Agent:
     candidates: list[Candidate] = field(default_factory=list)
     payloads: list[tuple[BulkHeader, bytes]] = field(default_factory=list)
     heard: tuple[str, ...] = ()
+    barred: bytes = b""
     drop_bulk: bool = False
     refuse_frame: bytes = b"\xffbad"
     join_addresses: tuple[str, ...] = ()
@@ -173,6 +174,9 @@ class Agent:
 
     def heard_of(self, addresses: tuple[str, ...]) -> None:
         self.heard = addresses
+
+    def bars(self, node: bytes) -> bool:
+        return node == self.barred
 
     def admitted(self, candidate: Candidate) -> None:
         self.candidates.append(candidate)

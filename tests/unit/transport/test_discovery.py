@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from zeroconf import IPVersion
 
+from edgeagent.transport import bounds
 from edgeagent.transport import discovery as discovery_module
 from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.token import discovery_tag
@@ -65,6 +66,76 @@ def test_agents_find_each_other_on_loopback_and_not_themselves(loop_name: str, h
         "an agent of another cluster or token is nearby; if it should be in this one, "
         "compare its token and --cluster"
     ]
+
+
+@loops
+def test_a_change_of_the_tag_takes_over_whoever_has_the_new_one(loop_name: str) -> None:
+    """Three agents; two change to another tag, one after the other, and change again."""
+    hints: list[Hints] = [[], [], []]
+    lines: list[str] = []
+    first, second, third = (f"{number:02x}" * 8 for number in (1, 2, 3))
+
+    async def main() -> None:
+        logs = [lines, lines, []]
+        agents = [one(first, f"127.0.0.1:{7000 + i}", hints[i], logs[i]) for i in range(3)]
+        await asyncio.gather(*(agent.start() for agent in agents))
+        await until(lambda: all(len(found) == 2 for found in hints), "all know each other")
+        for tag in (second, third):
+            for found in hints:
+                found.clear()
+            agents[0].use_tag(tag)
+            await until(lambda: agents[1].strangers >= 1, "the change is seen")
+            agents[1].use_tag(tag)
+            agents[1].use_tag(tag)
+            await until(lambda: bool(hints[0] and hints[1]), "they find each other again")
+            assert hints == [[("127.0.0.1:7001",)], [("127.0.0.1:7000",)], []]
+        assert agents[0].strangers == 1
+        late: Hints = []
+        newcomer = one(third, "127.0.0.1:7009", late, [])
+        await newcomer.start()
+        await until(lambda: len(late) == 2 and len(hints[0]) == 2, "a newcomer with the new tag")
+        assert sorted(late) == [("127.0.0.1:7000",), ("127.0.0.1:7001",)]
+        await asyncio.gather(*(agent.stop() for agent in [*agents, newcomer]))
+        agents[0].use_tag(first)
+
+    run(main, loop_name)
+    assert hints[2] == []
+    assert lines == [], "nobody of our own is a stranger while the tag changes"
+
+
+@loops
+def test_a_change_of_the_tag_may_be_cut_short(loop_name: str) -> None:
+    async def main() -> None:
+        agent = one("01" * 8, "127.0.0.1:7000", [], [])
+        agent.use_tag("02" * 8)
+        await agent.start()
+        agent.use_tag("03" * 8)
+        await agent.stop()
+
+    run(main, loop_name)
+
+
+def test_more_hints_than_are_looked_at_at_once_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_HINTS_AT_ONCE", 2)
+    monkeypatch.setattr(bounds, "MAX_HINTS_KEPT", 3)
+    looked: list[str] = []
+
+    async def main() -> None:
+        agent = one("01" * 8, "127.0.0.1:7000", [], [])
+        await agent.start()
+        assert agent._zeroconf is not None
+        monkeypatch.setattr(agent, "_look", look)
+        for name in "aabcdef":
+            agent._look_at(agent._zeroconf.zeroconf, name)
+        await until(lambda: len(looked) == 5, "all but the dropped ones")
+        await agent.stop()
+
+    async def look(zeroconf: Any, name: str) -> None:
+        await asyncio.sleep(0)
+        looked.append(name)
+
+    run(main)
+    assert looked == ["a", "b", "d", "e", "f"]
 
 
 def test_what_is_announced_says_nothing_but_addresses_and_the_tag() -> None:

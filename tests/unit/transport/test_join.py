@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from edgeagent.errors import JobMismatch, JoinRefused
 from edgeagent.transport import join_client, join_wire, tls
 from edgeagent.transport.certificate import make_certificate, node_id
-from edgeagent.transport.errors import NotReady, SameIdentity, Unreachable
+from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
 from edgeagent.transport.identity import Identity, write_private
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.proof import Role, Transcript, make_proof
+from edgeagent.transport.token import job_tag
 from protocols import limits
 from protocols.errors import LocalProtocolError
 
-from .helpers import LOOPS, OTHER_TOKEN, TOKEN, Agent, agent, changed, identity, run, until
+from .helpers import JOB, LOOPS, OTHER_TOKEN, TOKEN, Agent, agent, changed, identity, run, until
+
+if TYPE_CHECKING:
+    from edgeagent.transport.job import Job
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 SECRET = JoinSecret(TOKEN, "room")
@@ -80,6 +84,117 @@ def test_another_token_or_cluster_is_refused(loop_name: str, options: dict[str, 
         "refused a connection from 127.0.0.1: its token or its cluster name is not ours",
         "refused 1 more connection from 127.0.0.1: its token or its cluster name is not ours",
     ]
+
+
+def test_after_a_change_of_the_token_only_the_new_one_counts(loop_name: str) -> None:
+    """In both roles, on listeners that are open; a link that is up stays."""
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        await ben.transport.join(address)
+        ben.transport.trust(anna.me.certificate)
+        await ben.transport.dial(anna.me)
+        anna.transport.use_token(OTHER_TOKEN)
+        for attempt in (ben.transport.ask, ben.transport.join):
+            with pytest.raises(JoinRefused, match="token or its cluster name differs"):
+                await attempt(address)
+        with pytest.raises(JoinRefused, match="token or its cluster name differs"):
+            await anna.transport.ask(ben.join_addresses[0])
+        assert len(anna.candidates) == 1
+        ben.transport.use_token(OTHER_TOKEN)
+        assert (await ben.transport.join(address)).me == anna.me
+        assert (await anna.transport.ask(ben.join_addresses[0])).me == ben.me
+        assert len(anna.candidates) == 2
+        assert anna.live()
+        assert ben.live()
+        text = "".join([*anna.lines, *ben.lines, repr(vars(anna.transport))])
+        assert OTHER_TOKEN.hex() not in text
+        assert repr(OTHER_TOKEN) not in text
+
+    serve(body, loop_name)
+
+
+def test_a_token_that_is_set_before_the_start_is_the_one(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        assert (await ben.transport.ask(address)).me == anna.me
+
+    anna = agent("anna", token=OTHER_TOKEN)
+    anna.transport.use_token(TOKEN)
+
+    async def main() -> None:
+        ben = agent("ben")
+        try:
+            await anna.start()
+            await body(anna, ben, anna.join_addresses[0])
+        finally:
+            await ben.transport.stop()
+            await anna.transport.stop()
+
+    run(main, loop_name)
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_a_join_under_way_is_not_let_in_with_the_old_token(loop_name: str, proven: bool) -> None:
+    """The token changes after the hellos, or after the proofs."""
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        stream = await connected(address)
+        transcript = await greet(stream, ben, bytes(32), JOB)
+        if not proven:
+            anna.transport.use_token(OTHER_TOKEN)
+        proof = make_proof(TOKEN, Role.JOINER, transcript)
+        said = join_wire.JoinerProof(proof, transcript.joiner_job)
+        await stream.write(join_wire.encode_joiner_proof(said))
+        if proven:
+            answer = join_wire.decode_server_proof(await stream.read(1 << 20))
+            assert isinstance(answer, join_wire.ServerProof)
+            anna.transport.use_token(OTHER_TOKEN)
+            entrant = join_wire.Entrant(1, "ben", ben.me.addresses)
+            await stream.write(join_wire.encode_farewell(join_wire.Farewell((), entrant)))
+            refusal = join_wire.decode_admitted(await stream.read(8192))
+        else:
+            refused = join_wire.decode_server_proof(await stream.read(8192))
+            refusal = refused if isinstance(refused, join_wire.Refusal) else None
+        assert refusal is not None
+        assert refusal.reason is join_wire.Reason.TOKEN
+        assert anna.candidates == []
+        stream.abort()
+
+    anna = serve(body, loop_name)
+    assert len(anna.lines) == 1
+    assert "its token or its cluster name is not ours" in anna.lines[0]
+
+
+def test_an_expelled_key_is_refused_whatever_its_token(loop_name: str) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        anna.barred = ben.identity.node
+        assert (await ben.transport.ask(address)).me == anna.me
+        with pytest.raises(Expelled, match="a user has expelled this device"):
+            await ben.transport.join(address)
+        assert anna.candidates == []
+
+    anna = serve(body, loop_name)
+    assert anna.lines == ["refused a connection from 127.0.0.1: a user has expelled it"]
+
+
+def test_a_stranger_cannot_make_a_joiner_believe_that_it_was_expelled(loop_name: str) -> None:
+    async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream = JoinStream(reader, writer)
+        await stream.read(8192)
+        refusal = join_wire.Refusal(join_wire.Reason.EXPELLED, (1,))
+        await stream.write(join_wire.encode_refusal(refusal))
+        await stream.close()
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        context = tls.join_server_context(identity("mallory"))
+        server = await asyncio.start_server(lie, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(JoinRefused, match="refused us") as caught:
+            await ben.transport.join(f"127.0.0.1:{port}")
+        assert not isinstance(caught.value, Expelled)
+        server.close()
+        await server.wait_closed()
+
+    serve(body, loop_name)
 
 
 def test_another_job_is_refused_naming_the_first_difference(loop_name: str) -> None:
@@ -191,7 +306,7 @@ async def connected(address: str) -> JoinStream:
     return JoinStream(reader, writer)
 
 
-async def greet(stream: JoinStream, me: Agent, nonce: bytes) -> Transcript:
+async def greet(stream: JoinStream, me: Agent, nonce: bytes, job: Job | None = None) -> Transcript:
     """Say hello as `me` would and return what a right proof must be about."""
     hello = join_wire.JoinerHello((1,), nonce, me.me.certificate)
     await stream.write(join_wire.encode_joiner_hello(hello))
@@ -202,7 +317,7 @@ async def greet(stream: JoinStream, me: Agent, nonce: bytes) -> Transcript:
         (1,),
         answer.versions,
         answer.chosen,
-        b"",
+        job_tag(TOKEN, job, nonce, answer.nonce),
         answer.job_tag,
         node_id(stream.peer_certificate),
         me.me.node,

@@ -1,0 +1,93 @@
+"""Changes of the cluster that a user asks for on the command socket: links, expulsions, tokens.
+
+Law: pure. A body that is not exactly as described, and a member that nobody can tell, end in one
+`EdgeAgentError` that says what would be right.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from edgeagent.errors import EdgeAgentError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocols.view import Member
+
+MIN_ID_DIGITS = 4  # of a node id's beginning, to name a node by
+SHOWN_ID_DIGITS = 8
+MAX_NODE_TEXT = 256
+
+ChangeState = Literal["pending", "done", "refused"]
+
+
+class ChangeStatus(TypedDict):
+    """How far a change is. `node`: the member's name, "" for a token of its own accord; `text`:
+    what it waits for, or why it was refused; `step`: the first one under it; `token`: the new one
+    if the change made one, else ""."""
+
+    number: int
+    state: ChangeState
+    node: str
+    text: str
+    step: int
+    token: str
+
+
+class NoSuchMember(EdgeAgentError):
+    """Nobody in the cluster is called so."""
+
+
+class Ambiguous(UsageError):
+    """Several members are called so."""
+
+
+def find_member(asked: str, members: Sequence[Member]) -> Member:
+    """Return the member called `asked`: its name, or at least `MIN_ID_DIGITS` hexadecimal digits
+    that its id, and no other member's, begins with. A name wins over an id.
+
+    Raises `NoSuchMember`, which lists the members, or `Ambiguous`.
+    """
+    found = [m for m in members if m.name == asked]
+    if not found and len(asked) >= MIN_ID_DIGITS and set(asked) <= set(string.hexdigits):
+        found = [m for m in members if m.node.hex().startswith(asked.lower())]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        named = ", ".join(f"{m.name} ({m.node.hex()[:SHOWN_ID_DIGITS]})" for m in found)
+        raise Ambiguous(f"several members match {asked!r}, say which by its id: {named}")
+    names = ", ".join(sorted(m.name for m in members))
+    raise NoSuchMember(f"no member is called {asked!r}; members: {names}")
+
+
+def parse_link(body: bytes) -> tuple[str, bool]:
+    """Return node and wish of `{"node": "bob", "wanted": true}`; raise `UsageError` otherwise."""
+    values = _parse(body, {"node": str, "wanted": bool})
+    return _node_text(values["node"]), values["wanted"]
+
+
+def parse_node(body: bytes) -> str:
+    """Return the node of `{"node": "bob"}`; raise `UsageError` if `body` is something else."""
+    return _node_text(_parse(body, {"node": str})["node"])
+
+
+def _parse(body: bytes, shape: dict[str, type]) -> dict[str, Any]:
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError):
+        raise UsageError("the request's body is no JSON") from None
+    if not isinstance(values, dict) or values.keys() != shape.keys():
+        raise UsageError(f"the request's body must be an object with {', '.join(shape)}")
+    for name, kind in shape.items():
+        if type(values[name]) is not kind:
+            raise UsageError(f"{name} in the request's body has the wrong type")
+    return values
+
+
+def _node_text(text: str) -> str:
+    if not text or len(text) > MAX_NODE_TEXT:
+        raise UsageError(f"name a node with 1 to {MAX_NODE_TEXT} letters")
+    return text
