@@ -80,7 +80,29 @@ class Context:
     def is_isolated(self) -> bool:
         """Whether this node is a member with others of which it reaches none."""
         policy = self.policy
-        return policy is not None and len(policy.view.members) > 1 and not self.links
+        return policy is not None and len(policy.view.members) > 1 and not self.near
+
+    @property
+    def near(self) -> tuple[bytes, ...]:
+        """Members of the view in force to which a link is open; a device that has begun anew since
+        is another one than the member of its name."""
+        policy, links = self.policy, self.links
+        if policy is None:
+            return ()
+        linked = [m for m in policy.view.members if m.node in links]
+        return tuple(m.node for m in linked if m.incarnation == links[m.node].incarnation)
+
+    @property
+    def unlinked(self) -> list[bytes]:
+        """`neighbours` to which no link is open, as the members that they are."""
+        counts, links = self._that_count, self.links
+        missing: list[bytes] = []
+        for node in self._near(counts):
+            peer = links.get(node)
+            named = [p.view.member(node) for p in counts] if peer is not None else []
+            if not any(m and peer and m.incarnation == peer.incarnation for m in named):
+                missing.append(node)
+        return missing
 
     @property
     def departs(self) -> str:
@@ -101,7 +123,10 @@ class Context:
     @property
     def neighbours(self) -> tuple[bytes, ...]:
         """To whom those policies have a link from here, ascending."""
-        near = dict.fromkeys(n for p in self._that_count for n in p.view.neighbours(self.node))
+        return self._near(self._that_count)
+
+    def _near(self, policies: tuple[Policy, ...]) -> tuple[bytes, ...]:
+        near = dict.fromkeys(n for p in policies for n in p.view.neighbours(self.node))
         return tuple(sorted(near))
 
     @property

@@ -51,9 +51,8 @@ FOUNDING_TABLE: StateTable[FoundingState] = StateTable(
     ),
     Row(FoundingState.DEFERRING, "silent", (FoundingState.DEFERRING, FoundingState.LISTENING)),
     Row(FoundingState.DEFERRING, "time", (FoundingState.DEFERRING,)),
-    Row(FoundingState.JOINING, "refused", (FoundingState.LISTENING,)),
+    *(Row(state, "refused", (FoundingState.LISTENING,)) for state in FoundingState),
     Row(FoundingState.JOINING, "joined", (FoundingState.FOUNDED,)),
-    Row(FoundingState.FOUNDED, "refused", (FoundingState.LISTENING,)),
     Row(FoundingState.FOUNDED, "standing", (FoundingState.FOUNDED, FoundingState.JOINING)),
 )
 
@@ -180,7 +179,7 @@ class Founding:
         if heard.node == self._node or not FOUNDING_TABLE.allows(self.state, "standing"):
             return []
         then = self.state
-        if self.state is FoundingState.FOUNDED:
+        if self.state is FoundingState.FOUNDED or own.member:  # also after a refusal elsewhere
             stranger = heard.member and heard.lineage != own.lineage
             if stranger and own.rank < heard.rank:
                 then = FoundingState.JOINING
@@ -203,8 +202,8 @@ class Founding:
         self._cluster.pop(address, None)
         if heard.node == self._node:
             return
-        if self._spoilt_until is not None:
-            self._spoilt_until = now + GIVE_UP_SECONDS
+        if self._spoilt_until is not None and (heard.member or heard.elder):
+            self._spoilt_until = now + GIVE_UP_SECONDS  # there is a cluster, or there may be one
         if heard.member:
             self._cluster[address] = None
         elif heard.elder and heard.elder <= heard.node:  # else it will not found itself

@@ -222,10 +222,11 @@ class Negotiator:
         return []
 
     def progress(self, now: float, number: int, pulled: int, total: int) -> None:
-        """The joiner is alive and pulling."""
+        """The joiner pulls; one that only says so holds nobody up for ever."""
         if (join := self.joins.get(number)) is not None:
+            if pulled > join.pulled_bytes:
+                join.deadline = now + limits.JOIN_PROGRESS_SECONDS
             join.pulled_bytes, join.total_bytes = pulled, total
-            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
 
     def caught_up(self, now: float, sender: bytes, number: int) -> None:
         """The joiner's state follows the cluster's."""
@@ -322,6 +323,12 @@ class Negotiator:
         offered = switch is not None and switch.offered
         return offered and switch is not None and join.joiner.node in switch.policy.view.nodes
 
+    def _is_left_behind(self, join: Join) -> bool:
+        """Whether a joiner that follows the rounds gets none by the policy in force."""
+        follows = join.state in (JoinState.PULLING, JoinState.CAUGHT_UP)
+        node = join.joiner.node
+        return follows and self.policy.pull_of(node) is None and node not in self.policy.view.nodes
+
     def _withdraw(self, join: Join) -> None:
         """The joiner is not what it was: no switch that lets it in so is offered any more."""
         self._dirty = True
@@ -378,8 +385,12 @@ class Negotiator:
         """Give up what is late, repeat what was not acknowledged, start a switch if one is due."""
         mail: list[Mail] = []
         for join in list(self.joins.values()):
-            if now >= join.deadline and not self._is_entering(join):
+            if self._is_entering(join):
+                continue
+            if now >= join.deadline:
                 mail += self.give_up(join.number, "no progress")
+            elif self._is_left_behind(join):
+                mail += self.give_up(join.number, "all that it was linked to left")
         if not self.passing and now >= self._densify_at:
             self._densify_at = now + limits.LINK_RETRY_SECONDS
             mail += self._densify(now)

@@ -233,7 +233,7 @@ class Node:
     def _link_up(self, now: float, peer: Member) -> None:
         context = self.context
         context.links[peer.node] = peer
-        self.recovery.link_up(peer.node)
+        self.recovery.link_up(now, peer)
         context.report("link_up", node=peer.name)
         if context.is_member and context.policy is not None:
             scheduler = context.election.scheduler

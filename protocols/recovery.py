@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from protocols.context import Context
     from protocols.node import Node
     from protocols.policy import Policy
-    from protocols.view import View
+    from protocols.view import Member, View
 
 
 class Recovery:
@@ -64,10 +64,17 @@ class Recovery:
         since = self._lost_since
         return since is not None and self._node.now - since >= limits.RETRY_SECONDS
 
-    def link_up(self, peer: bytes) -> None:
-        """A link to `peer` is open."""
-        self.losses.mended(self._context.node, peer)
-        self._gone.pop(peer, None)
+    def link_up(self, now: float, peer: Member) -> None:
+        """A link to `peer` is open. If it has begun anew, the member that it was is dead."""
+        context = self._context
+        member = context.policy.view.member(peer.node) if context.policy else None
+        if member is not None and member.incarnation != peer.incarnation:
+            self._gone[peer.node] = True
+            if context.is_member:
+                self.say_lost(now, LinkDown(peer.node, clean=False, reset=True))
+            return
+        self.losses.mended(context.node, peer.node)
+        self._gone.pop(peer.node, None)
 
     def link_gone(self, now: float, event: LinkDown) -> None:
         """The link to a node ended."""
@@ -123,7 +130,7 @@ class Recovery:
         scheduler = context.election.scheduler
         if policy is None or candidate == scheduler or not context.is_member:
             return False
-        lost = self.losses.lost(self._node.now, policy.view, context.node, context.links)
+        lost = self.losses.lost(self._node.now, policy.view, context.node, context.near)
         return scheduler in policy.view.nodes and scheduler not in (*lost.nodes, *lost.dead)
 
     def link_lost(self, now: float, reporter: bytes, peer: bytes, reset: bool) -> None:
@@ -146,8 +153,7 @@ class Recovery:
         context = self._context
         if not context.is_member or self._node.over:
             return []
-        near = context.neighbours
-        return [n for n in near if n not in context.links and not self._node.is_leaving(n)]
+        return [n for n in context.unlinked if not self._node.is_leaving(n)]
 
     @property
     def _wants_fence(self) -> bool:
@@ -167,7 +173,7 @@ class Recovery:
             for to, body in self.fence.tick(now):
                 self._node.post(now, to, body)
             self._close_fence()
-        lost = self.losses.lost(now, policy.view, context.node, context.links)
+        lost = self.losses.lost(now, policy.view, context.node, context.near)
         if self._node.negotiator is not None:
             if lost != self._handled and (lost.nodes or lost.dead or lost.links):
                 if self.fence is not None and self.fence.state in (
@@ -214,7 +220,7 @@ class Recovery:
     def open_fence(self, now: float, policy: Policy) -> None:
         """Freeze everybody and find out how to go on."""
         context = self._context
-        self._handled = lost = self.losses.lost(now, policy.view, context.node, context.links)
+        self._handled = lost = self.losses.lost(now, policy.view, context.node, context.near)
         negotiator = self._node.negotiator
         switch = negotiator.switch if negotiator is not None else None
         self._end_changes(now, switch.policy.view if switch and switch.offered else policy.view)
@@ -255,6 +261,8 @@ class Recovery:
         context = self._context
         if epoch < self._epoch or epoch[0] < context.election.term or self._node.over:
             return
+        if epoch <= self._acted:
+            return  # it comes late: that fence is decided
         if not context.is_member:
             self._fenced_joiner(now, sender, epoch)
             return
@@ -304,7 +312,7 @@ class Recovery:
             self._node.cycle.working,
             policy,
             max(v for _, v in context.policies),
-            tuple(sorted(n for n in context.links if n in policy.view.nodes)),
+            context.near,
             context.electorates[1:],
         )
         self._node.post(now, context.election.scheduler, self._report)

@@ -1,59 +1,275 @@
-"""One random history per seed: joins, leaves, deaths, link failures, drawn with their intensity.
+"""One random history per seed: a cluster comes together, and then everything goes wrong.
 
-Law: the seed decides everything, so a seed that fails, fails again. `run` raises AssertionError
-when an invariant breaks or the survivors stop making progress.
+Law: the seed decides everything, so a seed that fails, fails again. `play` raises AssertionError
+when an invariant breaks (`truth.py`) or when, `CALM_SECONDS` after the last fault has healed, some
+device still runs. Every device that nobody sent away finishes; only one on which half a pull lies
+may give up, and only if nobody is left to join.
 """
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
+from protocols import messages as m
 from protocols.effects import LeaveWanted
-from tests.simulation.world import Host, World, expected_state
+from tests.simulation import faults
+from tests.simulation.harsh import Ambush, HarshWorld, Pair
+from tests.simulation.host import Host, expected_state
+from tests.simulation.world import member
 
-STEPS = 120
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.faults import Intensities
+
+MOST_HOSTS = 20  # devices that ever exist in one history
+CALM_SECONDS = 240.0
+PLANNED = (
+    *faults.LINK_KINDS,
+    *faults.PARTITION_KINDS,
+    *faults.PEOPLE_KINDS,
+    *faults.AMBUSH_KINDS,
+    "crash",
+    "power_off",
+    "pause",
+    "clock_step",
+)
+AMBUSHED = (
+    *m.FENCE_MESSAGES,
+    m.VoteRequest,
+    m.Vote,
+    m.Lead,
+    m.PassRole,
+    m.PolicyBody,
+    m.PolicyStored,
+    m.PullBegins,
+    m.Pulled,
+    m.CaughtUp,
+    m.LinkLost,
+)
+ENDINGS = ("steps", "left", "killed", "powered off", "given up")
 
 
-def run(seed: int) -> World:
+@dataclass(frozen=True)
+class Size:
+    """How large a history is."""
+
+    nodes: int
+    steps: int
+
+
+def size_of(seed: int) -> Size:
+    """Draw the size of a history: mostly small clusters."""
+    dice = faults.stream(seed, "size")
+    nodes = dice.randint(3, 5) if dice.random() < 0.97 else dice.randint(6, 16)
+    return Size(nodes, dice.randint(20, 60))
+
+
+def run(seed: int, intensities: Intensities | None = None, size: Size | None = None) -> HarshWorld:
     """Play the history of `seed` to its end and check it."""
-    world = World(seed, steps=STEPS, micro_batches=4 + seed % 5)
-    world.joins_end = True
-    draw = world.random
-    hosts = [world.found()]
-    for number in range(1, draw.randint(2, 5)):
-        hosts.append(world.join(number, hosts[0]))
-    if draw.random() < 0.7:
-        world.run(lambda: len(world.members) == len(hosts) or not running(world))
-    for _ in range(draw.randint(1, 5)):
-        world.later(draw.uniform(0.0, 2.0), partial(happen, world))
-    world.run(lambda: not running(world))
-    for host in world.hosts.values():
-        if host.gone == "steps":
-            assert host.state == expected_state(STEPS, world.micro_batches)
-    return world
+    return Storm(seed, intensities or faults.draw(seed), size or size_of(seed)).play()
 
 
-def running(world: World) -> list[Host]:
-    return [h for h in world.hosts.values() if h.gone is None]
+class Storm:
+    """One history."""
+
+    def __init__(self, seed: int, intensities: Intensities, size: Size) -> None:
+        dice = faults.stream(seed, "world")
+        batches = dice.randint(4, 8)
+        self.world = HarshWorld(seed, intensities, micro_batches=batches, steps=size.steps)
+        self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
+        self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
+        self._size = size
+        self._together = dice.random() < 0.3  # everything goes wrong from the beginning
+        self._dice = dice
+        self._calm_at = 0.0  # when the last fault has healed
+        self._numbers = 0  # devices so far
+        self._worst: list[float] = []  # moments after which faults come together
+
+    def play(self) -> HarshWorld:
+        """Play it to the end."""
+        world, nodes = self.world, self._size.nodes
+        alone = self._dice.random() < 0.8  # the first founds at once; else all look around
+        self._start(first=alone)
+        for _ in range(nodes - 1):
+            world.later(self._dice.uniform(0.0, 1.0), self._start)
+        if not self._together:
+            world.run(lambda: len(world.members) == nodes or not self._running)
+        window = 1.0 + self._size.steps * (0.5 * world.most_compute + world.most_delay)
+        self._worst = [self._dice.uniform(0.0, window) for _ in range(self._dice.randint(1, 2))]
+        for kind in PLANNED:
+            self._plan(kind, window)
+        self._calm(window)
+        world.run(lambda: not self._running and world.now >= self._calm_at, self._patience)
+        self._judge()
+        return world
+
+    @property
+    def _patience(self) -> float:
+        slowest = self._size.steps * (world_round(self.world) + 0.1)
+        return CALM_SECONDS + slowest
+
+    @property
+    def _running(self) -> list[Host]:
+        return [h for h in self.world.hosts.values() if h.gone is None]
+
+    def _judge(self) -> None:
+        """Everybody has ended: rightly?"""
+        world = self.world
+        for host in world.hosts.values():
+            assert host.gone in ENDINGS, f"{host.me.name} ended with {host.gone!r}"
+            if host.gone == "steps":
+                assert host.state == expected_state(world.steps, world.micro_batches)
+        assert not world.deserted, f"{world.deserted} gave up beside a cluster"
+
+    def _start(self, *, first: bool = False) -> None:
+        if self._numbers < MOST_HOSTS:
+            self._numbers += 1
+            self.world.start(self._numbers - 1, first=first)
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def _plan(self, kind: str, window: float) -> None:
+        """Let faults of a kind happen at random moments within `window`."""
+        dice = self.world.dice[kind]
+        happen: Callable[[random.Random, str], None] = getattr(self, f"_{kind}", self._partition)
+        for _ in range(int(getattr(self.world.intensities, kind))):
+            at = dice.uniform(0.0, window)
+            if dice.random() < 0.7:
+                at = dice.choice(self._worst) + dice.uniform(0.0, dice.choice((0.05, 0.5, 4.0)))
+            self._calm(at)
+            self.world.later(at, partial(happen, random.Random(dice.random()), kind))
+
+    def _calm(self, seconds: float) -> None:
+        self._calm_at = max(self._calm_at, self.world.now + seconds)
+        self.world.later(seconds, bool)  # so that something happens then
+
+    def _stall(self, dice: random.Random, kind: str) -> None:
+        host = self._linked(dice)
+        if host is not None:
+            other = dice.choice(sorted(host.links))
+            self._block(dice, kind, [(host.me.node, other)])
+
+    def _cut(self, dice: random.Random, kind: str) -> None:
+        host = self._linked(dice)
+        if host is not None:
+            self.world.fire(kind)
+            self.world.cut(host, host.links[dice.choice(sorted(host.links))])
+
+    def _partition(self, dice: random.Random, kind: str) -> None:
+        """Divide all devices, those to come too, into sides."""
+        nodes = [member(k).node for k in range(MOST_HOSTS)]
+        dice.shuffle(nodes)
+        alive = [n for n in nodes if n in self.world.hosts and self.world.hosts[n].gone is None]
+        if len(alive) < 2:
+            return
+        middle = alive[0] if kind == "bridge" else b""
+        one = alive[0]
+        side = {n: n == one if kind == "isolate" else dice.random() < 0.5 for n in nodes}
+        pairs = [(a, b) for a in nodes for b in nodes if side[a] != side[b]]
+        pairs = [p for p in pairs if middle not in p]
+        if kind == "one_way":
+            pairs = [(a, b) for a, b in pairs if side[a]]
+        self._block(dice, kind, pairs)
+
+    def _block(self, dice: random.Random, kind: str, pairs: list[Pair]) -> None:
+        self.world.fire(kind)
+        seconds = dice.choice((dice.uniform(0.05, 2.0), dice.uniform(2.0, 6.0), 15.0))
+        self._calm(seconds)
+        self.world.block(pairs, seconds)
+
+    def _crash(self, dice: random.Random, kind: str) -> None:
+        for _ in range(1 + (dice.random() < 0.25)):
+            if victim := self._victim(dice):
+                self.world.fire(kind)
+                self.world.kill(victim)
+                self._come_back(victim)
+
+    def _power_off(self, dice: random.Random, kind: str) -> None:
+        if victim := self._victim(dice):
+            self.world.fire(kind)
+            self.world.power_off(victim)
+            self._come_back(victim)
+
+    def _ambush(self, dice: random.Random, kind: str) -> None:
+        """Wait for a message and let something befall its sender, its receiver or both."""
+        what, left = dice.choice(AMBUSHED), dice.randint(1, 6)
+        seconds = dice.choice((dice.uniform(0.05, 2.0), dice.uniform(2.0, 15.0)))
+
+        def strike(sender: Host, receiver: Host) -> None:
+            world = self.world
+            world.fire(kind)
+            for victim in dice.choice(((sender,), (receiver,), (sender, receiver))):
+                how = dice.choice(("kill", "power off", "pause", "cut"))
+                if victim.gone is not None:
+                    continue
+                if how == "cut":
+                    world.cut(sender, receiver)
+                elif how == "pause":
+                    self._calm(seconds)
+                    world.pause(victim, seconds)
+                else:
+                    (world.kill if how == "kill" else world.power_off)(victim)
+                    self._come_back(victim)
+
+        self.world.ambushes.append(Ambush(what, left, strike))
+
+    def _come_back(self, dead: Host) -> None:
+        """A dead device may be switched on again, with its disk or without."""
+        world = self.world
+        for kind in faults.RESTART_KINDS:
+            dice = world.dice[kind]
+            if dice.random() < getattr(world.intensities, kind):
+                wait = dice.uniform(0.1, 6.0)
+                self._calm(wait)
+                world.later(wait, partial(self._restart, dead, kind))
+                return
+
+    def _restart(self, dead: Host, kind: str) -> None:
+        self.world.fire(kind)
+        if kind == "restart_blank":
+            self._start()
+        else:
+            number = int(dead.me.name[1:])
+            self.world.start(number, dead.me.incarnation + 1)
+
+    def _pause(self, dice: random.Random, kind: str) -> None:
+        if victim := self._victim(dice):
+            self.world.fire(kind)
+            seconds = dice.choice((dice.uniform(0.05, 2.0), dice.uniform(2.0, 20.0)))
+            self._calm(seconds)
+            self.world.pause(victim, seconds)
+
+    def _clock_step(self, dice: random.Random, kind: str) -> None:
+        if victim := self._victim(dice):
+            self.world.fire(kind)
+            self.world.clock_step(victim, dice.uniform(0.05, 5.0))
+
+    def _leave(self, dice: random.Random, kind: str) -> None:
+        if victim := self._victim(dice):
+            self.world.fire(kind)
+            victim.refuses = dice.random() < 0.5
+            if victim.node is None:
+                self.world.departed(victim, "left")
+            else:
+                victim.handle(LeaveWanted())
+
+    def _join(self, _dice: random.Random, kind: str) -> None:
+        self.world.fire(kind)
+        self._start()
+
+    def _victim(self, dice: random.Random) -> Host | None:
+        running = self._running
+        return dice.choice(running) if running else None
+
+    def _linked(self, dice: random.Random) -> Host | None:
+        linked = [h for h in self._running if h.links]
+        return dice.choice(linked) if linked else None
 
 
-def happen(world: World) -> None:
-    """One thing happens to somebody."""
-    draw = world.random
-    alive = running(world)
-    members = world.members
-    if len(alive) < 2 or not members:
-        return
-    kind = draw.choice(("kill", "kill", "leave", "join", "cut", "kill two"))
-    victim = draw.choice(alive)
-    if kind == "join" and len(world.hosts) < 9:
-        world.join(len(world.hosts), draw.choice(members))
-    elif kind == "leave":
-        victim.handle(LeaveWanted())
-    elif kind == "cut" and victim.links:
-        other = draw.choice(sorted(victim.links.values(), key=lambda h: h.me.node))
-        world.cut(victim, other)
-    elif kind.startswith("kill"):
-        world.kill(victim)
-        if kind == "kill two" and len(alive) > 2:
-            world.kill(draw.choice([h for h in alive if h is not victim]))
+def world_round(world: HarshWorld) -> float:
+    """The longest that an undisturbed iteration takes."""
+    return 2 * world.most_compute + 6 * world.most_delay

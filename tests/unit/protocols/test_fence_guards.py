@@ -46,6 +46,24 @@ def test_orders_of_old_fences() -> None:
         assert said(world, hosts[1], hosts[2], message) == []
 
 
+def test_the_order_of_a_decided_fence_comes_late() -> None:
+    world, hosts = cluster(0, size=4)
+    world.kill(hosts[3])
+    world.run(lambda: all(len(policy_of(h).view.members) == 3 for h in hosts[:3]))
+    go_on(world)
+    assert said(world, hosts[0], hosts[1], m.Fence(1, 1)) == []
+    assert not node_of(hosts[1]).cycle.frozen
+
+
+def test_a_device_that_began_anew_is_not_the_member_it_was() -> None:
+    world, hosts = cluster(0)
+    anew = world.add(2, incarnation=2).me
+    hosts[1].handle(effects.LinkUp(anew))
+    assert anew.node not in node_of(hosts[1]).context.near
+    world.run(lambda: len(policy_of(hosts[0]).view.members) == 2)
+    go_on(world)
+
+
 # --- what people see ------------------------------------------------------------------------------
 
 

@@ -245,6 +245,15 @@ def test_a_spoilt_agent_gives_up_when_nobody_is_there() -> None:
     assert GiveUp() in search.tick(20.0 + GIVE_UP_SECONDS, 0, ready=True)
 
 
+def test_two_spoilt_agents_do_not_wait_for_each_other() -> None:
+    search = searcher()
+    standing(search, "y:1", Heard(YOUNGER, True, 0, 3, b"l"))
+    search.refused(9.0, spoilt=True)
+    spoilt = Heard(YOUNGER, False, elder=b"")
+    search.standing(20.0, "y:1", spoilt, OWN, ready=True)
+    assert GiveUp() in search.tick(9.0 + GIVE_UP_SECONDS, 0, ready=True)
+
+
 def test_nobody_waits_for_a_spoilt_agent() -> None:
     search = searcher()
     standing(search, "e:1", Heard(ELDER, False, elder=b""))
@@ -263,6 +272,24 @@ def test_a_state_that_is_whole_again_may_found() -> None:
 
 
 # --- founders that met too late -------------------------------------------------------------------
+
+
+def test_a_founder_that_was_refused_still_gives_way_only_to_who_is_ahead() -> None:
+    search, _ = founder()
+    own = Heard(ME, True, 90, 1, b"m")
+    assert search.standing(3.0, "y:1", Heard(YOUNGER, True, 95, 2, b"n"), own, ready=True)
+    search.refused(3.5)
+    assert search.state is FoundingState.LISTENING
+    behind, ahead = Heard(YOUNGER, True, 10, 2, b"n"), Heard(YOUNGER, True, 95, 2, b"n")
+    assert search.standing(4.0, "y:1", behind, own, ready=True) == []
+    assert search.standing(5.0, "y:1", ahead, own, ready=True) == [JoinAt("y:1")]
+
+
+def test_a_cluster_goes_on_without_us_while_we_look_around() -> None:
+    search, _ = founder()
+    search.refused(3.5)
+    search.refused(3.6)
+    assert search.state is FoundingState.LISTENING
 
 
 def test_a_lone_founder_keeps_asking_but_slowly() -> None:

@@ -18,7 +18,8 @@ from protocols.errors import RemoteProtocolError
 from protocols.joining import JoiningState, shard_count, shard_size
 from protocols.negotiator import Negotiator
 from protocols.policy import Policy
-from tests.simulation.world import STATE_ELEMENTS, Host, World, member
+from tests.simulation.host import STATE_ELEMENTS
+from tests.simulation.world import Host, World, member
 from tests.unit.protocols.clusters import (
     ENDLESS,
     ON_THE_WAY,

@@ -349,3 +349,13 @@ def test_joiner_leaves_when_it_may_be_let_in(seed: int) -> None:
     settle(world)
     go_on(world)
     assert joiner.me not in policy_of(hosts[0]).view.members
+
+
+def test_a_joiner_that_pulls_nothing_holds_nobody_up_for_ever() -> None:
+    world, hosts = cluster(0)
+    world.lose = lambda _sender, _receiver, message: isinstance(message, m.ShardRequest)
+    joiner = world.join(3, hosts[0])
+    world.joins_end = True
+    world.run(lambda: bool(joiner.joins_failed))
+    assert joiner.joins_failed == ["no progress"]
+    go_on(world)

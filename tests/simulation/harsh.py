@@ -1,0 +1,406 @@
+"""The small world with faults: a network that fails in every known way, devices that die or sleep.
+
+Law: control and bulk of one direction of a link are streams: in order, nothing lost while the link
+lasts, save for what `faults.py` draws. While a direction is blocked its frames wait, dials fail,
+and whoever has heard nothing for the silence time-out is told so, as the agent's shell does. What
+is on its way when a link ends is lost. A device that sleeps takes nothing; what came meanwhile it
+takes in order when it wakes. Each device has a clock of its own that drifts by up to 1e-3 and may
+jump ahead (never back: nodes see a monotonic clock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from edgeagent.planner import StandardPlanner
+from protocols import codec, effects
+from protocols.errors import RemoteProtocolError
+from protocols.messages import EVERYONE, Message
+from protocols.node import Node
+from tests.simulation.faults import KINDS, Intensities, stream
+from tests.simulation.host import Host
+from tests.simulation.seeker import Seeker
+from tests.simulation.truth import Truth
+from tests.simulation.world import World, decoded, member
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from protocols.round import RoundSpec
+    from protocols.view import Member
+
+SILENCE_SECONDS = (1.5, 3.0)  # the time-out follows the delay
+LATE_SECONDS = 1.5  # most that a frame comes late
+DIAL_SECONDS = (0.5, 3.0)  # how long a dial into the void takes
+RESET_SECONDS = 0.5  # an old connection of a device that came back fails within
+REJOIN_SECONDS = 0.5
+
+Pair = tuple[bytes, bytes]
+
+
+@dataclass
+class Ambush:
+    """`strike` (sender, receiver) when the `left`th message of this kind is on its way."""
+
+    kind: type[Message]
+    left: int
+    strike: Callable[[Host, Host], None]
+
+
+class HarshWorld(World):
+    """Hosts that look for each other, over a network with faults."""
+
+    def __init__(
+        self, seed: int, intensities: Intensities, *, micro_batches: int, steps: int
+    ) -> None:
+        super().__init__(seed, micro_batches=micro_batches, steps=steps)
+        self.intensities = intensities
+        self.fired: dict[str, int] = {}
+        self.truth = Truth(self)
+        self.seekers: dict[bytes, Seeker] = {}
+        self.dice = {kind: stream(seed, kind) for kind in KINDS}
+        self.log: list[str] | None = None  # every event, if anybody wants to compare
+        self.deserted: list[str] = []  # who found nobody, although somebody was there
+        self._links = 0
+        self._blocked: dict[Pair, int] = {}
+        self._held: dict[Pair, list[Callable[[], None]]] = {}
+        self._opened: dict[Pair, float] = {}  # when a direction was last unblocked
+        self._control: dict[tuple[bytes, int], float] = {}  # when its last frame arrives
+        self._bulk: dict[tuple[bytes, int], float] = {}
+        self.ambushes: list[Ambush] = []
+        self._frame_kinds = any(getattr(intensities, k) for k in ("loss", "delay", "reorder"))
+        self._frame_kinds |= bool(intensities.duplicate or intensities.truncate)
+
+    def fire(self, kind: str) -> None:
+        """Note that a fault of this kind has happened."""
+        self.fired[kind] = self.fired.get(kind, 0) + 1
+
+    def happens(self, kind: str) -> bool:
+        """Whether a fault of this kind happens to the frame at hand."""
+        chance = getattr(self.intensities, kind)
+        if chance and self.dice[kind].random() < chance:
+            self.fire(kind)
+            return True
+        return False
+
+    # --- frames -------------------------------------------------------------------------------
+
+    def post(self, sender: Host, to: bytes, frame: bytes) -> None:
+        """Send a control frame; what may happen to one happens here."""
+        link = sender.ends.get(to)
+        if link is None:
+            return
+        if self.ambushes:
+            self._ambushed(sender, sender.links[to], frame)
+        what: Callable[[Host], None] = partial(self._hears, sender.me.node, frame)
+        late = 0.0
+        copies = 1
+        if self._frame_kinds:
+            if decoded(frame).tags.destination != EVERYONE and self.happens("loss"):
+                return
+            late = self.dice["delay"].uniform(0.1, LATE_SECONDS) if self.happens("delay") else 0.0
+            copies = 2 if self.happens("duplicate") else 1
+            if self.happens("truncate"):
+                cut = frame[: self.dice["truncate"].randrange(1, len(frame))]
+                what = partial(self._hears_half, sender.me.node, cut)
+            if self.happens("reorder"):
+                extra = self.dice["reorder"].uniform(0.0, LATE_SECONDS)
+                self.later(self.delay() + extra, partial(self._arrive, sender, to, link, what))
+                copies -= 1
+        for _ in range(copies):
+            self._queue_up(self._control, sender, to, link, late, what)
+
+    def _ambushed(self, sender: Host, host: Host, frame: bytes) -> None:
+        message = decoded(frame).message
+        for ambush in list(self.ambushes):
+            if isinstance(message, ambush.kind):
+                ambush.left -= 1
+                if ambush.left == 0:
+                    self.ambushes.remove(ambush)
+                    self.later(0.0, partial(ambush.strike, sender, host))
+
+    def stream(self, sender: Host, to: bytes, what: Callable[[Host], None]) -> None:
+        """Send a bulk frame."""
+        link = sender.ends.get(to)
+        if link is not None:
+            self._queue_up(self._bulk, sender, to, link, 0.0, what)
+
+    def _queue_up(
+        self,
+        streams: dict[tuple[bytes, int], float],
+        sender: Host,
+        to: bytes,
+        link: int,
+        late: float,
+        what: Callable[[Host], None],
+    ) -> None:
+        key = (sender.me.node, link)
+        at = max(streams.get(key, 0.0), self.now + self.delay() + late)
+        streams[key] = at
+        self.later(at - self.now, partial(self._arrive, sender, to, link, what))
+
+    def _arrive(self, sender: Host, to: bytes, link: int, what: Callable[[Host], None]) -> None:
+        """A frame is at its receiver, unless the way is blocked or the link has ended."""
+        pair = (sender.me.node, to)
+        if self._blocked and pair in self._blocked:
+            held = self._held.setdefault(pair, [])
+            held.append(partial(self._arrive, sender, to, link, what))
+            return
+        host = self.hosts[to]
+        if host.gone is None and host.ends.get(sender.me.node) == link:
+            self.arrives()
+            what(host)
+
+    def _hears(self, sender: bytes, frame: bytes, host: Host) -> None:
+        host.handle(effects.Received(sender, decoded(frame)))
+
+    def _hears_half(self, sender: bytes, frame: bytes, host: Host) -> None:
+        """What the shell does with a frame that is none: it closes that link."""
+        try:
+            codec.decode(frame)
+        except RemoteProtocolError:
+            self.reset_end(self.hosts[sender], host.me.node, host.ends[sender])
+            self.end(host, sender, clean=False)
+        else:
+            raise AssertionError("a truncated frame was taken for a whole one")
+
+    # --- links --------------------------------------------------------------------------------
+
+    def dial(self, host: Host, who: Member) -> None:
+        if host.gone is not None or who.node in host.ends:
+            return
+        if host.asleep:
+            host.waiting.append(partial(self.dial, host, who))
+            return
+        other = self.hosts.get(who.node)
+        there = other is not None and self.reachable(host, other)
+        if other is None or not there:
+            wait = self.random.uniform(*DIAL_SECONDS)
+            failed = effects.DialFailed(who.node)
+            self.later(wait, partial(host.awake, host.life, partial(host.handle, failed)))
+        elif other.node is None or host.me.node not in other.trusted:
+            host.handle(effects.DialFailed(who.node))
+        else:
+            self.end(other, host.me.node, clean=False)  # "the peer lost it"
+            self._links += 1
+            for a, b in ((host, other), (other, host)):
+                a.links[b.me.node], a.ends[b.me.node] = b, self._links
+            host.handle(effects.LinkUp(other.me))
+            other.handle(effects.LinkUp(host.me))
+
+    def reachable(self, host: Host, other: Host) -> bool:
+        """Whether a question of `host` would be answered by `other`."""
+        a, b = host.me.node, other.me.node
+        open_ = (a, b) not in self._blocked and (b, a) not in self._blocked
+        return open_ and other.gone is None and not other.asleep and self.hosts.get(b) is other
+
+    def end(self, host: Host, peer: bytes, *, clean: bool, reset: bool = True) -> None:
+        """The link to `peer` is over for `host`."""
+        if host.ends.pop(peer, None) is not None:
+            del host.links[peer]
+            if host.gone is None:
+                host.handle(effects.LinkDown(peer, clean, reset))
+
+    def hang_up(self, host: Host, node: bytes) -> None:
+        """Say goodbye after all that is on its way, as the transport does."""
+        link = host.ends.get(node)
+        if link is None:
+            return
+        me = host.me.node
+        for streams in (self._control, self._bulk):
+            if (me, link) in streams:
+                streams[me, link] = max(streams[me, link], self._control.get((me, link), 0.0))
+        goodbye: Callable[[Host], None] = lambda other: self.end(other, me, clean=True)  # noqa: E731
+        late = max(0.0, self._bulk.get((me, link), 0.0) - self.now)
+        self._queue_up(self._control, host, node, link, late, goodbye)
+        self.end(host, node, clean=True)
+
+    def reset_end(self, other: Host, gone: bytes, link: int, most: float = 0.0) -> None:
+        """The system of `gone` tells `other` that its connection is no more."""
+
+        def told(at: Host) -> None:
+            self.end(at, gone, clean=False)
+
+        sender = self.hosts[gone]
+        wait = self.random.uniform(0.0, most) if most else self.delay()
+        self.later(wait, partial(self._arrive, sender, other.me.node, link, told))
+
+    def close(self, host: Host) -> None:
+        for node in list(host.ends):
+            self.hang_up(host, node)
+
+    # --- faults -------------------------------------------------------------------------------
+
+    def cut(self, a: Host, b: Host) -> None:
+        """A link breaks; each end notices at its own moment."""
+        link = a.ends.get(b.me.node)
+        if link is not None:
+            self.reset_end(a, b.me.node, link)
+            self.reset_end(b, a.me.node, link)
+
+    def kill(self, host: Host) -> None:
+        """`kill -9`: every neighbour sees a reset, each at its own moment."""
+        host.gone = "killed"
+        for other in list(host.links.values()):
+            self.reset_end(other, host.me.node, host.ends[other.me.node])
+
+    def power_off(self, host: Host) -> None:
+        """No goodbye, no reset: nothing more comes from there."""
+        host.gone = "powered off"
+        for pair in self._held:
+            if pair[0] == host.me.node:
+                self._held[pair] = []
+        for other in list(host.links.values()):
+            self._listen(other, host)
+
+    def block(self, pairs: Iterable[Pair], seconds: float) -> None:
+        """Let nothing pass in these directions for a while."""
+        blocked = list(pairs)
+        for a, b in blocked:
+            self._blocked[a, b] = self._blocked.get((a, b), 0) + 1
+            sender, host = self.hosts.get(a), self.hosts.get(b)
+            if self._blocked[a, b] == 1 and host is not None and sender is not None:
+                self._listen(host, sender)
+        self.later(seconds, partial(self._unblock, blocked))
+
+    def _unblock(self, pairs: list[Pair]) -> None:
+        for pair in pairs:
+            self._blocked[pair] -= 1
+            if self._blocked[pair] == 0:
+                del self._blocked[pair]
+                self._heard(pair)
+                for frame in self._held.pop(pair, []):
+                    self.later(0.0, frame)
+
+    def pause(self, host: Host, seconds: float) -> None:
+        """The lid is shut for a while."""
+        if host.asleep or host.gone is not None:
+            return
+        host.asleep = True
+        for other in list(host.links.values()):
+            self._listen(other, host)
+        self.later(seconds, partial(self._wake, host))
+
+    def _wake(self, host: Host) -> None:
+        host.asleep = False
+        if host.gone is not None:
+            return
+        for node, other in list(host.links.items()):
+            self._heard((host.me.node, node))
+            if self._is_mute(other, host):
+                self._listen(host, other)  # it was asleep itself: the time begins anew
+        waiting, host.waiting = host.waiting, []
+        for what in waiting:
+            what()
+        self.arm(host)
+
+    def clock_step(self, host: Host, seconds: float) -> None:
+        """The clock of `host` jumps ahead."""
+        host.offset += seconds
+        host.armed = float("inf")
+        self.arm(host)
+
+    # --- silence ------------------------------------------------------------------------------
+
+    def _is_mute(self, sender: Host, host: Host) -> bool:
+        """Whether nothing of `sender` comes through to `host`."""
+        off = sender.gone == "powered off" or self.hosts[sender.me.node] is not sender
+        return off or sender.asleep or (sender.me.node, host.me.node) in self._blocked
+
+    def _heard(self, pair: Pair) -> None:
+        """One cause of silence is over; if it was the last one, the receiver hears again."""
+        sender, host = (self.hosts.get(node) for node in pair)
+        if sender is not None and host is not None and not self._is_mute(sender, host):
+            self._opened[pair] = self.now
+
+    def _listen(self, host: Host, sender: Host) -> None:
+        """From now on `host` hears nothing of `sender`: see later how that has gone on."""
+        link = host.ends.get(sender.me.node)
+        if link is not None:
+            wait = self.random.uniform(*SILENCE_SECONDS)
+            self.later(wait, partial(self._silence, host, sender, link, self.now))
+
+    def _silence(self, host: Host, sender: Host, link: int, since: float) -> None:
+        node = sender.me.node
+        ended = host.gone is not None or host.asleep or host.ends.get(node) != link
+        if ended or not self._is_mute(sender, host):
+            return
+        if self._opened.get((node, host.me.node), -1.0) <= since:
+            self.fire("silence")
+            host.handle(effects.Silent(node))
+
+    # --- devices ------------------------------------------------------------------------------
+
+    def start(self, number: int, incarnation: int = 1, *, first: bool = False) -> Host:
+        """Switch a device on; its agent looks for others, unless it is the `first`."""
+        who = member(number, incarnation)
+        before = self.hosts.get(who.node)
+        host = self.hosts[who.node] = Host(self, who)
+        if before is not None:
+            for other in list(self.hosts.values()):
+                if (link := other.ends.get(who.node)) is not None:
+                    self.reset_end(other, who.node, link, RESET_SECONDS)
+        drift = self.intensities.drift
+        host.rate = 1.0 + self.dice["drift"].uniform(-drift, drift)
+        host.offset = self.random.uniform(0.0, 1000.0)
+        if drift:
+            self.fire("drift")
+        self.seekers[who.node] = Seeker(self, host, first=first)
+        return host
+
+    def begin(self, host: Host) -> Node:
+        """Give `host` a new node, in the same process."""
+        self.give_up(host)
+        host.node = Node(self.config(host.me), StandardPlanner())
+        return host.node
+
+    def give_up(self, host: Host) -> None:
+        """Drop the node of `host` and its links; the process goes on as a new incarnation."""
+        if host.node is not None:
+            if host.node.context.is_member:
+                host.spoilt = False
+            host.me = replace(host.me, incarnation=host.me.incarnation + 1)
+        self.close(host)
+        host.node = None
+        host.forget()
+
+    def join_failed(self, host: Host) -> None:
+        if host.node is not None and host.node.context.leaving:
+            self.departed(host, "left")
+        else:
+            self.seekers[host.me.node].join_again()
+
+    def departed(self, host: Host, why: str) -> None:
+        seeker = self.seekers[host.me.node]
+        if why == "expelled":
+            seeker.join_again()
+        elif why == "yielded":
+            self.later(0.0, seeker.join)
+        else:
+            if why == "given up" and any(self.reachable(host, h) for h in self.members):
+                self.deserted.append(host.me.name)
+            super().departed(host, why)
+
+    def describe(self) -> str:
+        seeks = [f"{s.host.me.name} {s.founding.state}" for s in self.seekers.values()]
+        return f"now {self.now}\n{super().describe()}\n" + ", ".join(seeks)
+
+    # --- truth --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """All is checked when it happens; what is not committed may differ (see `truth.py`)."""
+        self.changed.clear()
+
+    def handled(self, host: Host, event: effects.Event) -> None:
+        if self.log is not None:
+            self.log.append(f"{self.now!r} {host.me.name} {event!r}")
+        self.truth.handled(host, event)
+
+    def begun(self, host: Host, spec: RoundSpec) -> None:
+        self.truth.begun(host, spec)
+
+    def completed(self, host: Host, iteration: int) -> None:
+        self.truth.completed(host, iteration)

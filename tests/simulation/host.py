@@ -1,0 +1,385 @@
+"""One device of the small world: its node, its trainer stand-in, its data plane.
+
+Law: does what the agent's shell does for each effect, and decides nothing. Training is a stand-in:
+the contribution of micro-batch (i, m) is a known integer vector and an update adds the sum to the
+state, so that the right state of every iteration is known exactly. A host reads its own clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from protocols import codec, control_word, effects
+from protocols.control_word import ControlWord
+from protocols.round import Add, Complete, Finish, Round, RoundEffect, RoundSpec, SendDown, SendUp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocols.node import Node
+    from protocols.view import Member
+    from tests.simulation.world import World
+
+VECTOR = 4  # elements of the stand-in gradient, one a chunk
+STATE_ELEMENTS = 4096  # the stand-in state is larger, so that a pull has several shards
+
+
+def contribution(iteration: int, micro_batch: int) -> list[int]:
+    """Return the known gradient of one micro-batch."""
+    return [(iteration * 31 + micro_batch * 7 + k * 3) % 1009 + 1 for k in range(VECTOR)]
+
+
+@cache
+def expected_state(iteration: int, micro_batches: int) -> list[int]:
+    """Return the state at the start of `iteration` if every micro-batch counted exactly once."""
+    if iteration == 0:
+        return [0] * VECTOR
+    parts = [contribution(iteration - 1, m) for m in range(micro_batches)]
+    before = expected_state(iteration - 1, micro_batches)
+    return [sum(column) for column in zip(before, *parts, strict=True)]
+
+
+def state_bytes(state: list[int]) -> bytes:
+    """Return the flat training state that stands for `state`."""
+    return b"".join(x.to_bytes(16, "little") for x in state) * (STATE_ELEMENTS // VECTOR)
+
+
+@cache
+def leaves_of(whole: bytes, shard_bytes: int) -> tuple[bytes, ...]:
+    """Return the digests of all shards of a state."""
+    pieces = [whole[k : k + shard_bytes] for k in range(0, len(whole), shard_bytes)]
+    return tuple(hashlib.sha256(p).digest() for p in pieces)
+
+
+Mark = tuple[object, ...]
+
+
+@dataclass
+class Reduce:
+    """The stand-in data plane of one node: the real `Round`, integers for chunks."""
+
+    round: Round
+    own: list[int] | None = None
+    word: ControlWord | None = None
+    partial: dict[int, object] = field(default_factory=dict)
+    made: dict[int, Mark] = field(default_factory=dict)  # the attempt that reduced a chunk
+    frozen: bool = False
+    inbox: dict[tuple[bytes, int], object] = field(default_factory=dict)
+
+
+class Host:
+    """One device: its node, its trainer stand-in, its data plane."""
+
+    def __init__(self, world: World, who: Member) -> None:
+        self.world = world
+        self.me = who
+        self.links: dict[bytes, Host] = {}
+        self.trusted: dict[bytes, None] = {}
+        self.node: Node | None = None
+        self.gone: str | None = None  # why it departed
+        self.state = [0] * VECTOR
+        self.iteration = 0
+        self.done: tuple[int, ...] = ()
+        self.own = [0] * VECTOR
+        self.reduce: Reduce | None = None
+        self.early: list[tuple[bytes, tuple[object, ...], str, int, object]] = []
+        self.sums: dict[int, list[int]] = {}
+        self.made: dict[int, tuple[tuple[int, Mark], ...]] = {}  # how each sum came about
+        self.pulled: dict[int, bytes] = {}
+        self.history: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
+        self.reports: list[effects.Report] = []
+        self.joins_failed: list[str] = []
+        self.serves: dict[int, list[int]] = {}
+        self.kept: dict[int, Reduce] = {}  # rounds that are over
+        self.token = b""  # the one that a member passed on
+        self.inbox: list[effects.Event] = []
+        self.busy = False
+        self.refuses = False  # the trainer hands everything back ...
+        self.most_work: int | None = None  # ... or what exceeds this number of micro-batches
+        self.ends: dict[bytes, int] = {}  # number of the link to each neighbour
+        self.rate = 1.0  # its clock's seconds in one of the world
+        self.offset = 0.0
+        self.armed = math.inf  # its clock's time of the next tick
+        self.asleep = False
+        self.waiting: list[Callable[[], None]] = []  # what came up in its sleep
+        self.life = 0  # grows when its node is given up for another
+        self.spoilt = False  # a pull has begun to overwrite the state
+
+    def clock(self) -> float:
+        """Return what this device's clock says."""
+        return self.world.now * self.rate + self.offset
+
+    def soon(self, delay: float, what: Callable[[], None]) -> None:
+        """Have the trainer do something, unless this node is given up before."""
+        self.world.later(delay, partial(self.awake, self.life, what))
+
+    def awake(self, life: int, what: Callable[[], None]) -> None:
+        """Do it now, or as soon as the device wakes up."""
+        if life != self.life or self.gone is not None:
+            return
+        if self.asleep:
+            self.waiting.append(partial(self.awake, life, what))
+        else:
+            what()
+
+    def forget(self) -> None:
+        """Another node begins in this process: forget the rounds of the one before."""
+        self.life += 1
+        self.reduce = None
+        self.early, self.sums, self.kept, self.pulled, self.made = [], {}, {}, {}, {}
+        self.done, self.own = (), [0] * VECTOR
+        self.armed = math.inf
+
+    # --- effects ------------------------------------------------------------------------------
+
+    def handle(self, event: effects.Event) -> None:
+        if self.asleep:
+            self.waiting.append(partial(self.handle, event))
+            return
+        self.world.changed[self.me.node] = self
+        self.inbox.append(event)
+        if self.busy:
+            return
+        self.busy = True
+        while self.inbox and self.node is not None and self.gone is None:
+            first = self.inbox.pop(0)
+            self.perform(self.node.handle(self.clock(), first))
+            self.world.handled(self, first)
+        self.busy = False
+        self.inbox.clear()
+        self.world.arm(self)
+
+    def perform(self, wanted: list[effects.Effect]) -> None:
+        for effect in wanted:
+            self.perform_one(effect)
+
+    def perform_one(self, effect: effects.Effect) -> None:
+        world = self.world
+        match effect:
+            case effects.Send(to, envelope):
+                world.post(self, to, codec.encode(envelope))
+            case effects.Trust(who):
+                self.trusted[who.node] = None
+            case effects.Distrust(node):
+                self.trusted.pop(node, None)
+            case effects.Dial(who):
+                world.later(world.delay(), lambda: world.dial(self, who))
+            case effects.CloseLink(node):
+                world.later(world.most_delay, lambda: world.hang_up(self, node))  # flushed
+            case effects.BeginTraining(iteration, adopt, _, _):
+                self.iteration = iteration
+                if adopt:
+                    self.adopt()
+            case effects.StartRound(spec):
+                world.begun(self, spec)
+                self.start_round(spec)
+            case effects.ServeRound(spec):
+                self.serve_round(spec)
+            case effects.FreezeRound():
+                assert self.reduce is not None
+                self.handle(effects.Frozen(self.freeze()))
+            case effects.GiveWork(iteration, micro_batches):
+                work = (iteration, micro_batches)
+                self.soon(world.compute(), partial(self.compute, *work))
+            case effects.Contribute(word):
+                self.contribute(word)
+            case effects.Apply(iteration, _, _):
+                world.completed(self, iteration)
+                self.soon(world.compute(), partial(self.apply, iteration))
+            case effects.TakeDigest(iteration, commit):
+                lineage = self.node.context.lineage if self.node else b""
+                self.history[iteration] = (lineage, commit, tuple(self.state))
+            case effects.SendManifest(joiner, join, shard_bytes):
+                self.send_manifest(joiner, join, shard_bytes)
+            case effects.SendShards(joiner, join, _, shard_bytes, shards):
+                self.serves.setdefault(join, []).extend(shards)
+                for shard in shards:
+                    self.send_shard(joiner, shard_bytes, shard)
+            case effects.Report():
+                self.reports.append(effect)
+            case effects.UseToken(token):
+                self.token = token
+            case effects.JoinFailed(reason):
+                self.joins_failed.append(reason)
+                world.join_failed(self)
+            case effects.Depart(why, message):
+                world.departed(self, why if why != "error" else message)
+
+    # --- trainer stand-in ---------------------------------------------------------------------
+
+    def compute(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
+        if self.gone is not None:
+            return
+        if iteration != self.iteration:
+            return
+        if self.refuses:
+            micro_batches = ()
+        elif self.most_work is not None:
+            micro_batches = micro_batches[: self.most_work]
+        for m in micro_batches:
+            assert m not in self.done, "a micro-batch given twice"
+            self.own = [a + b for a, b in zip(self.own, contribution(iteration, m), strict=True)]
+        self.done += micro_batches
+        event = effects.Contributed(iteration, self.done, float(len(self.done)), b"", b"", True)
+        self.handle(event)
+
+    def apply(self, iteration: int) -> None:
+        if self.gone is not None:
+            return
+        assert iteration == self.iteration, "an update out of order"
+        total = self.sums[iteration]
+        self.state = [a + b for a, b in zip(self.state, total, strict=True)]
+        self.iteration += 1
+        self.done, self.own = (), [0] * VECTOR
+        self.handle(effects.Applied(iteration, b"meta %d" % self.iteration))
+
+    def adopt(self) -> None:
+        joining = self.node.joining if self.node else None
+        assert joining is not None
+        whole = b"".join(self.pulled[k] for k in sorted(self.pulled))
+        first = [whole[k : k + 16] for k in range(0, 16 * VECTOR, 16)]
+        self.state = [int.from_bytes(x, "little") for x in first]
+        assert whole == state_bytes(self.state), "a torn state"
+
+    # --- data plane ---------------------------------------------------------------------------
+
+    def start_round(self, spec: RoundSpec) -> None:
+        if self.reduce is not None:
+            self.kept[self.reduce.round.spec.iteration] = self.reduce
+        self.reduce = Reduce(Round(spec))
+        kept = self.kept.get(spec.iteration)
+        for spread in spec.spread:
+            if spread.source is None and kept is not None:
+                self.reduce.partial |= {chunk: kept.partial[chunk] for chunk in spread.chunks}
+                self.reduce.made |= {chunk: kept.made[chunk] for chunk in spread.chunks}
+        self.drive(self.reduce.round.begin())
+        early, self.early = self.early, []
+        for sender, key, kind, chunk, value in early:
+            self.chunk(sender, key, kind, chunk, value)
+
+    def freeze(self) -> bytes:
+        """Accept and complete nothing more; sums that lack handed-back work are not kept."""
+        assert self.reduce is not None
+        self.reduce.frozen = True
+        word = self.reduce.partial.get(0)
+        have = self.reduce.round.have
+        reduced = bool(have) and bool(have[0] & 1) and isinstance(word, ControlWord)
+        whole = reduced and isinstance(word, ControlWord) and not any(word.refusing)
+        return have if whole else self.reduce.round.kept
+
+    def serve_round(self, spec: RoundSpec) -> None:
+        if self.reduce is not None and self.reduce.round.spec.iteration == spec.iteration:
+            kept = self.reduce
+        else:
+            kept = self.kept[spec.iteration]
+        for spread in spec.spread:
+            for chunk in spread.chunks:
+                for to in spread.to:
+                    self.bulk(to, "down", chunk, (kept.partial[chunk], kept.made[chunk]), spec)
+
+    def contribute(self, word: ControlWord) -> None:
+        assert self.reduce is not None
+        self.reduce.own, self.reduce.word = list(self.own), word
+        self.drive(self.reduce.round.contribute())
+
+    def chunk(
+        self, sender: bytes, key: tuple[object, ...], kind: str, chunk: int, value: object
+    ) -> None:
+        """A chunk of a round came in over bulk."""
+        if self.gone is not None:
+            return
+        if self.asleep:
+            self.waiting.append(partial(self.chunk, sender, key, kind, chunk, value))
+            return
+        reduce = self.reduce
+        if reduce is not None and reduce.frozen and key == reduce.round.spec.key:
+            return
+        if reduce is None or key != reduce.round.spec.key:
+            if reduce is None or key[3:] > reduce.round.spec.key[3:]:
+                self.early.append((sender, key, kind, chunk, value))
+            return
+        if kind == "up":
+            reduce.inbox[sender, chunk] = value
+            self.drive(reduce.round.up(sender, chunk))
+        else:
+            assert isinstance(value, tuple)
+            reduce.partial[chunk], reduce.made[chunk] = value
+            self.drive(reduce.round.down(sender, chunk))
+
+    def part(self, chunk: int) -> object:
+        assert self.reduce is not None
+        assert self.reduce.own is not None
+        return self.reduce.word if chunk == 0 else self.reduce.own[chunk - 1]
+
+    def drive(self, wanted: list[RoundEffect]) -> None:
+        reduce = self.reduce
+        assert reduce is not None
+        for effect in wanted:
+            match effect:
+                case Add(chunk, child, first):
+                    base = self.part(chunk) if first else reduce.partial[chunk]
+                    reduce.partial[chunk] = add(base, reduce.inbox.pop((child, chunk)))
+                case SendUp(chunk, own):
+                    value = self.part(chunk) if own else reduce.partial[chunk]
+                    assert reduce.round.spec.parent is not None
+                    self.bulk(reduce.round.spec.parent, "up", chunk, value)
+                case Finish(chunk, own):
+                    if own:
+                        reduce.partial[chunk] = self.part(chunk)
+                    reduce.made[chunk] = reduce.round.spec.key
+                case SendDown(chunk, to):
+                    for neighbour in to:
+                        reduced = (reduce.partial[chunk], reduce.made[chunk])
+                        self.bulk(neighbour, "down", chunk, reduced)
+                case Complete():
+                    spec = reduce.round.spec
+                    word = reduce.partial[0]
+                    assert isinstance(word, ControlWord)
+                    sums = [reduce.partial[k + 1] for k in range(spec.chunks - 1)]
+                    self.sums[spec.iteration] = [int(str(x)) for x in sums]
+                    self.made[spec.iteration] = tuple(sorted(reduce.made.items()))
+                    self.handle(effects.RoundReduced(spec.iteration, spec.attempt, word))
+
+    def bulk(
+        self, to: bytes, kind: str, chunk: int, value: object, spec: RoundSpec | None = None
+    ) -> None:
+        assert self.reduce is not None
+        key = (spec or self.reduce.round.spec).key
+        me = self.me.node
+        self.world.stream(self, to, lambda host: host.chunk(me, key, kind, chunk, value))
+
+    def send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
+        leaves = leaves_of(state_bytes(self.state), shard_bytes)
+        ready = effects.ManifestReady(joiner, join, leaves)
+        self.soon(self.world.compute(), partial(self.handle, ready))
+
+    def send_shard(self, joiner: bytes, shard_bytes: int, shard: int) -> None:
+        piece = state_bytes(self.state)[shard * shard_bytes : (shard + 1) * shard_bytes]
+        piece = self.world.tamper(self, shard, piece)
+        me = self.me.node
+        self.world.stream(self, joiner, lambda host: host.shard(me, shard, piece))
+
+    def shard(self, source: bytes, shard: int, piece: bytes) -> None:
+        if self.asleep:
+            self.waiting.append(partial(self.shard, source, shard, piece))
+            return
+        if self.gone is None and self.node is not None and self.node.joining is not None:
+            if not self.node.joining.expects(source, shard):
+                return
+            self.spoilt = True
+            self.pulled[shard] = piece
+            digest = hashlib.sha256(piece).digest()
+            self.handle(effects.ShardArrived(source, shard, digest))
+
+
+def add(a: object, b: object) -> object:
+    """Sum two parts of a chunk."""
+    if isinstance(a, ControlWord) and isinstance(b, ControlWord):
+        return control_word.decode_word(control_word.merge(a, b).encode())
+    assert isinstance(a, int)
+    assert isinstance(b, int)
+    return a + b

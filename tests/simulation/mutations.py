@@ -1,0 +1,194 @@
+"""Planted bugs: each breaks one rule of the protocol, and the simulator has to find it.
+
+Law: a mutation patches the real classes from outside while its context lasts and touches no more
+than its rule needs. `MUTATIONS` names them; `scripts/storm --mutations` says how many seeds each
+takes to be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from protocols import control_word, fence
+from protocols import messages as m
+from protocols.cycle import Cycle
+from protocols.election import Election
+from protocols.founding import Heard
+from protocols.negotiator import Negotiator
+from protocols.node import Node
+from protocols.recovery import Recovery
+from tests.simulation.host import Host
+
+if TYPE_CHECKING:
+    from protocols.effects import RoundReduced
+
+
+@contextmanager
+def act_before_commit() -> Iterator[None]:
+    """A member acts on a decision as soon as it is to store it (against ROUNDS 12)."""
+    real = Node._deliver
+
+    def deliver(node: Node, now: float, sender: bytes, message: m.Message) -> None:
+        real(node, now, sender, message)
+        if isinstance(message, m.Prepare) and not node.over:
+            commit = m.Commit(message.fence_term, message.number, message.restart)
+            real(node, now, sender, commit)
+
+    with patch.object(Node, "_deliver", deliver):
+        yield
+
+
+@contextmanager
+def no_freeze() -> Iterator[None]:
+    """A member goes on with its round after it has reported what it has of it (5)."""
+    freeze, frozen = Host.freeze, Recovery.frozen
+
+    def report(recovery: Recovery, now: float, have: bytes) -> None:
+        frozen(recovery, now, have)
+        recovery._node.cycle.frozen = False
+
+    def melt(host: Host) -> bytes:
+        have = freeze(host)
+        assert host.reduce is not None
+        host.reduce.frozen = False
+        return have
+
+    with patch.object(Recovery, "frozen", report), patch.object(Host, "freeze", melt):
+        yield
+
+
+@contextmanager
+def two_votes() -> Iterator[None]:
+    """A voter forgets that it has voted in this term (16)."""
+    real = Election.vote_wanted
+
+    def vote(election: Election, sender: bytes, message: m.VoteRequest, *a: Any, **k: Any) -> Any:
+        election.voted_term = min(election.voted_term, message.next_term - 1)
+        return real(election, sender, message, *a, **k)
+
+    with patch.object(Election, "vote_wanted", vote):
+        yield
+
+
+@contextmanager
+def keep_chunks_of_another_attempt() -> Iterator[None]:
+    """What is kept may come from any attempt (8)."""
+
+    def has(report: m.FenceReport, first: int, _newest: int, everything: bytes) -> bytes:
+        return everything if report.iteration > first else report.have
+
+    with patch.object(fence, "_has", has):
+        yield
+
+
+@contextmanager
+def forget_reassigned() -> Iterator[None]:
+    """A member says that it has done what a restart re-assigned to it, but has not (13)."""
+    give, offer = Cycle._give, Cycle._offer
+
+    def forget(cycle: Cycle, micro_batches: tuple[int, ...]) -> None:
+        restart, policy = cycle._restart, cycle._context.policy
+        again = restart is not None and policy is not None and restart.policy.key == policy.key
+        if again and cycle._answer is not None:
+            cycle._given = tuple(sorted({*cycle._given, *micro_batches}))
+        else:
+            give(cycle, micro_batches)
+
+    def claim(cycle: Cycle) -> None:
+        if cycle._answer is not None and cycle._owed == 0 and cycle._restart is not None:
+            done = tuple(sorted({*cycle._given, *cycle._answer.micro_batches}))
+            cycle._answer = replace(cycle._answer, micro_batches=done)
+        offer(cycle)
+
+    with patch.object(Cycle, "_give", forget), patch.object(Cycle, "_offer", claim):
+        yield
+
+
+@contextmanager
+def accept_older_lineage() -> Iterator[None]:
+    """A device gives way to a cluster that is behind it (Views)."""
+    with patch.object(Heard, "rank", property(lambda heard: (-heard.samples, -heard.members))):
+        yield
+
+
+@contextmanager
+def take_foreign_messages() -> Iterator[None]:
+    """Messages of another lineage count as those of the own one (Identities)."""
+    real = Node._received
+
+    def received(node: Node, now: float, via: bytes, envelope: m.Envelope) -> None:
+        tags = replace(envelope.tags, lineage=node.context.lineage)
+        real(node, now, via, replace(envelope, tags=tags))
+
+    with patch.object(Node, "_received", received):
+        yield
+
+
+@contextmanager
+def apply_without_all() -> Iterator[None]:
+    """An update is applied although micro-batches were handed back."""
+    real = Cycle.reduced
+
+    def reduced(cycle: Cycle, event: RoundReduced) -> None:
+        everything = control_word.bits(tuple(range(cycle._context.config.micro_batches)))
+        real(cycle, replace(event, word=replace(event.word, done=everything)))
+
+    with patch.object(Cycle, "reduced", reduced):
+        yield
+
+
+@contextmanager
+def minority_goes_on() -> Iterator[None]:
+    """Whoever is left after a loss counts as a quorum (9)."""
+    with patch.object(fence, "is_quorum", lambda *_: True):
+        yield
+
+
+@contextmanager
+def redo_what_was_applied() -> Iterator[None]:
+    """A result that a member has applied is not kept (8)."""
+
+    def has(_report: m.FenceReport, _first: int, _newest: int, _everything: bytes) -> bytes:
+        return b""
+
+    with patch.object(fence, "_has", has):
+        yield
+
+
+@contextmanager
+def copy_what_moves() -> Iterator[None]:
+    """A source goes on, and serves what it has then to the joiner."""
+    moving = property(lambda cycle: tuple(cycle._held))
+    ready = property(lambda cycle: cycle._state_ready)
+    with patch.object(Cycle, "holding_for", moving), patch.object(Cycle, "_may_apply", ready):
+        yield
+
+
+@contextmanager
+def offer_what_nobody_stores() -> Iterator[None]:
+    """A policy is offered before a majority holds its body."""
+    with patch.object(Negotiator, "_enough", lambda *_: True):
+        yield
+
+
+MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    mutation.__name__: mutation
+    for mutation in (
+        act_before_commit,
+        no_freeze,
+        two_votes,
+        keep_chunks_of_another_attempt,
+        forget_reassigned,
+        accept_older_lineage,
+        take_foreign_messages,
+        apply_without_all,
+        minority_goes_on,
+        redo_what_was_applied,
+        copy_what_moves,
+        offer_what_nobody_stores,
+    )
+}

@@ -1,0 +1,101 @@
+"""What must hold in a random history, looked at after every event.
+
+Law: the oracle knows the exact sum of every iteration. It reads the nodes' state and changes
+nothing. What is checked:
+
+- every state that an update leads to is the one in which each micro-batch counted exactly once;
+- all who take part in one attempt of a round have the same history (commit id) behind them;
+- in one lineage, one history: the round of iteration i can only be complete somewhere if all its
+  members have applied i - 1, so C(i - 1) is committed, and there is one such C for each i;
+- a commit id names one iteration only, and one way in which each chunk of its sum came about (with
+  floating point numbers another attempt, that is another tree, means other bits);
+- who gives way to another cluster (`seeker.py`) does not give way to one that is behind;
+- one policy for each (lineage, term, version) that comes into force, one decision of a fence too;
+- at most one scheduler for each (lineage, term) that a quorum elected;
+- policies, open joins and early frames stay within their limits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from protocols import effects, limits
+from tests.simulation.host import VECTOR, expected_state
+
+if TYPE_CHECKING:
+    from protocols.policy import Policy
+    from protocols.round import RoundSpec
+    from tests.simulation.host import Host
+    from tests.simulation.world import World
+
+MOST_EARLY = 8 * (VECTOR + 1) * 16  # early frames: some rounds of a few neighbours
+
+
+class Truth:
+    """What the world has seen so far."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._commits: dict[tuple[bytes, int], bytes] = {}
+        self._iterations: dict[bytes, int] = {}
+        self._made: dict[bytes, Any] = {}
+        self._attempts: dict[tuple[Any, ...], bytes] = {}
+        self._policies: dict[tuple[bytes, int, int], Policy] = {}
+        self._leaders: dict[tuple[bytes, int], bytes] = {}
+        self._last: dict[bytes, Policy] = {}
+
+    def handled(self, host: Host, event: effects.Event) -> None:
+        """`host` has taken an event."""
+        node = host.node
+        if node is None:
+            return
+        context = node.context
+        if type(event) is effects.Applied and not node.over:
+            self._applied(host, context.iteration)
+        policy = context.policy
+        if policy is not None and policy is not self._last.get(host.me.node):
+            self._last[host.me.node] = policy
+            key = (policy.view.lineage, *policy.key)
+            known = self._policies.setdefault(key, policy)
+            assert known == policy, f"two policies {policy.key} in one lineage"
+            self._limits(host)
+        election = context.election
+        if election.leads and election.by_quorum and context.is_member:
+            held = (context.lineage, election.term)
+            leader = self._leaders.setdefault(held, host.me.node)
+            assert leader == host.me.node, f"two schedulers in term {election.term}"
+
+    def _applied(self, host: Host, iteration: int) -> None:
+        right = expected_state(host.iteration, self._world.micro_batches)
+        assert host.state == right, f"{host.me.name}: wrong state at {host.iteration}"
+        assert iteration == host.iteration, f"{host.me.name}: node and trainer out of step"
+        if host.node is not None:
+            commit = host.node.context.commit
+            known = self._iterations.setdefault(commit, iteration)
+            assert known == iteration, "one commit id for two iterations"
+            made = host.made.get(iteration - 1)
+            assert self._made.setdefault(commit, made) == made, "one commit id for two sums"
+
+    def _limits(self, host: Host) -> None:
+        node = host.node
+        assert node is not None
+        kept = len(node.context.policies)
+        assert kept <= limits.MAX_POLICIES_KEPT + 1, f"{kept} policies kept"
+        assert len(host.early) <= MOST_EARLY, f"{len(host.early)} early frames"
+        joins = len(node.negotiator.joins) if node.negotiator else 0
+        assert joins <= limits.MAX_OPEN_JOINS, f"{joins} open joins"
+
+    def begun(self, host: Host, spec: RoundSpec) -> None:
+        """`host` is about to take part in an attempt."""
+        if host.node is not None and spec.contributes:
+            commit = host.node.context.commit
+            known = self._attempts.setdefault(spec.key, commit)
+            assert known == commit, f"{host.me.name}: another history at {spec.key[3:]}"
+
+    def completed(self, host: Host, iteration: int) -> None:
+        """The round of `iteration` is complete at `host`."""
+        if host.node is not None:
+            key = (host.node.context.lineage, iteration)
+            commit = host.node.context.commit
+            known = self._commits.setdefault(key, commit)
+            assert known == commit, f"{host.me.name}: two committed histories before {iteration}"
