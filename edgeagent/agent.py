@@ -9,7 +9,6 @@ agent ends, the trainer is told, every link is flushed and closed, and one line 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import platform
 import secrets
@@ -17,7 +16,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgeagent import advice, event_loop, handover
+from edgeagent import advice, handover
 from edgeagent.administration import Administration
 from edgeagent.config import PAUSE
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused, UsageError
@@ -28,6 +27,7 @@ from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.local.status import status_of
 from edgeagent.network import NoNetwork, member_of, standing_of
 from edgeagent.observer import Observer
+from edgeagent.runtime import agent_runner
 from edgeagent.search import Search, heard_from
 from edgeagent.shell import Shell
 from edgeagent.terminal.console import console_for
@@ -36,7 +36,6 @@ from edgeagent.trainer_link import TrainerLink, exit_status
 from edgeagent.transport.api import Candidate, PeerInfo, Standing
 from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
-from edgeagent.transport.malloc import tune_malloc
 from edgeagent.transport.tcp import TcpTransport
 from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token
 from protocols import limits
@@ -65,9 +64,8 @@ def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: Child
     `trainer` is the process if this agent's starter started it. Raises `EdgeAgentError` for what
     the user can mend.
     """
-    tune_malloc()
-    gc.freeze()  # what is here for good would make full collections rare; ended links need them
-    return event_loop.run(Agent(config, trainer_socket, trainer).run())
+    with agent_runner() as runner:
+        return runner.run(Agent(config, trainer_socket, trainer).run())
 
 
 @dataclass(frozen=True, slots=True)

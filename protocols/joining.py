@@ -96,6 +96,8 @@ class Joining:
         self._cycle = cycle
         self._sponsor = sponsor
         self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open, failed, unknown
+        self._hosts: dict[bytes, None] = {sponsor.node: None}  # members of the cluster we join
+        self._attach_by: float | None = None  # when the sponsor must have said how things stand
         self._early: dict[bytes, PullBegins] = {}
         self._repeat_at = 0.0
         context.do(Dial(sponsor))
@@ -126,13 +128,19 @@ class Joining:
         """Whether `source` may send `shard` now."""
         return self.pull is not None and self.pull.expects(source, shard)
 
-    def welcome(self, now: float, message: Welcome) -> None:
-        """A member says how things stand."""
+    def welcome(self, now: float, sender: bytes, message: Welcome) -> None:
+        """A member says how things stand; again if it goes on in another lineage."""
         context = self._context
+        attaching = self.state is JoiningState.ATTACHING
+        if not attaching and message.policy.view.lineage != context.lineage:
+            if sender in self._hosts:
+                self.fail("the cluster that was to be joined has parted")
+            return
+        self._hosts[sender] = None
         if message.policy.term >= context.election.term:
             context.election.follow(message.policy.term, message.scheduler)
         context.store(message.policy)
-        if self.state is JoiningState.ATTACHING:
+        if attaching:
             context.lineage = message.policy.view.lineage
             context.steps = message.steps
             self.state = JOINING_TABLE.step(self.state, "welcome", JoiningState.REQUESTED)
@@ -164,7 +172,8 @@ class Joining:
         policy = self._context.policy
         pull = policy.pull_of(self._context.node) if policy else None
         parent = pull is not None and pull.parent == node
-        if not self._context.links or (parent and not self.may_enter):
+        alone = not any(n in self._context.links for n in self._hosts)
+        if alone or (parent and not self.may_enter):
             self.fail(f"the link to {self._context.name(node)} broke")
         elif self.pull is not None:
             self._follow(self.pull.lost(node))
@@ -213,6 +222,11 @@ class Joining:
 
     def tick(self, now: float) -> None:
         """Repeat what was not answered."""
+        if self.state is JoiningState.ATTACHING:
+            if self._attach_by is None:
+                self._attach_by = now + limits.LINK_OPEN_SECONDS
+            elif now >= self._attach_by:
+                self.fail(f"{self._sponsor.name} does not say how things stand")
         if self.on_the_way and now >= self._repeat_at:
             self.repeat(now)
 

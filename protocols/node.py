@@ -235,12 +235,17 @@ class Node:
         context.links[peer.node] = peer
         self.recovery.link_up(now, peer)
         context.report("link_up", node=peer.name)
-        if context.is_member and context.policy is not None:
-            scheduler = context.election.scheduler
-            context.send(peer.node, m.Welcome(scheduler, context.policy, context.steps))
+        self.welcome(peer.node)
         self._connected(peer.node, is_open=True)
         if self.joining is not None:
             self.joining.link_settled(now, peer.node, is_open=True)
+
+    def welcome(self, node: bytes) -> None:
+        """Tell a neighbour how things stand."""
+        context = self.context
+        if context.is_member and context.policy is not None:
+            scheduler = context.election.scheduler
+            context.send(node, m.Welcome(scheduler, context.policy, context.steps))
 
     def _connected(self, node: bytes, *, is_open: bool) -> None:
         """Answer the scheduler that asked a member for a link."""
@@ -307,8 +312,8 @@ class Node:
             self.context.relay(onward, via)
         strange = tags.lineage not in (self.context.lineage, bytes(limits.LINEAGE_BYTES))
         attaching = self.joining is not None and self.joining.state is JoiningState.ATTACHING
-        fence = isinstance(envelope.message, m.FENCE_MESSAGES)  # they lead into a new lineage
-        if deliver and (attaching or fence or not strange):
+        leads = (*m.FENCE_MESSAGES, m.Welcome)  # they lead into a new lineage
+        if deliver and (attaching or not strange or isinstance(envelope.message, leads)):
             self._deliver(now, tags.origin, envelope.message)
 
     def _deliver(self, now: float, sender: bytes, message: m.Message) -> None:
@@ -425,7 +430,7 @@ class Node:
                     self.context.do(Trust(member))
                 joining.open_links(now, message)
             case m.Welcome() if joining is not None and joining.on_the_way:
-                joining.welcome(now, message)
+                joining.welcome(now, sender, message)
             case m.PullBegins() if joining is not None:
                 joining.pull_begins(now, sender, message)
             case m.Manifest() if joining is not None:

@@ -350,9 +350,13 @@ class Recovery:
         self._handled = Lost()
         context.prepared = None
         self._end_changes(now, restart.policy.view)
+        forks = restart.policy.view.lineage != context.lineage
         self._node.reason = "failure"
         self._node.cycle.restart(restart)
         self._node.reason = "leave"
+        if forks:
+            for node in sorted(n for n in context.links if n not in restart.policy.view.nodes):
+                self._node.welcome(node)  # who is joining has to begin again
         kept = 0
         for have in restart.have:
             kept |= int.from_bytes(have, "little")

@@ -102,16 +102,19 @@ class Succession:
     def rotate(self, now: float) -> None:
         """Hand the role over if it is time to and nothing is open."""
         context, negotiator = self._context, self._node.negotiator
-        every = context.config.rotate_every
-        if negotiator is None or not every or context.departs:
-            return
-        if self._asked_until is not None:
+        if negotiator is None or context.departs:
+            self._asked_until = None
+        elif self._asked_until is not None:
             if now >= self._asked_until:
                 self._asked_until, self._since = None, context.iteration
                 negotiator.hold_back(False)
-            return
-        if context.iteration - self._since >= every and negotiator.is_idle:
+        elif negotiator.is_idle and self._is_due:
             self.step_down(now)
+
+    @property
+    def _is_due(self) -> bool:
+        every = self._context.config.rotate_every
+        return every > 0 and self._context.iteration - self._since >= every
 
     def step_down(self, now: float) -> None:
         """Ask an heir to take the role; take it up again if nobody has done so in time."""
