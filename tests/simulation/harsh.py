@@ -213,7 +213,10 @@ class HarshWorld(World):
         for streams in (self._control, self._bulk):
             if (me, link) in streams:
                 streams[me, link] = max(streams[me, link], self._control.get((me, link), 0.0))
-        goodbye: Callable[[Host], None] = lambda other: self.end(other, me, clean=True)  # noqa: E731
+
+        def goodbye(other: Host) -> None:
+            self.end(other, me, clean=True)
+
         late = max(0.0, self._bulk.get((me, link), 0.0) - self.now)
         self._queue_up(self._control, host, node, link, late, goodbye)
         self.end(host, node, clean=True)
