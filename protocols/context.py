@@ -86,10 +86,9 @@ class Context:
     def near(self) -> tuple[bytes, ...]:
         """Members of the view in force to which a link is open; a device that has begun anew since
         is another one than the member of its name."""
-        policy, links = self.policy, self.links
-        if policy is None:
-            return ()
-        linked = [m for m in policy.view.members if m.node in links]
+        links = self.links
+        members = self.policy.view.members if self.policy is not None else ()
+        linked = [m for m in members if m.node in links]
         return tuple(m.node for m in linked if m.incarnation == links[m.node].incarnation)
 
     @property
@@ -131,15 +130,12 @@ class Context:
 
     @property
     def _that_count(self) -> tuple[Policy, ...]:
-        policy = self.policy
-        if policy is None:
-            return ()
-        newer = [
+        here = self.policy.key if self.policy is not None else (0, 0)
+        return tuple(
             p
             for key, p in sorted(self.policies.items())
-            if key > policy.key and p.view.lineage == self.lineage
-        ]
-        return (policy, *newer)
+            if key == here or (key > here and p.view.lineage == self.lineage)
+        )
 
     def name(self, node: bytes) -> str:
         """Return the name of `node` for people."""

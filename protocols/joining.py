@@ -133,8 +133,7 @@ class Joining:
         context = self._context
         attaching = self.state is JoiningState.ATTACHING
         if not attaching and message.policy.view.lineage != context.lineage:
-            if sender in self._hosts:
-                self.fail("the cluster that was to be joined has parted")
+            self.fail("the cluster that was to be joined has parted")
             return
         self._hosts[sender] = None
         if message.policy.term >= context.election.term:

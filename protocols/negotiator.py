@@ -256,15 +256,11 @@ class Negotiator:
             self._divided[pair] = False
             self._dirty = True
             return [(sender, OpenLinks(0, (far,)))]
-        if self._divided.get(pair) is not True and pair not in view.apart:
-            before = self._divided.get(pair)
-            self._divided[pair] = True
-            if len(parts(self._next_view())) > 1:
-                del self._divided[pair]
-                if before is not None:
-                    self._divided[pair] = before
-                return [(sender, Refused(peer, "without that link the cluster would be in two"))]
-            self._dirty = True
+        before, self._divided[pair] = dict(self._divided), True
+        if len(parts(self._next_view())) > 1:
+            self._divided = before
+            return [(sender, Refused(peer, "without that link the cluster would be in two"))]
+        self._dirty = True
         return []
 
     def expel(self, sender: bytes, node: bytes) -> list[Mail]:

@@ -100,6 +100,8 @@ class Wishes:
     def _in_force(self, wish: Wish, view: View) -> bool:
         if isinstance(wish, ExpelWanted):
             return wish.node in view.expelled
+        if wish.node == self._context.node:
+            return False
         pair = edge(self._context.node, wish.node)
         return pair in (view.edges if wish.wanted else view.apart)
 
