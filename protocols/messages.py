@@ -484,6 +484,7 @@ MESSAGES: tuple[type[Message], ...] = (
     NewToken,
     Outside,
 )
+DIRECT_MESSAGES = (Ping, Pong, Welcome, PullBegins, NewToken, Dropped)  # from a neighbour itself
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)
 BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in MESSAGES}
 

@@ -287,8 +287,6 @@ class Node:
         """A neighbour did not hear us for too long. If all of them say so, we were away and the
         others went on without us."""
         context = self.context
-        if sender not in context.links:
-            return
         self._link_down(now, LinkDown(sender, clean=False, reset=False))
         if not context.links and context.is_member and not self.over:
             self.cycle.leave("expelled", "")
@@ -307,6 +305,8 @@ class Node:
         tags = envelope.tags
         if via not in self.context.links:
             return
+        if isinstance(envelope.message, m.DIRECT_MESSAGES) and tags.origin != via:
+            return  # nobody passes these on
         deliver, onward = self.context.router.receive(envelope)
         if onward is not None:
             self.context.relay(onward, via)
