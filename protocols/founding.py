@@ -19,7 +19,7 @@ from protocols.table import Row, StateTable
 ASK_AGAIN_SECONDS = 0.3
 ASK_STRANGERS_SECONDS = 2.0  # a founder that is still alone keeps looking
 MERGE_SECONDS = 5.0  # members of a cluster look for another one of their name
-ASK_KIN_SECONDS = 60.0  # where a member of our own cluster has answered
+ASK_KIN_SECONDS = 20.0  # where a member of our own cluster has answered
 LISTEN_SECONDS = 1.5  # mDNS finds all agents of a room in about a second
 NAMED_PEER_SECONDS = 5.0  # how long to wait for a peer that was named and does not answer
 GIVE_UP_SECONDS = 30.0  # how long an agent that must not found looks for anybody

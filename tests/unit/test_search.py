@@ -46,12 +46,15 @@ class Outcome:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.standing = NOBODY
+        self.stands = NOBODY
         self.is_in = False
         self.is_spoilt = False
 
     def own(self) -> Heard:
-        return heard_from(self.standing)
+        return heard_from(self.stands)
+
+    def standing(self) -> Standing:
+        return self.stands
 
     def job_known(self) -> bool:
         return True
@@ -122,11 +125,11 @@ def test_a_member_that_is_alone_again_looks_for_others() -> None:
 
     async def story(search: Search, outcome: Outcome) -> None:
         await until(lambda: outcome.calls == ["join"])
-        outcome.standing = Standing(ME, "member", 10, 2, b"l", OTHER.node, ())
+        outcome.stands = Standing(ME, "member", 10, 2, b"l", OTHER.node, ())
         outcome.is_in = True
         await until(lambda: not search.joining)
         before = transport.asked
-        outcome.standing = Standing(ME, "member", 5, 1, b"k", ME.node, ())  # all others are gone
+        outcome.stands = Standing(ME, "member", 5, 1, b"k", ME.node, ())  # all others are gone
         await until(lambda: outcome.calls == ["join", "join"])
         assert transport.asked > before
 
