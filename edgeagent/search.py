@@ -42,9 +42,6 @@ class Outcome(Protocol):
     def own(self) -> Heard:
         """What this agent would answer if it were asked."""
 
-    def standing(self) -> Standing:
-        """What this agent tells those who ask; it names the members of its cluster."""
-
     def job_known(self) -> bool:
         """Whether the trainer has said what to train."""
 
@@ -154,9 +151,6 @@ class Search:
             if self.joining and self._outcome.entered():
                 self._founding.joined()
             members, ready = self._outcome.own().members, self._outcome.job_known()
-            for peer in self._outcome.standing().known:  # they may be cut off from us one day
-                if peer.node != self._transport.me.node:
-                    self.hint(peer.addresses)
             self._perform(self._founding.tick(now, members, ready=ready))
             if now - self._begun > EXPLAIN_SECONDS and not self._explained:
                 self._explained = True

@@ -46,15 +46,12 @@ class Outcome:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.stands = NOBODY
+        self.standing = NOBODY
         self.is_in = False
         self.is_spoilt = False
 
     def own(self) -> Heard:
-        return heard_from(self.stands)
-
-    def standing(self) -> Standing:
-        return self.stands
+        return heard_from(self.standing)
 
     def job_known(self) -> bool:
         return True
@@ -125,11 +122,11 @@ def test_a_member_that_is_alone_again_looks_for_others() -> None:
 
     async def story(search: Search, outcome: Outcome) -> None:
         await until(lambda: outcome.calls == ["join"])
-        outcome.stands = Standing(ME, "member", 10, 2, b"l", OTHER.node, ())
+        outcome.standing = Standing(ME, "member", 10, 2, b"l", OTHER.node, ())
         outcome.is_in = True
         await until(lambda: not search.joining)
         before = transport.asked
-        outcome.stands = Standing(ME, "member", 5, 1, b"k", ME.node, ())  # all others are gone
+        outcome.standing = Standing(ME, "member", 5, 1, b"k", ME.node, ())  # all others are gone
         await until(lambda: outcome.calls == ["join", "join"])
         assert transport.asked > before
 
