@@ -247,7 +247,7 @@ class Shell:
     def link_up(self, link: Link) -> None:
         """Called by the transport."""
         self.links[link.peer.node] = link
-        self._heartbeats.heard(self._loop.time(), link.peer.node)
+        self._heartbeats.linked(self._loop.time(), link.peer.node)
         self.handle(effects.LinkUp(member_of(link.peer)))
 
     def link_down(self, link: Link, reason: str, clean: bool) -> None:
@@ -560,6 +560,7 @@ class Shell:
         for peer in self._heartbeats.beat(now):
             if (link := self.links.get(peer)) is not None:
                 self._observer.say(f"nothing heard from {link.peer.name}: closing the link")
+                self._heartbeats.gone(peer)
                 self.handle(effects.Silent(peer))
         if self.node is not None:
             self._perform(self.node.ping(now))

@@ -156,7 +156,9 @@ class Cycle:
     def reduced(self, event: RoundReduced) -> None:
         """The round is complete here."""
         context, word = self._context, event.word
-        if self.frozen or (event.iteration, event.attempt) != (context.iteration, context.attempt):
+        if self.frozen or not CYCLE_TABLE.allows(self.state, "reduced"):
+            return
+        if (event.iteration, event.attempt) != (context.iteration, context.attempt):
             return
         if self.state is CycleState.FAREWELL:
             self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.OVER)
@@ -331,7 +333,7 @@ class Cycle:
         nodes = policy.view.nodes
         able = control_word.numbers(word.refusing, len(nodes), unset=True)
         if not able:
-            self.leave("left", "every device left at once")
+            self.leave(context.departs or "left", "every device left at once")
             return
         context.attempt += 1
         if not context.is_member:

@@ -105,7 +105,7 @@ class Election:
         if not ELECTION_TABLE.allows(self.state, "scheduler lost"):
             return []
         self._why = "failed over"
-        term = max(self.term, self.voted_term, self.seen_term) + 1
+        term = max(self.term, self.voted_term, self.seen_term, key[0]) + 1
         return self._stand("scheduler lost", term, electorates, key, gone)
 
     def _stand(

@@ -117,6 +117,7 @@ class FenceLeader:
         self._reports: dict[bytes, FenceReport] = {}
         self._answers: dict[bytes, None] = {}
         self._repeat_at = now
+        self._answer_by = math.inf
         self._silent_at = now + limits.FENCE_SILENT_SECONDS
         self._deadline = now + limits.FENCE_REPORT_SECONDS
         self._partition_at = math.inf if pauses else now + limits.PARTITION_WAIT_SECONDS
@@ -125,6 +126,10 @@ class FenceLeader:
     def deadline(self) -> float | None:
         """When `tick` has something to do."""
         return None if self.state is FenceState.DONE else self._repeat_at
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the decision waits in vain for who has to store it: another fence is needed."""
+        return self.state is FenceState.PREPARING and now >= self._answer_by
 
     def report(self, now: float, sender: bytes, message: FenceReport) -> list[Mail]:
         """A member has frozen."""
@@ -285,6 +290,7 @@ class FenceLeader:
         self.state = FENCE_TABLE.step(self.state, event, FenceState.PREPARING)
         self._answers = {}
         self._repeat_at = now
+        self._answer_by = now + limits.FENCE_REPORT_SECONDS
         return self.tick(now)
 
 

@@ -31,12 +31,13 @@ class Heartbeats:
         self._neighbours: dict[bytes, Neighbour] = {}
         self._beaten: float | None = None
 
+    def linked(self, now: float, node: bytes) -> None:
+        """A link to `node` is open."""
+        self._neighbours[node] = Neighbour(now)
+
     def heard(self, now: float, node: bytes) -> None:
         """`node` said something."""
-        known = self._neighbours.get(node)
-        if known is None:
-            self._neighbours[node] = Neighbour(now)
-        else:
+        if (known := self._neighbours.get(node)) is not None:
             known.heard = now
 
     def gone(self, node: bytes) -> None:

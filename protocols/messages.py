@@ -412,10 +412,12 @@ class Expel(Message):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Message):
-    """Scheduler to member: what you wished about `node` cannot be; `reason` in words."""
+    """Scheduler to member: what you wished about `node` (`expels`: that it be expelled, else a
+    link) cannot be; `reason` in words."""
 
     TAG: ClassVar[int] = 36
     node: bytes = wire(NODE)
+    expels: bool = wire(Bool())
     reason: str = wire(Text())
 
 
@@ -424,8 +426,8 @@ class NewToken(Message):
     """Direct, from member to member: from now on the cluster's token is `token`.
 
     Whoever has a policy in force that is older than (`policy_term`, `version`) keeps it until
-    then, so that it never reaches a node that this policy has expelled. `count`: one more than that
-    of the token which its maker knew before.
+    then, and forgets it if that one has not `expelled` the same nodes: it must not reach them.
+    `count`: one more than that of the token which its maker knew before.
     """
 
     TAG: ClassVar[int] = 37
@@ -433,6 +435,7 @@ class NewToken(Message):
     policy_term: int = wire(NUMBER)
     version: int = wire(NUMBER)
     count: int = wire(NUMBER)
+    expelled: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_EXPELLED))
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ class Negotiator:
         """A member wants a link to `peer`, or none."""
         view = self.policy.view
         if sender not in view.nodes or (far := view.member(peer)) is None or peer == sender:
-            return [(sender, Refused(peer, "there is no such member"))]
+            return [(sender, Refused(peer, False, "there is no such member"))]
         pair = edge(sender, peer)
         if wanted:
             if pair in view.edges:
@@ -259,19 +259,21 @@ class Negotiator:
         before, self._divided[pair] = dict(self._divided), True
         if len(parts(self._next_view())) > 1:
             self._divided = before
-            return [(sender, Refused(peer, "without that link the cluster would be in two"))]
+            reason = "without that link the cluster would be in two"
+            return [(sender, Refused(peer, False, reason))]
         self._dirty = True
         return []
 
-    def expel(self, sender: bytes, node: bytes) -> list[Mail]:
-        """A member wants `node` out, for good."""
+    def expel(self, sender: bytes, node: bytes, *, known: bool) -> list[Mail]:
+        """A member wants `node` out, for good; `known`: it was a member, and may come back."""
         if sender not in self.policy.view.nodes or node in self.policy.view.expelled:
             return []
-        if node not in self.policy.view.nodes:
-            return [(sender, Refused(node, "there is no such member"))]
-        if node not in self._expelled:
-            self._expelled[node] = None
-            self._dirty = True
+        if node in self._expelled:
+            return []
+        if node not in self.policy.view.nodes and not known:
+            return [(sender, Refused(node, True, "there is no such member"))]
+        self._expelled[node] = None
+        self._dirty = True
         return []
 
     @property
@@ -358,7 +360,8 @@ class Negotiator:
         nodes = policy.view.nodes
         self._leaving = {n: None for n in self._leaving if n in nodes}
         self._away = {n: None for n in self._away if n in nodes}
-        self._expelled = {n: None for n in self._expelled if n in nodes}
+        outlaws = policy.view.expelled
+        self._expelled = {n: None for n in self._expelled if n not in outlaws}
         apart = policy.view.apart
         self._divided = {e: cut for e, cut in self._divided.items() if cut is (e not in apart)}
         self._edges = {

@@ -136,9 +136,8 @@ class Node:
                 self._silent(now, node)
             case DialFailed(node):
                 self._connected(node, is_open=False)
-                self.wishes.fail(
-                    node, f"no connection to {self.context.name(node)} could be opened"
-                )
+                name = self.context.name(node)
+                self.wishes.unreachable(node, f"no connection to {name} could be opened")
                 if self.joining is not None:
                     self.joining.link_settled(now, node, is_open=False)
             case ShardArrived():
@@ -258,7 +257,7 @@ class Node:
         if node not in context.links:
             return
         name = context.name(node)
-        del context.links[node]
+        peer = context.links.pop(node)
         self.recovery.link_gone(now, event)
         self.wishes.link_gone(node)
         self._begun_anew |= {n: None for n, j in self._introduced.items() if j.node == node}
@@ -268,12 +267,15 @@ class Node:
             self.joining.link_down(node)
         elif self.over or policy is None or (event.clean and self.is_leaving(node)):
             return
-        elif context.is_member and not self._is_spare(node, policy.view):
+        elif context.is_member and not self._is_spare(peer, policy.view):
             self.recovery.say_lost(now, event)
 
-    def _is_spare(self, node: bytes, view: View) -> bool:
-        """Whether a link to `node` is none of the view's: not yet, or no more."""
-        return node in view.nodes and node not in self.context.neighbours
+    def _is_spare(self, peer: Member, view: View) -> bool:
+        """Whether a link to `peer` is none of the view's: not yet, or no more."""
+        if peer.node in view.nodes:
+            return peer.node not in self.context.neighbours
+        known = [p.view.member(peer.node) for p in self.context.policies.values()]
+        return any(m is not None and m.incarnation == peer.incarnation for m in known)
 
     def _silent(self, now: float, node: bytes) -> None:
         """A neighbour is out of reach: tell it, in case it hears us later, and close the link."""
@@ -303,8 +305,14 @@ class Node:
 
     def _received(self, now: float, via: bytes, envelope: m.Envelope) -> None:
         tags = envelope.tags
+        policy = self.context.policy
+        outlaws = policy.view.expelled if policy is not None else ()
         if via not in self.context.links:
             return
+        if (via in outlaws or tags.origin in outlaws) and not isinstance(
+            envelope.message, m.JoinRequest
+        ):
+            return  # who was expelled hears at most that it was
         if isinstance(envelope.message, m.DIRECT_MESSAGES) and tags.origin != via:
             return  # nobody passes these on
         deliver, onward = self.context.router.receive(envelope)
@@ -328,8 +336,9 @@ class Node:
                 if (body := self.context.policies.get((term, version))) is not None:
                     self.post(now, sender, m.PolicyBody(body))
             case m.Introduce(number, joiner):
-                self._expect(number, joiner)
-                self.post(now, sender, m.Introduced(number))
+                if sender == self.context.election.scheduler:
+                    self._expect(number, joiner)
+                    self.post(now, sender, m.Introduced(number))
             case m.Pulled(number):
                 self.cycle.released(number)
             case m.JoinAborted(number, joiner_node, reason):
@@ -409,9 +418,12 @@ class Node:
     def _expel(self, now: float, sender: bytes, node: bytes) -> list[tuple[bytes, m.Message]]:
         """A scheduler that is to go hands its role over first; its successor is asked again."""
         if node == self.context.node:
-            self.succession.step_down(now)
+            self.succession.make_way(now)
             return []
-        return self.negotiator.expel(sender, node) if self.negotiator is not None else []
+        views = [p.view for p in self.context.policies.values()]
+        known = any(view.member(node) is not None for view in views)
+        negotiator = self.negotiator
+        return negotiator.expel(sender, node, known=known) if negotiator is not None else []
 
     def _to_joiner(self, now: float, sender: bytes, message: m.Message) -> None:
         joining = self.joining
@@ -461,6 +473,8 @@ class Node:
         context = self.context
         if policy.view.lineage != context.lineage or policy.term < context.election.term:
             return
+        if context.policy is not None and policy.key < context.policy.key:
+            return
         self._keep(policy)
         self.post(now, sender, m.PolicyStored(*policy.key))
         self.cycle.stored()
@@ -470,8 +484,9 @@ class Node:
     def _keep(self, policy: Policy) -> None:
         """Store a policy's body and expect links from everybody whom it names."""
         context = self.context
+        outlaws = context.policy.view.expelled if context.policy is not None else ()
         for member in (*policy.view.members, *(p.joiner for p in policy.pulls)):
-            if member.node != context.node:
+            if member.node != context.node and member.node not in outlaws:
                 context.do(Trust(member))
         context.store(policy)
 

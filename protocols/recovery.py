@@ -17,6 +17,7 @@ from protocols.fence import Epoch, FenceLeader, FenceState, Lost
 from protocols.losses import Losses
 
 LOST_MEANWHILE = "a device was lost meanwhile"
+CUT_OFF_SECONDS = 1.5  # a fence, or the election of a scheduler, that takes so long waits in vain
 
 if TYPE_CHECKING:
     from protocols.context import Context
@@ -40,7 +41,11 @@ class Recovery:
         self._lost_since: float | None = None  # how long the scheduler has been lost
         self._handled = Lost()  # what the open or last fence was about
         self._gone: dict[bytes, bool] = {}  # whose link ended here -> by a reset
+        self._broken_off: dict[bytes, None] = {}  # those of them that did not say goodbye
         self._remind_at = 0.0  # when to say again which links are missing
+        self._frozen_since: float | None = None
+        self._plead_at = 0.0  # when to say again to a new scheduler that we are frozen
+        self._behind = False  # a member waits for one that our view has no more
 
     @property
     def _context(self) -> Context:
@@ -53,6 +58,7 @@ class Recovery:
             self.fence.deadline if self.fence else None,
             self._stand_at,
             self._remind_at if self._missing_links else None,
+            self._plead_at if self._pleads else None,
             self.losses.deadline(self._node.now) if self._wants_fence else None,
         )
 
@@ -61,8 +67,9 @@ class Recovery:
         """Whether this member can do nothing but wait: for a quorum, or for a scheduler."""
         if self.fence is not None:
             return self.fence.state is FenceState.WAITING
-        since = self._lost_since
-        return since is not None and self._node.now - since >= limits.RETRY_SECONDS
+        frozen = self._frozen_since if self._node.cycle.frozen else None
+        since = self._lost_since if frozen is None else frozen
+        return since is not None and self._node.now - since >= CUT_OFF_SECONDS
 
     def link_up(self, now: float, peer: Member) -> None:
         """A link to `peer` is open. If it has begun anew, the member that it was is dead."""
@@ -75,10 +82,13 @@ class Recovery:
             return
         self.losses.mended(context.node, peer.node)
         self._gone.pop(peer.node, None)
+        self._broken_off.pop(peer.node, None)
 
     def link_gone(self, now: float, event: LinkDown) -> None:
         """The link to a node ended."""
         self._gone[event.node] = event.reset or event.clean
+        if not event.clean:
+            self._broken_off[event.node] = None
 
     def say_lost(self, now: float, event: LinkDown) -> None:
         """Tell everybody that our link to a member is lost."""
@@ -93,6 +103,7 @@ class Recovery:
         self.losses.forget_all_but(old)
         self._remind_at = self._node.now
         self._gone = {n: r for n, r in self._gone.items() if n in view.nodes or n in links}
+        self._broken_off = {n: None for n in self._broken_off if n in self._gone}
 
     def led(self) -> None:
         """Another node is the scheduler now."""
@@ -112,7 +123,8 @@ class Recovery:
     def prepare(self, now: float, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
         """A decision is to be stored: it may come into force elsewhere, even if not here."""
         context = self._context
-        if epoch >= self._epoch and context.is_member:
+        current = epoch >= self._epoch and epoch[0] >= context.election.term
+        if current and context.is_member:
             self._epoch = epoch
             context.prepared = restart.policy.key
             context.store(restart.policy)
@@ -144,6 +156,10 @@ class Recovery:
         if reporter in nodes and peer in nodes:
             self.losses.note(now, reporter, peer, reset=reset)
         elif self._node.negotiator is not None:
+            joins = self._node.negotiator.joins.values()
+            if reporter in nodes and not any(j.joiner.node == peer for j in joins):
+                before = [p for key, p in context.policies.items() if key < policy.key]
+                self._behind |= any(p.view.member(peer) is not None for p in before)
             for to, body in self._node.negotiator.link_lost(reporter, peer):
                 self._node.post(now, to, body)
 
@@ -153,7 +169,15 @@ class Recovery:
         context = self._context
         if not context.is_member or self._node.over:
             return []
-        return [n for n in context.unlinked if not self._node.is_leaving(n)]
+        missing = context.unlinked
+        return [n for n in missing if n in self._broken_off or not self._node.is_leaving(n)]
+
+    @property
+    def _pleads(self) -> bool:
+        """Whether we stand still for a fence of a term that is over."""
+        if self._report is None or not self._node.cycle.frozen or self._node.over:
+            return False
+        return self._epoch[0] < self._context.election.term
 
     @property
     def _wants_fence(self) -> bool:
@@ -169,13 +193,19 @@ class Recovery:
             self._remind_at = now + limits.RETRY_SECONDS
             for node in missing:
                 self._node.post(now, m.EVERYONE, m.LinkLost(node, self._gone.get(node, False)))
+        if self._pleads and now >= self._plead_at and self._report is not None:
+            self._plead_at = now + limits.RETRY_SECONDS
+            self._node.post(now, context.election.scheduler, self._report)
         if self.fence is not None:
             for to, body in self.fence.tick(now):
                 self._node.post(now, to, body)
             self._close_fence()
         lost = self.losses.lost(now, policy.view, context.node, context.near)
         if self._node.negotiator is not None:
-            if lost != self._handled and (lost.nodes or lost.dead or lost.links):
+            overdue = self.fence is not None and self.fence.is_overdue(now)
+            if overdue or (self._behind and self.fence is None):
+                self.open_fence(now, policy)
+            elif lost != self._handled and (lost.nodes or lost.dead or lost.links):
                 if self.fence is not None and self.fence.state in (
                     FenceState.REPORTING,
                     FenceState.WAITING,
@@ -220,6 +250,7 @@ class Recovery:
     def open_fence(self, now: float, policy: Policy) -> None:
         """Freeze everybody and find out how to go on."""
         context = self._context
+        self._behind = False
         self._handled = lost = self.losses.lost(now, policy.view, context.node, context.near)
         negotiator = self._node.negotiator
         switch = negotiator.switch if negotiator is not None else None
@@ -275,6 +306,8 @@ class Recovery:
         self._epoch, self._report = epoch, None
         if self._node.cycle.frozen and not first:
             return
+        if not self._node.cycle.frozen:
+            self._frozen_since = now
         self._node.cycle.frozen = True
         if self._node.cycle.state is not CycleState.APPLYING:
             context.do(FreezeRound())
@@ -322,6 +355,8 @@ class Recovery:
         if self.fence is not None and self.fence.epoch == epoch:
             for to, body in self.fence.report(now, sender, message):
                 self._node.post(now, to, body)
+        elif self.fence is None and message.fence_term < self._context.election.term:
+            self._behind = True  # frozen by a fence that nobody leads any more
 
     def outside(self, now: float, sender: bytes, epoch: Epoch) -> None:
         if self.fence is not None and self.fence.epoch == epoch:

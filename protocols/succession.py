@@ -116,6 +116,15 @@ class Succession:
         every = self._context.config.rotate_every
         return every > 0 and self._context.iteration - self._since >= every
 
+    def make_way(self, now: float) -> None:
+        """Somebody wants us out: hand the role over first, once nothing is open."""
+        negotiator = self._node.negotiator
+        open_fence = self._node.recovery.fence is not None
+        if negotiator is None or open_fence or self._asked_until is not None:
+            return
+        if negotiator.switch is None:
+            self.step_down(now)
+
     def step_down(self, now: float) -> None:
         """Ask an heir to take the role; take it up again if nobody has done so in time."""
         negotiator, policy = self._node.negotiator, self._context.policy

@@ -76,16 +76,21 @@ class Wishes:
 
     def refused(self, sender: bytes, message: m.Refused) -> None:
         """The scheduler refuses what was wished about a node."""
-        if sender == self._context.election.scheduler:
-            self.fail(message.node, message.reason)
+        if sender != self._context.election.scheduler:
+            return
+        for wish in list(self._open):
+            expels = isinstance(wish, ExpelWanted)
+            if (wish.node, expels) == (message.node, message.expels):
+                self._close(wish, message.reason)
 
-    def fail(self, node: bytes, reason: str) -> None:
-        """What was wished about `node` cannot be."""
-        for wish in [w for w in self._open if w.node == node]:
-            del self._open[wish]
-            self._answer(wish, reason)
+    def unreachable(self, node: bytes, reason: str) -> None:
+        """No link to `node` could be opened."""
+        wish = LinkWanted(node, True)
+        if wish in self._open:
+            self._close(wish, reason)
 
-    def _answer(self, wish: Wish, text: str) -> None:
+    def _close(self, wish: Wish, text: str) -> None:
+        del self._open[wish]
         self._answers[wish] = text
         for old in list(self._answers)[: -limits.MAX_OPEN_JOINS]:
             del self._answers[old]
@@ -94,8 +99,7 @@ class Wishes:
         policy = self._context.policy
         for wish in list(self._open):
             if policy is not None and self._in_force(wish, policy.view):
-                del self._open[wish]
-                self._answer(wish, "")
+                self._close(wish, "")
 
     def _in_force(self, wish: Wish, view: View) -> bool:
         if isinstance(wish, ExpelWanted):
@@ -135,7 +139,8 @@ class Wishes:
         policy = self._context.policy
         key = policy.key if policy is not None else (0, 0)
         before = self._token.count if self._token is not None else 0
-        message = m.NewToken(token, *key, min(before + 1, limits.MAX_INTEGER))
+        outlaws = policy.view.expelled if policy is not None else ()
+        message = m.NewToken(token, *key, min(before + 1, limits.MAX_INTEGER), outlaws)
         self._token, self._used = message, False
         self._use(None)
 
@@ -144,6 +149,8 @@ class Wishes:
         policy = self._context.policy
         if policy is None or sender not in policy.view.nodes:
             return
+        if message.policy_term > max(self._context.newest_key[0], self._context.election.term):
+            return  # of no policy that could be under way
         known = self._token
         if known is not None and _age(known) >= _age(message):
             return
@@ -156,6 +163,9 @@ class Wishes:
         if policy is None or message is None:
             return
         if policy.key < (message.policy_term, message.version):
+            return
+        if any(n not in policy.view.expelled for n in message.expelled):
+            self._token = None  # whom it must not reach is still, or again, among us
             return
         self._used = True
         context.do(UseToken(message.token))

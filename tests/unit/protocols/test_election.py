@@ -230,8 +230,8 @@ def test_whoever_is_not_gone_is_waited_for() -> None:
     election = Election(ONE)
     election.scheduler_lost(voters, KEY, (node(3), node(4), node(5)))
     assert not election.leads
-    assert election.vote(THREE, Vote(1, False)) == []
-    assert election.vote(TWO, Vote(1, True)) == [(EVERYONE, Lead(1, "failed over"))]
+    assert election.vote(THREE, Vote(2, False)) == []
+    assert election.vote(TWO, Vote(2, True)) == [(EVERYONE, Lead(2, "failed over"))]
     assert not election.by_quorum
 
 

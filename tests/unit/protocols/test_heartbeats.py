@@ -22,18 +22,19 @@ def beats(hearing: Heartbeats, start: float, seconds: float) -> list[tuple[bytes
 
 def test_a_silent_neighbour_is_found_once_its_time_is_over() -> None:
     hearing = Heartbeats()
-    hearing.heard(0.0, ONE)
-    hearing.heard(0.0, TWO)
+    hearing.linked(0.0, ONE)
+    hearing.linked(0.0, TWO)
     assert beats(hearing, 0.0, limits.SILENCE_SECONDS) == [()] * 5
     hearing.heard(2.0, TWO)
     assert hearing.beat(2.5) == (ONE,)
     hearing.gone(ONE)
+    hearing.heard(2.6, ONE)  # too late
     assert hearing.beat(3.0) == ()
 
 
 def test_nobody_is_silent_because_we_slept() -> None:
     hearing = Heartbeats()
-    hearing.heard(0.0, ONE)
+    hearing.linked(0.0, ONE)
     beats(hearing, 0.0, 1.0)
     assert hearing.beat(1000.0) == ()
     assert hearing.beat(1000.5) == ()
@@ -42,7 +43,7 @@ def test_nobody_is_silent_because_we_slept() -> None:
 
 def test_the_time_out_follows_delay_and_jitter() -> None:
     hearing = Heartbeats()
-    hearing.heard(0.0, ONE)
+    hearing.linked(0.0, ONE)
     assert hearing.timeout(ONE) == hearing.timeout(TWO) == limits.SILENCE_SECONDS
     for _ in range(50):
         hearing.answered(ONE, 0.001)

@@ -58,11 +58,11 @@ def test_a_wish_that_is_refused_leaves_the_one_before() -> None:
 
 def test_strangers_expel_nobody() -> None:
     scheduler = negotiator()
-    assert scheduler.expel(STRANGER, TWO) == []
-    ((_, answer),) = scheduler.expel(TWO, STRANGER)
+    assert scheduler.expel(STRANGER, TWO, known=True) == []
+    ((_, answer),) = scheduler.expel(TWO, STRANGER, known=False)
     assert isinstance(answer, m.Refused)
     for _ in range(2):
-        assert scheduler.expel(TWO, THREE) == []
+        assert scheduler.expel(TWO, THREE, known=True) == []
     scheduler.tick(0.0)
     assert scheduler.switch is not None
     assert scheduler.switch.policy.view.expelled == (THREE,)
@@ -79,7 +79,7 @@ def test_an_expulsion_that_parts_the_rest_has_a_link_opened_first() -> None:
         StandardPlanner(),
     )
     scheduler.link_wish(TWO, THREE, wanted=False)
-    scheduler.expel(TWO, ONE)
+    scheduler.expel(TWO, ONE, known=True)
     mail = [(to, x) for to, x in scheduler.tick(0.0) if isinstance(x, m.OpenLinks)]
     assert mail == [(TWO, m.OpenLinks(0, (member(3),)))], "though they are to be kept apart"
 
@@ -102,7 +102,7 @@ def test_only_the_scheduler_refuses() -> None:
     world, hosts = cluster(0)
     wish = LinkWanted(hosts[2].me.node, False)
     effects_of(world, hosts[1], wish)
-    refusal = m.Refused(hosts[2].me.node, "no")
+    refusal = m.Refused(hosts[2].me.node, False, "no")
     said(world, hosts[2], hosts[1], refusal)
     assert node_of(hosts[1]).wishes.answer(wish) is None
     said(world, hosts[0], hosts[1], refusal)
@@ -146,7 +146,7 @@ def test_a_wish_about_oneself_is_refused() -> None:
 def test_a_token_before_its_policy_is_kept_until_then() -> None:
     world, hosts = cluster(0)
     policy = policy_of(hosts[1])
-    token = m.NewToken(b"t" * 16, policy.term, policy.version + 1, 1)
+    token = m.NewToken(b"t" * 16, policy.term, policy.version + 1, 1, ())
     assert said(world, hosts[0], hosts[1], token) == []
     hosts[2].handle(LinkWanted(hosts[0].me.node, False))  # brings a new policy about
     world.run(lambda: hosts[1].token == b"t" * 16)
@@ -160,12 +160,12 @@ def test_tokens_of_strangers_and_before_there_is_a_cluster() -> None:
     wanted = effects_of(world, joiner, TokenWanted(b"t" * 16))
     assert not any(isinstance(e, UseToken) for e in wanted)
     world.run(lambda: joiner.me.node in hosts[0].links)
-    token = m.NewToken(b"s" * 16, 1, 1, 1)
+    token = m.NewToken(b"s" * 16, 1, 1, 1, ())
     assert said(world, joiner, hosts[0], token) == [], "no member"
 
 
 def test_a_token_that_is_passed_on_in_anothers_name_is_no_token() -> None:
     world, hosts = cluster(0)
-    token = m.NewToken(b"t" * 16, *policy_of(hosts[1]).key, 1)
+    token = m.NewToken(b"t" * 16, *policy_of(hosts[1]).key, 1, ())
     assert said(world, hosts[0], hosts[1], token, via=hosts[2]) == []
     assert UseToken(b"t" * 16) in said(world, hosts[0], hosts[1], token)
