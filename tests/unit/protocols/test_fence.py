@@ -387,6 +387,16 @@ def test_who_was_to_enter_says_that_it_is_no_member() -> None:
     assert bench.leader.outside(bench.now, THREE) == []
 
 
+def test_a_decision_that_nobody_stores_is_overdue_after_a_while() -> None:
+    bench = Bench(3)
+    bench.report(ONE, TWO, THREE)
+    assert bench.stands(FenceState.PREPARING)
+    assert not bench.leader.is_overdue(bench.now)
+    assert bench.leader.is_overdue(bench.now + limits.FENCE_REPORT_SECONDS)
+    bench.prepared(ONE, TWO)
+    assert not bench.leader.is_overdue(bench.now + limits.FENCE_REPORT_SECONDS)
+
+
 def test_one_that_pauses_waits_for_ever() -> None:
     policy = star_policy(3)
     lost = Lost(nodes=(TWO, THREE))

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from edgeagent.planner import StandardPlanner
 from protocols import limits
 from protocols import messages as m
-from protocols.effects import JoinFailed, LinkDown, LinkUp, Tick
+from protocols.control_word import ControlWord
+from protocols.effects import (
+    ExpelWanted,
+    JoinFailed,
+    LeaveWanted,
+    LinkDown,
+    LinkUp,
+    RoundReduced,
+    Tick,
+    Trust,
+)
 from protocols.fence import FenceState
 from protocols.joining import JoiningState
 from protocols.negotiator import Negotiator
@@ -156,3 +166,123 @@ def test_a_joiner_that_all_its_sources_have_left_is_given_up() -> None:
     mail = scheduler.tick(0.0)
     assert (m.EVERYONE, m.JoinAborted(7, joiner.node, "all that it was linked to left")) in mail
     assert not scheduler.joins
+
+
+def test_a_scheduler_that_hears_from_one_frozen_in_an_older_term_opens_a_fence() -> None:
+    world, hosts = cluster(0)
+    machine = node_of(hosts[0])
+    view = policy_of(hosts[0]).view
+    report = m.FenceReport(
+        0, 1, 0, 0, bytes(32), bytes(32), b"", b"", policy_of(hosts[0]), 1, view.nodes, ()
+    )
+    messages = sent(said(world, hosts[1], hosts[0], report))
+    assert any(isinstance(x, m.Fence) for x in messages)
+    assert machine.recovery.fence is not None
+
+
+def test_who_is_frozen_by_a_fence_of_a_term_that_is_over_says_so_again_and_again() -> None:
+    world, hosts = cluster(0)
+    machine = node_of(hosts[1])
+    hosts[0].handle(Tick())
+    world.lose = lambda _sender, _receiver, message: isinstance(
+        message, m.FenceReport | m.Prepare | m.Commit
+    )
+    world.say(hosts[0], hosts[1], m.Fence(1, 1))
+    world.run(lambda: machine.cycle.frozen)
+    world.say(hosts[2], hosts[1], m.Lead(9, "rotated"))
+    told: list[m.Message] = []
+
+    def note(_sender: Host, receiver: Host, message: m.Message) -> bool:
+        if receiver is hosts[2] and isinstance(message, m.FenceReport):
+            told.append(message)
+        return True
+
+    world.lose = note
+    world.run(lambda: len(told) >= 2, 10.0)
+    assert machine.recovery.is_cut_off or machine.cycle.frozen
+
+
+def test_a_round_that_is_reduced_after_the_end_changes_nothing() -> None:
+    world, hosts = cluster(0)
+    machine = node_of(hosts[1])
+    context = machine.context
+    word = ControlWord(*policy_of(hosts[1]).key, b"", b"", 0.0, b"", b"", True)
+    machine.cycle.leave("left", "")
+    event = RoundReduced(context.iteration, context.attempt, word)
+    assert effects_of(world, hosts[1], event)[1:] == []
+
+
+def test_who_says_that_it_lost_a_member_of_before_is_behind() -> None:
+    world, hosts = cluster(0, size=4)
+    hosts[3].handle(LeaveWanted())
+    world.run(lambda: all(len(policy_of(h).view.members) == 3 for h in hosts[:3]))
+    messages = sent(said(world, hosts[1], hosts[0], m.LinkLost(hosts[3].me.node, False)))
+    assert any(isinstance(x, m.Fence) for x in messages)
+    assert sent(effects_of(world, hosts[2], LinkUp(hosts[3].me))) != []
+    assert sent(effects_of(world, hosts[2], LinkDown(hosts[3].me.node, clean=False))) == []
+
+
+# --- whom nobody hears ----------------------------------------------------------------------------
+
+
+def expelled(seed: int) -> tuple[World, list[Host]]:
+    """Three members that have expelled the fourth, whose link to the first is still open."""
+    world, hosts = cluster(seed, size=4)
+    hosts[0].handle(ExpelWanted(hosts[3].me.node))
+    world.run(lambda: all(len(policy_of(h).view.members) == 3 for h in hosts[:3]))
+    node_of(hosts[0]).context.links[hosts[3].me.node] = hosts[3].me
+    return world, hosts
+
+
+def test_an_expelled_device_is_not_heard() -> None:
+    world, hosts = expelled(0)
+    old = replace(policy_of(hosts[0]), version=1)
+    for message in (m.Fence(9, 1), m.PolicyBody(old), m.Lead(9, "rotated")):
+        assert said(world, hosts[3], hosts[0], message) == []
+    assert node_of(hosts[0]).context.election.term == 1
+
+
+def test_an_old_policy_is_not_stored_and_only_the_scheduler_introduces() -> None:
+    world, hosts = cluster(0)
+    old = replace(policy_of(hosts[1]), version=0)
+    assert said(world, hosts[0], hosts[1], m.PolicyBody(old)) == []
+    assert said(world, hosts[2], hosts[1], m.Introduce(7, member(9))) == []
+
+
+def test_an_expelled_device_is_trusted_by_no_policy() -> None:
+    world, hosts = expelled(0)
+    gone = hosts[3].me
+    policy = policy_of(hosts[0])
+    body = replace(
+        policy,
+        version=policy.version + 1,
+        view=make_view(policy.view.lineage, 99, list(policy.view.members), policy.view.edges),
+        pulls=(Pull(7, gone, (hosts[0].me.node,), hosts[0].me.node),),
+    )
+    wanted = said(world, hosts[1], hosts[0], m.PolicyBody(body))
+    assert Trust(gone) not in wanted
+
+
+# --- expulsions -----------------------------------------------------------------------------------
+
+
+def test_an_expulsion_outlives_the_flight_of_its_device() -> None:
+    one, two, three = node(1), node(2), node(3)
+    scheduler = Negotiator(one, 1, star_policy(3), 6, StandardPlanner())
+    assert scheduler.expel(two, three, known=True) == []
+    scheduler.in_force(0.0, replace(star_policy(2), version=2))
+    assert scheduler.expel(two, three, known=True) == []
+    scheduler.tick(0.0)
+    assert scheduler.switch is not None
+    assert scheduler.switch.policy.view.expelled == (three,)
+
+
+def test_a_scheduler_that_is_expelled_makes_way_once_nothing_is_open() -> None:
+    world, hosts = cluster(0)
+    machine = node_of(hosts[0])
+    wanted = said(world, hosts[1], hosts[0], m.Expel(hosts[0].me.node))
+    assert [type(x) for x in sent(wanted)] == [m.PassRole]
+    again = said(world, hosts[1], hosts[0], m.Expel(hosts[0].me.node))
+    assert sent(again) == [], "an heir has been asked"
+    machine.negotiator = None
+    machine.succession.make_way(world.now)

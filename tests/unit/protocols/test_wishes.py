@@ -169,3 +169,31 @@ def test_a_token_that_is_passed_on_in_anothers_name_is_no_token() -> None:
     token = m.NewToken(b"t" * 16, *policy_of(hosts[1]).key, 1, ())
     assert said(world, hosts[0], hosts[1], token, via=hosts[2]) == []
     assert UseToken(b"t" * 16) in said(world, hosts[0], hosts[1], token)
+
+
+def test_a_token_of_a_term_to_come_blocks_no_other() -> None:
+    world, hosts = cluster(0)
+    policy = policy_of(hosts[1])
+    ahead = m.NewToken(b"s" * 16, policy.term + 5, 1, 1, ())
+    assert said(world, hosts[2], hosts[1], ahead) == []
+    token = m.NewToken(b"t" * 16, *policy.key, 1, ())
+    assert UseToken(b"t" * 16) in said(world, hosts[0], hosts[1], token)
+
+
+def test_a_token_is_forgotten_if_whom_it_must_not_reach_is_among_us() -> None:
+    world, hosts = cluster(0)
+    policy = policy_of(hosts[1])
+    token = m.NewToken(b"t" * 16, *policy.key, 1, (hosts[2].me.node,))
+    assert said(world, hosts[0], hosts[1], token) == []
+    again = m.NewToken(b"t" * 16, *policy.key, 1, ())
+    assert UseToken(b"t" * 16) in said(world, hosts[0], hosts[1], again)
+
+
+def test_a_refused_link_refuses_no_expulsion() -> None:
+    world, hosts = cluster(0)
+    wish = ExpelWanted(hosts[2].me.node)
+    effects_of(world, hosts[1], wish)
+    said(world, hosts[0], hosts[1], m.Refused(hosts[2].me.node, False, "no"))
+    assert node_of(hosts[1]).wishes.answer(wish) is None
+    said(world, hosts[0], hosts[1], m.Refused(hosts[2].me.node, True, "no"))
+    assert node_of(hosts[1]).wishes.answer(wish) == "no"
