@@ -49,12 +49,14 @@ class Host(Protocol):
 
 @dataclass(slots=True)
 class _Change:
-    """One request. `made`: the token it made; `out`: the node that it expelled is out."""
+    """One request. `target`: whom it is about; `made`: the token it made; `out`: the node that it
+    expelled is out."""
 
     number: int
     node: Node
     name: str
     event: LinkWanted | ExpelWanted | TokenWanted
+    target: bytes = b""
     deadline: asyncio.TimerHandle | None = None
     state: ChangeState = "pending"
     text: str = ""
@@ -157,11 +159,16 @@ class Administration:
             if not over:
                 raise EdgeAgentError("too many changes wait for their end already: ask again later")
             del self._changes[over[0]]
+        target = b"" if isinstance(event, TokenWanted) else event.node
         for other in [c for c in self._changes.values() if c.state == "pending"]:
-            if name and other.name == name and other.event != event:
+            if not target or other.target != target:
+                continue
+            if other.out or (isinstance(event, ExpelWanted) and other.event == event):
+                raise EdgeAgentError(f"another command is expelling {name} already")
+            if other.event != event:
                 self._settle(other, f"a later command about {name} took its place")
         self._count += 1
-        change = _Change(self._count, node, name, event)
+        change = _Change(self._count, node, name, event, target)
         self._changes[change.number] = change
         loop = asyncio.get_running_loop()
         change.deadline = loop.call_later(ANSWER_SECONDS, self._give_up, change)

@@ -289,6 +289,20 @@ def test_a_later_command_about_the_same_member_takes_the_place_of_the_one_before
     on_a_loop(body)
 
 
+def test_two_commands_do_not_expel_one_member_at_once() -> None:
+    def body(host: FakeHost, administration: Administration) -> None:
+        administration.expel("bob")
+        with pytest.raises(EdgeAgentError, match="expelling bob already"):
+            administration.expel("bob")
+        host.takes_tokens = False
+        host.answer("")
+        with pytest.raises(EdgeAgentError, match="expelling bob already"):
+            administration.change_link("bob", False)
+        assert len(host.events) == 2
+
+    on_a_loop(body)
+
+
 def test_a_device_that_joins_again_has_to_ask_again() -> None:
     def body(host: FakeHost, administration: Administration) -> None:
         administration.change_link("deed", True)
