@@ -12,10 +12,12 @@ from protocols import messages as m
 from protocols.control_word import ControlWord
 from protocols.effects import (
     ExpelWanted,
+    FreezeRound,
     JoinFailed,
     LeaveWanted,
     LinkDown,
     LinkUp,
+    Received,
     RoundReduced,
     Tick,
     Trust,
@@ -25,13 +27,13 @@ from protocols.joining import JoiningState
 from protocols.negotiator import Negotiator
 from protocols.policy import Pull
 from protocols.view import make_view
+from tests.simulation.world import World
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of, reach, state_of
 from tests.unit.protocols.records import member, node, star_policy
 from tests.unit.protocols.test_recovery import FIRST, effects_of, said, sent
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
-    from tests.simulation.world import World
 
 OTHER = b"another lineage."
 
@@ -286,3 +288,54 @@ def test_a_scheduler_that_is_expelled_makes_way_once_nothing_is_open() -> None:
     assert sent(again) == [], "an heir has been asked"
     machine.negotiator = None
     machine.succession.make_way(world.now)
+
+
+def test_a_scheduler_whose_switch_is_open_does_not_make_way_yet() -> None:
+    world, hosts = cluster(0)
+    machine = node_of(hosts[0])
+    assert machine.negotiator is not None
+    machine.negotiator.leave_request(hosts[2].me.node)
+    machine.negotiator.tick(world.now)
+    assert machine.negotiator.switch is not None
+    machine.succession.make_way(world.now)
+    assert machine.succession.deadline is None
+
+
+def test_who_is_alone_keeps_the_role() -> None:
+    world = World(0, steps=1000)
+    machine = node_of(world.found())
+    machine.succession.step_down(world.now)
+    assert machine.succession.deadline is None
+
+
+def test_a_role_that_nobody_takes_is_kept() -> None:
+    world, hosts = cluster(0)
+    machine = node_of(hosts[0])
+    negotiator = machine.negotiator
+    assert negotiator is not None
+    world.lose = lambda _sender, _receiver, message: isinstance(message, m.PassRole)
+    machine.succession.step_down(world.now)
+    hosts[0].handle(Tick())
+    held_back = [negotiator.passing]
+    world.run(lambda: machine.succession.deadline is None, 10.0)
+    held_back.append(negotiator.passing)
+    assert held_back == [True, False]
+    assert machine.negotiator is negotiator
+    go_on(world)
+
+
+def test_a_newer_fence_finds_us_frozen_already() -> None:
+    world, hosts = cluster(0)
+    first = effects_of(world, hosts[1], Received(hosts[0].me.node, stamped(world, hosts, 1)))
+    assert FreezeRound() in first
+    since = node_of(hosts[1]).recovery._frozen_since
+    second = effects_of(world, hosts[1], Received(hosts[0].me.node, stamped(world, hosts, 2)))
+    assert FreezeRound() in second
+    assert node_of(hosts[1]).recovery._frozen_since == since
+
+
+def stamped(world: World, hosts: list[Host], number: int) -> m.Envelope:
+    """The founder's fence of that number, for the second."""
+    context = node_of(hosts[0]).context
+    tags = (context.lineage, context.election.term, 0, 0, 0, 0)
+    return context.router.stamp(tags, hosts[1].me.node, m.Fence(1, number))
