@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from edgeagent.runtime import Sweeper
+
 if TYPE_CHECKING:
     from edgeagent.shell import Shell
     from edgeagent.transport.api import Link
@@ -18,6 +20,7 @@ class LateListener:
 
     def __init__(self) -> None:
         self.shell: Shell | None = None
+        self._sweeper = Sweeper()
 
     def link_up(self, link: Link) -> None:
         """Pass on."""
@@ -25,7 +28,8 @@ class LateListener:
             self.shell.link_up(link)
 
     def link_down(self, link: Link, reason: str, clean: bool) -> None:
-        """Pass on."""
+        """Pass on, and free what the link held."""
+        self._sweeper.soon()
         if self.shell is not None:
             self.shell.link_down(link, reason, clean)
 
