@@ -100,6 +100,8 @@ def test_two_halves_go_on_and_become_one_again(tmp_path: Path, lan: Lan) -> None
         agents = [start(cluster, lan, name) for name in NAMES]
         for agent in agents:
             agent.wait_until("four members", partial(has_members, agent, 4))
+        for agent in agents:
+            agent.wait_steps(12)  # a digest of all four
         lan.cable("down")
         for agent in agents:
             agent.wait_until("two members", partial(has_members, agent, 2))

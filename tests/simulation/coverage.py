@@ -46,6 +46,7 @@ RARE: dict[Move, str] = {
     ("cycle", "idle", "start", "farewell"): "a join in the last iteration: one in some 1,000 seeds",
     ("cycle", "computing", "contributed", "computing"): _ONCE,
     ("cycle", "computing", "reduced", "applying"): _ONCE,
+    ("cycle", "fetching", "body", "farewell"): _FETCH,
     ("cycle", "fetching", "body", "frozen"): _FETCH,
     ("cycle", "fetching", "body", "over"): _FETCH,
     ("cycle", "fetching", "left", "over"): _FETCH,
@@ -56,6 +57,7 @@ RARE: dict[Move, str] = {
         for then in ("computing", "reducing", "farewell")
         if (state, then) not in (("computing", "computing"), ("reducing", "computing"))
     },
+    ("election", "candidate", "role passed", "candidate"): _SOON,
     ("election", "follower", "role passed", "scheduler"): _ALONE,
     ("election", "follower", "scheduler lost", "scheduler"): _ALONE,
     ("election", "scheduler", "vote wanted", "follower"): _ONCE,

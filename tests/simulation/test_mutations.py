@@ -17,7 +17,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "accept_older_lineage": (60000, 10),
     "apply_without_all": (60000, 10),
     "minority_goes_on": (60000, 10),
-    "redo_what_was_applied": (60015, 5),
+    "redo_what_was_applied": (60061, 5),
     "copy_what_moves": (60000, 10),
     "count_old_incarnations": (60000, 10),
 }
