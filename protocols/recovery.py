@@ -46,6 +46,7 @@ class Recovery:
         self._frozen_since: float | None = None
         self._plead_at = 0.0  # when to say again to a new scheduler that we are frozen
         self._behind = False  # a member waits for one that our view has no more
+        self._answered: dict[tuple[bytes, bytes], float] = {}  # when to tell it so again
 
     @property
     def _context(self) -> Context:
@@ -104,6 +105,7 @@ class Recovery:
         self._remind_at = self._node.now
         self._gone = {n: r for n, r in self._gone.items() if n in view.nodes or n in links}
         self._broken_off = {n: None for n in self._broken_off if n in self._gone}
+        self._answered = {}
 
     def led(self) -> None:
         """Another node is the scheduler now."""
@@ -155,22 +157,41 @@ class Recovery:
             return
         if reporter in nodes and peer in nodes:
             self.losses.note(now, reporter, peer, reset=reset)
-        elif self._node.negotiator is not None:
-            joins = self._node.negotiator.joins.values()
-            if reporter in nodes and not any(j.joiner.node == peer for j in joins):
-                before = [p for key, p in context.policies.items() if key < policy.key]
-                self._behind |= any(p.view.member(peer) is not None for p in before)
-            for to, body in self._node.negotiator.link_lost(reporter, peer):
-                self._node.post(now, to, body)
+        else:
+            if reporter in nodes:
+                self._lost_before(now, reporter, peer)
+            if self._node.negotiator is not None:
+                for to, body in self._node.negotiator.link_lost(reporter, peer):
+                    self._node.post(now, to, body)
+
+    def _lost_before(self, now: float, reporter: bytes, peer: bytes) -> None:
+        """A member misses a link to a node that our view has no more: if that is one of a view
+        before, the member is behind. It must learn from that node's other neighbours, too, that
+        they do not reach it any more."""
+        context, negotiator = self._context, self._node.negotiator
+        assert context.policy is not None
+        key = context.policy.key
+        before = [p.view for k, p in context.policies.items() if k < key]
+        ours = any(peer in v.neighbours(context.node) for v in before)
+        again_at = self._answered.get((reporter, peer), now)
+        if ours and peer not in context.links and now >= again_at:
+            self._answered[reporter, peer] = now + limits.RETRY_SECONDS
+            self._node.post(now, reporter, m.LinkLost(peer, self._gone.get(peer, False)))
+        joins = negotiator.joins.values() if negotiator is not None else ()
+        if negotiator is not None and not any(j.joiner.node == peer for j in joins):
+            self._behind |= any(v.member(peer) is not None for v in before)
 
     @property
     def _missing_links(self) -> list[bytes]:
-        """Neighbours in the view in force, or in one that may be, to which no link is open."""
+        """Neighbours in the view in force, or in one that may be, to which no link is open. One
+        that leaves may go, unless we stand still and may need it."""
         context = self._context
         if not context.is_member or self._node.over:
             return []
-        missing = context.unlinked
-        return [n for n in missing if n in self._broken_off or not self._node.is_leaving(n)]
+        missing, frozen = context.unlinked, self._node.cycle.frozen
+        return [
+            n for n in missing if frozen or n in self._broken_off or not self._node.is_leaving(n)
+        ]
 
     @property
     def _pleads(self) -> bool:

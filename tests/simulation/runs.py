@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tests.simulation import coverage, faults, storm
+from tests.simulation import coverage, faults, rare, storm
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.storm import Size, Storm
 
@@ -59,9 +59,21 @@ def first_found(mutation: str, seeds: Iterable[int]) -> tuple[int, str]:
     """Return the first of `seeds` that finds a planted bug, and how it shows; -1 if none does."""
     with MUTATIONS[mutation]():
         for seed in seeds:
-            if problem := play(seed).problem:
+            if problem := problem_with(mutation, seed):
                 return seed, problem.splitlines()[0]
     return -1, ""
+
+
+def problem_with(mutation: str, seed: int) -> str:
+    """Return what goes wrong in the history that looks for a planted bug, "" if nothing does."""
+    history = rare.HISTORIES.get(mutation)
+    if history is None:
+        return play(seed).problem
+    try:
+        history(seed)
+    except AssertionError as error:
+        return str(error)
+    return ""
 
 
 def fails(seed: int, intensities: Intensities, size: Size) -> str:

@@ -1,0 +1,98 @@
+"""Histories of combinations that random ones hit too seldom: one for each rule that others cover.
+
+Law: as in `storm.py`, the seed decides everything, and `AssertionError` says what broke. Each is
+played by the suite as it is, and with the planted bug that only it finds (`HISTORIES`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from protocols import messages as m
+from protocols.effects import LeaveWanted
+from tests.simulation.test_failures import cluster
+from tests.simulation.test_small_world import finish
+
+if TYPE_CHECKING:
+    from protocols.round import RoundSpec
+    from tests.simulation.world import Host, World
+
+
+def rivals(seed: int) -> None:
+    """The scheduler dies, and two heirs that do not hear of each other ask the same voters."""
+    dice = random.Random(seed)
+    world, hosts = cluster(seed, 5, steps=40)
+    world.most_delay = 0.3
+    pair = dict.fromkeys(h.me.node for h in dice.sample(hosts[1:], 2))
+
+    def between(sender: Host, receiver: Host, message: m.Message) -> bool:
+        asks = isinstance(message, m.VoteRequest)
+        return asks and sender.me.node in pair and receiver.me.node in pair
+
+    world.lose = between
+    world.later(dice.uniform(0.0, 1.0), lambda: world.kill(hosts[0]))
+    end(world)
+
+
+def a_death_while_work_is_handed_back(seed: int) -> None:
+    """A leaver hands its share back, so the round runs again; somebody dies as that begins."""
+    dice = random.Random(seed)
+    world, hosts = cluster(seed, 4, steps=40)
+    world.most_delay = dice.choice((0.01, 0.1))
+    hosts[2].refuses = True
+    struck: list[Host] = []
+
+    def strike() -> None:
+        if struck[0].gone is None:
+            world.kill(struck[0])
+
+    def begun(_host: Host, spec: RoundSpec) -> None:
+        if spec.attempt > 0 and not struck:
+            struck.append(dice.choice([h for h in hosts if h.gone is None]))
+            world.later(dice.uniform(0.0, world.most_delay), strike)
+
+    world.begun = begun  # type: ignore[method-assign,assignment]
+    hosts[2].handle(LeaveWanted())
+    end(world)
+
+
+def leavers_cut_off(seed: int) -> None:
+    """Two of four leave; before they hear of the policy without them, the others are out of reach.
+    They have the smallest id, so they are a quorum of the policy that they know."""
+    dice = random.Random(seed)
+    world, hosts = cluster(seed, 4, steps=40)
+    world.most_delay = dice.choice((0.01, 0.1))
+    leavers = [min(hosts, key=lambda h: h.me.node), dice.choice((hosts[1], hosts[3]))]
+    rest = [h for h in hosts if h not in leavers]
+    assert hosts[0] in rest, "the scheduler stays"
+
+    def unheard(sender: Host, receiver: Host, message: m.Message) -> bool:
+        return isinstance(message, m.PolicyBody) and sender in rest and receiver in leavers
+
+    def part() -> None:
+        world.unreachable = lambda host, other: (host in leavers) != (other in leavers)
+        for a in leavers:
+            for b in rest:
+                world.cut(a, b)
+
+    world.lose = unheard
+    for host in leavers:
+        host.handle(LeaveWanted())
+    world.before(dice.randint(20, 150), part)
+    end(world)
+
+
+def end(world: World) -> None:
+    """Run to the end and judge."""
+    world.joins_end = True
+    finish(world)
+
+
+# Planted bug -> the histories that find it, where random ones do not.
+HISTORIES: dict[str, Callable[[int], None]] = {
+    "two_votes": rivals,
+    "keep_chunks_of_another_attempt": a_death_while_work_is_handed_back,
+    "offer_what_nobody_stores": leavers_cut_off,
+}

@@ -1,0 +1,18 @@
+"""The histories of `rare.py`, without a planted bug."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation import rare
+
+SEEDS = range(50)
+ONCE_STUCK = (190, 811)  # a leaver that led a fence had gone, and nobody said so to who is behind
+
+
+@pytest.mark.parametrize("history", list(rare.HISTORIES.values()))
+@pytest.mark.parametrize("seed", [*SEEDS, *ONCE_STUCK])
+def test_rare(history: Callable[[int], None], seed: int) -> None:
+    history(seed)
