@@ -27,6 +27,7 @@ from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.local.status import status_of
 from edgeagent.network import NoNetwork, member_of, standing_of
 from edgeagent.observer import Observer
+from edgeagent.plugins import load_policy
 from edgeagent.runtime import agent_runner
 from edgeagent.search import Search, heard_from
 from edgeagent.shell import Shell
@@ -223,6 +224,7 @@ class Agent:
             self._spawn,
             pauses=self._config.on_partition == PAUSE,
             rotate_every=self._config.rotate_every,
+            custom=load_policy(self._config.policy) if self._config.policy else None,
         )
         self._listener.shell = shell
         self._administration.watch(shell)

@@ -32,7 +32,8 @@ class AgentConfig:
     """What the agent process needs. `token` None: train alone, no listening, no discovery.
 
     `on_partition`: `GO_ON` or `PAUSE`, what to do when no quorum can be reached. `rotate_every`:
-    steps after which this agent hands the scheduler's role over, 0 for never.
+    steps after which this agent hands the scheduler's role over, 0 for never. `policy`: the name of
+    an installed policy that plans trees and shares while this agent is the scheduler.
     """
 
     cluster: str = DEFAULT_CLUSTER
@@ -49,6 +50,7 @@ class AgentConfig:
     quiet: bool = False
     on_partition: str = GO_ON
     rotate_every: int = DEFAULT_ROTATE_EVERY
+    policy: str = ""  # "" = the standard one
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
 
     Variables: EDGEAGENT_TOKEN (none: train alone), EDGEAGENT_CLUSTER, EDGEAGENT_NAME,
     EDGEAGENT_LISTEN, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1, EDGEAGENT_EVENTS,
-    EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for never).
+    EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for never),
+    EDGEAGENT_POLICY.
     """
     on_partition = environment.get("EDGEAGENT_ON_PARTITION") or GO_ON
     if on_partition not in (GO_ON, PAUSE):
@@ -155,6 +158,7 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         events=environment.get("EDGEAGENT_EVENTS", ""),
         on_partition=on_partition,
         rotate_every=int(rotate_every),
+        policy=environment.get("EDGEAGENT_POLICY", ""),
     )
 
 

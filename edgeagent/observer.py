@@ -9,9 +9,10 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from edgeagent.terminal.console import JoinLine, TrainingLine
+from edgeagent.planner.bounds import fluid_bound
+from edgeagent.terminal.console import JoinLine, SourceLine, TrainingLine
 from edgeagent.terminal.text import bytes_text, plural, seconds_text
 from protocols import limits
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgeagent.events import EventWriter
-    from edgeagent.local.status_model import SourceStatus
     from edgeagent.terminal.console import Console
     from protocols.control_word import ControlWord
 
@@ -34,6 +34,14 @@ _FAREWELLS = {
 }
 
 
+class PulledFrom(TypedDict):
+    """What one neighbour has sent; `seconds` since the first request to any of them."""
+
+    node: str
+    bytes: int
+    seconds: float
+
+
 class PullMeter:
     """How much of the training state came from whom, and how long that took."""
 
@@ -41,11 +49,13 @@ class PullMeter:
         self._clock = clock
         self._started = clock()
         self._bytes: dict[str, int] = {}
+        self._rates: dict[str, float | None] = {}
         self._last: dict[str, float] = {}
         self.total_bytes = total_bytes
 
-    def arrived(self, name: str, size: int) -> None:
-        """A shard of `size` bytes came from `name`."""
+    def arrived(self, name: str, size: int, rate: float | None = None) -> None:
+        """A shard of `size` bytes came from `name`, whose link brings `rate` bytes/s at present."""
+        self._rates[name] = rate
         self._bytes[name] = self._bytes.get(name, 0) + size
         self._last[name] = self._clock()
 
@@ -65,7 +75,17 @@ class PullMeter:
         return self._clock() - self._started
 
     @property
-    def sources(self) -> list[SourceStatus]:
+    def lower_bound_s(self) -> float | None:
+        """The shortest time that the sources' links allow (the fluid bound), by the rates that they
+        had at the end; None if one of them is not known."""
+        rates = [self._rates.get(name) for name in self._bytes]
+        known = [rate for rate in rates if rate]
+        if not known or len(known) < len(rates):
+            return None
+        return round(fluid_bound(self.total_bytes, known, [0.0] * len(known)), 6)
+
+    @property
+    def sources(self) -> list[PulledFrom]:
         """Bytes and seconds of each source."""
         return [
             {"node": name, "bytes": size, "seconds": round(self._last[name] - self._started, 6)}
@@ -185,13 +205,17 @@ class Observer:
 
     # --- joins ------------------------------------------------------------------------------------
 
-    def shard_arrived(self, name: str, size: int) -> None:
-        """A shard came from `name`."""
+    def shard_arrived(self, name: str, size: int, rate: float | None = None) -> None:
+        """A shard came from `name`, whose link brings `rate` bytes/s."""
         if (pull := self.pull) is not None:
-            pull.arrived(name, size)
+            pull.arrived(name, size, rate)
             done = min(pull.bytes, pull.total_bytes)
-            line = JoinLine(done, pull.total_bytes, len(pull.sources), pull.elapsed)
-            self._console.joining(line)
+            seconds = pull.elapsed
+            sources = tuple(
+                SourceLine(s["node"], s["bytes"], s["bytes"] / seconds if seconds > 0 else 0.0)
+                for s in pull.sources
+            )
+            self._console.joining(JoinLine(done, pull.total_bytes, sources, seconds))
 
     # --- reports of the node ----------------------------------------------------------------------
 
@@ -258,7 +282,7 @@ class Observer:
             bytes=pull.bytes if pull else 0,
             seconds=round(pull.seconds, 6) if pull else 0.0,
             sources=pull.sources if pull else [],
-            lower_bound_s=None,  # needs the links' rates, which nobody has measured yet
+            lower_bound_s=pull.lower_bound_s if pull else None,
         )
         if pull is None:
             if self._reachable:

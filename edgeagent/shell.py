@@ -14,6 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgeagent import handover
+from edgeagent.dataplane.gauges import Gauges
+from edgeagent.dataplane.probe import probe
 from edgeagent.dataplane.reduce import Reducer
 from edgeagent.dataplane.shards import (
     leaves,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from edgeagent.network import Network
     from edgeagent.observer import Observer
+    from edgeagent.planner.policies import CustomPolicy
     from edgeagent.search import Spawn
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.transport.api import Link
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from protocols.view import Member
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
+READ_AFTER_PROBES = 8  # frames of a probe after which the gauges are read again
 DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
 
 
@@ -70,10 +74,12 @@ class Shell:
         spawn: Spawn,
         pauses: bool = False,
         rotate_every: int = 0,
+        custom: CustomPolicy | None = None,
     ) -> None:
         """`trainer` sends to the trainer; `departed(why, message)` and `join_failed(reason)` are
         called when the node's part is over, or its join has failed; `use_token` changes the token;
-        `spawn` starts a task whose failure ends the agent; for the others see `NodeConfig`."""
+        `spawn` starts a task whose failure ends the agent; `custom` plans in the planner's place;
+        for the others see `NodeConfig`."""
         self._state = memory.state.view()
         self._trainer = trainer
         self._network = network
@@ -107,7 +113,7 @@ class Shell:
         self.node: Node | None = None
         self.links: dict[bytes, Link] = {}
         self._inbox: deque[effects.Event] = deque()
-        self._busy = False
+        self._busy = self._closed = self._orphan = False
         self._timer: asyncio.TimerHandle | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
         self._hashing: asyncio.Task[None] | None = None
@@ -116,9 +122,10 @@ class Shell:
         self._distrusted: dict[bytes, asyncio.TimerHandle] = {}
         self._lines = Lines(observer.say, self._loop.time)
         self._forwarded: dict[bytes, deque[tuple[int, int]]] = {}
-        self._closed = False
-        self._orphan = False
         self._heartbeats = Heartbeats()
+        chunk_bytes = hello.chunk_elements * self._contribution.itemsize
+        self._gauges = Gauges(self._loop.time, self._heartbeats)
+        self._planner = StandardPlanner(self._contribution.nbytes, chunk_bytes, custom)
         self._contributed: handover.Contributed | None = None
         self._own_state: tuple[int, bytes] | None = (hello.iteration, hello.meta)  # None: spoilt
 
@@ -127,7 +134,7 @@ class Shell:
     def found(self, lineage: bytes) -> None:
         """Found a cluster of one from the trainer's own state, which must not be `spoilt`."""
         assert self._own_state is not None, "a cluster founded from half a state"
-        self.node = node = Node(self._config, StandardPlanner(), self._router)
+        self.node = node = Node(self._config, self._planner, self._router)
         self._perform(node.found(self._loop.time(), lineage, *self._own_state))
         self._ping()
 
@@ -147,7 +154,7 @@ class Shell:
         if me != self._config.me:
             self._config = replace(self._config, me=me)
             self._router = Router(me.node, incarnation)
-        self.node = node = Node(self._config, StandardPlanner(), self._router)
+        self.node = node = Node(self._config, self._planner, self._router)
         self._perform(node.join(self._loop.time(), sponsor))
         self._ping()
 
@@ -220,6 +227,7 @@ class Shell:
             case handover.Contributed():
                 self._contributed = message
                 self._observer.contributed(message.compute_seconds)
+                self._gauges.contributed(len(message.micro_batches), message.compute_seconds)
                 self.handle(
                     effects.Contributed(
                         message.iteration,
@@ -273,7 +281,11 @@ class Shell:
         """Called by the transport."""
         if header.kind is BulkKind.SHARD:
             return self._shard_arriving(link.peer.node, header)
-        if header.kind is BulkKind.PROBE or self.node is None:
+        if header.kind is BulkKind.PROBE:
+            if header.index % READ_AFTER_PROBES == 0:
+                self.handle(self._gauges.read(self.links))
+            return None
+        if self.node is None:
             return None
         return self._reducer.arriving(link.peer.node, header)
 
@@ -287,9 +299,9 @@ class Shell:
         if joining is None or not joining.expects(source, header.index):
             return
         shard = shard_target(self._state, joining.shard_bytes, header)
-        self._observer.shard_arrived(link.peer.name, header.length)
+        self._observer.shard_arrived(link.peer.name, header.length, link.incoming_rate)
         digest = hashlib.sha256(shard).digest()
-        self.handle(effects.ShardArrived(source, header.index, digest))
+        self.handle(effects.ShardArrived(source, header.index, digest, link.incoming_rate))
 
     def _shard_arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
         joining = self.node.joining if self.node is not None else None
@@ -410,6 +422,9 @@ class Shell:
                 self._distrust_later(node)
             case effects.Dial(member):
                 self._spawn(self._dial(member))
+            case effects.Probe(node):
+                if (link := self.links.get(node)) is not None:
+                    self._spawn(probe(link))
             case effects.CloseLink(node):
                 if (link := self.links.get(node)) is not None:
                     self._spawn(link.close(flush=True))
@@ -489,6 +504,7 @@ class Shell:
     def _reduced(self, spec: RoundSpec, word: ControlWord) -> None:
         """The reducer has completed a round."""
         self._observer.reduced()
+        self._gauges.reduced()
         self.handle(effects.RoundReduced(spec.iteration, spec.attempt, word))
 
     def _take_digest(self, iteration: int, commit: bytes) -> None:
@@ -564,5 +580,6 @@ class Shell:
                 self.handle(effects.Silent(peer))
         if self.node is not None:
             self._perform(self.node.ping(now))
+            self.handle(self._gauges.read(self.links))
         if not self._closed:
             self._ping_timer = self._loop.call_later(limits.HEARTBEAT_SECONDS, self._ping)

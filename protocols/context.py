@@ -12,7 +12,10 @@ from protocols import limits
 from protocols.effects import Effect, Report, Send
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.election import Election
+    from protocols.measures import Rate
     from protocols.messages import Envelope, Message
     from protocols.planning import Planner
     from protocols.policy import Electorate, Policy
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
     from protocols.view import Member
 
 NO_LINEAGE = bytes(limits.LINEAGE_BYTES)
+
+
+def _not_known(_node: bytes) -> Rate | None:
+    """Nothing has been measured."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,7 @@ class Context:
     prepared: tuple[int, int] | None = None  # key of a fence's policy that is stored, not decided
     leaving: bool = False
     yielding: bool = False
+    incoming: Callable[[bytes], Rate | None] = _not_known  # what arrives from a neighbour
     effects: list[Effect] = field(default_factory=list)
 
     @property

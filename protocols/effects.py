@@ -93,11 +93,13 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class ShardArrived:
-    """A whole shard came from `source`; `digest` is the SHA-256 of what arrived."""
+    """A whole shard came from `source`; `digest` is the SHA-256 of what arrived, `rate` what the
+    link from there brings at present, in bytes/s (None: not known)."""
 
     source: bytes
     shard: int
     digest: bytes
+    rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,28 @@ class AwayWanted:
     """The user's script wants no share (`away`), or one again."""
 
     away: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One open link as its receiver knows it: one-way delay, payload bytes/s from `node` (None:
+    not known), payload bytes sent to it so far."""
+
+    node: bytes
+    delay_s: float | None
+    rate: float | None
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured here so far, once a heartbeat. `micro_batch_s`: what one micro-batch takes
+    (None: not known); `compute_s`, `sync_s`: of the last iteration."""
+
+    incoming: tuple[Incoming, ...]
+    micro_batch_s: float | None
+    compute_s: float | None
+    sync_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +195,7 @@ Event = (
     | LeaveWanted
     | YieldWanted
     | AwayWanted
+    | Measured
     | LinkWanted
     | ExpelWanted
     | TokenWanted
@@ -269,6 +294,14 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Send `node` so much at once that it can measure the link: `limits.MAX_PROBE_BYTES`, or what
+    leaves in `limits.MAX_PROBE_SECONDS`."""
+
+    node: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class TakeDigest:
     """Hash the training state, which is constant until the next `Apply`."""
 
@@ -341,6 +374,7 @@ Effect = (
     | GiveWork
     | Contribute
     | Apply
+    | Probe
     | TakeDigest
     | SendManifest
     | SendShards

@@ -6,13 +6,15 @@ the jitter measured to it, and if we ourselves were awake all that time: whoever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 from protocols import limits
 
 GAIN = 1 / 8  # of the mean delay, per answer
 DEVIATION_GAIN = 1 / 4
 DEVIATIONS = 4
+LAST = 20  # round trips of which the shortest counts as the link's own
 
 
 @dataclass(slots=True)
@@ -22,6 +24,7 @@ class Neighbour:
     heard: float
     delay: float | None = None
     jitter: float = 0.0
+    last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))  # round trips
 
 
 class Heartbeats:
@@ -49,11 +52,18 @@ class Heartbeats:
         known = self._neighbours.get(node)
         if known is None:
             return
+        known.last.append(seconds)
         if known.delay is None:
             known.delay, known.jitter = seconds, seconds / 2
             return
         known.jitter += DEVIATION_GAIN * (abs(seconds - known.delay) - known.jitter)
         known.delay += GAIN * (seconds - known.delay)
+
+    def delay(self, node: bytes) -> float | None:
+        """Return the one-way delay to `node` in seconds, half of the shortest of the last round
+        trips (those behind other traffic take longer); None while there was none."""
+        known = self._neighbours.get(node)
+        return min(known.last) / 2 if known is not None and known.last else None
 
     def timeout(self, node: bytes) -> float:
         """Return how many seconds `node` may be silent."""

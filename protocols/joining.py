@@ -28,6 +28,7 @@ from protocols.messages import (
     ShardRequest,
     Welcome,
 )
+from protocols.planning import Offer
 from protocols.pull import AskManifest, AskShards, Pull, PullDone, PullEffect, PullFailed
 from protocols.table import Row, StateTable
 
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from protocols.view import Member
 
 SMALLEST_SHARD_BYTES = 16 << 10
-LARGEST_SHARD_BYTES = 1 << 20
-SHARDS_PER_SOURCE = 8
+LARGEST_SHARD_BYTES = 256 << 10
+SHARDS_PER_SOURCE = 32
 ALIGNMENT_BYTES = 64
 
 
@@ -96,6 +97,7 @@ class Joining:
         self._cycle = cycle
         self._sponsor = sponsor
         self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open, failed, unknown
+        self._rates: dict[bytes, float] = {}  # what sources bring at present, bytes/s
         self._hosts: dict[bytes, None] = {sponsor.node: None}  # members of the cluster we join
         self._attach_by: float | None = None  # when the sponsor must have said how things stand
         self._early: dict[bytes, PullBegins] = {}
@@ -201,6 +203,8 @@ class Joining:
         """A shard is here."""
         if self.pull is None or not self.pull.expects(event.source, event.shard):
             raise RemoteProtocolError("a shard that was not asked for")
+        if event.rate is not None:
+            self._rates[event.source] = event.rate
         self._follow(self.pull.shard(event.source, event.shard, event.digest))
 
     def applied(self, now: float) -> None:
@@ -280,7 +284,8 @@ class Joining:
         self.shard_bytes = shard_size(size, len(plan.sources))
         self.sources = plan.sources
         shards = shard_count(size, self.shard_bytes)
-        self.pull = Pull(shards, plan.sources, context.planner.assign)
+        assign = context.planner.assign
+        self.pull = Pull(shards, self.shard_bytes, plan.sources, self._offer, assign)
         context.report("pull_begins", total_bytes=size)
         self._cycle.start(state_ready=False)
         self._repeat_at = now + limits.RETRY_SECONDS
@@ -289,6 +294,13 @@ class Joining:
         for lost in plan.sources:
             if lost not in context.links:
                 self._follow(self.pull.lost(lost))
+
+    def _offer(self, source: bytes, busy_bytes: int) -> Offer:
+        """Return what is known of a source."""
+        known = self._context.incoming(source)
+        rate = self._rates.get(source, known.rate if known is not None else None)
+        delay = known.delay_s if known is not None else 0.0
+        return Offer(source, self._context.name(source), rate, delay, busy_bytes)
 
     def _follow(self, effects: list[PullEffect]) -> None:
         context = self._context

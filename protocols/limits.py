@@ -44,6 +44,20 @@ MAX_EARLY_BYTES = 64 << 20
 EARLY_FRAME_BYTES = 512  # what keeping an early frame costs beside its payload
 MAX_SUBSCRIBER_QUEUE_BYTES = 256 << 20
 
+# Measuring links.
+METER_FRAME_BYTES = 16 << 10  # smaller frames say nothing about a link
+METER_BYTES = 1 << 20  # a sample is so long,
+METER_SECONDS = 0.05  # or takes so long: enough to outweigh the moments in which nobody reads
+METER_GAP_SECONDS = 0.002  # frames no further apart came behind each other
+METER_SAMPLES = 5
+MAX_PROBE_BYTES = 2 << 20
+MAX_PROBE_SECONDS = 0.3
+PROBE_FRAME_BYTES = 64 << 10
+PROBE_AGAIN_SECONDS = 10.0  # a link that carries nothing is probed so often
+TELL_SECONDS = 0.5  # news of what was measured is told at most so often,
+TELL_AGAIN_SECONDS = 5.0  # and what is no news so often
+REPLAN_SECONDS = 1.0  # measurements make a new policy at most so often
+
 # Training state.
 MAX_STATE_META_BYTES = 512 << 10
 MAX_INTEGER_BUFFER_BYTES = 64 << 10
@@ -72,6 +86,7 @@ FENCE_REPEAT_SECONDS = 0.25  # unanswered fence messages are repeated
 FENCE_SILENT_SECONDS = 0.5  # a member out of reach may have a way that is not known yet
 FENCE_REPORT_SECONDS = 2.0  # a member that has not answered a fence by then is lost
 LINK_CONFIRM_SECONDS = 0.3  # other ends of a node's links have so long to report them broken too
+LEAVER_GONE_SECONDS = 2.0  # a leaver that has gone may be missed if it is still a member then
 ELECTION_STEP_SECONDS = 0.2  # the k-th heir waits k steps before it stands
 PARTITION_WAIT_SECONDS = 10.0
 YIELD_SECONDS = 3.0  # a member that gives way to another cluster goes then, let go or not

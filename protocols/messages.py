@@ -447,6 +447,27 @@ class Outside(Message):
     number: int = wire(NUMBER)
 
 
+@dataclass(frozen=True, slots=True)
+class LinkRate:
+    """What arrives from `peer`: one-way delay in microseconds, payload bytes/s; 0: not known."""
+
+    peer: bytes = wire(NODE)
+    delay_us: int = wire(COUNT32)
+    rate: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Message):
+    """Flooded, by a member: what it has measured of its links and of itself. Times in
+    microseconds, 0: not known. `compute_us`, `sync_us`: of its last iteration."""
+
+    TAG: ClassVar[int] = 39
+    links: tuple[LinkRate, ...] = wire(Many(Nested(LinkRate), limits.MAX_LINKS_PER_NODE))
+    micro_batch_us: int = wire(NUMBER)
+    compute_us: int = wire(NUMBER)
+    sync_us: int = wire(NUMBER)
+
+
 MESSAGES: tuple[type[Message], ...] = (
     Ping,
     Pong,
@@ -486,6 +507,7 @@ MESSAGES: tuple[type[Message], ...] = (
     Refused,
     NewToken,
     Outside,
+    Measured,
 )
 DIRECT_MESSAGES = (Ping, Pong, Welcome, PullBegins, NewToken, Dropped)  # from a neighbour itself
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)

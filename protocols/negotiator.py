@@ -117,6 +117,8 @@ class Negotiator:
         self._densify_at = 0.0
         self._repair_at = 0.0
         self._dirty = True  # something changed since `_desired` last looked
+        self._replan_at = 0.0  # when measurements may make a new policy
+        self._measured = False  # something was measured since then
 
     def resume(self, now: float) -> None:
         """Take over the joins that the policy in force names and that nobody here has ended."""
@@ -380,6 +382,10 @@ class Negotiator:
         self.resume(now)
         self._ended = {p.join: None for p in policy.pulls if p.join in self._ended}
 
+    def measured(self) -> None:
+        """Links or speeds have been measured: another plan may be better."""
+        self._measured = True
+
     def tick(self, now: float) -> list[Mail]:
         """Give up what is late, repeat what was not acknowledged, start a switch if one is due."""
         mail: list[Mail] = []
@@ -393,6 +399,9 @@ class Negotiator:
         if not self.passing and now >= self._densify_at:
             self._densify_at = now + limits.LINK_RETRY_SECONDS
             mail += self._densify(now)
+        if self._measured and now >= self._replan_at:
+            self._measured, self._dirty = False, True
+            self._replan_at = now + limits.REPLAN_SECONDS
         if self.switch is not None:
             if now >= self.switch.resend_at and not self.switch.offered:
                 mail += self._bodies(now, self.switch)
@@ -417,6 +426,8 @@ class Negotiator:
             times.append(self.switch.resend_at)
         if self.switch is None and self._dirty and not self.passing:
             times.append(self._repair_at)
+        if self._measured:
+            times.append(self._replan_at)
         return min(times, default=None)
 
     def _bodies(self, now: float, switch: Switch) -> list[Mail]:
@@ -466,24 +477,19 @@ class Negotiator:
         return [] if far is None else [(a, OpenLinks(0, (far,)))]
 
     def _densify(self, now: float) -> list[Mail]:
-        """Have links opened between members that joined at the same time, or whose link broke."""
+        """Have links opened that the planner wants: between members that joined at the same time,
+        where links broke, or where the loss of one would part the cluster."""
         view = self.policy.view
         known = dict.fromkeys((e.low, e.high) for e in (*view.edges, *self._next_view().apart))
-        open_to_all = [m for m in view.members if not m.sparse]
-        mail: list[Mail] = []
-        for k, member in enumerate(open_to_all[: limits.MAX_LINKS_PER_NODE]):
-            far = tuple(
-                other
-                for other in open_to_all[k + 1 : limits.MAX_LINKS_PER_NODE]
-                if (member.node, other.node) not in known
-                and now >= self._link_wanted.get((member.node, other.node), 0.0)
-            )
-            for other in far:
-                wait = limits.LINK_RETRY_SECONDS
-                self._link_wanted[member.node, other.node] = now + wait
-            if far:
-                mail.append((member.node, OpenLinks(0, far)))
-        return mail
+        far: dict[bytes, list[Member]] = {}
+        for wanted in self._planner.links(view):
+            ends = (wanted.low, wanted.high)
+            other = view.member(wanted.high)
+            if other is None or ends in known or now < self._link_wanted.get(ends, 0.0):
+                continue
+            self._link_wanted[ends] = now + limits.LINK_RETRY_SECONDS
+            far.setdefault(wanted.low, []).append(other)
+        return [(node, OpenLinks(0, tuple(others))) for node, others in far.items()]
 
     def _desired(self) -> Policy | None:
         """Return the next policy, None if what is in force is what is desired."""
@@ -492,7 +498,7 @@ class Negotiator:
         if replace(view, number=now.number) == now:
             view = now
         pulls = self._pulls(dict.fromkeys(view.nodes))
-        plan = self._planner.plan(view, self._micro_batches, tuple(self._away))
+        plan = self._planner.plan(view, self._micro_batches, tuple(self._away), self.policy)
         version = max(self.policy.version, self._issued) + 1
         policy = Policy(
             self.term,
@@ -503,7 +509,8 @@ class Negotiator:
             pulls,
             plan.reason,
         )
-        same = replace(policy, term=self.policy.term, version=self.policy.version)
+        term, version, reason = self.policy.term, self.policy.version, self.policy.reason
+        same = replace(policy, term=term, version=version, reason=reason)
         superseded = self._issued <= self.policy.version  # what others hold is no newer
         return None if same == self.policy and superseded else policy
 

@@ -30,6 +30,7 @@ from protocols.effects import (
     LinkUp,
     LinkWanted,
     ManifestReady,
+    Measured,
     Received,
     RoundReduced,
     SendManifest,
@@ -44,6 +45,8 @@ from protocols.effects import (
 from protocols.election import Election
 from protocols.errors import RemoteProtocolError
 from protocols.joining import Joining, JoiningState, shard_count
+from protocols.monitor import Monitor
+from protocols.planning import Informed
 from protocols.policy import Policy
 from protocols.recovery import Recovery
 from protocols.routing import Router
@@ -64,7 +67,10 @@ class Node:
         """`router`: that of this incarnation's node before, whose numbers must not come again."""
         me = config.me
         router = router or Router(me.node, me.incarnation)
-        self.context = Context(config, planner, router, Election(me.node), steps=config.steps)
+        informed = Informed(planner, lambda: self.monitor.measures)
+        self.context = Context(config, informed, router, Election(me.node), steps=config.steps)
+        self.monitor = Monitor(self.context)
+        self.context.incoming = self.monitor.incoming
         self.cycle = Cycle(self.context, self._offered, self._switched)
         self.joining: Joining | None = None
         self.negotiator: Negotiator | None = None
@@ -156,6 +162,9 @@ class Node:
             case AwayWanted(away):
                 self._away = away
                 self.post(now, self.context.election.scheduler, m.ShareWish(away))
+            case Measured():
+                if self.monitor.measured(now, event) and self.negotiator is not None:
+                    self.negotiator.measured()
             case LinkWanted() | ExpelWanted():
                 self.wishes.want(now, event)
             case TokenWanted(token):
@@ -236,6 +245,7 @@ class Node:
         context.report("link_up", node=peer.name)
         self.welcome(peer.node)
         self._connected(peer.node, is_open=True)
+        self.monitor.link_up(peer.node)
         if self.joining is not None:
             self.joining.link_settled(now, peer.node, is_open=True)
 
@@ -354,6 +364,10 @@ class Node:
                 self._shards_wanted(sender, number, shard_bytes, shards)
             case m.Dropped():
                 self._dropped_by(now, sender)
+            case m.Measured():
+                self.monitor.heard(sender, message)
+                if self.negotiator is not None:
+                    self.negotiator.measured()
             case m.LinkLost(peer, reset):
                 self.recovery.link_lost(now, sender, peer, reset)
             case m.Fence(term, number):

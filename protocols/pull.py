@@ -3,11 +3,14 @@
 Law: nothing counts as pulled before its SHA-256 matches the manifest, which comes from one source
 while the shards come from all; a shard that does not match is asked for again from another source,
 and a source that is lost hands its part to the others. Sources answer only after they have said
-that they hold the state (`began`), so every byte belongs to the same iteration.
+that they hold the state (`began`), so every byte belongs to the same iteration. A source is asked
+for a little at a time, and what is left is divided anew each time by the rates known then, so that
+all finish together although links change.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -17,6 +20,11 @@ from protocols.table import Row, StateTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from protocols.planning import Offer
+
+NOWHERE = "matches its digest from no source"
+WINDOW_SECONDS = 0.1  # a source has at most so long to send; what comes later may change hands
 
 
 class PullState(StrEnum):
@@ -70,20 +78,25 @@ PullEffect = AskManifest | AskShards | PullDone | PullFailed
 
 
 class Pull:
-    """The joiner's side of one replication pull of `shards` shards from `sources`."""
+    """The joiner's side of one replication pull of `shards` shards of `shard_bytes` from
+    `sources`; `offer` says what is known of one that has so many bytes still to send."""
 
     def __init__(
         self,
         shards: int,
+        shard_bytes: int,
         sources: tuple[bytes, ...],
-        assign: Callable[[tuple[int, ...], tuple[bytes, ...]], dict[bytes, tuple[int, ...]]],
+        offer: Callable[[bytes, int], Offer],
+        assign: Callable[[tuple[int, ...], int, tuple[Offer, ...]], dict[bytes, tuple[int, ...]]],
     ) -> None:
         self.state = PULL_TABLE.initial
         self.sources = sources
+        self._offer = offer
         self._assign = assign
         self._shards = shards
+        self._shard_bytes = shard_bytes
         self._ready: list[bytes] = []  # sources that said they hold the state
-        self._owner: dict[int, bytes] = {}  # shard -> source it is planned for
+        self._left = dict.fromkeys(range(shards))  # asked of nobody
         self._asked: dict[int, bytes] = {}  # shard -> source it was asked from, not arrived
         self._digests: dict[int, tuple[bytes, bytes]] = {}  # shard -> (source, digest), unverified
         self._tried: dict[int, list[bytes]] = {}  # shard -> sources whose copy did not match
@@ -107,13 +120,8 @@ class Pull:
         if not PULL_TABLE.allows(self.state, "began"):
             return []
         self._ready.append(source)
-        effects: list[PullEffect] = []
-        if self.state is PullState.WAITING:
-            self._plan(tuple(range(self._shards)), self.sources)
-            self._manifest_source = source
-            effects.append(AskManifest(source))
         self.state = PULL_TABLE.step(self.state, "began", PullState.COPYING)
-        return effects + self._ask(source)
+        return self._ask()
 
     def manifest(self, source: bytes, leaves: tuple[bytes, ...]) -> list[PullEffect]:
         """`source` sent the digests of all shards."""
@@ -143,66 +151,76 @@ class Pull:
         if not self.sources:
             return self._fail("source lost", "every source of the training state was lost")
         self.state = PULL_TABLE.step(self.state, "source lost", self.state)
-        if self.state is PullState.WAITING:
+        if self._manifest_source == source and self._leaves is None:
+            self._manifest_source = None
+        for shard in [k for k, owner in self._asked.items() if owner == source]:
+            del self._asked[shard]
+            self._left[shard] = None
+        for shard, tried in self._tried.items():
+            if shard in self._left and all(s in tried for s in self.sources):
+                return self._fail("source lost", f"shard {shard} {NOWHERE}")
+        return self._ask()
+
+    def _ask(self) -> list[PullEffect]:
+        """Ask every ready source for as much as keeps it busy, of what is best had from it."""
+        effects: list[PullEffect] = []
+        if self._leaves is None and self._manifest_source is None and self._ready:
+            self._manifest_source = self._ready[0]
+            effects.append(AskManifest(self._manifest_source))
+        asked = self._ask_of(self.sources)  # who has not begun will, most likely
+        if self._left and not self._asked:
+            asked = self._ask_of(tuple(self._ready))
+        return effects + asked
+
+    def _ask_of(self, sources: tuple[bytes, ...]) -> list[PullEffect]:
+        """Divide what is left among `sources`, and ask the ready ones for the next of theirs."""
+        busy = dict.fromkeys(sources, 0)
+        for owner in self._asked.values():
+            busy[owner] += 1
+        offers = {s: self._offer(s, busy[s] * self._shard_bytes) for s in sources}
+        room = {s: self._most(offers[s]) - busy[s] for s in sources}
+        idle = [s for s in self._ready if room[s] >= busy[s]]
+        if not self._left or not idle:
             return []
+        doubted = [k for k in self._left if k in self._tried]
+        fresh = tuple(k for k in sorted(self._left) if k not in self._tried)
+        plan = self._assign(fresh, self._shard_bytes, tuple(offers.values())) if fresh else {}
         effects: list[PullEffect] = []
-        if self._leaves is None and self._manifest_source == source:
-            self._manifest_source = self._ready[0] if self._ready else None
-            effects += [AskManifest(s) for s in self._ready[:1]]
-        orphans = tuple(sorted(k for k, owner in self._owner.items() if owner == source))
-        for shard in orphans:
-            self._asked.pop(shard, None)
-        here = self._digests.keys() | self._verified.keys()
-        self._plan(tuple(k for k in orphans if k not in here), self.sources)
-        return effects + [e for s in self._ready for e in self._ask(s)]
+        for source in idle:
+            again = [k for k in doubted if k in self._left and source not in self._tried[k]]
+            wanted = (*again, *plan.get(source, ()))[: room[source]]
+            for shard in wanted:
+                self._asked[shard] = source
+                del self._left[shard]
+            if wanted:
+                effects.append(AskShards(source, wanted))
+        return effects
 
-    def _plan(self, shards: tuple[int, ...], sources: tuple[bytes, ...]) -> None:
-        for source, part in self._assign(shards, sources).items():
-            for shard in part:
-                self._owner[shard] = source
-
-    def _ask(self, source: bytes) -> list[PullEffect]:
-        """Ask `source` for what is planned for it and neither asked for nor here."""
-        wanted = tuple(
-            k
-            for k in sorted(self._owner)
-            if self._owner[k] == source and k not in self._asked and k not in self._digests
-            if k not in self._verified
-        )
-        for shard in wanted:
-            self._asked[shard] = source
-        effects: list[PullEffect] = []
-        if self._leaves is None and self._manifest_source is None:
-            self._manifest_source = source
-            effects.append(AskManifest(source))
-        return [*effects, AskShards(source, wanted)] if wanted else effects
+    def _most(self, offer: Offer) -> int:
+        """How many shards a source may have to send: what it sends in `WINDOW_SECONDS` and while
+        a request is on its way, but never less than two."""
+        seconds = WINDOW_SECONDS + 2 * offer.delay_s
+        return max(2, math.ceil((offer.rate or 0.0) * seconds / self._shard_bytes))
 
     def _check(self, event: str) -> list[PullEffect]:
         """Verify what can be verified; ask again elsewhere for what does not match."""
-        if self._leaves is None:
-            self.state = PULL_TABLE.step(self.state, event, PullState.COPYING)
-            return []
-        effects: list[PullEffect] = []
-        again: dict[bytes, None] = {}
-        for shard, (source, digest) in sorted(self._digests.items()):
-            if digest == self._leaves[shard]:
-                self._verified[shard] = source
-                continue
-            tried = self._tried.setdefault(shard, [])
-            tried.append(source)
-            others = [s for s in self.sources if s not in tried]
-            if not others:
-                return self._fail(event, f"shard {shard} matches its digest from no source")
-            self._owner[shard] = others[0]
-            again[others[0]] = None
-        self._digests.clear()
-        for source in again:
-            effects += self._ask(source) if source in self._ready else []
+        if self._leaves is not None:
+            for shard, (source, digest) in sorted(self._digests.items()):
+                if digest == self._leaves[shard]:
+                    self._verified[shard] = source
+                    continue
+                tried = self._tried.setdefault(shard, [])
+                tried.append(source)
+                if all(s in tried for s in self.sources):
+                    return self._fail(event, f"shard {shard} {NOWHERE}")
+                self._left[shard] = None
+            self._digests.clear()
         done = len(self._verified) == self._shards
         self.state = PULL_TABLE.step(self.state, event, PullState.DONE if done else self.state)
-        return [*effects, PullDone()] if done else effects
+        return [PullDone()] if done else self._ask()
 
     def _fail(self, event: str, reason: str) -> list[PullEffect]:
         self.state = PULL_TABLE.step(self.state, event, PullState.FAILED)
         self._asked.clear()
+        self._left.clear()
         return [PullFailed(reason)]

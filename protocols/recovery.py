@@ -41,7 +41,7 @@ class Recovery:
         self._lost_since: float | None = None  # how long the scheduler has been lost
         self._handled = Lost()  # what the open or last fence was about
         self._gone: dict[bytes, bool] = {}  # whose link ended here -> by a reset
-        self._broken_off: dict[bytes, None] = {}  # those of them that did not say goodbye
+        self._missed_from: dict[bytes, float] = {}  # those of them that said goodbye: since when
         self._remind_at = 0.0  # when to say again which links are missing
         self._frozen_since: float | None = None
         self._plead_at = 0.0  # when to say again to a new scheduler that we are frozen
@@ -58,7 +58,7 @@ class Recovery:
         return (
             self.fence.deadline if self.fence else None,
             self._stand_at,
-            self._remind_at if self._missing_links else None,
+            self._remind_at if self._missing_links else self._leaver_missed_at,
             self._plead_at if self._pleads else None,
             self.losses.deadline(self._node.now) if self._wants_fence else None,
         )
@@ -83,13 +83,13 @@ class Recovery:
             return
         self.losses.mended(context.node, peer.node)
         self._gone.pop(peer.node, None)
-        self._broken_off.pop(peer.node, None)
+        self._missed_from.pop(peer.node, None)
 
     def link_gone(self, now: float, event: LinkDown) -> None:
         """The link to a node ended."""
         self._gone[event.node] = event.reset or event.clean
-        if not event.clean:
-            self._broken_off[event.node] = None
+        if event.clean:
+            self._missed_from[event.node] = now + limits.LEAVER_GONE_SECONDS
 
     def say_lost(self, now: float, event: LinkDown) -> None:
         """Tell everybody that our link to a member is lost."""
@@ -104,7 +104,7 @@ class Recovery:
         self.losses.forget_all_but(old)
         self._remind_at = self._node.now
         self._gone = {n: r for n, r in self._gone.items() if n in view.nodes or n in links}
-        self._broken_off = {n: None for n in self._broken_off if n in self._gone}
+        self._missed_from = {n: t for n, t in self._missed_from.items() if n in self._gone}
         self._answered = {}
 
     def led(self) -> None:
@@ -184,14 +184,23 @@ class Recovery:
     @property
     def _missing_links(self) -> list[bytes]:
         """Neighbours in the view in force, or in one that may be, to which no link is open. One
-        that leaves may go, unless we stand still and may need it."""
-        context = self._context
+        that leaves may go, unless we stand still or wait for long, and may need it."""
+        context, missed = self._context, self._missed_from
         if not context.is_member or self._node.over:
             return []
-        missing, frozen = context.unlinked, self._node.cycle.frozen
+        frozen, now = self._node.cycle.frozen, self._node.now
         return [
-            n for n in missing if frozen or n in self._broken_off or not self._node.is_leaving(n)
+            n
+            for n in context.unlinked
+            if frozen or not self._node.is_leaving(n) or now >= missed.get(n, 0.0)
         ]
+
+    @property
+    def _leaver_missed_at(self) -> float | None:
+        """When a leaver that has gone will be missed."""
+        unlinked, now = self._context.unlinked, self._node.now
+        times = [t for n, t in self._missed_from.items() if n in unlinked and t > now]
+        return min(times, default=None)
 
     @property
     def _pleads(self) -> bool:

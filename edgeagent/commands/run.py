@@ -147,6 +147,12 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         "lineage (default), or stay paused until they can",
     )
     group.add_argument(
+        "--policy",
+        metavar="NAME",
+        help="plan trees and shares, while this device is the scheduler, by the policy that an "
+        "installed package registers under this name in the group edgeagent.policies",
+    )
+    group.add_argument(
         "--rotate-every",
         metavar="STEPS",
         type=whole,
@@ -210,7 +216,17 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         quiet=events == "-",
         on_partition=args.on_partition or base.on_partition,
         rotate_every=base.rotate_every if args.rotate_every is None else args.rotate_every,
+        policy=checked_policy(args.policy or base.policy),
     )
+
+
+def checked_policy(name: str) -> str:
+    """Return the name of a custom policy that can be loaded, "" for none."""
+    if name:
+        from edgeagent.plugins import load_policy
+
+        load_policy(name)
+    return name
 
 
 def trainer_config(args: argparse.Namespace, job: Job) -> TrainerConfig:

@@ -1,31 +1,45 @@
-"""`edgeagent status`: what the agent on this device knows.
+"""`edgeagent status`: what the agent on this device knows, once or again and again.
 
-Law: one answer of one agent, shown for people or, with --json, as it came.
+Law: one agent's answers, shown for people or, with --json, as they came. Watching ends gracefully
+with Ctrl+C, SIGTERM, SIGHUP or the agent's end.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
+import signal
 import sys
-from typing import TYPE_CHECKING
+import threading
+import time
+from typing import TYPE_CHECKING, NoReturn
 
 from edgeagent.commands.options import add_command, chosen_agent
+from edgeagent.errors import UsageError
 from edgeagent.plain_json import json_text
+from edgeagent.terminal.text import clean
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Iterator
 
     from edgeagent.commands.options import Commands
 
 DESCRIPTION = """\
-Show the members, links, scheduler and progress as the agent on this device
-sees them.
+Show the members, links, tree, scheduler and progress as the agent on this
+device sees them, why the policy in force is as it is, and joins under way.
+"-" stands for what is not measured yet.
 """
 EXAMPLES = """\
   edgeagent status
+  edgeagent status --watch            again and again, until Ctrl+C
   edgeagent status --name alice       when several agents run on this device
   edgeagent status --json | jq .loss
+  edgeagent status --watch --interval 5 --json >> statuses
 """
+INTERVAL_S = 1.0
+LEAST_INTERVAL_S = 0.2
+LONGEST_INTERVAL_S = 3600.0
 
 
 def add_parser(commands: Commands) -> None:
@@ -34,16 +48,37 @@ def add_parser(commands: Commands) -> None:
         commands,
         "status",
         execute,
-        summary="members, links, scheduler and progress, as this device sees them",
+        summary="members, links, tree, scheduler and progress, as this device sees them",
         description=DESCRIPTION,
         examples=EXAMPLES,
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (a line)")
+    parser.add_argument("--watch", action="store_true", help="show it again and again")
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=interval,
+        help=f"how often with --watch (default {INTERVAL_S:g}, at least {LEAST_INTERVAL_S:g})",
+    )
     parser.add_argument("--name", metavar="NAME", help="which agent, if several run")
 
 
+def interval(text: str) -> float:
+    """Return `text` as seconds between two statuses."""
+    with contextlib.suppress(ValueError):
+        if LEAST_INTERVAL_S <= (seconds := float(text)) <= LONGEST_INTERVAL_S:
+            return seconds
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a number of seconds from {LEAST_INTERVAL_S:g} to {LONGEST_INTERVAL_S:g}"
+    )
+
+
 def execute(args: argparse.Namespace) -> int:
-    """Show the status; return the exit status."""
+    """Show the status, with --watch until told to stop; return the exit status."""
+    if args.interval is not None and not args.watch:
+        raise UsageError("--interval goes with --watch")
+    if args.watch:
+        return _watch(args)
     from edgeagent.local.api import fetch_status
 
     status = fetch_status(chosen_agent(args.name, os.environ).socket_path)
@@ -54,3 +89,53 @@ def execute(args: argparse.Namespace) -> int:
 
     print_status(status, sys.stdout)
     return 0
+
+
+def _watch(args: argparse.Namespace) -> int:
+    """Show one status after the other until the user or the agent ends that; return 0.
+
+    Raises `NoAgent` if there is none to begin with.
+    """
+    with _signals_as_interrupts(), contextlib.suppress(KeyboardInterrupt):
+        from edgeagent.local.api import NoAgent, fetch_status
+        from edgeagent.terminal.watch import screen_for
+
+        agent = chosen_agent(args.name, os.environ)
+        status = fetch_status(agent.socket_path)
+        screen = screen_for(sys.stdout, as_json=args.json)
+        try:
+            due = time.monotonic()
+            while True:
+                screen.show(status)
+                now = time.monotonic()
+                due = max(due + (args.interval or INTERVAL_S), now)
+                time.sleep(due - now)
+                status = fetch_status(agent.socket_path)
+        except NoAgent:
+            pass
+        finally:
+            screen.close()
+        print(f"{clean(agent.name)} has ended", file=sys.stderr if args.json else sys.stdout)
+    return 0
+
+
+@contextlib.contextmanager
+def _signals_as_interrupts() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the watching like Ctrl+C, so that the cursor comes back.
+
+    What is ignored (`nohup`) stays ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    heeded = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {n: signal.signal(n, interrupt) for n in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

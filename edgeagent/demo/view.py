@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PLAIN_EVERY_S = 2.0
 LIVE_EVERY_S = 0.1
 SHOWN_HAPPENINGS = 10
+TITLE = "edgeagent demo"
 _BAR_WIDTH = 40
 
 
@@ -61,9 +62,9 @@ class View(Protocol):
         """The story is over. Idempotent."""
 
 
-def view_for(stream: TextIO) -> View:
-    """Return the view for `stream`."""
-    return LiveView(stream) if can_refresh(stream) else PlainView(stream)
+def view_for(stream: TextIO, title: str = TITLE) -> View:
+    """Return the view for `stream`; `title` stands above the live table."""
+    return LiveView(stream, title=title) if can_refresh(stream) else PlainView(stream)
 
 
 class PlainView:
@@ -98,11 +99,18 @@ class PlainView:
 class LiveView:
     """A progress bar, a table of the agents and the last happenings."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        title: str = TITLE,
+    ) -> None:
         from rich.live import Live
 
         from edgeagent.terminal.status_view import rich_console
 
+        self._title = title
         self._clock = clock
         self._start = clock()
         self._due = 0.0
@@ -127,18 +135,19 @@ class LiveView:
         now = self._clock()
         if self._live is not None and now >= self._due:
             self._due = now + LIVE_EVERY_S
-            self._live.update(render(scene, self._happenings[-SHOWN_HAPPENINGS:]), refresh=True)
+            happenings = self._happenings[-SHOWN_HAPPENINGS:]
+            self._live.update(render(scene, happenings, self._title), refresh=True)
 
     def close(self) -> None:
         """Leave the last scene on the screen."""
         live, self._live = self._live, None
         if live is not None:
             if self._scene is not None:
-                live.update(render(self._scene, self._happenings), refresh=True)
+                live.update(render(self._scene, self._happenings, self._title), refresh=True)
             live.stop()
 
 
-def render(scene: Scene, happenings: Sequence[str]) -> RenderableType:
+def render(scene: Scene, happenings: Sequence[str], title: str) -> RenderableType:
     """Return the scene as something rich can print."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -171,7 +180,7 @@ def render(scene: Scene, happenings: Sequence[str]) -> RenderableType:
         cells = (node.name, node.state, str(node.iteration), loss_text(node.loss), speed)
         table.add_row(*cells, style=styles.get(node.state, ""))
     lines = [Text(line) for line in happenings]
-    return Group(Text("edgeagent demo", style="bold"), progress, Text(""), table, Text(""), *lines)
+    return Group(Text(title, style="bold"), progress, Text(""), table, Text(""), *lines)
 
 
 def describe(node: str, event: Event) -> str | None:

@@ -12,17 +12,23 @@ from edgeagent.local.status_model import (
     JoiningStatus,
     LinkStatus,
     MemberStatus,
+    PairStatus,
     PendingStatus,
     Phase,
+    SourceStatus,
     Status,
     TreeStatus,
 )
 from protocols import limits
 
 if TYPE_CHECKING:
-    from edgeagent.observer import Observer
+    from edgeagent.observer import Observer, PullMeter
     from edgeagent.shell import Shell
     from protocols.node import Node
+    from protocols.policy import Policy
+    from protocols.view import Member
+
+WAITING = 0.1  # of the longest computation; who is waited for less holds nobody up
 
 
 def status_of(
@@ -44,6 +50,9 @@ def status_of(
         samples_per_second=round(observer.samples_per_second, 3),
         members=[],
         links=[],
+        mesh=[],
+        reason="",
+        holds_up="",
         tree=TreeStatus(root="", parents={}),
         pending=[],
         joining=None,
@@ -62,39 +71,113 @@ def status_of(
     if (policy := context.policy) is not None:
         status["view"], status["policy"] = policy.view.number, policy.version
         leader = context.election.scheduler
+        status["reason"] = policy.reason
         status["members"] = [
-            MemberStatus(
-                name=member.name,
-                id=member.node.hex(),
-                share=share,
-                scheduler=member.node == leader,
-                me=member.node == context.node,
-            )
+            _member(node, member, share, member.node == leader)
             for member, share in zip(policy.view.members, policy.shares, strict=True)
         ]
+        status["holds_up"] = holds_up(status["members"])
+        status["mesh"] = _mesh(node, policy)
         pairs = zip(policy.view.members, policy.parents, strict=True)
         status["tree"] = TreeStatus(
             root=context.name(policy.root),
             parents={m.name: context.name(parent) for m, parent in pairs if parent},
         )
     if node.joining is not None and node.joining.on_the_way and observer.pull is not None:
-        pull = observer.pull
-        status["joining"] = JoiningStatus(
-            sources=pull.sources, bytes=pull.bytes, total_bytes=pull.total_bytes
-        )
+        status["joining"] = _joining(shell, observer.pull)
     return status
+
+
+def _joining(shell: Shell, pull: PullMeter) -> JoiningStatus:
+    rates = {link.peer.name: link.incoming_rate for link in shell.links.values()}
+    sources = [
+        SourceStatus(
+            node=source["node"],
+            bytes=source["bytes"],
+            seconds=source["seconds"],
+            mbit_s=mbit_s(rates.get(source["node"])),
+        )
+        for source in pull.sources
+    ]
+    rate = pull.bytes / pull.elapsed if pull.elapsed > 0 else 0.0
+    left = max(0, pull.total_bytes - pull.bytes)
+    return JoiningStatus(
+        sources=sources,
+        bytes=pull.bytes,
+        total_bytes=pull.total_bytes,
+        seconds=round(pull.elapsed, 3),
+        seconds_left=round(left / rate, 3) if rate > 0 else None,
+    )
+
+
+def mbit_s(rate: float | None) -> float | None:
+    """Return bytes/s as Mbit/s."""
+    return None if rate is None else round(rate * 8e-6, 3)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 3)
+
+
+def _member(node: Node, member: Member, share: int, scheduler: bool) -> MemberStatus:
+    times = node.monitor.times(member.node)
+    return MemberStatus(
+        name=member.name,
+        id=member.node.hex(),
+        share=share,
+        scheduler=scheduler,
+        me=member.node == node.context.node,
+        micro_batch_ms=_ms(node.monitor.measures.speeds.get(member.node)),
+        compute_ms=_ms(times.compute_s) if times else None,
+        sync_ms=_ms(times.sync_s) if times else None,
+    )
+
+
+def holds_up(members: list[MemberStatus]) -> str:
+    """Return the member that computes longest, if the others wait for it longer than for a tenth of
+    that; else ""."""
+    known = [(m["compute_ms"], m["name"]) for m in members if m["compute_ms"] is not None]
+    if len(known) < 2:
+        return ""
+    known.sort(reverse=True)
+    (longest, name), (next_longest, _) = known[:2]
+    return name if longest - next_longest > WAITING * longest else ""
+
+
+def _mesh(node: Node, policy: Policy) -> list[PairStatus]:
+    known, found = node.monitor.measures.links, []
+    up = dict(zip(policy.view.nodes, policy.parents, strict=True))
+    for e in policy.view.edges:
+        there, back = known.get((e.low, e.high)), known.get((e.high, e.low))
+        delays = [rate.delay_s for rate in (there, back) if rate is not None]
+        found.append(
+            PairStatus(
+                a=node.context.name(e.low),
+                b=node.context.name(e.high),
+                delay_ms=_ms(min(delays)) if delays else None,
+                there_mbit_s=mbit_s(there.rate if there else None),
+                back_mbit_s=mbit_s(back.rate if back else None),
+                in_tree=e.high == up[e.low] or e.low == up[e.high],
+            )
+        )
+    return found
 
 
 def _links(shell: Shell, observer: Observer) -> list[LinkStatus]:
     found = []
+    node = shell.node
+    known = node.monitor.measures.links if node is not None else {}
     for peer, link in sorted(shell.links.items()):
         delay = observer.delays.get(peer)
+        back = known.get((node.context.node, peer)) if node is not None else None
         found.append(
             LinkStatus(
                 peer=link.peer.name,
                 delay_ms=None if delay is None else round(delay * 1e3, 3),
                 sent_bytes=link.bulk_bytes_sent,
                 received_bytes=link.bulk_bytes_received,
+                in_mbit_s=mbit_s(link.incoming_rate),
+                out_mbit_s=mbit_s(back.rate if back is not None else None),
             )
         )
     return found
@@ -105,9 +188,18 @@ def _pending(node: Node) -> list[PendingStatus]:
     if negotiator is None:
         return []
     pending = [
-        PendingStatus(kind="scale-out", node=join.joiner.name, phase=join.state.value)
+        PendingStatus(
+            kind="scale-out",
+            node=join.joiner.name,
+            phase=join.state.value,
+            bytes=join.pulled_bytes,
+            total_bytes=join.total_bytes,
+        )
         for join in negotiator.joins.values()
     ]
     for leaver in negotiator.leaving:
-        pending.append(PendingStatus(kind="scale-in", node=context.name(leaver), phase="switching"))
+        name = context.name(leaver)
+        pending.append(
+            PendingStatus(kind="scale-in", node=name, phase="switching", bytes=0, total_bytes=0)
+        )
     return pending

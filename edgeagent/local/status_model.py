@@ -1,7 +1,8 @@
 """The shape of what a running agent says of itself: `GET /status` and `edgeagent status --json`.
 
 Law: names and units here are an interface, only added to. Times are in the unit that the name ends
-in (`_ms`, `seconds`), sizes in bytes, names of nodes are their `--name`.
+in (`_ms`, `seconds`), sizes in bytes, rates in Mbit/s of payload, names of nodes are their
+`--name`. None: not measured yet.
 """
 
 from __future__ import annotations
@@ -13,22 +14,41 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 class MemberStatus(TypedDict):
-    """One member of the cluster; `id` is hexadecimal, `share` a number of micro-batches."""
+    """One member of the cluster; `id` is hexadecimal, `share` a number of micro-batches, of which
+    one takes `micro_batch_ms`. `compute_ms` and `sync_ms` (waiting for the round) are those of its
+    last iteration."""
 
     name: str
     id: str
     share: int
     scheduler: bool
     me: bool
+    micro_batch_ms: float | None
+    compute_ms: float | None
+    sync_ms: float | None
 
 
 class LinkStatus(TypedDict):
-    """One open link of this node; `delay_ms` is one way, None while not measured."""
+    """One open link of this node; `delay_ms` is one way (half of a round trip); `in_mbit_s` from
+    the peer, `out_mbit_s` to it."""
 
     peer: str
     delay_ms: float | None
     sent_bytes: int
     received_bytes: int
+    in_mbit_s: float | None
+    out_mbit_s: float | None
+
+
+class PairStatus(TypedDict):
+    """One link of the cluster, between members `a` and `b`: rates from a to b and back."""
+
+    a: str
+    b: str
+    delay_ms: float | None
+    there_mbit_s: float | None
+    back_mbit_s: float | None
+    in_tree: bool
 
 
 class TreeStatus(TypedDict):
@@ -39,19 +59,24 @@ class TreeStatus(TypedDict):
 
 
 class PendingStatus(TypedDict):
-    """A change under negotiation: its kind (for example scale-out), node and phase."""
+    """A change under negotiation: its kind (for example scale-out), node and phase. A scale-out
+    also has how much of the state the joiner has pulled; only the scheduler knows that."""
 
     kind: str
     node: str
     phase: str
+    bytes: int
+    total_bytes: int
 
 
 class SourceStatus(TypedDict):
-    """What one neighbour has sent of the training state so far."""
+    """What one neighbour has sent of the training state so far. `seconds` since the first request
+    to any of them."""
 
     node: str
     bytes: int
     seconds: float
+    mbit_s: float | None
 
 
 class JoiningStatus(TypedDict):
@@ -60,11 +85,15 @@ class JoiningStatus(TypedDict):
     sources: list[SourceStatus]
     bytes: int
     total_bytes: int
+    seconds: float
+    seconds_left: float | None
 
 
 class Status(TypedDict):
-    """Everything `edgeagent status` shows. `loss` is None before the first iteration; `tasks`
-    counts what the agent's loop has under way, for whoever looks for leaks."""
+    """Everything `edgeagent status` shows. `loss` is None before the first iteration; `reason` says
+    why the policy in force is as it is; `holds_up` names the member that the others wait for, "" if
+    nobody waits; `tasks` counts what the agent's loop has under way, for whoever looks for leaks.
+    """
 
     node: str
     id: str
@@ -80,7 +109,10 @@ class Status(TypedDict):
     samples_per_second: float
     members: list[MemberStatus]
     links: list[LinkStatus]
+    mesh: list[PairStatus]
     tree: TreeStatus
+    reason: str
+    holds_up: str
     pending: list[PendingStatus]
     joining: JoiningStatus | None
     tasks: int

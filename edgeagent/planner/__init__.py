@@ -8,37 +8,105 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgeagent.planner.shards import even_assignment
-from edgeagent.planner.shares import even_shares
-from edgeagent.planner.trees import shallow_tree
-from protocols import limits
+from edgeagent.planner.neighbours import choose_neighbours, spare_links, usual_links
+from edgeagent.planner.policies import custom_plan, request_of
+from edgeagent.planner.shards import Source, equal_shards, even_runs
+from edgeagent.planner.shares import measured_shares
+from edgeagent.planner.trees import plan_tree
+from protocols.measures import NOTHING_KNOWN, Measures
 from protocols.planning import Plan
 
 if TYPE_CHECKING:
-    from protocols.view import View
+    from edgeagent.planner.policies import CustomPolicy
+    from protocols.planning import Offer
+    from protocols.policy import Policy
+    from protocols.view import Edge, View
+
+SHARD_OVERHEAD_S = 50e-6  # a request, a header and a digest
 
 
 class StandardPlanner:
-    """Even shares, a shallow tree, links from a joiner to every member, even shards."""
+    """The fastest tree by measured rates, shares by measured speeds, a few good neighbours, shards
+    so that all sources finish together.
 
-    def plan(self, view: View, micro_batches: int, away: tuple[bytes, ...]) -> Plan:
-        """Return the tree and the shares for `view`."""
-        parents, depth = shallow_tree(view)
-        shares = even_shares(view.nodes, micro_batches, away)
-        working = sum(share > 0 for share in shares)
-        reason = (
-            f"tree of depth {depth} over {len(shares)} devices; "
-            f"{micro_batches} micro-batches evenly over {working}"
+    `payload_bytes`: what a round sums on each node; `chunk_bytes`: the pieces it travels in.
+    `custom`: a user's own policy, which is asked first for trees and shares.
+    """
+
+    def __init__(
+        self,
+        payload_bytes: int = 1 << 20,
+        chunk_bytes: int = 0,
+        custom: CustomPolicy | None = None,
+    ) -> None:
+        self._payload_bytes = payload_bytes
+        self._chunk_bytes = chunk_bytes
+        self._custom = custom
+
+    def plan(
+        self,
+        view: View,
+        micro_batches: int,
+        away: tuple[bytes, ...],
+        present: Policy | None = None,
+        measures: Measures = NOTHING_KNOWN,
+    ) -> Plan:
+        """Return the tree and the shares for `view`, as much as can be as in `present`."""
+
+        def standard() -> Plan:
+            return self._standard(view, micro_batches, away, present, measures)
+
+        if self._custom is None:
+            return standard()
+        request = request_of(view, micro_batches, away, measures, self._payload_bytes)
+        return custom_plan(self._custom, request, view, standard)
+
+    def _standard(
+        self,
+        view: View,
+        micro_batches: int,
+        away: tuple[bytes, ...],
+        present: Policy | None,
+        measures: Measures,
+    ) -> Plan:
+        same = present is not None and present.view.nodes == view.nodes
+        parents = present.parents if present is not None and same else None
+        shares = present.shares if present is not None and same else None
+        tree = plan_tree(
+            view, measures, self._payload_bytes, parents, chunk_bytes=self._chunk_bytes
         )
-        return Plan(parents, shares, reason)
+        names = {m.node: m.name for m in view.members}
+        split = measured_shares(
+            view.nodes, micro_batches, away, measures.speeds, shares, names=names
+        )
+        return Plan(tree.parents, split.shares, f"{tree.reason}; {split.reason}")
 
-    def neighbours(self, view: View, wanted: tuple[str, ...]) -> tuple[bytes, ...]:
-        """Return the members that a joiner shall link to: the wanted ones, else all."""
-        named = tuple(m.node for m in view.members if m.name in wanted)
-        return (named or view.nodes)[: limits.MAX_LINKS_PER_NODE - 1]
+    def neighbours(
+        self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN
+    ) -> tuple[bytes, ...]:
+        """Return the members that a joiner shall link to: the wanted ones, else the best."""
+        return choose_neighbours(view, wanted, measures)[0]
+
+    def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
+        """Return the links to open: each member's usual few, and what keeps all connected if one
+        link is lost."""
+        return tuple(dict.fromkeys((*usual_links(view, measures), *spare_links(view, measures))))
 
     def assign(
-        self, shards: tuple[int, ...], sources: tuple[bytes, ...]
+        self, shards: tuple[int, ...], shard_bytes: int, offers: tuple[Offer, ...]
     ) -> dict[bytes, tuple[int, ...]]:
-        """Divide equal `shards` evenly among `sources`."""
-        return even_assignment(shards, sources)
+        """Divide equal `shards` so that all sources finish together; evenly while no rate is
+        known. A source whose own rate is not known counts as the slowest."""
+        known = [o.rate for o in offers if o.rate]
+        if not known:
+            runs = even_runs(len(shards), len(offers))
+            return {o.node: shards[r.start : r.stop] for o, r in zip(offers, runs, strict=True)}
+        sources = []
+        for offer in offers:
+            rate = offer.rate or min(known)
+            sources.append(Source(offer.delay_s, offer.busy_bytes / rate, rate, offer.name))
+        plan = equal_shards(len(shards), shard_bytes, sources, SHARD_OVERHEAD_S)
+        return {
+            offer.node: tuple(shards[k] for k in plan.shards(position))
+            for position, offer in enumerate(offers)
+        }

@@ -5,6 +5,35 @@ Law: shares add up to the global batch; a member that is away gets none unless a
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from edgeagent.planner.measures import listed, seconds_text
+
+# Shares in force give way if that shortens the computation by more than this. Speeds that are
+# measured 8 % too high here and 8 % too low there make shares that are right look up to
+# 1 - 0.92 / 1.08 = 14.8 % too slow, so they never give way to noise of that size.
+LEAST_GAIN = 0.15
+# A member without a share is called back if it would need less than this part of the time that
+# all take for one micro-batch. It is let go when it needs 1 / (1 - LEAST_GAIN) = 1.18 of it.
+IDLE_LIMIT = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class SharePlan:
+    """`shares` in the order of the nodes asked about.
+
+    `predicted_s`: when the slowest is done; `ideal_s`: when all would be if micro-batches could be
+    cut at will. Both are None while no speed is known.
+    """
+
+    shares: tuple[int, ...]
+    predicted_s: float | None
+    ideal_s: float | None
+    reason: str
+
 
 def even_shares(
     nodes: tuple[bytes, ...], micro_batches: int, away: tuple[bytes, ...]
@@ -14,3 +43,92 @@ def even_shares(
     each, rest = divmod(micro_batches, len(present))
     extra = dict.fromkeys(present[:rest], 1)
     return tuple(each + extra.get(n, 0) if n in present else 0 for n in nodes)
+
+
+def measured_shares(
+    nodes: tuple[bytes, ...],
+    micro_batches: int,
+    away: tuple[bytes, ...],
+    speeds: Mapping[bytes, float],
+    present: tuple[int, ...] | None = None,
+    *,
+    probe: tuple[bytes, ...] = (),
+    names: Mapping[bytes, str] | None = None,
+) -> SharePlan:
+    """Return the shares with which the slowest node is done first.
+
+    `speeds`: seconds per micro-batch, positive and finite; a node without one counts as the median
+    and gets at least one micro-batch, so that it is measured. So does a node in `probe`, even if
+    it is so slow that it had better do nothing. If there are fewer micro-batches than such nodes,
+    the first ones get them.
+
+    `present`: the shares in force in the order of `nodes`. They are kept if they are still valid
+    and no others would be done sooner by more than `LEAST_GAIN`. Equal nodes are served in order.
+    `names` are for the reason.
+    """
+    working = [k for k, n in enumerate(nodes) if n not in away] or list(range(len(nodes)))
+    known = {k: speeds[nodes[k]] for k in working if nodes[k] in speeds}
+    typical = median(known.values()) if known else 1.0
+    takes = {k: known.get(k, typical) for k in working}
+    tried = [k for k in working if k not in known or nodes[k] in probe][:micro_batches]
+    best = _earliest(takes, micro_batches, tried)
+    best_s = _time(best, takes)
+    ideal_s = micro_batches / sum(1 / s for s in takes.values())
+    chosen = tuple(best.get(k, 0) for k in range(len(nodes)))
+    kept = False
+    if present is not None and _fits(present, chosen, takes, tried, best_s):
+        now_s = _time(dict(enumerate(present)), takes)
+        if not best_s < now_s * (1 - LEAST_GAIN):
+            kept, chosen, best_s = present != chosen, present, now_s
+    over = f"{micro_batches} micro-batches over {sum(s > 0 for s in chosen)} devices"
+    if not known:
+        how = "as before" if kept else "evenly"
+        return SharePlan(chosen, None, None, f"{over}, {how}: no speed is measured yet")
+    lost = f"{1 - ideal_s / best_s:.0%} of it lost to granularity"
+    if kept:
+        lost += f" and to keeping them, as others would not save {LEAST_GAIN:.0%}"
+    said = [f"{over} by speed: {seconds_text(best_s)}, {lost}"]
+    called = {n: n.hex()[:8] for n in nodes} | dict(names or {})
+    if idle := [k for k in working if not chosen[k]]:
+        slow = listed(idle, lambda k: f"{called[nodes[k]]} ({seconds_text(takes[k])} for one)")
+        said.append(f"none for {slow}")
+    if guessed := [k for k in working if k not in known]:
+        unknown = listed(guessed, lambda k: called[nodes[k]])
+        said.append(f"{unknown} taken as typical ({seconds_text(typical)} for one)")
+    return SharePlan(chosen, best_s, ideal_s, "; ".join(said))
+
+
+def _earliest(takes: Mapping[int, float], micro_batches: int, tried: list[int]) -> dict[int, int]:
+    """Give each micro-batch to whom completes it first, after one each to those `tried`.
+
+    This takes the `micro_batches` earliest completions there are, so no shares end sooner (the
+    greedy Algorithm 2 of Chaos with equal pieces).
+    """
+    shares = dict.fromkeys(takes, 0) | dict.fromkeys(tried, 1)
+    ends = [((shares[k] + 1) * seconds, k) for k, seconds in takes.items()]
+    heapq.heapify(ends)
+    for _ in range(micro_batches - len(tried)):
+        k = ends[0][1]
+        shares[k] += 1
+        heapq.heapreplace(ends, ((shares[k] + 1) * takes[k], k))
+    return shares
+
+
+def _time(shares: Mapping[int, int], takes: Mapping[int, float]) -> float:
+    return max(shares[k] * seconds for k, seconds in takes.items())
+
+
+def _fits(
+    present: tuple[int, ...],
+    best: tuple[int, ...],
+    takes: Mapping[int, float],
+    tried: list[int],
+    best_s: float,
+) -> bool:
+    """Whether the shares in force are possible still, and leave nobody idle without need."""
+    if len(present) != len(best) or sum(present) != sum(best) or min(present) < 0:
+        return False
+    if any(share and k not in takes for k, share in enumerate(present)):
+        return False
+    idle = [k for k in takes if best[k] and not present[k]]
+    return not any(k in tried or takes[k] < best_s * IDLE_LIMIT for k in idle)

@@ -1,14 +1,77 @@
 """The tree along which gradients are summed.
 
 Law: a tree covers every member and runs along links only.
+
+NetStorm weighs a link by the time it takes, 1 / throughput. An edge of our trees carries the whole
+gradient up and the whole result down, both at once: it is done when its slower direction is. So a
+link weighs 1 / rate of its slower direction, which is the same for whichever end is the parent.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from edgeagent.planner.measures import Filled, listed, name_of, rate_text, seconds_text
+from protocols.view import Edge, View, edge
+
 if TYPE_CHECKING:
-    from protocols.view import View
+    from numpy.typing import NDArray
+
+    from protocols.measures import Measures
+
+    Floats = NDArray[np.float64]
+    Whole = NDArray[np.int64]
+
+LEAST_GAIN = 0.15  # a tree in force gives way if that shortens the round by more than this
+EQUAL = 1e-9  # times whose ratio is nearer to 1 than this are equal
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """`parents[k]` belongs to `nodes[k]`; the root's parent is b""."""
+
+    nodes: tuple[bytes, ...]
+    parents: tuple[bytes, ...]
+
+    @property
+    def root(self) -> bytes:
+        """The node at which sums are complete."""
+        return self.nodes[self.parents.index(b"")]
+
+    @property
+    def edges(self) -> tuple[tuple[bytes, bytes], ...]:
+        """(child, parent) of every node but the root."""
+        return tuple((n, p) for n, p in zip(self.nodes, self.parents, strict=True) if p)
+
+    def path(self, node: bytes) -> list[bytes]:
+        """Return the nodes from `node` up to the root, both included."""
+        up = dict(self.edges)
+        found = [node]
+        while found[-1] in up:
+            found.append(up[found[-1]])
+        return found
+
+    @property
+    def depth(self) -> int:
+        """The number of edges between the root and the node farthest below it."""
+        return max(len(self.path(n)) for n in self.nodes) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlan:
+    """`parents` in the order of the view's members; `predicted_s` is the modelled time of a round,
+    None while no link is measured."""
+
+    parents: tuple[bytes, ...]
+    root: bytes
+    depth: int
+    predicted_s: float | None
+    reason: str
 
 
 def shallow_tree(view: View) -> tuple[tuple[bytes, ...], int]:
@@ -40,3 +103,264 @@ def _breadth_first(
                 depth[other] = depth[node] + 1
                 queue.append(other)
     return max(depth.values()), parents
+
+
+def fastest_tree(view: View, measures: Measures) -> Tree:
+    """Return the fastest-aggregation-path tree (NetStorm Algorithm 1 with one root).
+
+    For every root it is the tree of shortest paths, links weighing as above; among paths of equal
+    length the one with fewer hops, then the smaller parent. Its delay is the longest of its paths,
+    the quality of its root 1 / delay; the root of the best quality is taken, the smallest id among
+    equals. Links that are not measured count as typical. Raises ValueError if the links do not
+    connect all members.
+    """
+    network = _Network(view, measures, 0.0)
+    network.widest_rate()  # raises if they do not
+    paths = _shortest_paths(network.weights, network)
+    return paths.tree(view, int(np.argmin(paths.far)))
+
+
+def round_time(
+    tree: Tree, measures: Measures, payload_bytes: float, *, chunk_bytes: float = 0.0
+) -> float:
+    """Return the modelled time in seconds of a round along `tree`.
+
+    Chunks are in flight on all hops at once, so the slowest direction of any edge sets the pace
+    for all `payload_bytes`; added to that is the way of one chunk up from the farthest leaf and
+    down to the farthest. A hop takes its delay and the time for `chunk_bytes`, since a chunk is
+    sent on when it is there as a whole. Links of one node do not slow each other down: no node's
+    own limit is known. Directions that are not measured count as typical.
+    """
+    filled = Filled(measures)
+    if not tree.edges:
+        return 0.0
+    up = {n: 0.0 for n in tree.nodes}
+    down = dict(up)
+    for node in tree.nodes:
+        for child, parent in pairwise(tree.path(node)):
+            up[node] += filled.delay_s(child, parent) + chunk_bytes / filled.rate(child, parent)
+            down[node] += filled.delay_s(parent, child) + chunk_bytes / filled.rate(parent, child)
+    slowest = min(filled.slower(*ends) for ends in tree.edges)
+    pace = max(payload_bytes - chunk_bytes, 0.0) / slowest
+    return pace + max(up.values()) + max(down.values())
+
+
+def significant(old_time: float, new_time: float) -> bool:
+    """Whether a round of `new_time` instead of `old_time` seconds is worth a new tree."""
+    return new_time < old_time * (1 - LEAST_GAIN)
+
+
+def fits(view: View, parents: tuple[bytes, ...]) -> bool:
+    """Whether `parents` (in the order of the view's members) is a tree over all of them along the
+    view's links."""
+    nodes = view.nodes
+    if len(parents) != len(nodes) or parents.count(b"") != 1:
+        return False
+    links = dict.fromkeys(view.edges)
+    up = dict(zip(nodes, parents, strict=True))
+    if any(p and (p not in up or p == n or edge(n, p) not in links) for n, p in up.items()):
+        return False
+    below = [nodes[parents.index(b"")]]
+    for node in below:
+        below += [n for n, p in up.items() if p == node]
+    return len(below) == len(nodes)
+
+
+def plan_tree(
+    view: View,
+    measures: Measures,
+    payload_bytes: float,
+    present: tuple[bytes, ...] | None,
+    *,
+    chunk_bytes: float = 0.0,
+) -> TreePlan:
+    """Return the tree for `view`, and why it is that one.
+
+    The candidates are the fastest-aggregation-path tree of every root, and from every root the
+    paths a chunk takes least time on among the widest trees, whose slowest edge is as fast as can
+    be. The one with the shortest `round_time` is the best, that of `fastest_tree` among equals.
+
+    `present`, the parents in force in the order of the view's members, stay if they still fit the
+    view and the best is not `significant`ly faster. While nothing is measured the shallowest tree
+    stands in for the best, and what is in force stays if it fits. Raises ValueError if the links
+    do not connect all members.
+    """
+    in_force = Tree(view.nodes, present) if present is not None and fits(view, present) else None
+    if not measures.links:
+        return _unmeasured(view, in_force)
+    network = _Network(view, measures, chunk_bytes)
+    best, what = _best(view, network, measures, payload_bytes, chunk_bytes)
+    best_s = round_time(best, measures, payload_bytes, chunk_bytes=chunk_bytes)
+    chosen, predicted_s, head = best, best_s, what
+    if in_force is not None and in_force != best:
+        now_s = round_time(in_force, measures, payload_bytes, chunk_bytes=chunk_bytes)
+        if not significant(now_s, best_s):
+            chosen, predicted_s = in_force, now_s
+            head = f"tree in force kept, another would not save {LEAST_GAIN:.0%}"
+    reason = f"{head}, {_described(view, chosen, network.filled, predicted_s)}"
+    return TreePlan(chosen.parents, chosen.root, chosen.depth, predicted_s, reason)
+
+
+def _unmeasured(view: View, in_force: Tree | None) -> TreePlan:
+    tree = Tree(view.nodes, shallow_tree(view)[0]) if in_force is None else in_force
+    head = "shallowest tree" if in_force is None else "tree in force kept"
+    root = name_of(view, tree.root)
+    reason = f"{head}, rooted at {root}, of depth {tree.depth}: no link is measured yet"
+    return TreePlan(tree.parents, tree.root, tree.depth, None, reason)
+
+
+def _best(
+    view: View, network: _Network, measures: Measures, payload_bytes: float, chunk_bytes: float
+) -> tuple[Tree, str]:
+    """Return the best candidate and what it is called."""
+    widest = network.widest_rate()
+    near = _shortest_paths(network.weights, network)
+    wide = _shortest_paths(network.hops_of(widest), network)
+    quality = int(np.argmin(near.far))
+    found = [
+        (near.times(payload_bytes, chunk_bytes), near, "fastest aggregation paths, another root"),
+        (wide.times(payload_bytes, chunk_bytes), wide, "widest tree"),
+    ]
+    first = float(found[0][0][quality])
+    best, tree, what = first, near.tree(view, quality), "fastest aggregation paths, root by quality"
+    for times, paths, called in found:
+        k = int(np.argmin(times))
+        if float(times[k]) < best * (1 - EQUAL):
+            best, tree, what = float(times[k]), paths.tree(view, k), called
+    if best < first:
+        root = view.members[quality].name
+        what += f" ({seconds_text(first)} a round along the fastest aggregation paths from {root})"
+    return tree, what
+
+
+def _described(view: View, tree: Tree, filled: Filled, predicted_s: float) -> str:
+    """Return the rest of the reason: root, slowest edge, what is left out and why."""
+    said = [f"rooted at {name_of(view, tree.root)}, of depth {tree.depth}"]
+    if not tree.edges:
+        return said[0]
+    used = dict.fromkeys(edge(*ends) for ends in tree.edges)
+
+    def text(link: Edge) -> str:
+        ends = f"{name_of(view, link.low)}-{name_of(view, link.high)}"
+        return f"{ends} ({rate_text(filled.slower(link.low, link.high))})"
+
+    slowest = min(used, key=lambda e: (filled.slower(e.low, e.high), e.low, e.high))
+    least = filled.slower(slowest.low, slowest.high)
+    said.append(f"slowest link {text(slowest)}, about {seconds_text(predicted_s)} a round")
+    out = [e for e in view.edges if e not in used]
+    slow = [e for e in out if filled.slower(e.low, e.high) < least]
+    spare = [e for e in out if filled.slower(e.low, e.high) >= least]
+    if slow:
+        said.append(f"left out as slower than all in use: {listed(slow, text)}")
+    if spare:
+        said.append(f"left out as no shorter way: {listed(spare, text)}")
+    guessed = sum(not filled.is_known(e.low, e.high) for e in view.edges)
+    if guessed:
+        said.append(f"{guessed} not measured, taken as typical ({rate_text(filled.typical.rate)})")
+    return "; ".join(said)
+
+
+# All roots at once
+
+
+class _Network:
+    """The links of a view as matrices in the order of its members, inf where there is no link.
+
+    `weights[a, b]`: seconds per byte of the slower direction; `way[a, b]`: seconds that one chunk
+    takes from a to b.
+    """
+
+    def __init__(self, view: View, measures: Measures, chunk_bytes: float) -> None:
+        self.filled = Filled(measures)
+        self.count = len(view.nodes)
+        index = {n: k for k, n in enumerate(view.nodes)}
+        self.weights: Floats = np.full((self.count, self.count), math.inf)
+        self.way: Floats = np.full((self.count, self.count), math.inf)
+        self._links: list[tuple[float, int, int]] = []
+        for link in view.edges:
+            ends = (link.low, link.high)
+            a, b = index[link.low], index[link.high]
+            slower = self.filled.slower(*ends)
+            self._links.append((slower, a, b))
+            self.weights[a, b] = self.weights[b, a] = 1 / slower
+            for (i, j), (one, other) in (((a, b), ends), ((b, a), ends[::-1])):
+                hop = self.filled.delay_s(one, other) + chunk_bytes / self.filled.rate(one, other)
+                self.way[i, j] = hop
+
+    def widest_rate(self) -> float:
+        """Return the rate (bytes/s) such that links at least as fast connect all members, and those
+        that are faster do not; inf for a single member. Raises ValueError if nothing does."""
+        part = list(range(self.count))
+        missing, rate = self.count - 1, math.inf
+        for slower, a, b in sorted(self._links, reverse=True):
+            if missing and part[a] != part[b]:
+                merged, kept = part[b], part[a]
+                part = [kept if p == merged else p for p in part]
+                missing, rate = missing - 1, slower
+        if missing:
+            raise ValueError("the links do not connect all members")
+        return rate
+
+    def hops_of(self, least_rate: float) -> Floats:
+        """Return as weights a chunk's way there and back, over links of at least this rate."""
+        return np.where(self.weights <= 1 / least_rate, self.way + self.way.T, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """The tree of shortest paths from every root: row r of `parents` is the one from member r.
+
+    `far[r]`: its longest path, in the weights it was made with; `slowest[r]`: seconds per byte of
+    its slowest edge; `up[r]`, `down[r]`: a chunk's way from the farthest leaf, to the farthest.
+    """
+
+    parents: Whole
+    far: Floats
+    slowest: Floats
+    up: Floats
+    down: Floats
+
+    def times(self, payload_bytes: float, chunk_bytes: float) -> Floats:
+        """Return the `round_time` of each root's tree."""
+        return max(payload_bytes - chunk_bytes, 0.0) * self.slowest + self.up + self.down
+
+    def tree(self, view: View, root: int) -> Tree:
+        """Return the tree from member number `root`."""
+        nodes = view.nodes
+        parents = (b"" if k == root else nodes[p] for k, p in enumerate(self.parents[root]))
+        return Tree(nodes, tuple(parents))
+
+
+def _shortest_paths(weights: Floats, network: _Network) -> _Paths:
+    """Run Dijkstra's algorithm from every root, one node each at a time.
+
+    Ties in length go to fewer hops, then to the smaller parent. The links with finite weight
+    connect all members.
+    """
+    count = network.count
+    rows = np.arange(count)
+    length: Floats = np.full((count, count), math.inf)
+    length[rows, rows] = 0.0
+    hops = np.zeros((count, count), np.int64)
+    parents = np.zeros((count, count), np.int64)
+    done = np.zeros((count, count), np.bool_)
+    slowest, up, down = (np.zeros((count, count)) for _ in range(3))
+    for _ in range(count):
+        open_length = np.where(done, math.inf, length)
+        nearest = open_length.min(axis=1, keepdims=True)
+        at = np.where(open_length == nearest, hops, count).argmin(axis=1)
+        done[rows, at] = True
+        new = nearest + weights[at]
+        steps = hops[rows, at][:, None] + 1
+        fewer = (steps < hops) | ((steps == hops) & (at[:, None] < parents))
+        better = ~done & ((new < length) | ((new == length) & fewer & (new < math.inf)))
+        r, to = np.nonzero(better)
+        via = at[r]
+        length[r, to] = new[r, to]
+        hops[r, to] = hops[r, via] + 1
+        parents[r, to] = via
+        slowest[r, to] = network.weights[via, to]  # of the edge above: its largest is the tree's
+        up[r, to] = up[r, via] + network.way[to, via]
+        down[r, to] = down[r, via] + network.way[via, to]
+    longest = (a.max(axis=1) for a in (length, slowest, up, down))
+    return _Paths(parents, *longest)

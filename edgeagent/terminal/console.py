@@ -8,8 +8,9 @@
     console.close()
 
 Law: no call here ever blocks the agent's loop: a thread does the writing, and a terminal that takes
-nothing (Ctrl+S, a full pipe) loses lines, not heartbeats. On a terminal the last line is refreshed
-in place; elsewhere everything is plain lines. Text from other devices is cleaned first.
+nothing (Ctrl+S, a full pipe) loses lines, not heartbeats. On a terminal the last lines are
+refreshed in place, beside a script that prints its own only while that waits for its join;
+elsewhere everything is plain lines. Text from other devices is cleaned first.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ LIVE_EVERY_S = 0.1
 TRAINING_EVERY_S = 5.0
 JOINING_EVERY_S = 1.0
 CLOSE_S = 1.0  # time the last lines have to get out
-_BAR_WIDTH = 10
+NAMED_SOURCES = 8  # of a join; the rest is counted
+_BAR_WIDTH = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +66,41 @@ class TrainingLine:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceLine:
+    """What came from one source so far; `rate` in bytes/s over the whole pull."""
+
+    name: str
+    done_bytes: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
 class JoinLine:
     """How far the pull of the training state is; `seconds` since its first request."""
 
     done_bytes: int
     total_bytes: int
-    sources: int
+    sources: tuple[SourceLine, ...]
     seconds: float
 
     def text(self) -> str:
-        """Return the line: bytes, rate, time left."""
+        """Return the line: bytes, rate, time left, rates of the sources."""
+        shown = self.sources[:NAMED_SOURCES]
+        named = [f"{clean(s.name)} {bytes_text(s.rate)}/s" for s in shown]
+        if hidden := len(self.sources) - len(shown):
+            named.append(f"{hidden} more")
+        line = f"{self.total_text()} from {plural(len(self.sources), 'source')}, {self.rate_text()}"
+        return f"{line} ({', '.join(named)})" if named else line
+
+    def total_text(self) -> str:
+        """Return what is done, such as "12.0 MB of 40.0 MB"."""
+        return f"{bytes_text(self.done_bytes)} of {bytes_text(self.total_bytes)}"
+
+    def rate_text(self) -> str:
+        """Return the rate and, while it can be told, the time left."""
         rate = self.done_bytes / self.seconds if self.seconds > 0 else 0.0
         left = (self.total_bytes - self.done_bytes) / rate if rate > 0 else None
-        line = f"{bytes_text(self.done_bytes)} of {bytes_text(self.total_bytes)}"
-        line += f" from {plural(self.sources, 'source')}, {bytes_text(rate)}/s"
+        line = f"{bytes_text(rate)}/s"
         return f"{line}, {seconds_text(left)} left" if left else line
 
     @property
@@ -108,16 +131,19 @@ class Console:
         stream: TextIO,
         *,
         live: bool,
+        live_joins: bool = False,
         prefix: Callable[[], str] = lambda: "",
         failures: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._painter = _Painter(stream, live, prefix, failures or sys.stderr)
+        self._painter = _Painter(stream, live, live_joins, prefix, failures or sys.stderr)
         self._live = live
+        self._live_joins = live or live_joins
         self._clock = clock
         self._queue: queue.Queue[_Item | None] = queue.Queue(QUEUE_LINES)
         self._thread: threading.Thread | None = None
-        self._due = 0.0
+        self._training_due = self._joining_due = 0.0
+        self._pulled = False
         self._unshown: TrainingLine | None = None
         self._closed = False
         self.dropped = 0
@@ -133,14 +159,19 @@ class Console:
     def training(self, line: TrainingLine) -> None:
         """Show how the training goes, if it is time to."""
         self._unshown = line
-        if self._time_is_due(TRAINING_EVERY_S):
+        self._pulled = False
+        if (now := self._clock()) >= self._training_due:
+            self._training_due = now + (LIVE_EVERY_S if self._live else TRAINING_EVERY_S)
             self._unshown = None
             self._post(line)
 
     def joining(self, line: JoinLine) -> None:
-        """Show how far the join is, if it is time to, or if it is done."""
-        if self._time_is_due(JOINING_EVERY_S) or line.part == 1.0:
+        """Show how far the join is, if it is time to; its end is shown in any case, and once."""
+        now, done = self._clock(), line.part == 1.0
+        if not self._pulled if done else now >= self._joining_due:
+            self._joining_due = now + (LIVE_EVERY_S if self._live_joins else JOINING_EVERY_S)
             self._post(line)
+        self._pulled = done
 
     def settle(self) -> None:
         """Show the last training line and end the live line: what follows comes below it."""
@@ -160,13 +191,6 @@ class Console:
             with contextlib.suppress(queue.Full):
                 self._queue.put(None, timeout=CLOSE_S / 2)
             self._thread.join(CLOSE_S / 2)
-
-    def _time_is_due(self, plain_every_s: float) -> bool:
-        now = self._clock()
-        if now < self._due:
-            return False
-        self._due = now + (LIVE_EVERY_S if self._live else plain_every_s)
-        return True
 
     def _post(self, item: _Item) -> None:
         if self._closed:
@@ -195,10 +219,16 @@ class _Painter:
     """Writes items to the streams; lives in the console's thread."""
 
     def __init__(
-        self, stream: TextIO, live: bool, prefix: Callable[[], str], failures: TextIO
+        self,
+        stream: TextIO,
+        live: bool,
+        live_joins: bool,
+        prefix: Callable[[], str],
+        failures: TextIO,
     ) -> None:
         self._stream = stream
         self._live = live
+        self._live_joins = live or live_joins
         self._prefix = prefix
         self._failures = failures
         self._console: RichConsole | None = None
@@ -206,6 +236,11 @@ class _Painter:
 
     def paint(self, item: _Item) -> None:
         """Show `item`."""
+        if isinstance(item, JoinLine):
+            self._joining(item)
+            return
+        if not self._live:  # the join is over or has failed: the terminal is the script's again
+            self._end_live()
         if isinstance(item, _Said):
             if item.failure:
                 self._end_live()
@@ -215,11 +250,17 @@ class _Painter:
         elif isinstance(item, _Settled):
             self._end_live()
         elif self._live:
-            self._refresh(_bar(item) if isinstance(item, JoinLine) else _text(item.text()))
-        elif isinstance(item, JoinLine):
-            self._line(f"joining: {item.text()}")
+            self._refresh(_text(item.text()))
         else:
             self._line(item.text())
+
+    def _joining(self, line: JoinLine) -> None:
+        if not self._live_joins:
+            self._line(f"joining: {line.text()}")
+            return
+        self._refresh(_bar(line))
+        if not self._live and line.part == 1.0:
+            self._end_live()
 
     def close(self) -> None:
         """End the live line; its last content stays."""
@@ -263,23 +304,37 @@ def _text(line: str) -> RenderableType:
 
 
 def _bar(line: JoinLine) -> RenderableType:
+    """Return a bar, and below it a line for each source."""
+    from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
-    grid = Table.grid(padding=(0, 1))
-    grid.add_row("joining", ProgressBar(1.0, line.part, width=_BAR_WIDTH), _text(line.text()))
-    return grid
+    bar = Table.grid(padding=(0, 1))
+    figures = f"{line.total_text()}, {line.rate_text()}"
+    bar.add_row("joining", ProgressBar(1.0, line.part, width=_BAR_WIDTH), _text(figures))
+    sources = Table.grid(padding=(0, 2))
+    sources.add_column()
+    for _ in ("bytes", "rate"):
+        sources.add_column(justify="right", no_wrap=True)
+    for source in line.sources[:NAMED_SOURCES]:
+        cells = (bytes_text(source.done_bytes), f"{bytes_text(source.rate)}/s")
+        sources.add_row(_text(f"  from {clean(source.name)}"), *cells)
+    if (hidden := len(line.sources) - NAMED_SOURCES) > 0:
+        sources.add_row(f"  and {hidden} more")
+    return Group(bar, sources)
 
 
 def console_for(config: AgentConfig) -> Console:
     """Return the console of an agent: on stderr if its stdout must stay quiet, live if it can be.
 
-    A script prints lines of its own, so only beside a built-in job is a line refreshed in place.
+    A script prints lines of its own, so beside one only a join is refreshed in place: for so long
+    the script waits.
     """
     stream = sys.stderr if config.quiet else sys.stdout
     built_in = config.job in BUILT_IN_JOBS and not config.quiet
-    live = built_in and can_refresh(stream)
-    return Console(stream, live=live, prefix=_clock_prefix if built_in else _name_prefix)
+    terminal = can_refresh(stream)
+    prefix = _clock_prefix if built_in else _name_prefix
+    return Console(stream, live=built_in and terminal, live_joins=terminal, prefix=prefix)
 
 
 def can_refresh(stream: TextIO) -> bool:

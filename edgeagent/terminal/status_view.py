@@ -1,31 +1,59 @@
-"""A status for people: a headline, a table of members and links, what changes at present.
+"""A status for people: who trains, over which links and tree, why so, and what changes at present.
 
-Law: fits 80 columns; plain text where there is no terminal; names are cleaned before being shown.
+Law: fits 80 columns; plain text where there is no terminal; names are cleaned before being shown;
+units stand in the headings, "-" is what was not measured yet; long lists are cut and counted.
 """
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 from rich.console import Console as RichConsole
-from rich.console import Group, RenderableType
+from rich.console import ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from edgeagent.terminal.text import bytes_text, clean, loss_text, plural, rate_text, seconds_text
+from edgeagent.terminal.text import (
+    bar_text,
+    bytes_text,
+    clean,
+    loss_text,
+    mbit_text,
+    ms_text,
+    plural,
+    rate_text,
+    seconds_text,
+)
+from edgeagent.terminal.tree_view import tree_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from typing import TextIO
 
-    from edgeagent.local.status_model import JoiningStatus, Status, TreeStatus
+    from edgeagent.local.status_model import (
+        JoiningStatus,
+        MemberStatus,
+        PairStatus,
+        PendingStatus,
+        Status,
+    )
 
 PLAIN_WIDTH = 80
-MAX_ROWS = 64  # members shown; the rest is counted
+MAX_ROWS = 64  # of one list; the rest is counted
+_BAR_WIDTH = 20
+_REASON_SEPARATOR = "; "  # between the parts of a policy's reason
 
 
 def print_status(status: Status, stream: TextIO) -> None:
     """Write `status` to `stream`."""
-    rich_console(stream).print(render(status))
+    if stream.isatty():
+        rich_console(stream).print(render(status))
+        return
+    text = io.StringIO()
+    rich_console(text).print(render(status))
+    stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
 def rich_console(stream: TextIO) -> RichConsole:
@@ -42,18 +70,27 @@ def rich_console(stream: TextIO) -> RichConsole:
 
 def render(status: Status) -> Group:
     """Return `status` as something rich can print."""
-    parts: list[RenderableType] = [_headline(status), Text(""), _members(status)]
-    hidden = len(status["members"]) - MAX_ROWS
-    if hidden > 0:
-        parts.append(Text(f"... and {hidden} more (--json shows all)"))
-    if status["tree"]["parents"]:
-        parts.append(Text("\n" + _tree(status["tree"])))
+    parts: list[RenderableType] = [_headline(status)]
+    if members := status["members"]:
+        parts += ["", _Cropped(_members(members[:MAX_ROWS])), *_more(len(members))]
+        parts.append(Text(_waited_for(status)))
+    if pairs := _pairs(status):
+        parts += ["", _Cropped(_links(pairs[:MAX_ROWS])), *_more(len(pairs))]
+    if status["tree"]["root"]:
+        parts += ["", *_tree(status, pairs)]
+    if status["reason"]:
+        parts += ["", Text(f"why policy {status['policy']} is as it is"), *_reason(status)]
     if (joining := status["joining"]) is not None:
-        parts.append(Text("\n" + _joining(joining)))
-    for pending in status["pending"][:MAX_ROWS]:
-        what = f"pending: {pending['kind']} of {pending['node']} ({pending['phase']})"
-        parts.append(Text(clean(what)))
+        parts += ["", *_joining(joining)]
+    if pending := status["pending"]:
+        parts += ["", *map(_pending, pending[:MAX_ROWS]), *_more(len(pending))]
     return Group(*parts)
+
+
+def _more(count: int) -> list[RenderableType]:
+    """Return the line on what a list of `count` entries does not show."""
+    hidden = count - MAX_ROWS
+    return [Text(f"... and {hidden} more (--json shows all)")] if hidden > 0 else []
 
 
 def _headline(status: Status) -> Text:
@@ -69,42 +106,171 @@ def _headline(status: Status) -> Text:
     return head
 
 
-def _members(status: Status) -> Table:
+def _name(text: str, style: str = "") -> Text:
+    """Return a cell that gives way where the line is too long."""
+    return Text(clean(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+class _Cropped:
+    """A table that loses its right side, not its names, in a terminal that is too narrow."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines, cut at the terminal's width."""
+        wide = options.update(width=max(options.max_width, PLAIN_WIDTH))
+        for line in console.render_lines(self._table, wide, pad=False):
+            yield from Segment.adjust_line_length(line, options.max_width, pad=False)
+            yield Segment.line()
+
+
+def _table(names: Sequence[str], figures: Sequence[str], last: str | None = None) -> Table:
+    """Return an empty table: columns of names, of figures, and perhaps one for a remark."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("member", max_width=24, overflow="ellipsis", no_wrap=True)
-    table.add_column("share", justify="right")
-    table.add_column("role", no_wrap=True)
-    table.add_column("delay", justify="right", no_wrap=True)
-    table.add_column("sent", justify="right", no_wrap=True)
-    table.add_column("received", justify="right", no_wrap=True)
-    links = {link["peer"]: link for link in status["links"]}
-    for member in status["members"][:MAX_ROWS]:
-        name = clean(member["name"])
-        role = "scheduler" if member["scheduler"] else ""
-        link = links.pop(member["name"], None)
-        if member["me"]:
-            cells = ("this node", "", "")
-        elif link is None:
-            cells = ("no link", "", "")
-        else:
-            delay = "-" if link["delay_ms"] is None else f"{link['delay_ms']:.1f} ms"
-            cells = (delay, bytes_text(link["sent_bytes"]), bytes_text(link["received_bytes"]))
-        style = "bold" if member["me"] else ""
-        table.add_row(name, str(member["share"]), role, *cells, style=style)
+    for heading in names:
+        table.add_column(heading)
+    for heading in figures:
+        table.add_column(heading, justify="right", no_wrap=True)
+    if last is not None:
+        table.add_column(last, no_wrap=True)
     return table
 
 
-def _tree(tree: TreeStatus) -> str:
-    edges = ", ".join(f"{child} > {parent}" for child, parent in sorted(tree["parents"].items()))
-    return clean(f"tree to {tree['root']}: {edges}")
-
-
-def _joining(joining: JoiningStatus) -> str:
-    total = joining["total_bytes"]
-    lines = [f"joining: {bytes_text(joining['bytes'])} of {bytes_text(total)} pulled"]
-    for source in joining["sources"][:MAX_ROWS]:
-        lines.append(
-            f"  {clean(source['node'])}: {bytes_text(source['bytes'])} "
-            f"in {seconds_text(source['seconds'])}"
+def _members(members: Iterable[MemberStatus]) -> Table:
+    """Return who computes how much; `busy` is the part of an iteration that goes into computing."""
+    headings = ["share", "ms each", "compute ms", "sync ms", "busy"]
+    table = _table(["member"], headings, "role")
+    for member in members:
+        compute, sync = member["compute_ms"], member["sync_ms"]
+        busy = "-"
+        if compute is not None and sync is not None and compute + sync > 0:
+            busy = f"{compute / (compute + sync):.0%}"
+        figures = (str(member["share"]), *map(ms_text, (member["micro_batch_ms"], compute, sync)))
+        role = ", ".join(
+            word
+            for word, holds in (("scheduler", member["scheduler"]), ("here", member["me"]))
+            if holds
         )
-    return "\n".join(lines)
+        style = "bold" if member["me"] else ""
+        table.add_row(_name(member["name"]), *figures, busy, role, style=style)
+    return table
+
+
+def _waited_for(status: Status) -> str:
+    """Return the line on who holds everybody up."""
+    if status["holds_up"]:
+        return f"all wait for {clean(status['holds_up'])}, which computes longest"
+    if sum(member["compute_ms"] is not None for member in status["members"]) > 1:
+        return "nobody holds the others up"
+    return "all wait for: -"
+
+
+def _pairs(status: Status) -> list[PairStatus]:
+    """Return the cluster's links, and those of this node that no policy has yet."""
+    me = status["node"]
+    own = {link["peer"]: link for link in status["links"]}
+    pairs = []
+    for pair in status["mesh"]:
+        peer = pair["b"] if pair["a"] == me else pair["a"] if pair["b"] == me else None
+        if peer is not None and (link := own.pop(peer, None)) and pair["delay_ms"] is None:
+            pair = {**pair, "delay_ms": link["delay_ms"]}
+        pairs.append(pair)
+    for link in own.values():
+        new: PairStatus = {
+            "a": me,
+            "b": link["peer"],
+            "delay_ms": link["delay_ms"],
+            "there_mbit_s": link["out_mbit_s"],
+            "back_mbit_s": link["in_mbit_s"],
+            "in_tree": False,
+        }
+        pairs.append(new)
+    return pairs
+
+
+def _links(pairs: Iterable[PairStatus]) -> Table:
+    figures = ["delay ms", "Mbit/s there", "Mbit/s back"]
+    table = _table(["link from", "to"], figures, "in tree")
+    for pair in pairs:
+        table.add_row(
+            _name(pair["a"]),
+            _name(pair["b"]),
+            ms_text(pair["delay_ms"]),
+            mbit_text(pair["there_mbit_s"]),
+            mbit_text(pair["back_mbit_s"]),
+            "yes" if pair["in_tree"] else "",
+        )
+    return table
+
+
+def _tree(status: Status, pairs: Iterable[PairStatus]) -> list[RenderableType]:
+    """Return the tree, each node with the rates and delay of its edge to its parent."""
+    tree = status["tree"]
+    rates: dict[tuple[str, str], tuple[float | None, float | None, float | None]] = {}
+    for pair in pairs:
+        there, back, delay = pair["there_mbit_s"], pair["back_mbit_s"], pair["delay_ms"]
+        rates[pair["a"], pair["b"]] = (there, back, delay)
+        rates[pair["b"], pair["a"]] = (back, there, delay)
+    table = _table(["tree"], ["Mbit/s up", "Mbit/s down", "delay ms"])
+    for number, (branches, name) in enumerate(tree_rows(tree["root"], tree["parents"])):
+        if number == MAX_ROWS:
+            break
+        parent = tree["parents"].get(name) if number else None
+        if parent is None:
+            figures = ("", "", "")
+        else:
+            up, down, delay = rates.get((name, parent), (None, None, None))
+            figures = (mbit_text(up), mbit_text(down), ms_text(delay))
+        style = "bold" if name == status["node"] else ""
+        cell = Text(branches, no_wrap=True, overflow="ellipsis")
+        table.add_row(cell.append(clean(name), style=style), *figures)
+    return [_Cropped(table), *_more(len(tree["parents"]) + 1)]
+
+
+def _reason(status: Status) -> list[RenderableType]:
+    """Return the parts of the policy's reason, each wrapped below itself."""
+    parts = status["reason"].split(_REASON_SEPARATOR)
+    grid = Table.grid(padding=(0, 1))
+    for part in parts[:MAX_ROWS]:
+        grid.add_row("-", Text(clean(part), overflow="fold"))
+    return [grid, *_more(len(parts))]
+
+
+def _part(done: int, total: int) -> str:
+    """Return how much of a state is pulled, as a bar and in words."""
+    if not total:
+        return f"{bytes_text(done)}"
+    bar = bar_text(done / total, _BAR_WIDTH)
+    return f"{bar} {min(1.0, done / total):.0%}, {bytes_text(done)} of {bytes_text(total)}"
+
+
+def _mean_mbit_s(size: int, seconds: float) -> float | None:
+    return size * 8e-6 / seconds if seconds > 0 else None
+
+
+def _joining(joining: JoiningStatus) -> list[RenderableType]:
+    """Return this node's own pull: how far, and from whom how fast."""
+    left = joining["seconds_left"]
+    line = f"joining {_part(joining['bytes'], joining['total_bytes'])}"
+    line += f", {seconds_text(left)} left" if left is not None else ", time left -"
+    sources = joining["sources"]
+    if not sources:
+        return [Text(line)]
+    table = _table(["pulled from", ""], ["Mbit/s", "link Mbit/s"])
+    table.columns[1].justify = "right"
+    for source in sources[:MAX_ROWS]:
+        table.add_row(
+            _name(source["node"]),
+            bytes_text(source["bytes"]),
+            mbit_text(_mean_mbit_s(source["bytes"], joining["seconds"])),
+            mbit_text(source["mbit_s"]),
+        )
+    return [Text(line), _Cropped(table), *_more(len(sources))]
+
+
+def _pending(pending: PendingStatus) -> Text:
+    what = clean(f"pending: {pending['kind']} of {pending['node']} ({pending['phase']})")
+    if pending["total_bytes"]:
+        what += f"\n  {_part(pending['bytes'], pending['total_bytes'])}"
+    return Text(what)

@@ -43,6 +43,27 @@ def seconds_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def ms_text(milliseconds: float | None) -> str:
+    """Return milliseconds for a column that has the unit in its heading, "-" if not measured."""
+    if milliseconds is None:
+        return "-"
+    return f"{milliseconds:.2f}" if milliseconds < 1000 else f"{milliseconds:.0f}"
+
+
+def mbit_text(mbit_s: float | None) -> str:
+    """Return Mbit/s for a column that has the unit in its heading, "-" if not measured."""
+    if mbit_s is None:
+        return "-"
+    places = 2 if mbit_s < 10 else 1 if mbit_s < 100 else 0
+    return f"{mbit_s:.{places}f}"
+
+
+def bar_text(part: float, width: int) -> str:
+    """Return a bar of `width` characters in brackets that is full up to `part`, 0 to 1."""
+    full = int(min(1.0, max(0.0, part)) * width)
+    return f"[{'#' * full}{'.' * (width - full)}]"
+
+
 def loss_text(loss: float | None) -> str:
     """Return a loss with four significant places, "-" if there is none yet."""
     if loss is None:

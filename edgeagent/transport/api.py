@@ -44,6 +44,10 @@ class Link(Protocol):
     def bulk_bytes_received(self) -> int:
         """Payload bytes received so far."""
 
+    @property
+    def incoming_rate(self) -> float | None:
+        """Payload bytes/s that large frames arrive with, None while that is not known."""
+
     def send_control(self, frame: bytes) -> None:
         """Queue one control frame (at most `limits.MAX_CONTROL_BYTES`); order is kept."""
 

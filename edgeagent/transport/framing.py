@@ -18,6 +18,7 @@ from edgeagent.transport import bounds
 from protocols import limits
 from protocols.bulk import BulkHeader, decode_header
 from protocols.errors import LocalProtocolError, RemoteProtocolError
+from protocols.meter import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -374,6 +375,7 @@ class BulkStream:
         self.lost = lost
         self.bytes_sent = 0
         self.bytes_received = 0
+        self.meter = Meter()
         self.queued = 0
         self._queue: deque[tuple[BulkHeader, memoryview]] = deque()
         self._offset = -1  # payload bytes of the first frame written; -1: not even its header
@@ -385,6 +387,9 @@ class BulkStream:
         self._header: BulkHeader | None = None
         self._target: memoryview | None = None
         self._payload_end = 0
+        self._clock = asyncio.get_running_loop().time
+        self._began = 0.0  # when the payload that is being received did
+        self._ended = 0.0  # when the last one did
 
     # Sending.
 
@@ -509,10 +514,15 @@ class BulkStream:
             if len(target) != header.length or target.readonly:
                 raise LocalProtocolError("bulk_arriving returned an unusable buffer")
         self._header, self._target, self._payload_end = header, target, 0
+        now = self._clock()
+        behind = now - self._ended < limits.METER_GAP_SECONDS
+        self._began = self._ended if behind else now
         if header.length == 0:
             self._payload_complete(header)
 
     def _payload_complete(self, header: BulkHeader) -> None:
+        self._ended = self._clock()
+        self.meter.arrived(header.length, self._ended - self._began)
         wanted = self._target is not None
         self._header = self._target = None
         if wanted:

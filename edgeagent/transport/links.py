@@ -94,6 +94,11 @@ class TcpLink:
         return self._bulk.bytes_received
 
     @property
+    def incoming_rate(self) -> float | None:
+        """Payload bytes/s that large frames arrive with, None while that is not known."""
+        return self._bulk.meter.rate
+
+    @property
     def is_down(self) -> bool:
         """Whether `link_down` was reported."""
         return self._down.is_set()

@@ -58,6 +58,7 @@ RARE: dict[Move, str] = {
         if (state, then) not in (("computing", "computing"), ("reducing", "computing"))
     },
     ("election", "candidate", "role passed", "candidate"): _SOON,
+    ("election", "candidate", "role passed", "scheduler"): _SOON,
     ("election", "follower", "role passed", "scheduler"): _ALONE,
     ("election", "follower", "scheduler lost", "scheduler"): _ALONE,
     ("election", "scheduler", "vote wanted", "follower"): _ONCE,

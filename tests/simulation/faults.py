@@ -19,6 +19,7 @@ DEVICE_KINDS = ("crash", "power_off", "pause", "clock_step", "drift")
 RESTART_KINDS = ("restart", "restart_blank")
 AMBUSH_KINDS = ("ambush",)
 PEOPLE_KINDS = ("leave", "join")
+MEASURE_KINDS = ("measure",)
 KINDS = (
     *FRAME_KINDS,
     *LINK_KINDS,
@@ -27,6 +28,7 @@ KINDS = (
     *RESTART_KINDS,
     *AMBUSH_KINDS,
     *PEOPLE_KINDS,
+    *MEASURE_KINDS,
 )
 
 _OFTEN = {
@@ -34,6 +36,7 @@ _OFTEN = {
     "ambush": 0.4,
     "leave": 0.3,
     "join": 0.3,
+    "measure": 0.3,
     "restart": 0.7,
     "restart_blank": 0.3,
 }
@@ -69,6 +72,7 @@ class Intensities:
     ambush: float = 0.0  # something befalls the ends of a message of the negotiations
     leave: float = 0.0  # a user wants a device to leave
     join: float = 0.0  # a new device comes
+    measure: float = 0.0  # a device finds its links and itself quite unlike before
 
     @property
     def active(self) -> tuple[str, ...]:

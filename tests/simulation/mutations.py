@@ -61,8 +61,8 @@ def two_votes() -> Iterator[None]:
 
 
 @contextmanager
-def keep_chunks_of_another_attempt() -> Iterator[None]:
-    """What is kept may come from any attempt (8), also one whose sums lack work handed back."""
+def keep_sums_that_lack_work() -> Iterator[None]:
+    """What is kept may come from a round that lacks work handed back, and from any attempt (8)."""
 
     def has(report: m.FenceReport, first: int, _newest: int, everything: bytes) -> bytes:
         return everything if report.iteration > first else report.have
@@ -188,7 +188,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         count_old_incarnations,
         # Found by histories of their own (`rare.py`): other rules cover for these nearly always.
         two_votes,
-        keep_chunks_of_another_attempt,
+        keep_sums_that_lack_work,
         offer_what_nobody_stores,
     )
 }

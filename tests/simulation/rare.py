@@ -14,6 +14,7 @@ from protocols import messages as m
 from protocols.effects import LeaveWanted
 from tests.simulation.test_failures import cluster
 from tests.simulation.test_small_world import finish
+from tests.simulation.truth import Truth
 
 if TYPE_CHECKING:
     from protocols.round import RoundSpec
@@ -37,32 +38,41 @@ def rivals(seed: int) -> None:
 
 
 def a_death_while_work_is_handed_back(seed: int) -> None:
-    """A leaver hands its share back, so the round runs again; somebody dies as that begins."""
+    """A leaver hands its share back, so what the round comes to lacks it; in the middle of that
+    round somebody dies."""
     dice = random.Random(seed)
     world, hosts = cluster(seed, 4, steps=40)
     world.most_delay = dice.choice((0.01, 0.1))
     hosts[2].refuses = True
-    struck: list[Host] = []
+    victim = dice.choice(hosts)
+    hosts[2].handle(LeaveWanted())
+
+    def begun(host: Host, spec: RoundSpec) -> None:
+        policy = host.node.context.policy if host.node is not None else None
+        if policy is not None and host is victim and host.node is not None:
+            leaves = host.node.is_leaving(hosts[2].me.node)
+            if leaves and spec.attempt == 0 and victim.gone is None:
+                world.later(dice.uniform(0.0, 4 * world.most_delay), strike)
 
     def strike() -> None:
-        if struck[0].gone is None:
-            world.kill(struck[0])
+        if victim.gone is None:
+            world.kill(victim)
 
-    def begun(_host: Host, spec: RoundSpec) -> None:
-        if spec.attempt > 0 and not struck:
-            struck.append(dice.choice([h for h in hosts if h.gone is None]))
-            world.later(dice.uniform(0.0, world.most_delay), strike)
-
-    world.begun = begun  # type: ignore[method-assign,assignment]
-    hosts[2].handle(LeaveWanted())
+    world.begun = begun  # type: ignore[method-assign]
     end(world)
 
 
 def leavers_cut_off(seed: int) -> None:
     """Two of four leave; before they hear of the policy without them, the others are out of reach.
-    They have the smallest id, so they are a quorum of the policy that they know."""
+    They have the smallest id, so they are a quorum of the policy that they know. What the others
+    have applied and nobody has committed may be done again, so `truth.py` judges."""
     dice = random.Random(seed)
     world, hosts = cluster(seed, 4, steps=40)
+    truth = Truth(world)
+    world.check = world.changed.clear  # type: ignore[method-assign]
+    world.handled = truth.handled  # type: ignore[method-assign]
+    world.begun = truth.begun  # type: ignore[method-assign]
+    world.completed = truth.completed  # type: ignore[method-assign]
     world.most_delay = dice.choice((0.01, 0.1))
     leavers = [min(hosts, key=lambda h: h.me.node), dice.choice((hosts[1], hosts[3]))]
     rest = [h for h in hosts if h not in leavers]
@@ -93,6 +103,6 @@ def end(world: World) -> None:
 # Planted bug -> the histories that find it, where random ones do not.
 HISTORIES: dict[str, Callable[[int], None]] = {
     "two_votes": rivals,
-    "keep_chunks_of_another_attempt": a_death_while_work_is_handed_back,
+    "keep_sums_that_lack_work": a_death_while_work_is_handed_back,
     "offer_what_nobody_stores": leavers_cut_off,
 }

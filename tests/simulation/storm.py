@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocols import messages as m
-from protocols.effects import LeaveWanted
+from protocols.effects import Incoming, LeaveWanted, Measured
 from tests.simulation import faults
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
 from tests.simulation.host import Host, expected_state
@@ -32,6 +32,7 @@ PLANNED = (
     *faults.PARTITION_KINDS,
     *faults.PEOPLE_KINDS,
     *faults.AMBUSH_KINDS,
+    *faults.MEASURE_KINDS,
     "crash",
     "power_off",
     "pause",
@@ -256,6 +257,17 @@ class Storm:
                 self.world.departed(victim, "left")
             else:
                 victim.handle(LeaveWanted())
+
+    def _measure(self, dice: random.Random, kind: str) -> None:
+        """Several devices measure something at about the same time, so that the plan changes."""
+        for host in self._running:
+            if dice.random() < 0.7:
+                self.world.fire(kind)
+                links = tuple(
+                    Incoming(node, 10 ** -dice.uniform(1, 4), 10 ** dice.uniform(5, 9), 0)
+                    for node in sorted(host.links)
+                )
+                host.handle(Measured(links, 10 ** -dice.uniform(1, 3), 0.1, 0.1))
 
     def _join(self, _dice: random.Random, kind: str) -> None:
         self.world.fire(kind)

@@ -17,11 +17,11 @@ FOUND: dict[str, tuple[int, int]] = {
     "accept_older_lineage": (60000, 10),
     "apply_without_all": (60000, 10),
     "minority_goes_on": (60000, 10),
-    "redo_what_was_applied": (60061, 5),
-    "copy_what_moves": (60000, 10),
-    "count_old_incarnations": (60000, 10),
-    "two_votes": (15, 10),
-    "keep_chunks_of_another_attempt": (85, 10),
+    "redo_what_was_applied": (60130, 5),
+    "copy_what_moves": (60012, 5),
+    "count_old_incarnations": (60012, 5),
+    "two_votes": (6, 5),
+    "keep_sums_that_lack_work": (100, 3),
     "offer_what_nobody_stores": (0, 10),
 }
 

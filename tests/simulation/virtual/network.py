@@ -70,6 +70,7 @@ class MemoryLink:
         self.bulk_queued = 0
         self.bulk_bytes_sent = 0
         self.bulk_bytes_received = 0
+        self.incoming_rate: float | None = None
         self._paused = False
         self._waiting: deque[tuple[BulkHeader, bytes]] = deque()
         self._target: memoryview | None = None

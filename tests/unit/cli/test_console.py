@@ -1,19 +1,37 @@
-"""The agent's own lines and the status, on a terminal and elsewhere."""
+"""The agent's own lines, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 
 import pytest
 
 from edgeagent.config import AgentConfig
+from edgeagent.observer import Observer
 from edgeagent.terminal import console as console_module
-from edgeagent.terminal.console import Console, JoinLine, TrainingLine, can_refresh, console_for
-from edgeagent.terminal.status_view import MAX_ROWS, print_status
-from edgeagent.terminal.text import bytes_text, clean, loss_text, plural, rate_text, seconds_text
-from tests.unit.cli.samples import member, sample_status
+from edgeagent.terminal.console import (
+    Console,
+    JoinLine,
+    SourceLine,
+    TrainingLine,
+    can_refresh,
+    console_for,
+)
+from edgeagent.terminal.text import (
+    bar_text,
+    bytes_text,
+    clean,
+    loss_text,
+    mbit_text,
+    ms_text,
+    plural,
+    rate_text,
+    seconds_text,
+)
+from tests.simulation.virtual.world import Recorder, Silence
 
 
 class Terminal(io.StringIO):
@@ -33,6 +51,11 @@ class Clock:
     def __call__(self) -> float:
         """Return the time."""
         return self.now
+
+
+def without_escapes(text: str) -> str:
+    """Return what a terminal shows of `text`."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 def training(iteration: int) -> TrainingLine:
@@ -93,18 +116,114 @@ def test_the_goodbye_stands_below_the_live_line(monkeypatch: pytest.MonkeyPatch)
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
 
 
+def joining(done: int, seconds: float, sources: int = 2) -> JoinLine:
+    """Return a line on a pull of 40 MB, the same from each source."""
+    rate = done / seconds / sources if seconds else 0.0
+    lines = tuple(SourceLine(f"s{k}\x1b", done // sources, rate) for k in range(sources))
+    return JoinLine(done, 40_000_000, lines, seconds)
+
+
 def test_plain_join_progress() -> None:
     out, clock = io.StringIO(), Clock()
     console = Console(out, live=False, clock=clock)
     for step in range(5):
-        console.joining(JoinLine(step * 10_000_000, 40_000_000, 3, step * 0.5))
+        console.joining(joining(step * 10_000_000, step * 0.5))
         clock.now += 0.5
+    console.joining(joining(40_000_000, 3.0))  # a shard that came twice
     console.close()
     assert out.getvalue().splitlines() == [
-        "joining: 0 B of 40.0 MB from 3 sources, 0 B/s",
-        "joining: 20.0 MB of 40.0 MB from 3 sources, 20.0 MB/s, 1.00 s left",
-        "joining: 40.0 MB of 40.0 MB from 3 sources, 20.0 MB/s",
+        "joining: 0 B of 40.0 MB from 2 sources, 0 B/s (s0  0 B/s, s1  0 B/s)",
+        "joining: 20.0 MB of 40.0 MB from 2 sources, 20.0 MB/s, 1.00 s left "
+        "(s0  10.0 MB/s, s1  10.0 MB/s)",
+        "joining: 40.0 MB of 40.0 MB from 2 sources, 20.0 MB/s (s0  10.0 MB/s, s1  10.0 MB/s)",
     ]
+
+
+def test_a_second_join_is_told_like_the_first() -> None:
+    out, clock = io.StringIO(), Clock()
+    console = Console(out, live=False, clock=clock)
+    for _ in range(2):
+        console.joining(joining(40_000_000, 1.0))
+        console.training(training(1))
+    console.close()
+    assert out.getvalue().count("joining: 40.0 MB of 40.0 MB") == 2
+
+
+def test_many_sources_are_counted() -> None:
+    line = joining(20_000_000, 1.0, sources=10)
+    assert line.text().endswith("s7  2.0 MB/s, 2 more)")
+    assert JoinLine(0, 0, (), 0.0).part == 1.0
+    assert JoinLine(0, 0, (), 0.0).text() == "0 B of 0 B from 0 sources, 0 B/s"
+
+
+@pytest.mark.parametrize("sources", [2, 10])
+def test_a_join_has_a_bar(sources: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    console = Console(out, live=True, clock=Clock())
+    console.joining(joining(10_000_000, 0.5, sources))
+    console.close()
+    lines = without_escapes(out.getvalue()).splitlines()
+    assert "\u2501" in lines[0]
+    assert lines[0].rstrip().endswith(" 10.0 MB of 40.0 MB, 20.0 MB/s, 1.50 s left")
+    each = 10_000_000 // sources
+    assert lines[1].split() == ["from", "s0", *bytes_text(each).split(), *rate_of(each)]
+    assert max(map(len, lines)) <= 80
+    hidden = [line for line in lines if line.strip() == "and 2 more"]
+    assert bool(hidden) == (sources > 8)
+
+
+def test_a_pull_is_shown_with_what_each_source_sent() -> None:
+    clock, shown = Clock(), []
+
+    class Shows(Silence):
+        def joining(self, line: JoinLine) -> None:
+            shown.append(line)
+
+    observer = Observer("me", "room", Recorder(clock), Shows(), clock)
+    observer.report("pull_begins", {"total_bytes": 100})
+    observer.shard_arrived("bob", 10)
+    clock.now += 2.0
+    observer.shard_arrived("carol", 80, 999.0)
+    observer.shard_arrived("bob", 20)
+    bob, carol = SourceLine("bob", 10, 5.0), SourceLine("carol", 80, 40.0)
+    assert shown == [
+        JoinLine(10, 100, (SourceLine("bob", 10, 0.0),), 0.0),
+        JoinLine(90, 100, (bob, carol), 2.0),
+        JoinLine(100, 100, (SourceLine("bob", 30, 15.0), carol), 2.0),
+    ]
+
+
+def rate_of(size: int) -> list[str]:
+    """Return the words of the rate of a source that sent `size` bytes in half a second."""
+    return f"{bytes_text(size / 0.5)}/s".split()
+
+
+def test_beside_a_script_only_a_join_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    out, clock = Terminal(), Clock()
+    console = Console(out, live=False, live_joins=True, clock=clock)
+    console.joining(joining(10_000_000, 0.5))
+    clock.now += 0.01
+    console.joining(joining(11_000_000, 0.6))  # too soon to be shown
+    clock.now += 0.2
+    console.joining(joining(40_000_000, 2.0))
+    console.training(training(1))
+    console.joining(joining(10_000_000, 0.5))  # it was cut off and joins again
+    clock.now += 0.2
+    console.joining(joining(30_000_000, 1.5))
+    console.say("bob is lost")  # the join comes to nothing
+    console.close()
+    text = out.getvalue()
+    assert "11.0 MB of" not in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 2
+    shown_again = text.index("\x1b[?25h")
+    assert text.index("40.0 MB of 40.0 MB") < shown_again < text.index("iteration 1/400")
+    assert text.rindex("\x1b[?25h") < text.index("bob is lost")
+    assert "30.0 MB of 40.0 MB" in text
 
 
 def test_a_live_line_is_refreshed_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +231,7 @@ def test_a_live_line_is_refreshed_in_place(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("COLUMNS", "80")
     out, clock = Terminal(), Clock()
     console = Console(out, live=True, clock=clock)
-    console.joining(JoinLine(1, 2, 3, 0.1))
+    console.joining(joining(10_000_000, 0.5))
     for iteration in (1, 2, 3):
         clock.now += 0.2
         console.training(training(iteration))
@@ -193,73 +312,6 @@ def test_a_dumb_terminal_is_not_refreshed(monkeypatch: pytest.MonkeyPatch) -> No
     assert not can_refresh(io.StringIO())
 
 
-STATUS_LINES = """\
-alice in cluster default: training, 3 members
-iteration 120 of 400, loss 0.3412, 5120 samples/s
-scheduler bob (term 3), view 5, policy 7
-
-member  share  role           delay     sent  received
-alice       6             this node
-bob         5  scheduler     0.4 ms  12.3 MB     999 B
-carol       5               no link
-
-tree to bob: alice > bob, carol > bob
-"""
-
-
-def shown(**changes: object) -> list[str]:
-    """Return the status as plain lines without blanks at their ends."""
-    out = io.StringIO()
-    print_status(sample_status(**changes), out)
-    lines = out.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "\x1b" not in out.getvalue()
-    return [line.rstrip() for line in lines]
-
-
-def test_plain_status() -> None:
-    assert shown() == STATUS_LINES.splitlines()
-
-
-def test_status_of_a_joiner() -> None:
-    lines = shown(
-        phase="joining",
-        scheduler="",
-        loss=None,
-        members=[],
-        links=[],
-        tree={"root": "", "parents": {}},
-        pending=[{"kind": "scale-out", "node": "alice", "phase": "pulling"}],
-        joining={
-            "sources": [{"node": "bob", "bytes": 4_000_000, "seconds": 0.4}],
-            "bytes": 12_000_000,
-            "total_bytes": 50_000_000,
-        },
-    )
-    assert lines[1] == "iteration 120 of 400, loss -, 5120 samples/s"
-    assert lines[2].startswith("scheduler - (term 3)")
-    assert "joining: 12.0 MB of 50.0 MB pulled" in lines
-    assert "  bob: 4.0 MB in 0.40 s" in lines
-    assert lines[-1] == "pending: scale-out of alice (pulling)"
-
-
-def test_status_with_long_and_evil_names_and_many_members() -> None:
-    name = "\x1b[31m" + "n" * 70
-    members = [member(name, 1), *(member(f"m{k}", 1) for k in range(100))]
-    tree = {"root": name, "parents": {f"m{k}": name for k in range(100)}}
-    lines = shown(members=members, node=name, cluster="c" * 200, tree=tree)
-    assert f"... and {101 - MAX_ROWS} more (--json shows all)" in lines
-
-
-def test_status_on_a_terminal_has_style(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    out = Terminal()
-    print_status(sample_status(), out)
-    assert "\x1b[1m" in out.getvalue()
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -284,6 +336,19 @@ def test_status_on_a_terminal_has_style(monkeypatch: pytest.MonkeyPatch) -> None
         (rate_text(3.21), "3.2 samples/s"),
         (rate_text(5120.4), "5120 samples/s"),
         (rate_text(0.0), "- samples/s"),
+        (ms_text(None), "-"),
+        (ms_text(0.517), "0.52"),
+        (ms_text(42.0), "42.00"),
+        (ms_text(12_345.6), "12346"),
+        (mbit_text(None), "-"),
+        (mbit_text(0.0), "0.00"),
+        (mbit_text(9.456), "9.46"),
+        (mbit_text(93.34), "93.3"),
+        (mbit_text(2097.152), "2097"),
+        (bar_text(0.0, 4), "[....]"),
+        (bar_text(0.49, 4), "[#...]"),
+        (bar_text(1.7, 4), "[####]"),
+        (bar_text(-1.0, 4), "[....]"),
         (plural(1, "member"), "1 member"),
         (plural(0, "member"), "0 members"),
         (clean("a\x1b]0;x\x07\r\nb\u202e"), "a ]0;x   b "),

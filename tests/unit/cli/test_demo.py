@@ -261,3 +261,15 @@ def test_live_view(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "7/600" in text
     assert "6/600" not in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h")
+    assert "edgeagent demo" in text
+
+
+def test_other_stories_have_a_title_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = Terminal()
+    view = view_for(out, "edgeagent testbed")
+    view.show(scene(5))
+    view.close()
+    assert "edgeagent testbed" in out.getvalue()
+    assert "edgeagent demo" not in out.getvalue()

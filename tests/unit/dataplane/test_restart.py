@@ -19,6 +19,7 @@ import pytest
 from edgeagent.dataplane.reduce import Reducer, Vector
 from protocols.control_word import ControlWord, bits, numbers
 from protocols.fence import decide
+from protocols.measures import NOTHING_KNOWN, Measures
 from protocols.messages import FenceReport, Restart
 from protocols.planning import Plan
 from protocols.policy import Policy
@@ -29,6 +30,8 @@ from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE
 
 if TYPE_CHECKING:
     from protocols.bulk import BulkHeader
+    from protocols.planning import Offer
+    from protocols.view import Edge
 
 BATCH, FIRST, LAST = 7, 3, 7
 
@@ -39,7 +42,14 @@ class AnyTree:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
 
-    def plan(self, view: View, micro_batches: int, away: tuple[bytes, ...]) -> Plan:
+    def plan(
+        self,
+        view: View,
+        micro_batches: int,
+        away: tuple[bytes, ...],
+        present: Policy | None = None,
+        measures: Measures = NOTHING_KNOWN,
+    ) -> Plan:
         order = list(view.nodes)
         self.chance.shuffle(order)
         parents = {n: self.chance.choice(order[:k]) if k else b"" for k, n in enumerate(order)}
@@ -47,11 +57,16 @@ class AnyTree:
         shares = tuple(owners.count(n) for n in view.nodes)
         return Plan(tuple(parents[n] for n in view.nodes), shares, "")
 
-    def neighbours(self, view: View, wanted: tuple[str, ...]) -> tuple[bytes, ...]:
+    def neighbours(
+        self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN
+    ) -> tuple[bytes, ...]:
+        raise NotImplementedError
+
+    def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
         raise NotImplementedError
 
     def assign(
-        self, shards: tuple[int, ...], sources: tuple[bytes, ...]
+        self, shards: tuple[int, ...], shard_bytes: int, offers: tuple[Offer, ...]
     ) -> dict[bytes, tuple[int, ...]]:
         raise NotImplementedError
 

@@ -13,6 +13,7 @@ from edgeagent.planner.shards import even_assignment
 from edgeagent.planner.shares import even_shares
 from edgeagent.planner.trees import shallow_tree
 from protocols import limits
+from protocols.planning import Offer
 from protocols.policy import Policy
 from protocols.view import View, edge, make_view, parts
 from tests.unit.protocols.records import LINEAGE, member, node, view_of
@@ -88,7 +89,21 @@ def test_every_shard_has_one_source_and_no_source_has_two_more(
     assert [k for part in assigned.values() for k in part] == numbers
     loads = [len(part) for part in assigned.values()]
     assert max(loads) - min(loads) <= 1
-    assert PLANNER.assign(tuple(numbers), sources) == assigned
+    offers = tuple(Offer(s, "", None, 0.0, 0) for s in sources)
+    assert PLANNER.assign(tuple(numbers), 16, offers) == assigned
+
+
+def test_shards_are_divided_by_rate_and_by_what_a_source_has_still_to_send() -> None:
+    shards = tuple(range(100))
+    fast, slow = Offer(node(1), "", 3e6, 0.0, 0), Offer(node(2), "", 1e6, 0.0, 0)
+    unknown = Offer(node(3), "", None, 0.0, 0)
+    plan = PLANNER.assign(shards, 1 << 18, (fast, slow))
+    assert sorted(k for part in plan.values() for k in part) == list(shards)
+    assert len(plan[node(1)]) == 75
+    plan = PLANNER.assign(shards, 1 << 18, (fast, slow, unknown))
+    assert abs(len(plan[node(3)]) - len(plan[node(2)])) <= 1
+    busy = replace(fast, busy_bytes=100 << 18)
+    assert len(PLANNER.assign(shards, 1 << 18, (busy, slow))[node(1)]) == 50
 
 
 @given(views().filter(lambda view: len(parts(view)) == 1), st.integers(1, 64), st.data())
@@ -102,8 +117,8 @@ def test_a_plan_makes_a_valid_policy_and_says_why(
     assert sum(policy.shares) == micro_batches
     assert plan.shares == even_shares(view.nodes, micro_batches, away)
     working = sum(share > 0 for share in plan.shares)
-    assert f"over {len(view.nodes)} devices" in plan.reason
-    assert plan.reason.endswith(f"{micro_batches} micro-batches evenly over {working}")
+    assert f"{micro_batches} micro-batches over {working} devices" in plan.reason
+    assert "no link is measured yet" in plan.reason
 
 
 def test_a_chain_hangs_from_its_middle() -> None:
@@ -123,5 +138,5 @@ def test_a_joiner_keeps_a_link_free() -> None:
     count = limits.MAX_LINKS_PER_NODE + 5
     members = [replace(member(k), name="same") for k in range(count)]
     view = make_view(LINEAGE, 1, members, [edge(node(0), node(1))])
-    for wanted in ((), ("same",)):
-        assert PLANNER.neighbours(view, wanted) == view.nodes[: limits.MAX_LINKS_PER_NODE - 1]
+    assert PLANNER.neighbours(view, ("same",)) == view.nodes[: limits.MAX_LINKS_PER_NODE - 1]
+    assert len(PLANNER.neighbours(view, ())) == limits.MAX_NEIGHBOURS

@@ -1,0 +1,51 @@
+"""What this agent measures of its links and of itself, read once a heartbeat.
+
+Law: it reads clocks and counters and decides nothing; `protocols.monitor` does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.effects import Incoming, Measured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from edgeagent.transport.api import Link
+    from protocols.heartbeats import Heartbeats
+
+
+class Gauges:
+    """Seconds a micro-batch, seconds of the last iteration, rates and delays of all links."""
+
+    def __init__(self, clock: Callable[[], float], heartbeats: Heartbeats) -> None:
+        self._clock = clock
+        self._heartbeats = heartbeats
+        self._paces: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # seconds a micro-batch
+        self._contributed_at: float | None = None
+        self._compute_s: float | None = None
+        self._sync_s: float | None = None
+
+    def contributed(self, micro_batches: int, seconds: float) -> None:
+        """The trainer has computed so many micro-batches in so many seconds."""
+        self._contributed_at, self._compute_s = self._clock(), seconds
+        if micro_batches and seconds > 0:
+            self._paces.append(seconds / micro_batches)
+
+    def reduced(self) -> None:
+        """The round is complete here."""
+        if self._contributed_at is not None:
+            self._sync_s = max(0.0, self._clock() - self._contributed_at)
+
+    def read(self, links: Mapping[bytes, Link]) -> Measured:
+        """Return all of it."""
+        incoming = tuple(
+            Incoming(node, self._heartbeats.delay(node), link.incoming_rate, link.bulk_bytes_sent)
+            for node, link in sorted(links.items())
+        )
+        pace = median(self._paces) if self._paces else None
+        return Measured(incoming, pace, self._compute_s, self._sync_s)

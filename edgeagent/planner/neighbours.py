@@ -1,0 +1,263 @@
+"""Whom a joiner links to, and which links an overlay lacks.
+
+Law: a joiner whose user named nobody gets two neighbours wherever there are two, so an overlay that
+no single link holds together stays such a one. No spare link joins members that a user keeps apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations, product
+from typing import TYPE_CHECKING
+
+from edgeagent.planner.measures import listed, name_of, qualities
+from protocols import limits
+from protocols.view import Edge, View, edge
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocols.measures import Measures
+
+LEAST_NEIGHBOURS = 2
+
+
+def choose_neighbours(
+    view: View,
+    wanted: tuple[str, ...],
+    measures: Measures,
+    most: int = limits.MAX_NEIGHBOURS,
+) -> tuple[tuple[bytes, ...], str]:
+    """Return (the members that a joiner shall link to, why).
+
+    If members have a name in `wanted`, exactly these, in the order of the view. Otherwise at most
+    `most`, best first: those with the fastest links, as nothing is known yet of the joiner's own.
+    Members that have `most` links already, or whose user named their neighbours, are taken only
+    while there are not `LEAST_NEIGHBOURS` without them.
+    """
+    named = tuple(m for m in view.members if m.name in wanted)[: limits.MAX_LINKS_PER_NODE - 1]
+    here = dict.fromkeys(m.name for m in view.members)
+    absent = [name for name in dict.fromkeys(wanted) if name not in here]
+    lacking = f"; nobody is called {listed(absent, repr)}" if absent else ""
+    if named:
+        chosen = tuple(m.node for m in named)
+        return chosen, f"linked to {listed(named, lambda m: m.name)} as asked{lacking}"
+    overlay = _Overlay(view, measures)
+    limit = min(most, limits.MAX_LINKS_PER_NODE)
+    full = {m.node: m.sparse or len(overlay.near[m.node]) >= limit for m in view.members}
+    free = sorted((n for n in view.nodes if not full[n]), key=overlay.speed_first)
+    rest = sorted((n for n in view.nodes if full[n]), key=overlay.evenly)
+    taken = free[: max(most, LEAST_NEIGHBOURS)]
+    others = rest[: max(0, LEAST_NEIGHBOURS - len(taken))]
+    chosen = (*taken, *others)
+    why = f"the fastest with fewer than {most} links"
+    if others:
+        short = listed(others, lambda n: name_of(view, n)) if taken else "all"
+        why += f"; {short} for want of such"
+    return chosen, f"linked to {listed(chosen, lambda n: name_of(view, n))}: {why}{lacking}"
+
+
+def spare_links(view: View, measures: Measures) -> tuple[Edge, ...]:
+    """Return the links to add, ascending, so that losing any one link divides nobody.
+
+    First what makes the overlay connected, then what makes it two-edge-connected, each as far as
+    `view.apart` allows. Members whose user named their neighbours get links only if they would be
+    cut off otherwise; the fewer links a member has, the sooner it is taken, then the faster they
+    are. In a connected overlay where every pair may be linked no fewer links would do (Eswaran and
+    Tarjan 1976).
+    """
+    overlay = _Overlay(view, measures)
+    _connect(overlay)
+    while _pair_leaves(overlay) or _cover_bridge(overlay):
+        pass
+    return tuple(sorted(overlay.added, key=lambda e: (e.low, e.high)))
+
+
+def usual_links(
+    view: View, measures: Measures, most: int = limits.MAX_NEIGHBOURS
+) -> tuple[Edge, ...]:
+    """Return the links to add so that no two members could have one more with at most `most` each:
+    those that a joiner would have chosen had it come later. Members whose user named their
+    neighbours get none."""
+    overlay = _Overlay(view, measures)
+    sparse = {m.node: m.sparse for m in view.members}
+    nodes = sorted((n for n in view.nodes if not sparse[n]), key=overlay.speed_first)
+    for a, b in combinations(nodes, 2):
+        room = len(overlay.near[a]) < most and len(overlay.near[b]) < most
+        if room and overlay.may_add(a, b):
+            overlay.add(a, b)
+    return tuple(overlay.added)
+
+
+class _Overlay:
+    """Members and links, those of the view and those added."""
+
+    def __init__(self, view: View, measures: Measures) -> None:
+        self.nodes = view.nodes
+        self.near: dict[bytes, dict[bytes, None]] = {n: {} for n in view.nodes}
+        self.added: list[Edge] = []
+        self._apart = dict.fromkeys(view.apart)
+        self._sparse = {m.node: m.sparse for m in view.members}
+        self._quality = qualities(view.nodes, measures)
+        for link in view.edges:
+            self._link(link)
+
+    def _link(self, link: Edge) -> None:
+        self.near[link.low][link.high] = None
+        self.near[link.high][link.low] = None
+
+    def add(self, a: bytes, b: bytes) -> None:
+        """Add the link between `a` and `b`."""
+        self.added.append(edge(a, b))
+        self._link(self.added[-1])
+
+    def may_add(self, a: bytes, b: bytes) -> bool:
+        """Whether there is no link between the two, and no user who wants none."""
+        return b not in self.near[a] and edge(a, b) not in self._apart
+
+    def speed_first(self, node: bytes) -> tuple[float, int, bytes]:
+        """Sort key: fast links first, then few."""
+        return (-self._quality[node], len(self.near[node]), node)
+
+    def evenly(self, node: bytes) -> tuple[bool, int, float, bytes]:
+        """Sort key: no wish for certain neighbours, few links, fast ones."""
+        return (self._sparse[node], len(self.near[node]), -self._quality[node], node)
+
+    def pair(
+        self, one: Iterable[bytes], other: Iterable[bytes], *, sparse: bool = False
+    ) -> tuple[bytes, bytes] | None:
+        """Return the best link that may be added between the two groups, None if there is none;
+        with `sparse`, a second choice are members whose user named their neighbours."""
+        for loose in (False, True)[: 1 + sparse]:
+            ends = [
+                sorted((n for n in group if self._has_room(n, loose)), key=self.evenly)
+                for group in (one, other)
+            ]
+            for a, b in product(*ends):
+                if self.may_add(a, b):
+                    return a, b
+        return None
+
+    def _has_room(self, node: bytes, loose: bool) -> bool:
+        room = len(self.near[node]) < limits.MAX_LINKS_PER_NODE
+        return room and (loose or not self._sparse[node])
+
+    def reached(self, start: bytes, but: dict[Edge, None]) -> list[bytes]:
+        """Return the nodes that `start` reaches over links not in `but`, itself first."""
+        found = {start: None}
+        queue = [start]
+        for node in queue:
+            for other in self.near[node]:
+                if other not in found and edge(node, other) not in but:
+                    found[other] = None
+                    queue.append(other)
+        return queue
+
+    def groups(self, but: dict[Edge, None]) -> list[list[bytes]]:
+        """Return the connected parts of the overlay without the links in `but`."""
+        found: list[list[bytes]] = []
+        seen: dict[bytes, None] = {}
+        for node in self.nodes:
+            if node not in seen:
+                found.append(self.reached(node, but))
+                seen |= dict.fromkeys(found[-1])
+        return found
+
+    def bridges(self) -> dict[Edge, None]:
+        """Return the links whose loss would divide somebody from somebody.
+
+        A link is one if no link but itself leads from below it in a depth-first tree to above it
+        (Tarjan 1974).
+        """
+        found: dict[Edge, None] = {}
+        order: dict[bytes, int] = {}
+        lowest: dict[bytes, int] = {}
+        for start in self.nodes:
+            if start in order:
+                continue
+            order[start] = lowest[start] = len(order)
+            path = [(start, b"", iter(self.near[start]))]
+            while path:
+                node, above, others = path[-1]
+                other = next(others, None)
+                if other is None:
+                    path.pop()
+                    if above:
+                        lowest[above] = min(lowest[above], lowest[node])
+                        if lowest[node] > order[above]:
+                            found[edge(node, above)] = None
+                elif other not in order:
+                    order[other] = lowest[other] = len(order)
+                    path.append((other, node, iter(self.near[other])))
+                elif other != above:
+                    lowest[node] = min(lowest[node], order[other])
+        return found
+
+
+def _connect(overlay: _Overlay) -> None:
+    """Link the parts of the overlay to each other until none can be linked any more."""
+    groups = overlay.groups({})
+    while groups:
+        home = groups.pop(0)
+        k = 0
+        while k < len(groups):
+            pair = overlay.pair(home, groups[k], sparse=True)
+            if pair is None:
+                k += 1
+                continue
+            overlay.add(*pair)
+            home = home + groups.pop(k)
+            k = 0  # what could not be linked to the smaller part may be now
+
+
+def _pair_leaves(overlay: _Overlay) -> bool:
+    """Link the far ends of the overlay in pairs; return whether a link was added.
+
+    The parts that bridges join form a tree. With its leaves in depth-first order, leaf k and leaf
+    k + half of them are on different sides of some bridge, and every bridge is between two such.
+    """
+    bridges = overlay.bridges()
+    groups = overlay.groups(bridges)
+    part = {n: k for k, group in enumerate(groups) for n in group}
+    beside: list[list[int]] = [[] for _ in groups]
+    for link in bridges:
+        beside[part[link.low]].append(part[link.high])
+        beside[part[link.high]].append(part[link.low])
+    added = len(overlay.added)
+    for leaves in _leaves(beside):
+        half = len(leaves) // 2
+        for k in range(len(leaves) - half):
+            pair = overlay.pair(groups[leaves[k]], groups[leaves[k + half]])
+            if pair is not None:
+                overlay.add(*pair)
+    return len(overlay.added) > added
+
+
+def _leaves(beside: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the leaves of each tree of a forest in depth-first order; a node alone is none."""
+    found: list[list[int]] = []
+    seen: dict[int, None] = {}
+    for start in range(len(beside)):
+        if start in seen:
+            continue
+        leaves, stack = [], [start]
+        while stack:
+            k = stack.pop()
+            seen[k] = None
+            if len(beside[k]) == 1:
+                leaves.append(k)
+            stack += [other for other in beside[k] if other not in seen]
+        found.append(leaves)
+    return found
+
+
+def _cover_bridge(overlay: _Overlay) -> bool:
+    """Add one link around some bridge; return whether there was one to add."""
+    for link in overlay.bridges():
+        near = overlay.reached(link.low, {link: None})
+        far = overlay.reached(link.high, {link: None})
+        pair = overlay.pair(near, far)
+        if pair is not None:
+            overlay.add(*pair)
+            return True
+    return False

@@ -1,0 +1,199 @@
+"""Trees and shares made by a user's own function instead of ours.
+
+Law: whatever a custom policy does, the cluster gets a plan that is valid: what it answers is
+checked, and where it fails the standard plan stands in, with a reason that says so.
+
+A package registers a function in the entry point group `edgeagent.policies`:
+
+    [project.entry-points."edgeagent.policies"]
+    star = "my_package:star"
+
+    def star(request: PolicyRequest) -> PolicyAnswer:
+        hub = request.members[0].node
+        parents = {m.node: hub for m in request.members} | {hub: b""}
+        return PolicyAnswer(parents, {hub: request.micro_batches}, "all on the first device")
+
+It is called often and while peers wait: it should be quick, and give equal answers to equal
+requests, since every new answer is a new policy for all devices.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from edgeagent.planner.measures import name_of
+from protocols import limits
+from protocols.planning import Plan
+from protocols.view import View, edge
+
+if TYPE_CHECKING:
+    from protocols.measures import Measures, Rate
+
+ENTRY_POINTS = "edgeagent.policies"
+MAX_REASON_BYTES = limits.MAX_TEXT_BYTES // 2
+MAX_FAULT_LETTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyMember:
+    """One device: `node` is its id, `name` for people (two may have the same), `speed` in seconds
+    per micro-batch, None while it is not known. One that is `away` gets no share."""
+
+    node: bytes
+    name: str
+    speed: float | None
+    away: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLink:
+    """One link: what is measured from `low` to `high` and back, None while it is not known."""
+
+    low: bytes
+    high: bytes
+    there: Rate | None
+    back: Rate | None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRequest:
+    """Members and links in ascending order; `payload_bytes` is what a round sums over each edge."""
+
+    members: tuple[PolicyMember, ...]
+    links: tuple[PolicyLink, ...]
+    micro_batches: int
+    payload_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAnswer:
+    """`parents`: every node -> its parent in the tree, the root -> b""; `shares`: node -> number
+    of micro-batches, none if it is missing; `reason`: one line for people."""
+
+    parents: Mapping[bytes, bytes]
+    shares: Mapping[bytes, int]
+    reason: str = field(default="")
+
+
+CustomPolicy: TypeAlias = Callable[[PolicyRequest], PolicyAnswer]
+
+
+def request_of(
+    view: View,
+    micro_batches: int,
+    away: tuple[bytes, ...],
+    measures: Measures,
+    payload_bytes: float,
+) -> PolicyRequest:
+    """Return what a custom policy is asked."""
+    gone = dict.fromkeys(away)
+    members = tuple(
+        PolicyMember(m.node, m.name, measures.speeds.get(m.node), m.node in gone)
+        for m in view.members
+    )
+    ends = [(e.low, e.high) for e in view.edges]
+    known = measures.links
+    links = tuple(PolicyLink(a, b, known.get((a, b)), known.get((b, a))) for a, b in ends)
+    return PolicyRequest(members, links, micro_batches, payload_bytes)
+
+
+def checked(
+    answer: PolicyAnswer, view: View, micro_batches: int, away: tuple[bytes, ...] = ()
+) -> Plan:
+    """Return `answer` as a plan for `view`.
+
+    Raises ValueError, which names the member, unless every member has a parent and one is the
+    root, no way up is a cycle or leaves the links, shares are whole, not negative and none of a
+    member that is in `away` (unless all are), and they add up to `micro_batches`.
+    """
+    if not isinstance(answer, PolicyAnswer):
+        raise ValueError(f"the answer is a {type(answer).__name__}, not a PolicyAnswer")
+    parents = _checked_parents(answer.parents, view)
+    shares = _checked_shares(answer.shares, view, micro_batches, away)
+    return Plan(parents, shares, _clipped(answer.reason))
+
+
+def custom_plan(
+    policy: CustomPolicy, request: PolicyRequest, view: View, standard: Callable[[], Plan]
+) -> Plan:
+    """Return what `policy` answers to `request`, which is `request_of` `view`; if it raises or the
+    answer is not valid, the plan that `standard` returns, with a reason that says what was wrong.
+    """
+    away = tuple(m.node for m in request.members if m.away)
+    try:
+        return checked(policy(request), view, request.micro_batches, away)
+    except Exception as error:
+        plan = standard()
+        what = f"{type(error).__name__}: {error}"[:MAX_FAULT_LETTERS]
+        reason = _clipped(f"the custom policy failed ({what}), so the standard one: {plan.reason}")
+        return Plan(plan.parents, plan.shares, reason)
+
+
+def _checked_parents(parents: Mapping[bytes, bytes], view: View) -> tuple[bytes, ...]:
+    nodes, links = view.nodes, dict.fromkeys(view.edges)
+    for node in parents:
+        if node not in nodes:
+            raise ValueError(f"{_strange(node)} is in the tree and no member")
+    for node in nodes:
+        name = name_of(view, node)
+        if node not in parents:
+            raise ValueError(f"{name} has no place in the tree")
+        above = parents[node]
+        if above == b"":
+            continue
+        if above not in nodes:
+            raise ValueError(f"{name}'s parent {_strange(above)} is no member")
+        if above == node or edge(node, above) not in links:
+            raise ValueError(f"{name} has no link to its parent {name_of(view, above)}")
+    roots = [n for n in nodes if parents[n] == b""]
+    if len(roots) > 1:
+        raise ValueError(f"{name_of(view, roots[0])} and {name_of(view, roots[1])} are both roots")
+    for node in nodes:
+        at = node
+        for _ in nodes:
+            at = parents[at] or at
+        if at not in roots:
+            raise ValueError(f"{name_of(view, node)} is in or below a cycle, under no root")
+    return tuple(parents[n] for n in nodes)
+
+
+def _checked_shares(
+    shares: Mapping[bytes, int], view: View, micro_batches: int, away: tuple[bytes, ...]
+) -> tuple[int, ...]:
+    nodes = view.nodes
+    for node in shares:
+        if node not in nodes:
+            raise ValueError(f"{_strange(node)} has a share and is no member")
+    all_away = all(n in away for n in nodes)
+    found: list[int] = []
+    for node in nodes:
+        given, name = shares.get(node, 0), name_of(view, node)
+        try:
+            share = operator.index(given)
+        except TypeError:
+            raise ValueError(f"{name}'s share {given!r} is no whole number") from None
+        if share < 0:
+            raise ValueError(f"{name}'s share {share} is negative")
+        if share and node in away and not all_away:
+            raise ValueError(f"{name} is away and has a share")
+        found.append(share)
+    if sum(found) != micro_batches:
+        most = name_of(view, nodes[found.index(max(found))])
+        raise ValueError(
+            f"the shares add up to {sum(found)} of {micro_batches} micro-batches"
+            f" (the largest, {max(found)}, is {most}'s)"
+        )
+    return tuple(found)
+
+
+def _strange(node: object) -> str:
+    return node.hex()[:8] if isinstance(node, bytes) else repr(node)
+
+
+def _clipped(text: str) -> str:
+    """Return `text` as one line that a policy's reason can hold."""
+    whole = " ".join(text.split()).encode("utf-8", "replace")
+    return whole[:MAX_REASON_BYTES].decode("utf-8", "ignore")

@@ -1,0 +1,43 @@
+"""What is known of links and members, as planners get it.
+
+Law: an absent entry means "not known yet", never zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One direction of one link: `delay_s` one way, `rate` in bytes/s.
+
+    Raises ValueError unless the rate is positive, the delay not negative, both finite.
+    """
+
+    delay_s: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.rate < math.inf and 0 <= self.delay_s < math.inf):
+            raise ValueError("a rate must be positive, a delay not negative, both finite")
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """`links`: (from, to) -> `Rate`; `speeds`: node -> seconds per micro-batch.
+
+    Raises ValueError unless every speed is positive and finite.
+    """
+
+    links: Mapping[tuple[bytes, bytes], Rate] = field(default_factory=dict)
+    speeds: Mapping[bytes, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not all(0 < speed < math.inf for speed in self.speeds.values()):
+            raise ValueError("a speed must be positive and finite")
+
+
+NOTHING_KNOWN = Measures()

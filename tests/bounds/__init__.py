@@ -1,0 +1,1 @@
+"""Bounds that need more than the planner may use: linear programs."""

@@ -1,0 +1,306 @@
+"""Checks a network before anything is measured on it: every link is as fast and as late as set.
+
+Rates are those of real TCP connections, one link at a time per sender and receiver; delays are
+those of single UDP packets. Both ends of every connection belong to this process, each made in its
+node's namespace, so one clock times both.
+
+Law: the network passes only if every link does. Jitter and loss are switched off meanwhile, since
+they would hide what is checked here. A link passes when two windows in a row are right, so that a
+connection which only passes the right rate on its way up does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tests.testbed.namespaces import TestbedError, inside
+from tests.testbed.shaping import MBIT
+
+if TYPE_CHECKING:
+    from tests.testbed.network import Network, Pair
+
+TCP_SHARE = 0.956  # of the rate on the wire: what Ethernet, IP and TCP headers leave
+RATE_TOLERANCE = 0.05
+RTT_TOLERANCE_S = 0.001
+MAX_TOTAL = 1500 * MBIT  # what this process moves for certain
+WINDOW_S = 0.1
+WINDOW_PACKETS = 40
+WINDOW_RTTS = 4
+MAX_WINDOWS = 20
+PROBES = 10
+PROBE_GAP_S = 0.0005
+PRIORITY = 10  # the delay daemon has a higher one
+CONNECT_S = 20.0
+SILENCE_S = 5.0  # so long after the longest delay a probe is lost
+PAYLOAD = bytes(256 << 10)
+_PROBE = struct.Struct("<Id")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one link really does: `rate` in bytes/s on the wire, `delay_s` of a packet."""
+
+    rate: float
+    delay_s: float
+
+
+@dataclass(slots=True)
+class Flow:
+    """One connection that is timed, in windows of at least `window_s` and `window_bytes`."""
+
+    pair: Pair
+    expected: float  # bytes/s of payload
+    window_s: float
+    sender: socket.socket
+    receiver: socket.socket
+    sent: memoryview = field(default_factory=lambda: memoryview(PAYLOAD))
+    started_s: float = 0.0
+    count: int = 0
+    rates: list[float] = field(default_factory=list)
+
+    @property
+    def window_bytes(self) -> float:
+        """So many that the packet at a window's edge hardly counts."""
+        return min(WINDOW_PACKETS * 16384, self.expected * self.window_s * 4)
+
+    def received(self, count: int, now: float) -> None:
+        """Take note of bytes that have arrived."""
+        if not self.started_s:
+            self.started_s, self.count = now, 0
+            return
+        self.count += count
+        passed = now - self.started_s
+        if passed >= self.window_s and self.count >= min(self.window_bytes, self.expected):
+            self.rates.append(self.count / passed)
+            self.started_s, self.count = now, 0
+
+    @property
+    def right(self) -> bool:
+        """Whether the last two windows were as they should be."""
+        last = self.rates[-2:]
+        return len(last) == 2 and all(
+            abs(rate / self.expected - 1) <= RATE_TOLERANCE for rate in last
+        )
+
+    @property
+    def over(self) -> bool:
+        """Whether enough is known."""
+        return self.right or len(self.rates) >= MAX_WINDOWS
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.sender.close()
+        self.receiver.close()
+
+
+def calibrate(net: Network) -> dict[Pair, Found]:
+    """Return what every link does; raise `TestbedError` that names all links that are wrong."""
+    pairs = [pair for pair in net.links if pair not in net.cuts and pair not in net.absent]
+    with _steady(net):
+        delays = measure_delays(net, pairs)
+        rates = measure_rates(net, pairs)
+    found = {pair: Found(rates[pair], delays[pair]) for pair in pairs}
+    wrong = _wrong_rates(net, found) + _wrong_delays(net, found)
+    if wrong:
+        raise TestbedError("the network is not as it was described: " + "; ".join(wrong))
+    return found
+
+
+@contextlib.contextmanager
+def _steady(net: Network) -> Iterator[None]:
+    """Switch jitter and loss off meanwhile."""
+    before = dict(net.links)
+    shaky = {pair: link for pair, link in before.items() if link.jitter_s or link.loss}
+    net.set_links({pair: replace(link, jitter_s=0.0, loss=0.0) for pair, link in shaky.items()})
+    try:
+        yield
+    finally:
+        net.set_links(shaky)
+
+
+@contextlib.contextmanager
+def _ahead() -> Iterator[None]:
+    """Run before all ordinary processes, where that is allowed: what a busy machine adds to a
+    packet's way is no delay of the network."""
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, *before)
+
+
+def expected_rate(net: Network, pair: Pair) -> float:
+    """Return what a link that has everything to itself should carry, bytes/s on the wire."""
+    a, b = pair
+    return min(net.links[pair].rate, net.limits[a].up, net.limits[b].down, net.medium)
+
+
+def _wrong_rates(net: Network, found: dict[Pair, Found]) -> list[str]:
+    wrong = []
+    for (a, b), value in found.items():
+        wanted = expected_rate(net, (a, b))
+        if wanted <= MAX_TOTAL and abs(value.rate / wanted - 1) > RATE_TOLERANCE:
+            wrong.append(f"{a} > {b} carries {value.rate / MBIT:.2f} of {wanted / MBIT:.2f} Mbit/s")
+    return wrong
+
+
+def _wrong_delays(net: Network, found: dict[Pair, Found]) -> list[str]:
+    wrong = []
+    for a, b in found:
+        if (b, a) in found and a < b:
+            rtt_s = found[a, b].delay_s + found[b, a].delay_s
+            wanted_s = net.links[a, b].delay_s + net.links[b, a].delay_s
+            if abs(rtt_s - wanted_s) > RTT_TOLERANCE_S:
+                wrong.append(
+                    f"{a} - {b} has a round trip of {rtt_s * 1e3:.2f} "
+                    f"instead of {wanted_s * 1e3:.2f} ms"
+                )
+    return wrong
+
+
+# --- delays -----------------------------------------------------------------------------------
+
+
+def measure_delays(net: Network, pairs: list[Pair]) -> dict[Pair, float]:
+    """Return the shortest time that a small packet took on each link, in seconds."""
+    best: dict[Pair, float] = {}
+    with _ahead(), contextlib.ExitStack() as stack:
+        sockets = {}
+        for node in net.nodes:
+            with inside(net.namespace(node)):
+                end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sockets[node] = stack.enter_context(end)
+            end.bind((net.address(node), 0))
+            end.setblocking(False)
+        selector = stack.enter_context(selectors.EpollSelector())
+        for node, end in sockets.items():
+            selector.register(end, selectors.EVENT_READ, node)
+        by_node = {b: end.getsockname() for b, end in sockets.items()}
+        longest_s = max((net.links[pair].delay_s for pair in pairs), default=0.0)
+        for _ in range(PROBES):
+            for number, (a, b) in enumerate(pairs):
+                probe = _PROBE.pack(number, time.monotonic())
+                sockets[a].sendto(probe, by_node[b])
+                _arrivals(selector, pairs, best, time.monotonic() + PROBE_GAP_S)
+        deadline = time.monotonic() + longest_s + SILENCE_S
+        _arrivals(selector, pairs, best, time.monotonic() + longest_s + 0.02)
+        while len(best) < len(pairs):
+            if time.monotonic() > deadline:
+                a, b = next(pair for pair in pairs if pair not in best)
+                raise TestbedError(f"nothing passes from {a} to {b}")
+            _arrivals(selector, pairs, best, time.monotonic() + 0.05)
+    return best
+
+
+def _arrivals(
+    selector: selectors.EpollSelector, pairs: list[Pair], best: dict[Pair, float], until: float
+) -> None:
+    """Take note of probes that arrive until then."""
+    while (left := until - time.monotonic()) > 0:
+        select.select([selector], [], [], left)  # epoll itself would wait in whole milliseconds
+        for key, _ in selector.select(0):
+            assert isinstance(key.fileobj, socket.socket)
+            data = key.fileobj.recv(64)
+            now = time.monotonic()
+            number, sent = _PROBE.unpack(data)
+            pair = pairs[number]
+            best[pair] = min(best.get(pair, now - sent), now - sent)
+
+
+# --- rates ------------------------------------------------------------------------------------
+
+
+def measure_rates(net: Network, pairs: list[Pair]) -> dict[Pair, float]:
+    """Return each link's rate on the wire in bytes/s, as TCP finds it.
+
+    What is faster than this process could tell (`MAX_TOTAL`) is infinite and not looked at.
+    """
+    rates = dict.fromkeys(pairs, math.inf)
+    for batch in batches(net, [pair for pair in pairs if expected_rate(net, pair) <= MAX_TOTAL]):
+        with contextlib.ExitStack() as stack:
+            flows = []
+            for pair in batch:
+                flow = _connect(net, pair)
+                stack.callback(flow.close)
+                flows.append(flow)
+            _pump(flows)
+            for flow in flows:
+                last = flow.rates[-2:] or [0.0]
+                rates[flow.pair] = sum(last) / len(last) / TCP_SHARE
+    return rates
+
+
+def batches(net: Network, pairs: list[Pair]) -> list[list[Pair]]:
+    """Return the pairs in groups that can be timed at the same moment.
+
+    In a group each node sends once and receives once, no pair goes both ways (the one's
+    acknowledgements would be in the other's way), and all together fit the medium.
+    """
+    room = min(net.medium, MAX_TOTAL)
+    groups: list[list[Pair]] = []
+    for a, b in sorted(pairs, key=lambda pair: expected_rate(net, pair)):
+        rate = expected_rate(net, (a, b))
+        for group in groups:
+            used = sum(expected_rate(net, pair) for pair in group)
+            apart = all(a != c and b != d and (b, a) != (c, d) for c, d in group)
+            if apart and used + rate <= room:
+                group.append((a, b))
+                break
+        else:
+            groups.append([(a, b)])
+    return groups
+
+
+def _connect(net: Network, pair: Pair) -> Flow:
+    a, b = pair
+    with inside(net.namespace(b)):
+        listener = socket.create_server((net.address(b), 0))
+    with listener:
+        listener.settimeout(CONNECT_S)
+        with inside(net.namespace(a)):
+            sender = socket.create_connection(listener.getsockname(), CONNECT_S)
+        receiver, _ = listener.accept()
+    sender.setblocking(False)
+    receiver.setblocking(False)
+    rtt_s = net.links[a, b].delay_s + net.links[b, a].delay_s
+    expected = expected_rate(net, pair) * TCP_SHARE
+    return Flow(pair, expected, max(WINDOW_S, WINDOW_RTTS * rtt_s), sender, receiver)
+
+
+def _pump(flows: list[Flow]) -> None:
+    """Move bytes until all flows are over, or too slow to become so."""
+    sink = bytearray(1 << 20)
+    longest_s = max(flow.window_s for flow in flows)
+    deadline = time.monotonic() + 2 * MAX_WINDOWS * longest_s
+    with selectors.DefaultSelector() as selector:
+        for flow in flows:
+            selector.register(flow.sender, selectors.EVENT_WRITE, flow)
+            selector.register(flow.receiver, selectors.EVENT_READ, flow)
+        while not all(flow.over for flow in flows) and time.monotonic() < deadline:
+            for key, events in selector.select(WINDOW_S):
+                flow = key.data
+                if events & selectors.EVENT_READ:
+                    count = flow.receiver.recv_into(sink, 0, socket.MSG_TRUNC)
+                    flow.received(count, time.monotonic())
+                    if flow.over:
+                        selector.unregister(flow.sender)
+                        selector.unregister(flow.receiver)
+                        flow.close()
+                        break
+                else:
+                    with contextlib.suppress(BlockingIOError):
+                        flow.sent = flow.sent[flow.sender.send(flow.sent) :]
+                        flow.sent = flow.sent or memoryview(PAYLOAD)

@@ -1,0 +1,68 @@
+"""Removes what a testbed has made: the processes in its namespaces, then the namespaces.
+
+Queues, devices and filters live in namespaces and go with them. The delay daemon lives in the
+switch's namespace, so it is found there even if the process that started it is gone.
+
+Law: only namespaces with the testbed's own names are touched, and only processes inside them. What
+belongs to a process that still lives stays, unless that is asked for by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+from tests.testbed.namespaces import Owner, TestbedError, existing, parse, run
+
+END_S = 10.0  # time the kernel has to end what was killed
+POLL_S = 0.005
+
+
+def pids(namespace: str) -> list[int]:
+    """Return the processes in a namespace."""
+    return [int(word) for word in run("ip", "netns", "pids", namespace).split()]
+
+
+def remove(namespaces: list[str]) -> int:
+    """Kill what runs in these namespaces and delete them; return how many processes that were."""
+    killed: set[int] = set()
+    deadline = time.monotonic() + END_S
+    waiting = list(namespaces)
+    while waiting:
+        waiting = [name for name in waiting if (found := pids(name)) and not _kill(found, killed)]
+        if waiting and time.monotonic() > deadline:
+            raise TestbedError(f"processes in {', '.join(waiting)} do not end")
+        time.sleep(POLL_S if waiting else 0)
+    for name in namespaces:
+        with contextlib.suppress(TestbedError):  # somebody else is cleaning as well
+            run("ip", "netns", "delete", name)
+    return len(killed)
+
+
+def _kill(found: list[int], killed: set[int]) -> bool:
+    """Kill these processes; return False: they have to be looked for again."""
+    for pid in found:
+        killed.add(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return False
+
+
+def namespaces_of(owner: Owner) -> list[str]:
+    """Return the namespaces of one network."""
+    return [name for name in existing() if (found := parse(name)) and found[0] == owner]
+
+
+def clean(everything: bool = False) -> tuple[int, int]:
+    """Remove what dead processes have left; with `everything` also what living ones use.
+
+    Returns how many namespaces and how many processes that were.
+    """
+    names = []
+    for name in existing():
+        found = parse(name)
+        if found and (everything or not found[0].lives):
+            names.append(name)
+    return len(names), remove(names)

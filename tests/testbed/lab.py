@@ -1,0 +1,105 @@
+"""Agents of the synthetic job in an emulated network, for measurements.
+
+    with Network(nodes, default=Link(rate=100 * MBIT)) as net, Lab(net, folder, job) as lab:
+        agents = lab.start_all("a", "b", "c")
+
+Law: nothing that was started outlives the `with`. What is measured comes from the agents' event
+files and from the network's own counters; status is asked only for what those do not have.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from edgeagent.launch import module_command
+from edgeagent.local.api import fetch_status
+from edgeagent.transport.token import new_token
+from tests.scenarios.cluster import Agent
+from tests.scenarios.processes import kill_session
+from tests.testbed.play import environment
+
+if TYPE_CHECKING:
+    from edgeagent.local.status_model import Status
+    from tests.testbed.network import Network
+
+JOB = Path(__file__).resolve().parent / "synthetic.py"
+CLUSTER = "lab"
+WAIT_S = 120.0
+
+
+class Lab:
+    """Starts agents in the namespaces of `net`; `job`: arguments of `synthetic.py`."""
+
+    def __init__(self, net: Network, folder: Path, job: Sequence[str]) -> None:
+        self.net = net
+        self.agents: dict[str, Agent] = {}
+        self._folder = folder
+        self._job = tuple(job)
+        self._token = folder / "token"
+        self._token.write_text(new_token() + "\n")
+        self._token.chmod(0o600)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for agent in self.agents.values():
+            kill_session(agent.process.pid)
+            agent.process.wait()
+
+    def start(self, node: str, *options: str) -> Agent:
+        """Start the agent of `node`, with more options of `edgeagent run`."""
+        home = self._folder / node
+        home.mkdir()
+        events, log = home / "events.jsonl", home / "log"
+        command = [*module_command("edgeagent"), "run", str(JOB), "--name", node]
+        command += ["--cluster", CLUSTER, "--token-file", str(self._token)]
+        command += ["--events", str(events), "--save", str(home / "model.safetensors")]
+        command += [*options, "--", *self._job]
+        with log.open("wb") as output:
+            process = self.net.popen(
+                node,
+                command,
+                cwd=home,
+                env=environment(home),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        agent = Agent(node, process, events, log, home / "model.safetensors", home)
+        self.agents[node] = agent
+        return agent
+
+    def start_all(self, *nodes: str) -> list[Agent]:
+        """Start these and wait until they train together."""
+        agents = [self.start(node) for node in nodes]
+        self.wait_together(*nodes)
+        return agents
+
+    def wait_together(self, *nodes: str) -> None:
+        """Wait until all of `nodes` are members of one cluster."""
+        for node in nodes:
+            self.agents[node].wait_members(*nodes)
+
+    def status(self, node: str) -> Status:
+        """Return the status of the agent of `node`."""
+        sockets = sorted(self.agents[node].home.rglob("agent.sock"))
+        return fetch_status(str(sockets[0]))
+
+    def wait(self, what: str, done: Callable[[], Any], seconds: float = WAIT_S) -> Any:
+        """Wait until `done()` is true; return its value. Raises AssertionError if it never is."""
+        deadline = time.monotonic() + seconds
+        while not (value := done()):
+            assert time.monotonic() < deadline, f"no {what} within {seconds} s"
+            time.sleep(0.02)
+        return value

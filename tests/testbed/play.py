@@ -1,0 +1,313 @@
+"""Plays a scenario: real agents in the network's namespaces, the timeline at its times.
+
+Law: the clock of the timeline starts when all starters have done a step together. Every wait ends.
+The agents are told nothing about the network: they find each other by multicast and see only that
+some links are slow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeagent.demo.view import NodeLine, Scene, View, describe
+from edgeagent.launch import module_command, package_environment
+from edgeagent.transport.token import new_token
+from tests.scenarios.cluster import Agent
+from tests.scenarios.processes import kill_session, living
+from tests.testbed.calibrate import Found, calibrate
+from tests.testbed.network import Network, Pair
+
+if TYPE_CHECKING:
+    from tests.testbed.scenario import Event, Scenario
+
+BEGIN_S = 180.0  # until all starters have done a step together
+LEAVE_S = 60.0  # after Ctrl+C
+POLL_S = 0.02
+RATE_STEPS = 20
+CLUSTER = "testbed"
+
+
+@dataclass(slots=True)
+class Life:
+    """One run of one node's agent."""
+
+    node: str
+    name: str  # the node's, with a number from the second life on
+    agent: Agent
+    end: str = ""  # "ctrl-c" or "kill" once it was asked to go
+    stopped: bool = False
+    told: int = 0  # events that were looked at for the view
+
+    @property
+    def state(self) -> str:
+        """One word for people."""
+        status = self.agent.process.poll()
+        if status is None:
+            return "stopped" if self.stopped else "leaving" if self.end else "training"
+        if self.end == "kill":
+            return "killed"
+        return "failed" if status else "left" if self.end else "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something of the timeline that was done; `t` in unix seconds."""
+
+    t: float
+    at_s: float
+    text: str
+
+
+@dataclass(slots=True)
+class Played:
+    """What is left of a run; all times `t` in unix seconds."""
+
+    began_t: float = 0.0  # all starters trained
+    ended_t: float = 0.0
+    lives: list[Life] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    calibration: dict[Pair, Found] = field(default_factory=dict)
+    sent: dict[Pair, int] = field(default_factory=dict)  # bytes by (sender, receiver)
+    problems: list[str] = field(default_factory=list)
+
+
+class Player:
+    """One run of one scenario."""
+
+    def __init__(self, scenario: Scenario, net: Network, folder: Path, view: View) -> None:
+        """`folder`: where agents' files go; it has to exist."""
+        self.scenario = scenario
+        self.net = net
+        self.folder = folder
+        self.view = view
+        self.played = Played()
+        self.token_file = folder / "token"
+        self.token_file.write_text(new_token() + "\n")
+        self.token_file.chmod(0o600)
+        self._now: dict[str, Life] = {}  # the last life of each node
+
+    # --- the run ------------------------------------------------------------------------------
+
+    def play(self) -> Played:
+        """Play all of it; what went wrong is in the result's `problems`."""
+        played = self.played
+        try:
+            for node in self.scenario.starters:
+                self.start(node)
+            if self._wait(self._all_train, BEGIN_S):
+                self._timeline()
+            else:
+                played.problems.append(f"the starters did not train together in {BEGIN_S:g} s")
+            played.ended_t = time.time()
+            self._see_off()
+            played.sent = self.net.counters()
+        finally:
+            for life in played.lives:
+                kill_session(life.agent.process.pid)
+                life.agent.process.wait()
+                life.agent.update()
+            with contextlib.suppress(FileNotFoundError):
+                self.token_file.unlink()
+        return played
+
+    def _timeline(self) -> None:
+        played = self.played
+        played.began_t = time.time()
+        began = time.monotonic()
+        self.view.happened("all train; the timeline begins")
+        for event in self.scenario.timeline:
+            self._wait(self._over, max(0.0, began + event.at_s - time.monotonic()))
+            if self._over():
+                played.problems.append(f"all had ended before {event.text!r} at {event.at_s:g} s")
+                return
+            self.do(event)
+        if not self._wait(self._over, began + self.scenario.end_s - time.monotonic()):
+            self.view.happened(f"{self.scenario.end_s:g} s are over")
+
+    def _all_train(self) -> bool:
+        count = len(self.scenario.starters)
+        steps = [life.agent.all("step")[-1:] for life in self._now.values()]
+        return all(step and step[0]["members"] >= count for step in steps)
+
+    def _over(self) -> bool:
+        return not any(life.agent.running for life in self.played.lives)
+
+    def _wait(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Follow the agents until it is done; return whether it was, in this time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._follow()
+            if done():
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0 or (self._over() and not self.played.began_t):
+                return False
+            time.sleep(min(POLL_S, left))
+
+    def _see_off(self) -> None:
+        """Have all that still run leave, and say who does not."""
+        for life in self.played.lives:
+            if life.agent.running and not life.end:
+                life.end = "ctrl-c"
+                if life.stopped:
+                    self._signal_all(life, signal.SIGCONT)
+                life.agent.signal(signal.SIGINT)
+        if not self._wait(self._over, LEAVE_S):
+            late = [life.name for life in self.played.lives if life.agent.running]
+            self.played.problems.append(f"{', '.join(late)} did not end within {LEAVE_S:g} s")
+
+    # --- agents -------------------------------------------------------------------------------
+
+    def start(self, node: str) -> Life:
+        """Start a node's agent."""
+        number = 1 + sum(life.node == node for life in self.played.lives)
+        name = node if number == 1 else f"{node}-{number}"
+        home = self.folder / node
+        home.mkdir(exist_ok=True)
+        events, log = self.folder / f"{name}.events.jsonl", self.folder / f"{name}.log"
+        save = home / "model.safetensors"
+        job = self.scenario.job
+        command = [*module_command("edgeagent"), "run", job.name, "--name", node]
+        command += ["--cluster", CLUSTER, "--token-file", str(self.token_file)]
+        command += ["--steps", str(job.steps), "--events", str(events), "--save", str(save)]
+        command += [*job.options, *(["--", *job.arguments] if job.arguments else [])]
+        with log.open("wb") as output:
+            process = self.net.popen(
+                node,
+                command,
+                cwd=home,
+                env=environment(home),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        agent = Agent(name, process, events, log, save, home)
+        life = Life(node, name, agent)
+        self.played.lives.append(life)
+        self._now[node] = life
+        return life
+
+    def _signal_all(self, life: Life, number: signal.Signals) -> None:
+        """Send a signal to the agent and its trainer alike."""
+        for process in living():
+            if process.session == life.agent.process.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+
+    # --- the timeline -------------------------------------------------------------------------
+
+    def do(self, event: Event) -> None:
+        """Do one line of the timeline, now."""
+        self.played.marks.append(Mark(time.time(), event.at_s, event.text))
+        self.view.happened(f"-- {event.text}")
+        if event.do == "join":
+            self.start(event.node)
+        elif event.node:
+            self._end_or_pause(event)
+        elif event.do == "cut":
+            for a, b in event.pairs:
+                self.net.cut(a, b, one_way=True)
+        elif event.do == "restore":
+            for a, b in event.pairs:
+                self.net.restore(a, b, one_way=True)
+        elif event.do == "partition":
+            self.net.partition(event.groups)
+        elif event.do == "heal":
+            self.net.heal()
+        else:
+            links = self.net.links
+            self.net.set_links({p: replace(links[p], **c) for p, c in event.changes.items()})
+
+    def _end_or_pause(self, event: Event) -> None:
+        life = self._now[event.node]
+        if not life.agent.running:
+            self.played.problems.append(f"{life.name} had ended before {event.text!r}")
+            return
+        if event.do in ("ctrl-c", "kill"):
+            life.end = event.do
+            life.agent.signal(signal.SIGINT if event.do == "ctrl-c" else signal.SIGKILL)
+        else:
+            life.stopped = event.do == "stop"
+            self._signal_all(life, signal.SIGSTOP if life.stopped else signal.SIGCONT)
+
+    # --- what is shown ------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Read what the agents have written, and show it."""
+        for life in self.played.lives:
+            events = life.agent.update()
+            for event in events[life.told :]:
+                if line := describe(life.name, event):
+                    self.view.happened(line)
+            life.told = len(events)
+        self.view.show(self._scene())
+
+    def _scene(self) -> Scene:
+        lines = []
+        for life in self.played.lives:
+            steps = [e for e in life.agent.events[-4 * RATE_STEPS :] if e["event"] == "step"]
+            last: Mapping[str, Any] = steps[-1] if steps else {}
+            lines.append(
+                NodeLine(
+                    name=life.name,
+                    state=life.state,
+                    iteration=last.get("iteration", 0),
+                    loss=last.get("loss"),
+                    samples_per_second=speed(steps[-RATE_STEPS:]) if life.agent.running else 0.0,
+                )
+            )
+        ahead = max(lines, key=lambda line: line.iteration)
+        return Scene(
+            nodes=tuple(lines),
+            iteration=ahead.iteration,
+            steps=self.scenario.job.steps,
+            members=sum(life.state == "training" for life in self.played.lives),
+            loss=ahead.loss,
+            samples_per_second=max(line.samples_per_second for line in lines),
+        )
+
+
+def speed(steps: list[dict[str, Any]]) -> float:
+    """Return samples/s of the whole cluster over these steps."""
+    if len(steps) < 2 or steps[-1]["t"] <= steps[0]["t"]:
+        return 0.0
+    samples = sum(int(step["samples"]) for step in steps[1:])
+    return samples / float(steps[-1]["t"] - steps[0]["t"])
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of an agent: this one's, without its settings for edgeagent."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
+    return package_environment({**kept, "EDGEAGENT_HOME": str(home), "OMP_NUM_THREADS": "1"})
+
+
+def network_of(scenario: Scenario) -> Network:
+    """Return the network of a scenario, not made yet."""
+    return Network(
+        scenario.nodes,
+        scenario.links,
+        default=scenario.default,
+        limits=scenario.limits,
+        medium=scenario.medium,
+        congestion=scenario.congestion,
+        seed=scenario.seed,
+    )
+
+
+def play(scenario: Scenario, folder: Path, view: View) -> Played:
+    """Make the network, check it, play the scenario, remove the network."""
+    with network_of(scenario) as net:
+        began = time.monotonic()
+        found = calibrate(net)
+        view.happened(f"{len(found)} links calibrated in {time.monotonic() - began:.1f} s")
+        player = Player(scenario, net, folder, view)
+        player.played.calibration = found
+        return player.play()

@@ -1,0 +1,102 @@
+"""Pictures of a run: loss, members and speed over time, with what the timeline did.
+
+Law: shows what the event files say, each iteration once. Needs matplotlib (the extra "bench");
+without it there are no pictures, and that is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.testbed.play import Played
+
+Event = dict[str, Any]
+BUCKETS = 120
+MIN_BUCKET_S = 1.0
+
+
+def history(played: Played) -> list[Event]:
+    """Return one `step` of each iteration, the first that was written, in the order of time.
+
+    Where the cluster was in two parts, an iteration was done twice; the later one is left out.
+    """
+    first: dict[int, Event] = {}
+    steps = [e for life in played.lives for e in life.agent.events if e["event"] == "step"]
+    for step in sorted(steps, key=lambda e: float(e["t"])):
+        first.setdefault(step["iteration"], step)
+    return sorted(first.values(), key=lambda e: float(e["t"]))
+
+
+def rates(steps: Sequence[Event], began_t: float) -> tuple[list[float], list[float]]:
+    """Return times in seconds after `began_t` and the samples/s around them, in equal pieces."""
+    if len(steps) < 2:
+        return [], []
+    low, high = steps[0]["t"], steps[-1]["t"]
+    width = max(MIN_BUCKET_S, (high - low) / BUCKETS)
+    count = int((high - low) / width) + 1
+    sums = [0.0] * count
+    for step in steps[1:]:
+        sums[min(count - 1, int((step["t"] - low) / width))] += step["samples"]
+    times = [low - began_t + (k + 0.5) * width for k in range(count)]
+    return times[:-1] or times, [value / width for value in (sums[:-1] or sums)]
+
+
+def missing() -> str:
+    """Return why there can be no pictures; empty if there can."""
+    try:
+        import matplotlib  # noqa: F401 - only whether it is there
+    except ModuleNotFoundError:
+        return "no pictures: matplotlib is not installed (pip install 'edgeagent[bench]')"
+    return ""
+
+
+def draw(played: Played, title: str, folder: Path) -> list[Path]:
+    """Write one picture for loss, members and samples/s each; return their paths."""
+    steps = history(played)
+    times = [step["t"] - played.began_t for step in steps]
+    seconds, speeds = rates(steps, played.began_t)
+    loss = [float("nan") if step["loss"] is None else step["loss"] for step in steps]
+    members = [step["members"] for step in steps]
+    return [
+        _picture(played, title, "loss", times, loss, folder),
+        _picture(played, title, "members", times, members, folder, stepped=True),
+        _picture(played, title, "samples/s", seconds, speeds, folder),
+    ]
+
+
+def _picture(
+    played: Played,
+    title: str,
+    what: str,
+    x: Sequence[float],
+    y: Sequence[float],
+    folder: Path,
+    stepped: bool = False,
+) -> Path:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot(x, y, linewidth=1, drawstyle="steps-post" if stepped else "default")
+    axes.set_title(title)
+    axes.set_xlabel("seconds after the timeline's start")
+    axes.set_ylabel(what)
+    axes.set_ylim(bottom=0)
+    near, before = 0.02 * (x[-1] - x[0]), -math.inf
+    for mark in played.marks:
+        at = mark.t - played.began_t
+        text = f"\n{mark.text}" if at - before < near else mark.text
+        before = at
+        axes.axvline(at, color="tab:red", linewidth=0.7, alpha=0.6)
+        style: dict[str, Any] = {"rotation": 90, "va": "top", "ha": "left", "fontsize": 7}
+        axes.text(at, 0.98, text, transform=axes.get_xaxis_transform(), color="tab:red", **style)
+    path = folder / f"{what.replace('/', '-per-')}.png"
+    figure.savefig(path, dpi=120)
+    return path

@@ -1,0 +1,224 @@
+"""Shares by speed against every way to deal out a few micro-batches, and against noise."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import isclose
+from random import Random
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from edgeagent.planner.shares import IDLE_LIMIT, LEAST_GAIN, even_shares, measured_shares
+from protocols.measures import Measures
+from tests.unit.protocols.records import node
+
+NOISE = 0.08
+Nodes = tuple[bytes, ...]
+
+speeds_of = st.lists(st.integers(1, 12).map(lambda k: k / 4), min_size=1, max_size=4)
+
+
+def nodes_of(count: int) -> Nodes:
+    return tuple(node(k) for k in range(1, count + 1))
+
+
+def known(nodes: Nodes, seconds: list[float]) -> dict[bytes, float]:
+    return dict(zip(nodes, seconds, strict=True))
+
+
+def every_way(count: int, micro_batches: int) -> list[tuple[int, ...]]:
+    every = product(range(micro_batches + 1), repeat=count)
+    return [shares for shares in every if sum(shares) == micro_batches]
+
+
+def time(shares: tuple[int, ...], seconds: list[float]) -> float:
+    return max(a * b for a, b in zip(shares, seconds, strict=True))
+
+
+@given(speeds_of, st.integers(1, 7))
+def test_no_shares_end_sooner(seconds: list[float], micro_batches: int) -> None:
+    nodes = nodes_of(len(seconds))
+    plan = measured_shares(nodes, micro_batches, (), known(nodes, seconds))
+    every = every_way(len(nodes), micro_batches)
+    assert plan.shares in every
+    assert plan.predicted_s == time(plan.shares, seconds) == min(time(s, seconds) for s in every)
+    assert plan.ideal_s is not None
+    assert isclose(plan.ideal_s, micro_batches / sum(1 / s for s in seconds))
+    assert plan.ideal_s <= plan.predicted_s * (1 + 1e-9)
+
+
+@given(speeds_of, st.integers(1, 7), st.data())
+def test_no_shares_end_sooner_that_try_whom_they_must(
+    seconds: list[float], micro_batches: int, data: st.DataObject
+) -> None:
+    nodes = nodes_of(len(seconds))
+    some = st.lists(st.sampled_from(nodes), unique=True).map(tuple)
+    away, probe, silent = data.draw(some), data.draw(some), data.draw(some)
+    present = [n for n in nodes if n not in away] or list(nodes)
+    speeds = {n: s for n, s in known(nodes, seconds).items() if n not in silent}
+    measured = sorted(speeds[n] for n in present if n in speeds)
+    plan = measured_shares(nodes, micro_batches, away, speeds, probe=probe)
+    assert plan == measured_shares(nodes, micro_batches, away, speeds, probe=probe)
+    if not measured:
+        assert plan.shares == even_shares(nodes, micro_batches, away)
+        assert (plan.predicted_s, plan.ideal_s) == (None, None)
+        assert plan.reason.endswith("evenly: no speed is measured yet")
+        return
+    typical = (measured[len(measured) // 2] + measured[(len(measured) - 1) // 2]) / 2
+    takes = [speeds.get(n, typical) for n in nodes]
+    tried = [n for n in present if n not in speeds or n in probe][:micro_batches]
+    valid = [
+        shares
+        for shares in every_way(len(nodes), micro_batches)
+        if all(s == 0 for n, s in zip(nodes, shares, strict=True) if n not in present)
+        and all(s > 0 for n, s in zip(nodes, shares, strict=True) if n in tried)
+    ]
+    assert plan.shares in valid
+    assert plan.predicted_s == time(plan.shares, takes) == min(time(s, takes) for s in valid)
+
+
+def test_equal_nodes_are_served_in_order() -> None:
+    nodes = nodes_of(3)
+    speeds = dict.fromkeys(nodes, 0.5)
+    for micro_batches in range(1, 9):
+        plan = measured_shares(nodes, micro_batches, (), speeds)
+        assert plan.shares == even_shares(nodes, micro_batches, ())
+    turned = dict(reversed(list(speeds.items())))
+    assert measured_shares(nodes, 4, (), turned).shares == (2, 1, 1)
+
+
+def test_a_reason_says_what_granularity_costs_and_who_gets_none() -> None:
+    nodes = nodes_of(3)
+    speeds = known(nodes, [1.0, 1.0, 20.0])
+    names = {node(3): "pi"}
+    plan = measured_shares(nodes, 9, (), speeds, names=names)
+    assert plan.shares == (5, 4, 0)
+    assert plan.ideal_s == pytest.approx(9 / 2.05)
+    assert plan.reason == (
+        "9 micro-batches over 2 devices by speed: 5 s, 12% of it lost to granularity; "
+        "none for pi (20 s for one)"
+    )
+    probed = measured_shares(nodes, 9, (), speeds, probe=(node(3),))
+    assert probed.shares == (4, 4, 1)
+    assert probed.predicted_s == 20.0
+    guessed = measured_shares(nodes, 9, (), {node(1): 1.0, node(2): 3.0}, names=names)
+    assert guessed.shares == (6, 1, 2)  # all but the last slot are earlier than 6 s
+    assert guessed.reason.endswith("; pi taken as typical (2 s for one)")
+
+
+def test_a_node_that_is_probed_loses_its_share_again() -> None:
+    nodes, speeds = nodes_of(2), {node(1): 1.0, node(2): 30.0}
+    present = measured_shares(nodes, 8, (), speeds).shares
+    assert present == (8, 0)
+    assert measured_shares(nodes, 8, (), speeds, present).shares == present
+    probed = measured_shares(nodes, 8, (), speeds, present, probe=(node(2),))
+    assert probed.shares == (7, 1)
+    assert measured_shares(nodes, 8, (), speeds, probed.shares, probe=(node(2),)).shares == (7, 1)
+    assert measured_shares(nodes, 8, (), speeds, probed.shares).shares == present
+    faster = dict(speeds) | {node(2): 2.0}
+    assert measured_shares(nodes, 8, (), faster, present).shares == (6, 2)
+
+
+def test_a_probe_is_no_reason_to_call_others_back() -> None:
+    nodes, speeds = nodes_of(4), known(nodes_of(4), [1.0, 1.0, 8.0, 20.0])
+    slow = (node(4),)
+    assert measured_shares(nodes, 7, (), speeds, probe=slow).shares == (3, 3, 0, 1)
+    assert measured_shares(nodes, 7, (), speeds, (4, 2, 0, 1), probe=slow).shares == (4, 2, 0, 1)
+
+
+def test_shares_in_force_that_are_not_possible_any_more_give_way() -> None:
+    nodes, speeds = nodes_of(3), known(nodes_of(3), [1.0, 1.0, 1.0])
+    good = (3, 3, 3)
+    assert measured_shares(nodes, 9, (), speeds, (4, 3, 2)).shares == good
+    kept = measured_shares(nodes, 90, (), speeds, (31, 30, 29))
+    assert kept.shares == (31, 30, 29)
+    assert kept.predicted_s == 31.0
+    assert kept.reason == (
+        "90 micro-batches over 3 devices by speed: 31 s, 3% of it lost to granularity "
+        "and to keeping them, as others would not save 15%"
+    )
+    for present in ((30, 30, 29), (31, 31, 28, 0), (91, 30, -31)):
+        assert measured_shares(nodes, 90, (), speeds, present).shares == (30, 30, 30)
+    assert measured_shares(nodes, 90, (node(3),), speeds, (31, 30, 29)).shares == (45, 45, 0)
+    unknown = {node(1): 1.0, node(2): 1.0}
+    assert measured_shares(nodes, 90, (), unknown, (45, 45, 0)).shares == (30, 30, 30)
+    assert measured_shares(nodes, 90, (), {}, (31, 30, 29)).shares == (31, 30, 29)
+
+
+def test_a_node_that_comes_back_works_again_however_many_there_are() -> None:
+    nodes = nodes_of(30)
+    speeds = dict.fromkeys(nodes, 1.0)
+    without = measured_shares(nodes, 300, (node(30),), speeds).shares
+    assert without[-1] == 0
+    assert measured_shares(nodes, 300, (), speeds, without).shares == (10,) * 30
+    # but one that hardly gains anything is not called back
+    slow = speeds | {node(30): 11 * (IDLE_LIMIT + 0.05)}
+    assert measured_shares(nodes, 300, (), slow).shares[-1] == 1
+    assert measured_shares(nodes, 300, (), slow, without).shares == without
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=8), st.integers(1, 64), st.data())
+def test_right_shares_withstand_any_noise(
+    seconds: list[float], micro_batches: int, data: st.DataObject
+) -> None:
+    nodes = nodes_of(len(seconds))
+    right = measured_shares(nodes, micro_batches, (), known(nodes, seconds)).shares
+    factors = [
+        data.draw(st.sampled_from([1 - NOISE, 1 + NOISE]) | st.floats(1 - NOISE, 1 + NOISE))
+        for _ in seconds
+    ]
+    noisy = known(nodes, [s * f for s, f in zip(seconds, factors, strict=True)])
+    assert measured_shares(nodes, micro_batches, (), noisy, right).shares == right
+    assert 1 - (1 - NOISE) / (1 + NOISE) < LEAST_GAIN  # why
+
+
+@pytest.mark.parametrize(
+    "seconds", [(1, 1), (1, 1, 1, 1), (1, 1, 2, 4), (1, 1.3, 1.7, 2, 3, 5), (1,) * 16]
+)
+@pytest.mark.parametrize("micro_batches", [16, 64, 256])
+def test_noise_does_not_turn_shares_back_and_forth(
+    seconds: tuple[float, ...], micro_batches: int
+) -> None:
+    nodes = nodes_of(len(seconds))
+    for seed in range(5):
+        chance = Random(seed)
+        present: tuple[int, ...] | None = None
+        seen: list[tuple[int, ...]] = []
+        for _ in range(60):
+            noisy = [s * (1 + chance.uniform(-NOISE, NOISE)) for s in seconds]
+            plan = measured_shares(nodes, micro_batches, (), known(nodes, noisy), present)
+            if plan.shares != present:
+                seen.append(plan.shares)
+            present = plan.shares
+        assert len(seen) <= 2, seed  # the first may be off by the noise of one measurement
+        halved = [s / 2 if k == 0 else s for k, s in enumerate(seconds)]
+        after = measured_shares(nodes, micro_batches, (), known(nodes, halved), present)
+        assert present is not None
+        best = measured_shares(nodes, micro_batches, (), known(nodes, halved)).predicted_s
+        assert best is not None
+        assert after.predicted_s is not None
+        assert after.predicted_s * (1 - LEAST_GAIN) <= best * (1 + 1e-9)
+
+
+@given(speeds_of, st.integers(1, 7), st.data())
+def test_shares_are_kept_just_as_long_as_others_would_not_pay(
+    seconds: list[float], micro_batches: int, data: st.DataObject
+) -> None:
+    nodes = nodes_of(len(seconds))
+    present = data.draw(st.sampled_from(every_way(len(nodes), micro_batches)))
+    assume(all(present))
+    fresh = measured_shares(nodes, micro_batches, (), known(nodes, seconds))
+    plan = measured_shares(nodes, micro_batches, (), known(nodes, seconds), present)
+    assert fresh.predicted_s is not None
+    pays = fresh.predicted_s < time(present, seconds) * (1 - LEAST_GAIN)
+    assert plan.shares == (fresh.shares if pays else present)
+    assert plan.predicted_s == time(plan.shares, seconds)
+
+
+def test_speeds_are_positive() -> None:
+    for seconds in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="positive"):
+            Measures({}, {node(1): seconds})
+    assert Measures({}, {node(1): 0.5}).speeds == {node(1): 0.5}
