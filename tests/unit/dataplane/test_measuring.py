@@ -1,0 +1,81 @@
+"""Probes stay within their bounds; gauges say what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from edgeagent.dataplane import probe as probing
+from edgeagent.dataplane.gauges import Gauges
+from protocols import limits
+from protocols.bulk import BulkHeader, BulkKind
+from protocols.heartbeats import Heartbeats
+
+if TYPE_CHECKING:
+    from edgeagent.transport.api import Link
+
+
+class Wire:
+    """A link that takes what it is given, or nothing after the first `room` bytes."""
+
+    def __init__(self, room: float = float("inf")) -> None:
+        self.room = room
+        self.sent: list[BulkHeader] = []
+        self.most_queued = 0
+        self.bulk_queued = 0
+
+    def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
+        assert len(payload) == header.length
+        self.sent.append(header)
+        if sum(h.length for h in self.sent) > self.room:
+            self.bulk_queued += header.length
+        self.most_queued = max(self.most_queued, self.bulk_queued)
+
+
+def run(wire: Wire) -> None:
+    asyncio.run(probing.probe(cast("Link", wire)))
+
+
+def test_a_probe_is_as_long_as_it_may_be() -> None:
+    wire = Wire()
+    run(wire)
+    assert sum(h.length for h in wire.sent) == limits.MAX_PROBE_BYTES
+    assert [h.index for h in wire.sent] == list(range(len(wire.sent)))
+    assert all(h.kind is BulkKind.PROBE for h in wire.sent)
+
+
+def test_a_probe_gives_up_on_a_link_that_takes_nothing_and_queues_little() -> None:
+    wire = Wire(room=3 * limits.PROBE_FRAME_BYTES)
+    run(wire)
+    assert wire.most_queued <= 2 * limits.PROBE_FRAME_BYTES
+    assert len(wire.sent) == 5
+
+
+def test_gauges_say_what_they_are_told() -> None:
+    now = [100.0]
+    beats = Heartbeats()
+    gauges = Gauges(lambda: now[0], beats)
+    assert gauges.read({}).micro_batch_s is None
+    gauges.reduced()  # of a round to which nothing was contributed
+    assert gauges.read({}).sync_s is None
+    for seconds in (0.4, 0.2, 4.0):
+        gauges.contributed(4, seconds)
+    gauges.contributed(0, 0.0)  # no share
+    now[0] += 0.5
+    gauges.reduced()
+    beats.linked(0.0, b"b")
+    beats.answered(b"b", 0.03)
+    links: dict[bytes, Any] = {
+        b"b": SimpleNamespace(incoming_rate=1e6, bulk_bytes_sent=7),
+        b"a": SimpleNamespace(incoming_rate=None, bulk_bytes_sent=0),
+    }
+    read = gauges.read(links)
+    assert read.micro_batch_s == pytest.approx(0.1)
+    assert (read.compute_s, read.sync_s) == (0.0, 0.5)
+    assert [(x.node, x.delay_s, x.rate, x.sent_bytes) for x in read.incoming] == [
+        (b"a", None, None, 0),
+        (b"b", 0.015, 1e6, 7),
+    ]
