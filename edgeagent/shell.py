@@ -350,6 +350,7 @@ class Shell:
     def _cut(self, link: Link, reason: str) -> None:
         """End a link at once, with one line; for the node it is lost from here on."""
         self._lines.say("cut", f"closed the link to {link.peer.name}: {reason}")
+        link.discard_bulk()
         self.link_down(link, reason, clean=False)
         self._spawn(link.close(flush=False))
 
@@ -427,6 +428,7 @@ class Shell:
                     self._spawn(probe(link))
             case effects.CloseLink(node):
                 if (link := self.links.get(node)) is not None:
+                    link.discard_bulk()  # nothing more of it is written anywhere
                     self._spawn(link.close(flush=True))
             case effects.SendManifest(joiner, join, shard_bytes):
                 self._spawn(self._send_manifest(joiner, join, shard_bytes))

@@ -246,9 +246,10 @@ class FenceLeader:
 
     def _decides(self, here: Container[bytes]) -> bool:
         """Whether those `here` may go on in this lineage: a quorum of the base; and under any newer
-        policy a quorum, unless everybody else there is known not to act under it."""
+        policy a quorum, unless everybody else there has said that it does not act under it. Resets
+        prove less: somebody on the way can send them, too."""
         first, *newer = self._electorates
-        idle = (*self._reports, *self._outside, *self._lost.dead)
+        idle = (*self._reports, *self._outside)
         return is_quorum(first.nodes, here) and all(
             is_quorum(e.nodes, here) or all(n in here or n in idle for n in e.nodes) for e in newer
         )

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 
 from protocols import limits
-from protocols.effects import Dial, JoinFailed, ShardArrived
+from protocols.effects import CloseLink, Dial, JoinFailed, ShardArrived
 from protocols.errors import RemoteProtocolError
 from protocols.messages import (
     EVERYONE,
@@ -98,6 +98,7 @@ class Joining:
         self._sponsor = sponsor
         self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open, failed, unknown
         self._rates: dict[bytes, float] = {}  # what sources bring at present, bytes/s
+        self._owed: dict[bytes, tuple[int, float]] = {}  # source -> answers so far, since when
         self._hosts: dict[bytes, None] = {sponsor.node: None}  # members of the cluster we join
         self._attach_by: float | None = None  # when the sponsor must have said how things stand
         self._early: dict[bytes, PullBegins] = {}
@@ -113,6 +114,11 @@ class Joining:
     def may_enter(self) -> bool:
         """Whether the round that is here may have named a policy with this node."""
         return self.state is JoiningState.CAUGHT_UP and self._cycle.round_is_here
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no link to a member is left."""
+        return not any(n in self._context.links for n in self._hosts)
 
     @property
     def deadline(self) -> float | None:
@@ -173,8 +179,7 @@ class Joining:
         policy = self._context.policy
         pull = policy.pull_of(self._context.node) if policy else None
         parent = pull is not None and pull.parent == node
-        alone = not any(n in self._context.links for n in self._hosts)
-        if alone or (parent and not self.may_enter):
+        if (self._is_alone or parent) and not self.may_enter:
             self.fail(f"the link to {self._context.name(node)} broke")
         elif self.pull is not None:
             self._follow(self.pull.lost(node))
@@ -230,8 +235,24 @@ class Joining:
                 self._attach_by = now + limits.LINK_OPEN_SECONDS
             elif now >= self._attach_by:
                 self.fail(f"{self._sponsor.name} does not say how things stand")
+        if self.state is JoiningState.CAUGHT_UP and self._is_alone and not self.may_enter:
+            self.fail("the round that was here did not name this device, and every link broke")
         if self.on_the_way and now >= self._repeat_at:
+            self._give_up_stalled(now)
             self.repeat(now)
+
+    def _give_up_stalled(self, now: float) -> None:
+        """A source that owes us something and does not answer is replaced by the others."""
+        if self.pull is None or self.state is not JoiningState.PULLING:
+            return
+        before, self._owed = self._owed, {}
+        for source, count in self.pull.awaited.items():
+            known = before.get(source)
+            since = known[1] if known is not None and known[0] == count else now
+            self._owed[source] = (count, since)
+            if now - since >= limits.PULL_STALL_SECONDS:
+                self._context.do(CloseLink(source))
+                self._follow(self.pull.lost(source))
 
     def repeat(self, now: float) -> None:
         """Say to the scheduler (a new one, perhaps) what we are waiting for."""

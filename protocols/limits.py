@@ -56,6 +56,8 @@ PROBE_FRAME_BYTES = 64 << 10
 PROBE_AGAIN_SECONDS = 10.0  # a link that carries nothing is probed so often
 TELL_SECONDS = 0.5  # news of what was measured is told at most so often,
 TELL_AGAIN_SECONDS = 5.0  # and what is no news so often
+MOST_DELAY_SECONDS = 60.0  # what an answer claims beyond that is no round trip
+PACE_SECONDS = 30.0  # how fast a device computed so long ago says nothing about now
 REPLAN_SECONDS = 1.0  # measurements make a new policy at most so often
 
 # Training state.

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from protocols.context import Context
 
 MICRO = 1e-6
+MOST_MICRO = float((1 << 32) - 1)
+MOST_RATE = 1e15  # bytes/s
 CHANGED = 0.1  # what differs by a tenth is news
 CHANGED_DELAY_S = 0.002  # a delay must differ by so much, too
 
@@ -54,19 +56,22 @@ class Monitor:
     @property
     def measures(self) -> Measures:
         """All of it, as planners want it."""
+        known = self._known
         links: dict[tuple[bytes, bytes], Rate] = {}
         speeds: dict[bytes, float] = {}
         for node, said in sorted(self._said.items()):
             for link in said.links:
-                if link.rate:
-                    links[link.peer, node] = Rate(link.delay_us * MICRO, float(link.rate))
+                if link.rate and link.peer in known:
+                    links[link.peer, node] = _rate(link)
             if said.micro_batch_us:
                 speeds[node] = said.micro_batch_us * MICRO
         return Measures(links, speeds)
 
     def incoming(self, peer: bytes) -> Rate | None:
         """What arrives here from `peer`, None while that is not measured."""
-        return self.measures.links.get((peer, self._context.node))
+        mine = self._said.get(self._context.node)
+        found = [link for link in mine.links if link.peer == peer and link.rate] if mine else []
+        return _rate(found[0]) if found else None
 
     def times(self, node: bytes) -> Times | None:
         """How the last iteration went at `node`, None if it has not said so."""
@@ -83,7 +88,7 @@ class Monitor:
         """What the shell has measured at this node so far; return whether the others were told."""
         mine = m.Measured(
             tuple(
-                m.LinkRate(link.node, _micro(link.delay_s), int(link.rate or 0))
+                m.LinkRate(link.node, _micro(link.delay_s), int(min(link.rate or 0, MOST_RATE)))
                 for link in event.incoming
                 if link.node in self._context.links
             ),
@@ -101,33 +106,50 @@ class Monitor:
             self._context.send(m.EVERYONE, mine)
         return tells
 
-    def heard(self, sender: bytes, message: m.Measured) -> None:
-        """A node says what it has measured."""
+    def heard(self, sender: bytes, message: m.Measured) -> bool:
+        """A node says what it has measured; return whether that is news. What others than members
+        and joiners say is not kept: there is nothing to plan for them."""
+        known = self._known
+        if sender not in known or sender == self._context.node:
+            return False
+        before = self._said.get(sender)
         self._said[sender] = message
-        self._forget()
+        self._said = {n: said for n, said in self._said.items() if n in known}
+        return before is None or _differ(before, message)
 
-    def _forget(self) -> None:
-        """Keep what members and joiners say; of others there is nothing to plan."""
-        policy = self._context.policy
+    @property
+    def _known(self) -> dict[bytes, None]:
+        """Ourselves, our neighbours, all members and joiners."""
+        context, policy = self._context, self._context.policy
+        known = dict.fromkeys((context.node, *context.links))
         if policy is not None:
-            known = (self._context.node, *policy.view.nodes, *(p.joiner.node for p in policy.pulls))
-            self._said = {n: said for n, said in self._said.items() if n in known}
+            known |= dict.fromkeys((*policy.view.nodes, *(p.joiner.node for p in policy.pulls)))
+        return known
 
     def _probe_idle(self, now: float, links: tuple[Incoming, ...]) -> None:
-        """Probe links over which we have sent next to nothing for a while."""
+        """Probe a link over which we have sent next to nothing for a while: one at a time, or they
+        would share our uplink, and the one that has waited longest."""
         before, self._carried = self._carried, {}
         for link in links:
             carried = before.get(link.node) or Carried(link.sent_bytes, now)
             if link.sent_bytes - carried.sent >= limits.METER_BYTES:
                 carried = Carried(link.sent_bytes, now)
-            elif now - carried.since >= limits.PROBE_AGAIN_SECONDS:
-                carried = Carried(link.sent_bytes + limits.MAX_PROBE_BYTES, now)
-                self._context.do(Probe(link.node))
             self._carried[link.node] = carried
+        waits = [(c.since, n) for n, c in self._carried.items()]
+        if waits and now - min(waits)[0] >= limits.PROBE_AGAIN_SECONDS:
+            _, node = min(waits)
+            probed = self._carried[node]
+            probed.sent, probed.since = probed.sent + limits.MAX_PROBE_BYTES, now
+            self._context.do(Probe(node))
+
+
+def _rate(link: m.LinkRate) -> Rate:
+    return Rate(link.delay_us * MICRO, float(link.rate))
 
 
 def _micro(seconds: float | None) -> int:
-    return 0 if seconds is None else max(1, round(seconds / MICRO))
+    """Return microseconds as they can be said, 0 for what is not known."""
+    return 0 if seconds is None else round(max(1.0, min(seconds / MICRO, MOST_MICRO)))
 
 
 def _differ(before: m.Measured, now: m.Measured) -> bool:

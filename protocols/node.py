@@ -299,6 +299,8 @@ class Node:
         """A neighbour did not hear us for too long. If all of them say so, we were away and the
         others went on without us."""
         context = self.context
+        if self.joining is not None and self.joining.on_the_way:
+            context.do(CloseLink(sender))  # nothing of what it still sends may reach the state
         self._link_down(now, LinkDown(sender, clean=False, reset=False))
         if not context.links and context.is_member and not self.over:
             self.cycle.leave("expelled", "")
@@ -339,7 +341,8 @@ class Node:
             case m.Ping(sent_at):
                 self.context.send(sender, m.Pong(sent_at))
             case m.Pong(sent_at):
-                self.context.report("delay", id=sender, seconds=max(0.0, now - sent_at))
+                if 0.0 <= now - sent_at <= limits.MOST_DELAY_SECONDS:
+                    self.context.report("delay", id=sender, seconds=now - sent_at)
             case m.PolicyBody(policy):
                 self._store(now, sender, policy)
             case m.PolicyFetch(term, version):
@@ -365,8 +368,7 @@ class Node:
             case m.Dropped():
                 self._dropped_by(now, sender)
             case m.Measured():
-                self.monitor.heard(sender, message)
-                if self.negotiator is not None:
+                if self.monitor.heard(sender, message) and self.negotiator is not None:
                     self.negotiator.measured()
             case m.LinkLost(peer, reset):
                 self.recovery.link_lost(now, sender, peer, reset)

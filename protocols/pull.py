@@ -101,6 +101,7 @@ class Pull:
         self._digests: dict[int, tuple[bytes, bytes]] = {}  # shard -> (source, digest), unverified
         self._tried: dict[int, list[bytes]] = {}  # shard -> sources whose copy did not match
         self._verified: dict[int, bytes] = {}  # shard -> source it came from
+        self._delivered: dict[bytes, int] = {}  # source -> how often it has answered
         self._leaves: tuple[bytes, ...] | None = None
         self._manifest_source: bytes | None = None
 
@@ -112,6 +113,14 @@ class Pull:
     def expects(self, source: bytes, shard: int) -> bool:
         """Whether `source` was asked for `shard` and has not delivered it."""
         return self._asked.get(shard) == source
+
+    @property
+    def awaited(self) -> dict[bytes, int]:
+        """Sources that owe an answer -> how often each has answered so far."""
+        owing = dict.fromkeys(sorted(self._asked.values()))
+        if self._manifest_source is not None and self._leaves is None:
+            owing[self._manifest_source] = None
+        return {source: self._delivered.get(source, 0) for source in owing}
 
     def began(self, source: bytes) -> list[PullEffect]:
         """`source` holds the state and may be asked."""
@@ -132,6 +141,7 @@ class Pull:
         if len(leaves) != self._shards:
             raise RemoteProtocolError("a manifest with the wrong number of shards")
         self._leaves = leaves
+        self._answered(source)
         return self._check("manifest")
 
     def shard(self, source: bytes, shard: int, digest: bytes) -> list[PullEffect]:
@@ -140,7 +150,11 @@ class Pull:
             raise RemoteProtocolError("a shard that was not asked for")
         del self._asked[shard]
         self._digests[shard] = (source, digest)
+        self._answered(source)
         return self._check("shard")
+
+    def _answered(self, source: bytes) -> None:
+        self._delivered[source] = self._delivered.get(source, 0) + 1
 
     def lost(self, source: bytes) -> list[PullEffect]:
         """The link to `source` is gone."""

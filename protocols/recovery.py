@@ -188,11 +188,12 @@ class Recovery:
         context, missed = self._context, self._missed_from
         if not context.is_member or self._node.over:
             return []
-        frozen, now = self._node.cycle.frozen, self._node.now
+        cycle, now = self._node.cycle, self._node.now
+        waits = cycle.state not in (CycleState.HOLDING, CycleState.APPLYING)
         return [
             n
             for n in context.unlinked
-            if frozen or not self._node.is_leaving(n) or now >= missed.get(n, 0.0)
+            if cycle.frozen or not self._node.is_leaving(n) or (waits and now >= missed.get(n, 0.0))
         ]
 
     @property

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from protocols.heartbeats import Heartbeats
 
 
+LEAST_PACES = 3  # iterations after which the speed counts as known
+
+
 class Gauges:
     """Seconds a micro-batch, seconds of the last iteration, rates and delays of all links."""
 
@@ -26,15 +29,22 @@ class Gauges:
         self._clock = clock
         self._heartbeats = heartbeats
         self._paces: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # seconds a micro-batch
+        self._paced_at = 0.0
+        self._warm = False  # the first iteration takes longer than any other
         self._contributed_at: float | None = None
         self._compute_s: float | None = None
         self._sync_s: float | None = None
 
     def contributed(self, micro_batches: int, seconds: float) -> None:
         """The trainer has computed so many micro-batches in so many seconds."""
-        self._contributed_at, self._compute_s = self._clock(), seconds
-        if micro_batches and seconds > 0:
+        now = self._clock()
+        self._contributed_at, self._compute_s = now, seconds
+        if not micro_batches or seconds <= 0:
+            return
+        if self._warm:
             self._paces.append(seconds / micro_batches)
+            self._paced_at = now
+        self._warm = True
 
     def reduced(self) -> None:
         """The round is complete here."""
@@ -47,5 +57,7 @@ class Gauges:
             Incoming(node, self._heartbeats.delay(node), link.incoming_rate, link.bulk_bytes_sent)
             for node, link in sorted(links.items())
         )
-        pace = median(self._paces) if self._paces else None
+        if self._clock() - self._paced_at > limits.PACE_SECONDS:
+            self._paces.clear()  # so that whoever has no share gets one to be measured by
+        pace = median(self._paces) if len(self._paces) >= LEAST_PACES else None
         return Measured(incoming, pace, self._compute_s, self._sync_s)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent.planner.neighbours import choose_neighbours, spare_links, usual_links
 from edgeagent.planner.policies import custom_plan, request_of
-from edgeagent.planner.shards import Source, equal_shards, even_runs
+from edgeagent.planner.shards import MAX_VALUE, Source, equal_shards, even_runs
 from edgeagent.planner.shares import measured_shares
 from edgeagent.planner.trees import plan_tree
 from protocols.measures import NOTHING_KNOWN, Measures
@@ -103,8 +103,9 @@ class StandardPlanner:
             return {o.node: shards[r.start : r.stop] for o, r in zip(offers, runs, strict=True)}
         sources = []
         for offer in offers:
-            rate = offer.rate or min(known)
-            sources.append(Source(offer.delay_s, offer.busy_bytes / rate, rate, offer.name))
+            rate = min(offer.rate or min(known), MAX_VALUE)
+            late = min(offer.busy_bytes / rate, MAX_VALUE)
+            sources.append(Source(min(offer.delay_s, MAX_VALUE), late, rate, offer.name))
         plan = equal_shards(len(shards), shard_bytes, sources, SHARD_OVERHEAD_S)
         return {
             offer.node: tuple(shards[k] for k in plan.shards(position))

@@ -195,5 +195,6 @@ def _strange(node: object) -> str:
 
 def _clipped(text: str) -> str:
     """Return `text` as one line that a policy's reason can hold."""
-    whole = " ".join(text.split()).encode("utf-8", "replace")
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    whole = line.encode("utf-8", "replace")
     return whole[:MAX_REASON_BYTES].decode("utf-8", "ignore")

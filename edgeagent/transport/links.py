@@ -145,6 +145,7 @@ class TcpLink:
         """
         if not self._closing and not self._down.is_set():
             self._closing = True
+            self._bulk.discard()
             if not flush:
                 self._bulk.drop_queue()
             self._read_bulk(True)

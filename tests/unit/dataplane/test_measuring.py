@@ -61,8 +61,10 @@ def test_gauges_say_what_they_are_told() -> None:
     assert gauges.read({}).micro_batch_s is None
     gauges.reduced()  # of a round to which nothing was contributed
     assert gauges.read({}).sync_s is None
-    for seconds in (0.4, 0.2, 4.0):
+    for seconds in (9.0, 0.4, 0.2):  # the first is no measure of the others
         gauges.contributed(4, seconds)
+    assert gauges.read({}).micro_batch_s is None  # too few
+    gauges.contributed(4, 4.0)
     gauges.contributed(0, 0.0)  # no share
     now[0] += 0.5
     gauges.reduced()
@@ -79,3 +81,5 @@ def test_gauges_say_what_they_are_told() -> None:
         (b"a", None, None, 0),
         (b"b", 0.015, 1e6, 7),
     ]
+    now[0] += limits.PACE_SECONDS
+    assert gauges.read({}).micro_batch_s is None  # so long ago

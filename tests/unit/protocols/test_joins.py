@@ -357,5 +357,19 @@ def test_a_joiner_that_pulls_nothing_holds_nobody_up_for_ever() -> None:
     joiner = world.join(3, hosts[0])
     world.joins_end = True
     world.run(lambda: bool(joiner.joins_failed))
-    assert joiner.joins_failed == ["no progress"]
+    assert len(joiner.joins_failed) == 1
+    go_on(world)
+
+
+def test_a_source_that_sends_nothing_is_replaced_by_the_others() -> None:
+    """It has said that it holds the state, and goes on saying that it is there."""
+    world, hosts = cluster(0)
+    mute = next(h for h in hosts if h is not hosts[0])
+    world.lose = lambda _sender, receiver, message: (
+        isinstance(message, m.ShardRequest) and receiver is mute
+    )
+    joiner = world.join(3, hosts[0])
+    began = world.now
+    world.run(lambda: joiner in world.members)
+    assert world.now - began < 4 * limits.PULL_STALL_SECONDS
     go_on(world)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols import limits
+from edgeagent.planner import StandardPlanner
+from protocols import codec, limits
 from protocols import messages as m
-from protocols.effects import Effect, Incoming, LinkDown, LinkUp, Measured, Probe, Received, Send
+from protocols.effects import (
+    Effect,
+    Incoming,
+    LinkDown,
+    LinkUp,
+    Measured,
+    Probe,
+    Received,
+    Report,
+    Send,
+)
 from protocols.heartbeats import Heartbeats
 from protocols.measures import Measures, Rate
 from protocols.messages import EVERYONE
 from protocols.meter import Meter
+from protocols.node import Node
 from tests.simulation.test_failures import cluster
-from tests.simulation.world import Host, member
-
-if TYPE_CHECKING:
-    from protocols.node import Node
+from tests.simulation.world import Host, World, member
 
 ONE, TWO = member(1).node, member(2).node
 
@@ -212,3 +219,45 @@ def test_the_delay_is_half_of_the_shortest_round_trip() -> None:
     for seconds in (0.03, 0.01, 0.5):
         beats.answered(ONE, seconds)
     assert beats.delay(ONE) == 0.005
+
+
+@pytest.mark.parametrize("claimed", [-1e4, -1e16, -1.7e308, 2000.0])
+def test_an_answer_that_cannot_be_is_no_delay(claimed: float) -> None:
+    hosts, nodes = three()
+    b = hosts[1].me.node
+    nodes[0].context.effects.clear()
+    tags = nodes[1].context.router
+    envelope = tags.stamp(
+        (nodes[1].context.lineage, 1, 1, 1, 1, 0), hosts[0].me.node, m.Pong(claimed)
+    )
+    effects = nodes[0].handle(1000.0, Received(b, envelope))
+    assert not [e for e in effects if isinstance(e, Report)]
+
+
+def test_what_is_measured_beyond_all_bounds_is_told_within_them() -> None:
+    hosts, nodes = three()
+    b = hosts[1].me.node
+    [word] = told(nodes[0].handle(1000.0, measured(incoming(b, 1e300, 1e300), pace=1e300)))
+    envelope = nodes[0].context.router.stamp((bytes(16), 0, 0, 0, 0, 0), EVERYONE, word)
+    assert codec.decode(codec.encode(envelope)) == envelope
+
+
+def test_one_idle_link_is_probed_at_a_time() -> None:
+    hosts, nodes = three()
+    b, c, now = hosts[1].me.node, hosts[2].me.node, 1000.0
+    seen: list[bytes] = []
+    for k in range(25):
+        effects = nodes[0].handle(now + k, measured(incoming(b), incoming(c)))
+        probes = [e.node for e in effects if isinstance(e, Probe)]
+        assert len(probes) <= 1
+        seen += probes
+    assert sorted(seen[:2]) == sorted((b, c))
+    assert seen[2:] == seen[:2]
+
+
+def test_who_is_no_member_says_nothing_that_is_kept() -> None:
+    alone = Node(World(0).config(member(5)), StandardPlanner())
+    alone.join(0.0, member(6))
+    for k in range(5):
+        assert not alone.monitor.heard(member(k).node, m.Measured((), 5, 5, 5))
+    assert alone.monitor.measures == Measures()
