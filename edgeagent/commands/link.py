@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from edgeagent.commands.options import (
-    EXIT_STATUSES,
+    add_actions,
     add_agent_option,
     add_command,
     chosen_agent,
@@ -54,19 +54,11 @@ def add_parser(commands: Commands) -> None:
         description=DESCRIPTION,
         examples=EXAMPLES,
     )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action")
-    for name, summary, description in (
+    for action in add_actions(
+        parser,
         ("add", "connect to a member", ADD),
         ("remove", "disconnect from a member", REMOVE),
     ):
-        action = actions.add_parser(
-            name,
-            help=summary,
-            description=description,
-            epilog=EXIT_STATUSES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
         action.add_argument("node", metavar="NODE", type=node_argument, help="the other member")
         add_agent_option(action)
 

@@ -84,6 +84,24 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def add_actions(
+    parser: argparse.ArgumentParser, *actions: tuple[str, str, str]
+) -> list[argparse.ArgumentParser]:
+    """Add actions (name, summary, description) to a command; return their parsers."""
+    group = parser.add_subparsers(title="actions", metavar="ACTION", dest="action")
+    return [
+        group.add_parser(
+            name,
+            help=summary,
+            description=description,
+            epilog=EXIT_STATUSES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        for name, summary, description in actions
+    ]
+
+
 def add_agent_option(parser: argparse.ArgumentParser) -> None:
     """Add the option that says which agent on this device is meant."""
     parser.add_argument("--name", metavar="AGENT", help="which agent on this device, if several")

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from edgeagent.commands.options import (
-    EXIT_STATUSES,
+    add_actions,
     add_agent_option,
     add_command,
     chosen_agent,
@@ -54,21 +54,12 @@ def add_parser(commands: Commands) -> None:
         description=DESCRIPTION,
         examples=EXAMPLES,
     )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action")
-    for name, summary, description in (
+    _, rotate = add_actions(
+        parser,
         ("new", "print a new token", NEW),
         ("rotate", "give the running cluster a new token, and print it", ROTATE),
-    ):
-        action = actions.add_parser(
-            name,
-            help=summary,
-            description=description,
-            epilog=EXIT_STATUSES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        if name == "rotate":
-            add_agent_option(action)
+    )
+    add_agent_option(rotate)
 
 
 def execute(args: argparse.Namespace) -> int:
