@@ -79,7 +79,8 @@ def name_of(view: View, node: bytes) -> str:
 
 def rate_text(rate: float) -> str:
     """Return `rate` (bytes/s) such as "94.1 Mbit/s"."""
-    return f"{rate * 8 / 1e6:.3g} Mbit/s"
+    mbit = rate * 8 / 1e6
+    return f"{mbit:.0f} Mbit/s" if mbit >= 1000 else f"{mbit:.3g} Mbit/s"
 
 
 def seconds_text(seconds: float) -> str:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeagent.planner import StandardPlanner
+from edgeagent.planner.measures import rate_text
 from edgeagent.planner.shards import even_assignment
 from edgeagent.planner.shares import even_shares
 from edgeagent.planner.trees import shallow_tree
@@ -140,3 +141,9 @@ def test_a_joiner_keeps_a_link_free() -> None:
     view = make_view(LINEAGE, 1, members, [edge(node(0), node(1))])
     assert PLANNER.neighbours(view, ("same",)) == view.nodes[: limits.MAX_LINKS_PER_NODE - 1]
     assert len(PLANNER.neighbours(view, ())) == limits.MAX_NEIGHBOURS
+
+
+def test_rates_are_read_as_people_write_them() -> None:
+    assert rate_text(1_250_000) == "10 Mbit/s"
+    assert rate_text(11_762_500) == "94.1 Mbit/s"
+    assert rate_text(262_144_000) == "2097 Mbit/s"
