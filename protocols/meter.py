@@ -12,6 +12,8 @@ from statistics import median
 
 from protocols import limits
 
+FASTER = 2.0  # no token bucket explains more
+
 
 class Meter:
     """One direction of one link, at its receiver."""
@@ -21,9 +23,17 @@ class Meter:
         self._seconds = 0.0
         self._samples: deque[float] = deque(maxlen=limits.METER_SAMPLES)
 
-    def arrived(self, size: int, seconds: float) -> None:
-        """A frame's payload of `size` bytes took `seconds` from its header to its last byte."""
+    def arrived(self, size: int, seconds: float, *, steady: bool = True) -> None:
+        """A frame's payload of `size` bytes took `seconds` from its header to its last byte.
+
+        `steady`: it came right behind another one. A frame alone may overtake the link's rate by
+        what a token bucket has saved up, so a short one only counts if it is far faster than what
+        is known, which means that the link is.
+        """
         if size < limits.METER_FRAME_BYTES:
+            return
+        known, short = self.rate, not steady and seconds < limits.METER_LEAST_SECONDS
+        if short and known is not None and size < FASTER * known * seconds:
             return
         self._bytes += size
         self._seconds += seconds

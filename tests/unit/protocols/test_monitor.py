@@ -196,6 +196,21 @@ def test_of_few_samples_the_fastest_counts_and_then_the_median() -> None:
         assert meter.rate == pytest.approx(rate * size)
 
 
+def test_a_short_frame_alone_counts_only_if_the_link_has_become_faster() -> None:
+    slow = Meter()
+    for _ in range(3):
+        slow.arrived(1 << 20, 0.1048576)  # 10 MB/s
+    for _ in range(40):
+        slow.arrived(50_000, 50_000 / 15e6, steady=False)
+    assert slow.rate == pytest.approx(1e7)
+    for _ in range(80):
+        slow.arrived(50_000, 50_000 / 50e6, steady=False)
+    assert slow.rate == pytest.approx(5e7)
+    for _ in range(20):
+        slow.arrived(50_000, 0.05, steady=False)
+    assert slow.rate == pytest.approx(1e6)
+
+
 def test_bytes_that_took_no_time_are_no_sample() -> None:
     meter = Meter()
     meter.arrived(limits.METER_BYTES, 0.0)
