@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from edgeagent.planner import StandardPlanner
 from edgeagent.planner.measures import rate_text
+from edgeagent.planner.policies import PolicyAnswer, PolicyRequest
 from edgeagent.planner.shards import even_assignment
 from edgeagent.planner.shares import even_shares
 from edgeagent.planner.trees import shallow_tree
@@ -147,3 +148,15 @@ def test_rates_are_read_as_people_write_them() -> None:
     assert rate_text(1_250_000) == "10 Mbit/s"
     assert rate_text(11_762_500) == "94.1 Mbit/s"
     assert rate_text(262_144_000) == "2097 Mbit/s"
+
+
+def test_a_policy_of_the_users_own_is_asked_first() -> None:
+    view = view_of(3, [(1, 2), (2, 3)])
+
+    def chain(request: PolicyRequest) -> PolicyAnswer:
+        one, two, three = (m.node for m in request.members)
+        return PolicyAnswer({one: b"", two: one, three: two}, {one: 0, two: 1, three: 3}, "mine")
+
+    plan = StandardPlanner(custom=chain).plan(view, 4, ())
+    assert (plan.shares, plan.reason) == ((0, 1, 3), "mine")
+    assert "the custom policy failed" in StandardPlanner(custom=chain).plan(view, 5, ()).reason

@@ -10,6 +10,7 @@ import pytest
 
 from protocols import limits
 from protocols import messages as m
+from protocols.context import _not_known
 from protocols.cycle import CycleState
 from protocols.effects import LeaveWanted
 from protocols.joining import JoiningState
@@ -373,3 +374,19 @@ def test_a_source_that_sends_nothing_is_replaced_by_the_others() -> None:
     world.run(lambda: joiner in world.members)
     assert world.now - began < 4 * limits.PULL_STALL_SECONDS
     go_on(world)
+
+
+def test_a_joiner_that_nobody_named_gives_up_when_every_link_broke() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(3, hosts[0])
+    joining = joiner.node.joining if joiner.node is not None else None
+    assert joining is not None
+    world.run(lambda: joining.state is JoiningState.CAUGHT_UP and not joining.may_enter)
+    assert joiner.node is not None
+    joiner.node.context.links.clear()
+    joining.tick(world.now)
+    assert joining.state is JoiningState.FAILED
+
+
+def test_without_a_monitor_nothing_is_known_of_sources() -> None:
+    assert _not_known(b"") is None
