@@ -12,7 +12,7 @@ from protocols import limits
 from protocols import messages as m
 from protocols.context import _not_known
 from protocols.cycle import CycleState
-from protocols.effects import LeaveWanted
+from protocols.effects import LeaveWanted, ShardArrived
 from protocols.joining import JoiningState
 from tests.simulation.world import Host, World
 from tests.unit.protocols.clusters import (
@@ -390,3 +390,38 @@ def test_a_joiner_that_nobody_named_gives_up_when_every_link_broke() -> None:
 
 def test_without_a_monitor_nothing_is_known_of_sources() -> None:
     assert _not_known(b"") is None
+
+
+def test_a_fence_waits_for_the_round_that_may_make_a_joiner_a_member() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(3, hosts[0])
+    world.lose = lambda _s, _r, message: isinstance(message, m.CaughtUp)
+    reach(world, joiner, JoiningState.CAUGHT_UP)
+    world.run(lambda: node_of(joiner).cycle.state is CycleState.APPLYING)
+    world.say(hosts[0], joiner, m.Fence(1, 1))
+    assert node_of(joiner).cycle.frozen
+    assert state_of(joiner) is JoiningState.CAUGHT_UP, "not given up yet"
+    world.run(lambda: bool(joiner.joins_failed), 5.0)
+    world.lose = lambda _s, _r, _m: False
+    go_on(world)
+
+
+def test_the_rate_that_a_shard_came_with_counts_for_what_is_planned_next() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(3, hosts[0])
+    sources = [h.me.node for h in hosts]
+    asked: list[tuple[bytes, int]] = []
+
+    def asks() -> bool:
+        joining = node_of(joiner).joining
+        pull = joining.pull if joining is not None else None
+        pairs = [(n, k) for n in sources for k in range(64)]
+        asked[:] = [(n, k) for n, k in pairs if pull is not None and pull.expects(n, k)]
+        return bool(asked)
+
+    world.run(asks)
+    joining = node_of(joiner).joining
+    assert joining is not None
+    source, shard = asked[0]
+    joining.shard(ShardArrived(source, shard, bytes(32), rate=5e6))
+    assert joining._offer(source, 0).rate == 5e6
