@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from protocols.view import Member
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
-READ_AFTER_PROBES = 8  # frames of a probe after which the gauges are read again
+READ_AFTER_PROBES = 2  # frames of a probe after which the gauges are read again
 DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
 
 

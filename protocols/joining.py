@@ -25,6 +25,7 @@ from protocols.messages import (
     PolicyFetch,
     PullBegins,
     Pulled,
+    PulledFrom,
     ShardRequest,
     Welcome,
 )
@@ -33,13 +34,18 @@ from protocols.pull import AskManifest, AskShards, Pull, PullDone, PullEffect, P
 from protocols.table import Row, StateTable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from protocols.context import Context
     from protocols.cycle import Cycle
     from protocols.view import Member
 
 SMALLEST_SHARD_BYTES = 16 << 10
-LARGEST_SHARD_BYTES = 256 << 10
+USUAL_SHARD_BYTES = 128 << 10  # while no rate is known
+LARGEST_SHARD_BYTES = 512 << 10
 SHARDS_PER_SOURCE = 32
+SHARD_SECONDS = 0.05  # a shard takes its slowest source no longer, so that all can end together,
+SHARDS_PER_SECOND = 2000.0  # but there are no more than the processor can follow
 ALIGNMENT_BYTES = 64
 
 
@@ -71,11 +77,15 @@ JOINING_TABLE: StateTable[JoiningState] = StateTable(
 )
 
 
-def shard_size(state_bytes: int, sources: int) -> int:
-    """Return the shard size in bytes: several shards a source, within the limits, aligned."""
-    wanted = state_bytes // (SHARDS_PER_SOURCE * max(1, sources))
+def shard_size(state_bytes: int, rates: Sequence[float | None]) -> int:
+    """Return the shard size in bytes: several shards a source, small for the slowest, within the
+    limits, aligned. `rates`: of the sources, in bytes/s, None where it is not known."""
+    wanted = state_bytes // (SHARDS_PER_SOURCE * max(1, len(rates)))
     least = max(SMALLEST_SHARD_BYTES, -(-state_bytes // limits.MAX_SHARDS))
-    size = max(min(wanted, LARGEST_SHARD_BYTES), least)
+    most = float(USUAL_SHARD_BYTES)
+    if known := [rate for rate in rates if rate]:
+        most = max(min(known) * SHARD_SECONDS, sum(known) / SHARDS_PER_SECOND)
+    size = max(min(wanted, int(min(most, LARGEST_SHARD_BYTES))), least)
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -103,6 +113,8 @@ class Joining:
         self._attach_by: float | None = None  # when the sponsor must have said how things stand
         self._early: dict[bytes, PullBegins] = {}
         self._repeat_at = 0.0
+        self._pull_began = 0.0
+        self._measure_by: float | None = None  # when the rates of the links are waited for no more
         context.do(Dial(sponsor))
 
     @property
@@ -123,14 +135,10 @@ class Joining:
     @property
     def deadline(self) -> float | None:
         """When `tick` has something to do by time alone."""
-        return self._repeat_at if self.on_the_way else None
-
-    @property
-    def pulled_bytes(self) -> int:
-        """Verified bytes of the state so far."""
-        total = self._context.config.state_bytes
-        whole = self.pull.verified if self.pull else {}
-        return sum(min(self.shard_bytes, total - k * self.shard_bytes) for k in whole)
+        if not self.on_the_way:
+            return None
+        waits = self.state is JoiningState.LINKING and self._measure_by is not None
+        return min(self._repeat_at, self._measure_by or 0.0) if waits else self._repeat_at
 
     def expects(self, source: bytes, shard: int) -> bool:
         """Whether `source` may send `shard` now."""
@@ -230,6 +238,8 @@ class Joining:
 
     def tick(self, now: float) -> None:
         """Repeat what was not answered."""
+        if self.state is JoiningState.LINKING:
+            self._settle_links(now)
         if self.state is JoiningState.ATTACHING:
             if self._attach_by is None:
                 self._attach_by = now + limits.LINK_OPEN_SECONDS
@@ -264,22 +274,46 @@ class Joining:
         elif self.state is JoiningState.WAITING:
             context.send(to, LinksOpen(self.number, self._open_links))
         elif self.state is JoiningState.PULLING:
-            total = context.config.state_bytes
-            context.send(to, JoinProgress(self.number, self.pulled_bytes, total))
+            context.send(to, self.progress(now))
         elif self.state is JoiningState.CAUGHT_UP:
             context.send(to, CaughtUp(self.number))
+
+    def progress(self, now: float) -> JoinProgress:
+        """Return how far the pull is, for the scheduler and for people who look there."""
+        total = self._context.config.state_bytes
+        pulled = dict.fromkeys(self.sources, 0)
+        for shard, source in self.pull.verified.items() if self.pull else ():
+            size = min(self.shard_bytes, total - shard * self.shard_bytes)
+            pulled[source] = pulled.get(source, 0) + size
+        sources = tuple(
+            PulledFrom(source, size, min(int(self._rates.get(source, 0.0)), limits.MAX_INTEGER))
+            for source, size in pulled.items()
+        )
+        micro = min(int((now - self._pull_began) * 1e6), limits.MAX_INTEGER)
+        return JoinProgress(self.number, total, micro, sources)
 
     @property
     def _open_links(self) -> tuple[bytes, ...]:
         return tuple(n for n, is_open in self._wanted.items() if is_open)
 
+    def measured(self, now: float) -> None:
+        """Something was measured: the rates of the links may be known now."""
+        self._settle_links(now)
+
     def _settle_links(self, now: float) -> None:
+        """Say which links are open once all are, and once their rates are known, or are not in a
+        short time: with them the pull is divided rightly from its beginning."""
         if any(state is None for state in self._wanted.values()):
             return
         if self.state is not JoiningState.LINKING:
             return
         if not self._open_links:
             self.fail("no link to any chosen neighbour could be opened")
+            return
+        if self._measure_by is None:
+            self._measure_by = now + limits.PROBE_WAIT_SECONDS
+        measured = all(self._context.incoming(n) is not None for n in self._open_links)
+        if not measured and now < self._measure_by:
             return
         self.state = JOINING_TABLE.step(self.state, "links settled", JoiningState.WAITING)
         self.repeat(now)
@@ -302,7 +336,8 @@ class Joining:
         context.iteration = first.iteration
         context.commit, context.samples, context.meta = first.commit, first.samples, first.meta
         size = context.config.state_bytes
-        self.shard_bytes = shard_size(size, len(plan.sources))
+        rates = [self._offer(source, 0).rate for source in plan.sources]
+        self.shard_bytes = shard_size(size, rates)
         self.sources = plan.sources
         shards = shard_count(size, self.shard_bytes)
         assign = context.planner.assign
@@ -310,6 +345,7 @@ class Joining:
         context.report("pull_begins", total_bytes=size)
         self._cycle.start(state_ready=False)
         self._repeat_at = now + limits.RETRY_SECONDS
+        self._pull_began = now
         for source in self._early:
             self._follow(self.pull.began(source))
         for lost in plan.sources:

@@ -45,17 +45,20 @@ EARLY_FRAME_BYTES = 512  # what keeping an early frame costs beside its payload
 MAX_SUBSCRIBER_QUEUE_BYTES = 256 << 20
 
 # Measuring links.
-METER_FRAME_BYTES = 16 << 10  # smaller frames say nothing about a link
-METER_BYTES = 1 << 20  # a sample is so long,
-METER_SECONDS = 0.05  # or takes so long: enough to outweigh the moments in which nobody reads
-METER_LEAST_SECONDS = 0.01  # a frame alone that is here sooner says little about a rate
-METER_BURST_SECONDS = 0.0005  # bytes no further apart came at once
 METER_GAP_SECONDS = 0.002  # frames no further apart came behind each other
+METER_HEAD_BYTES = 32 << 10  # what comes first, or at once with it, says nothing about a link,
+METER_BURST_SECONDS = 0.0005  # where bytes no further apart came at once,
+METER_MOST_HEAD_BYTES = 256 << 10  # but of a fast link all come so
+METER_BYTES = 1 << 20  # a sample is so long,
+METER_SECONDS = 0.05  # or takes so long: enough to outweigh the moments in which nobody reads;
+METER_LEAST_SECONDS = 0.01  # what ends sooner is dropped
 METER_SAMPLES = 5
 MAX_PROBE_BYTES = 2 << 20
-MAX_PROBE_SECONDS = 0.3
+MAX_PROBE_SECONDS = 0.2
+PROBE_WAIT_SECONDS = 0.4  # a joiner waits so long for the rates of its links
 PROBE_FRAME_BYTES = 64 << 10
-PROBE_AGAIN_SECONDS = 10.0  # a link that carries nothing is probed so often
+PROBE_AGAIN_SECONDS = 10.0  # a link that carries nothing is probed so often,
+PROBE_BUSY_SECONDS = 30.0  # one that does, so often: what it carries may be too short to tell
 TELL_SECONDS = 0.5  # news of what was measured is told at most so often,
 TELL_AGAIN_SECONDS = 5.0  # and what is no news so often
 MOST_DELAY_SECONDS = 60.0  # what an answer claims beyond that is no round trip

@@ -275,13 +275,29 @@ class PullBegins(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class PulledFrom:
+    """Verified bytes of the state that came from `source`, and the rate of the link from there in
+    payload bytes/s; 0: not known."""
+
+    source: bytes = wire(NODE)
+    pulled_bytes: int = wire(NUMBER)
+    rate: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
 class JoinProgress(Message):
-    """Joiner to scheduler, about once a second while it pulls."""
+    """Joiner to scheduler, about once a second while it pulls; `pull_us`: for how long so far."""
 
     TAG: ClassVar[int] = 26
     join: int = wire(NUMBER)
-    pulled_bytes: int = wire(NUMBER)
     total_bytes: int = wire(NUMBER)
+    pull_us: int = wire(NUMBER)
+    sources: tuple[PulledFrom, ...] = wire(Many(Nested(PulledFrom), limits.MAX_LINKS_PER_NODE))
+
+    @property
+    def pulled_bytes(self) -> int:
+        """Verified bytes so far."""
+        return sum(source.pulled_bytes for source in self.sources)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """How fast a link is, from the bytes that arrive over it.
 
-Law: only the time in which a large frame is on its way counts, so a sender that has nothing to send
-does not make its link look slow. Frames are put together until they are long enough for one sample;
-the median of the last samples is the rate, so neither a hiccup nor a full buffer decides alone.
+Law: frames right behind each other are a run. What a token bucket has saved up and what had waited
+for its reader comes first and at once, so the head of a run says nothing; the rest counts if it was
+long enough. So a sender that has nothing to send does not make its link look slow, and short frames
+do not make it look fast. The median of the last samples is the rate, so that one hiccup does not
+decide.
 """
 
 from __future__ import annotations
@@ -12,36 +14,50 @@ from statistics import median
 
 from protocols import limits
 
-FASTER = 2.0  # no token bucket explains more
-
 
 class Meter:
-    """One direction of one link, at its receiver."""
+    """One direction of one link, at its receiver. Times are seconds of one clock."""
 
     def __init__(self) -> None:
+        self._ended = -1.0e9  # when the last frame was complete
+        self._at = 0.0  # when the last bytes came
+        self._head = 0  # bytes that this run began with; -1 when its head is over
         self._bytes = 0
         self._seconds = 0.0
         self._samples: deque[float] = deque(maxlen=limits.METER_SAMPLES)
 
-    def arrived(self, size: int, seconds: float, *, steady: bool = True) -> None:
-        """A frame's payload of `size` bytes took `seconds` from its header to its last byte.
+    def begins(self, now: float) -> None:
+        """A frame's header is here."""
+        if now - self._ended >= limits.METER_GAP_SECONDS:
+            if self._seconds >= limits.METER_LEAST_SECONDS:
+                self._sample()
+            self._bytes, self._seconds = 0, 0.0
+            self._at, self._head = now, 0
 
-        `steady`: it came right behind another one. A frame alone may overtake the link's rate by
-        what a token bucket has saved up, so a short one only counts if it is far faster than what
-        is known, which means that the link is.
-        """
-        if size < limits.METER_FRAME_BYTES:
+    def arrived(self, now: float, size: int) -> None:
+        """So many bytes of the frame's payload are here."""
+        waited, self._at = now - self._at, now
+        if self._head < 0:
+            self._bytes += size
+            self._seconds += waited
             return
-        known, short = self.rate, not steady and seconds < limits.METER_LEAST_SECONDS
-        if short and known is not None and size < FASTER * known * seconds:
+        if self._head > limits.METER_HEAD_BYTES and waited >= limits.METER_BURST_SECONDS:
+            self._bytes, self._seconds, self._head = size, waited, -1
             return
-        self._bytes += size
-        self._seconds += seconds
-        if self._bytes < limits.METER_BYTES and self._seconds < limits.METER_SECONDS:
-            return
-        if self._seconds > 0:
-            self._samples.append(self._bytes / self._seconds)
-        self._bytes, self._seconds = 0, 0.0
+        self._head += size
+        if self._head >= limits.METER_MOST_HEAD_BYTES:
+            self._head = -1
+
+    def ends(self, now: float) -> None:
+        """The frame is complete."""
+        self._ended = now
+        long = self._bytes >= limits.METER_BYTES or self._seconds >= limits.METER_SECONDS
+        if long and self._seconds > 0:
+            self._sample()
+            self._bytes, self._seconds = 0, 0.0
+
+    def _sample(self) -> None:
+        self._samples.append(self._bytes / self._seconds)
 
     @property
     def rate(self) -> float | None:

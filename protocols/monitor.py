@@ -3,7 +3,8 @@
 Law: a node measures what arrives at it, never what it sends; what it knows of itself it tells
 everybody when that has changed, and again from time to time, so that every member could plan. What
 is said of links and members that are gone is forgotten. A link that carries nothing is probed, so
-that it is known what it would carry (NetStorm's auxiliary measurements, for the same reason).
+that it is known what it would carry (NetStorm's auxiliary measurements, for the same reason); one
+that does, less often, since what it carries may be too short to tell.
 """
 
 from __future__ import annotations
@@ -37,10 +38,18 @@ class Times:
 
 @dataclass(slots=True)
 class Carried:
-    """How much had been sent over a link, and since when no more than a little was added."""
+    """How much had been sent over a link, since when no more than a little was added, and when it
+    was probed."""
 
     sent: int
     since: float
+    probed: float
+
+    @property
+    def due(self) -> float:
+        """When to probe it again."""
+        idle = self.since + limits.PROBE_AGAIN_SECONDS
+        return min(idle, self.probed + limits.PROBE_BUSY_SECONDS)
 
 
 class Monitor:
@@ -97,7 +106,7 @@ class Monitor:
             _micro(event.sync_s),
         )
         self._said[self._context.node] = mine
-        self._probe_idle(now, event.incoming)
+        self._probe_again(now, event.incoming)
         news = self._told is None or _differ(self._told, mine)
         due = now >= self._told_at + (limits.TELL_SECONDS if news else limits.TELL_AGAIN_SECONDS)
         tells = self._context.is_member and due
@@ -126,20 +135,20 @@ class Monitor:
             known |= dict.fromkeys((*policy.view.nodes, *(p.joiner.node for p in policy.pulls)))
         return known
 
-    def _probe_idle(self, now: float, links: tuple[Incoming, ...]) -> None:
-        """Probe a link over which we have sent next to nothing for a while: one at a time, or they
-        would share our uplink, and the one that has waited longest."""
+    def _probe_again(self, now: float, links: tuple[Incoming, ...]) -> None:
+        """Probe a link over which we have sent next to nothing for a while, or that was not probed
+        for long: one at a time, or they would share our uplink, and the one that waits longest."""
         before, self._carried = self._carried, {}
         for link in links:
-            carried = before.get(link.node) or Carried(link.sent_bytes, now)
+            carried = before.get(link.node) or Carried(link.sent_bytes, now, now)
             if link.sent_bytes - carried.sent >= limits.METER_BYTES:
-                carried = Carried(link.sent_bytes, now)
+                carried = Carried(link.sent_bytes, now, carried.probed)
             self._carried[link.node] = carried
-        waits = [(c.since, n) for n, c in self._carried.items()]
-        if waits and now - min(waits)[0] >= limits.PROBE_AGAIN_SECONDS:
+        waits = [(c.due, n) for n, c in self._carried.items()]
+        if waits and min(waits)[0] <= now:
             _, node = min(waits)
-            probed = self._carried[node]
-            probed.sent, probed.since = probed.sent + limits.MAX_PROBE_BYTES, now
+            sent = self._carried[node].sent + limits.MAX_PROBE_BYTES
+            self._carried[node] = Carried(sent, now, now)
             self._context.do(Probe(node))
 
 

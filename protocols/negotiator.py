@@ -18,6 +18,7 @@ from protocols.messages import (
     EVERYONE,
     Introduce,
     JoinAborted,
+    JoinProgress,
     JoinRequest,
     Message,
     OpenLinks,
@@ -77,8 +78,7 @@ class Join:
     introduced: dict[bytes, None] = field(default_factory=dict)
     links: tuple[bytes, ...] = ()
     parent: bytes = b""
-    pulled_bytes: int = 0
-    total_bytes: int = 0
+    progress: JoinProgress | None = None
 
 
 @dataclass(slots=True)
@@ -223,12 +223,14 @@ class Negotiator:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
         return []
 
-    def progress(self, now: float, number: int, pulled: int, total: int) -> None:
+    def progress(self, now: float, sender: bytes, message: JoinProgress) -> None:
         """The joiner pulls; one that only says so holds nobody up for ever."""
-        if (join := self.joins.get(number)) is not None:
-            if pulled > join.pulled_bytes:
+        join = self.joins.get(message.join)
+        if join is not None and join.joiner.node == sender:
+            before = join.progress.pulled_bytes if join.progress is not None else 0
+            if message.pulled_bytes > before:
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
-            join.pulled_bytes, join.total_bytes = pulled, total
+            join.progress = message
 
     def caught_up(self, now: float, sender: bytes, number: int) -> None:
         """The joiner's state follows the cluster's."""

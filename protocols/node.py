@@ -165,6 +165,8 @@ class Node:
             case Measured():
                 if self.monitor.measured(now, event) and self.negotiator is not None:
                     self.negotiator.measured()
+                if self.joining is not None:
+                    self.joining.measured(now)
             case LinkWanted() | ExpelWanted():
                 self.wishes.want(now, event)
             case TokenWanted(token):
@@ -401,8 +403,8 @@ class Node:
                 mail = negotiator.introduced(sender, number)
             case m.LinksOpen(number, links):
                 mail = negotiator.links_open(now, sender, number, links)
-            case m.JoinProgress(number, pulled, total):
-                negotiator.progress(now, number, pulled, total)
+            case m.JoinProgress():
+                negotiator.progress(now, sender, message)
             case m.CaughtUp(number):
                 negotiator.caught_up(now, sender, number)
             case m.LeaveRequest():

@@ -9,12 +9,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from edgeagent.local.status_model import (
-    JoiningStatus,
     LinkStatus,
     MemberStatus,
     PairStatus,
     PendingStatus,
     Phase,
+    PullStatus,
     SourceStatus,
     Status,
     TreeStatus,
@@ -24,6 +24,7 @@ from protocols import limits
 if TYPE_CHECKING:
     from edgeagent.observer import Observer, PullMeter
     from edgeagent.shell import Shell
+    from protocols.messages import JoinProgress
     from protocols.node import Node
     from protocols.policy import Policy
     from protocols.view import Member
@@ -88,7 +89,7 @@ def status_of(
     return status
 
 
-def _joining(shell: Shell, pull: PullMeter) -> JoiningStatus:
+def _joining(shell: Shell, pull: PullMeter) -> PullStatus:
     rates = {link.peer.name: link.incoming_rate for link in shell.links.values()}
     sources = [
         SourceStatus(
@@ -99,13 +100,32 @@ def _joining(shell: Shell, pull: PullMeter) -> JoiningStatus:
         )
         for source in pull.sources
     ]
-    rate = pull.bytes / pull.elapsed if pull.elapsed > 0 else 0.0
-    left = max(0, pull.total_bytes - pull.bytes)
-    return JoiningStatus(
+    return _pull(sources, pull.bytes, pull.total_bytes, pull.elapsed)
+
+
+def _told(node: Node, progress: JoinProgress) -> PullStatus:
+    """Return a joiner's pull, as it has told the scheduler."""
+    seconds = progress.pull_us * 1e-6
+    sources = [
+        SourceStatus(
+            node=node.context.name(source.source),
+            bytes=source.pulled_bytes,
+            seconds=seconds,
+            mbit_s=mbit_s(source.rate or None),
+        )
+        for source in progress.sources
+    ]
+    return _pull(sources, progress.pulled_bytes, progress.total_bytes, seconds)
+
+
+def _pull(sources: list[SourceStatus], pulled: int, total_bytes: int, seconds: float) -> PullStatus:
+    rate = pulled / seconds if seconds > 0 else 0.0
+    left = max(0, total_bytes - pulled)
+    return PullStatus(
         sources=sources,
-        bytes=pull.bytes,
-        total_bytes=pull.total_bytes,
-        seconds=round(pull.elapsed, 3),
+        bytes=pulled,
+        total_bytes=total_bytes,
+        seconds=round(seconds, 3),
         seconds_left=round(left / rate, 3) if rate > 0 else None,
     )
 
@@ -192,14 +212,11 @@ def _pending(node: Node) -> list[PendingStatus]:
             kind="scale-out",
             node=join.joiner.name,
             phase=join.state.value,
-            bytes=join.pulled_bytes,
-            total_bytes=join.total_bytes,
+            pull=None if join.progress is None else _told(node, join.progress),
         )
         for join in negotiator.joins.values()
     ]
     for leaver in negotiator.leaving:
         name = context.name(leaver)
-        pending.append(
-            PendingStatus(kind="scale-in", node=name, phase="switching", bytes=0, total_bytes=0)
-        )
+        pending.append(PendingStatus(kind="scale-in", node=name, phase="switching", pull=None))
     return pending

@@ -59,14 +59,14 @@ class TreeStatus(TypedDict):
 
 
 class PendingStatus(TypedDict):
-    """A change under negotiation: its kind (for example scale-out), node and phase. A scale-out
-    also has how much of the state the joiner has pulled; only the scheduler knows that."""
+    """A change under negotiation: its kind (for example scale-out), node and phase. Only the
+    scheduler knows it. `pull`: how far a scale-out's pull is, as the joiner said about a second ago
+    at most; None before it begins."""
 
     kind: str
     node: str
     phase: str
-    bytes: int
-    total_bytes: int
+    pull: PullStatus | None
 
 
 class SourceStatus(TypedDict):
@@ -79,8 +79,8 @@ class SourceStatus(TypedDict):
     mbit_s: float | None
 
 
-class JoiningStatus(TypedDict):
-    """How far this node's own pull of the training state is."""
+class PullStatus(TypedDict):
+    """How far a pull of the training state is."""
 
     sources: list[SourceStatus]
     bytes: int
@@ -114,5 +114,5 @@ class Status(TypedDict):
     reason: str
     holds_up: str
     pending: list[PendingStatus]
-    joining: JoiningStatus | None
+    joining: PullStatus | None
     tasks: int

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from edgeagent.local.status_model import (
-        JoiningStatus,
         MemberStatus,
         PairStatus,
         PendingStatus,
+        PullStatus,
         Status,
     )
 
@@ -81,9 +81,10 @@ def render(status: Status) -> Group:
     if status["reason"]:
         parts += ["", Text(f"why policy {status['policy']} is as it is"), *_reason(status)]
     if (joining := status["joining"]) is not None:
-        parts += ["", *_joining(joining)]
+        parts += ["", *_pull("joining ", joining)]
     if pending := status["pending"]:
-        parts += ["", *map(_pending, pending[:MAX_ROWS]), *_more(len(pending))]
+        shown = [line for change in pending[:MAX_ROWS] for line in _pending(change)]
+        parts += ["", *shown, *_more(len(pending))]
     return Group(*parts)
 
 
@@ -249,12 +250,12 @@ def _mean_mbit_s(size: int, seconds: float) -> float | None:
     return size * 8e-6 / seconds if seconds > 0 else None
 
 
-def _joining(joining: JoiningStatus) -> list[RenderableType]:
-    """Return this node's own pull: how far, and from whom how fast."""
-    left = joining["seconds_left"]
-    line = f"joining {_part(joining['bytes'], joining['total_bytes'])}"
+def _pull(what: str, pull: PullStatus) -> list[RenderableType]:
+    """Return a pull of the state: how far, and from whom how fast."""
+    left = pull["seconds_left"]
+    line = f"{what}{_part(pull['bytes'], pull['total_bytes'])}"
     line += f", {seconds_text(left)} left" if left is not None else ", time left -"
-    sources = joining["sources"]
+    sources = pull["sources"]
     if not sources:
         return [Text(line)]
     table = _table(["pulled from", ""], ["Mbit/s", "link Mbit/s"])
@@ -263,14 +264,13 @@ def _joining(joining: JoiningStatus) -> list[RenderableType]:
         table.add_row(
             _name(source["node"]),
             bytes_text(source["bytes"]),
-            mbit_text(_mean_mbit_s(source["bytes"], joining["seconds"])),
+            mbit_text(_mean_mbit_s(source["bytes"], pull["seconds"])),
             mbit_text(source["mbit_s"]),
         )
     return [Text(line), _Cropped(table), *_more(len(sources))]
 
 
-def _pending(pending: PendingStatus) -> Text:
+def _pending(pending: PendingStatus) -> list[RenderableType]:
     what = clean(f"pending: {pending['kind']} of {pending['node']} ({pending['phase']})")
-    if pending["total_bytes"]:
-        what += f"\n  {_part(pending['bytes'], pending['total_bytes'])}"
-    return Text(what)
+    pull = pending["pull"]
+    return [Text(what), *(_pull("  ", pull) if pull is not None else [])]

@@ -388,11 +388,6 @@ class BulkStream:
         self._target: memoryview | None = None
         self._payload_end = 0
         self._clock = asyncio.get_running_loop().time
-        self._began = 0.0  # when the payload that is being received did
-        self._ended = 0.0  # when the last one did
-        self._untimed = 0  # bytes that came at once with the header: nobody knows how fast
-        self._in_burst = False
-        self._steady = False  # it came right behind another one
 
     # Sending.
 
@@ -498,19 +493,11 @@ class BulkStream:
                 return
             self._payload_end += count
             self.bytes_received += count
-            if self._in_burst:
-                self._note_burst()
+            self.meter.arrived(self._clock(), count)
             if self._payload_end == self._header.length:
                 self._payload_complete(self._header)
         except RemoteProtocolError as error:
             self._failed(str(error))
-
-    def _note_burst(self) -> None:
-        """Time the payload from the end of what had come together with its header."""
-        now = self._clock()
-        self._in_burst = now - self._began < limits.METER_BURST_SECONDS
-        if self._in_burst:
-            self._began, self._untimed = now, self._payload_end
 
     def _head_complete(self) -> None:
         self._head_end = 0
@@ -526,17 +513,12 @@ class BulkStream:
             if len(target) != header.length or target.readonly:
                 raise LocalProtocolError("bulk_arriving returned an unusable buffer")
         self._header, self._target, self._payload_end = header, target, 0
-        now = self._clock()
-        behind = now - self._ended < limits.METER_GAP_SECONDS
-        self._began = self._ended if behind else now
-        self._untimed, self._in_burst, self._steady = 0, not behind, behind
+        self.meter.begins(self._clock())
         if header.length == 0:
             self._payload_complete(header)
 
     def _payload_complete(self, header: BulkHeader) -> None:
-        self._ended = self._clock()
-        size, seconds = header.length - self._untimed, self._ended - self._began
-        self.meter.arrived(size, seconds, steady=self._steady)
+        self.meter.ends(self._clock())
         wanted = self._target is not None
         self._header = self._target = None
         if wanted:

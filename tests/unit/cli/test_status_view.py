@@ -15,7 +15,7 @@ from tests.unit.cli.samples import link, member, pair, sample_status
 from tests.unit.cli.test_console import Terminal, without_escapes
 
 if TYPE_CHECKING:
-    from edgeagent.local.status_model import JoiningStatus
+    from edgeagent.local.status_model import PullStatus
 
 STATUS_LINES = """\
 alice in cluster default: training, 3 members
@@ -44,7 +44,7 @@ why policy 7 is as it is
 - 16 micro-batches over 3 devices by speed: 0.0421 s, 6% of it lost to
   granularity
 """
-JOINING: JoiningStatus = {
+JOINING: PullStatus = {
     "sources": [
         {"node": "bob", "bytes": 8_000_000, "seconds": 0.4, "mbit_s": 200.0},
         {"node": "carol", "bytes": 4_000_000, "seconds": 0.3, "mbit_s": None},
@@ -146,12 +146,17 @@ def test_a_join_of_this_node() -> None:
 def test_joins_that_the_scheduler_knows_of() -> None:
     scale_out = {"kind": "scale-out", "node": "dave", "phase": "pulling"}
     pending = [
-        {**scale_out, "bytes": 30_000_000, "total_bytes": 60_000_000},
-        {"kind": "scale-in", "node": "b\x1b", "phase": "switching", "bytes": 0, "total_bytes": 0},
+        {**scale_out, "pull": JOINING},
+        {**scale_out, "node": "erin", "phase": "linking", "pull": None},
+        {"kind": "scale-in", "node": "b\x1b", "phase": "switching", "pull": None},
     ]
-    assert shown(pending=pending)[-3:] == [
+    assert shown(pending=pending)[-7:] == [
         "pending: scale-out of dave (pulling)",
-        "  [##########..........] 50%, 30.0 MB of 60.0 MB",
+        "  [####................] 24%, 12.0 MB of 50.0 MB, 1.58 s left",
+        "pulled from          Mbit/s  link Mbit/s",
+        "bob          8.0 MB     128          200",
+        "carol        4.0 MB    64.0            -",
+        "pending: scale-out of erin (linking)",
         "pending: scale-in of b  (switching)",
     ]
 
@@ -166,8 +171,7 @@ def test_a_hundred_members() -> None:
         tree={"root": "m0", "parents": parents},
         reason="; ".join(f"because {k}" for k in range(100)),
         pending=[
-            {"kind": "scale-out", "node": name, "phase": "linked", "bytes": 0, "total_bytes": 0}
-            for name in names
+            {"kind": "scale-out", "node": name, "phase": "linked", "pull": None} for name in names
         ],
         joining={
             **JOINING,
@@ -208,7 +212,7 @@ def test_evil_names_stay_in_their_cells(name: str) -> None:
         holds_up=name,
         joining={**JOINING, "sources": [{**JOINING["sources"][0], "node": name}]},
         pending=[
-            {"kind": "scale-out", "node": name, "phase": name, "bytes": 1, "total_bytes": 3},
+            {"kind": "scale-out", "node": name, "phase": name, "pull": JOINING},
         ],
     )
     if "markup" in name:

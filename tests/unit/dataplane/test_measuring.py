@@ -25,14 +25,14 @@ class Wire:
         self.room = room
         self.sent: list[BulkHeader] = []
         self.most_queued = 0
-        self.bulk_queued = 0
+        self.bulk_in_flight = 0
 
     def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
         assert len(payload) == header.length
         self.sent.append(header)
         if sum(h.length for h in self.sent) > self.room:
-            self.bulk_queued += header.length
-        self.most_queued = max(self.most_queued, self.bulk_queued)
+            self.bulk_in_flight += header.length
+        self.most_queued = max(self.most_queued, self.bulk_in_flight)
 
 
 def run(wire: Wire) -> None:
@@ -48,10 +48,18 @@ def test_a_probe_is_as_long_as_it_may_be() -> None:
 
 
 def test_a_probe_gives_up_on_a_link_that_takes_nothing_and_queues_little() -> None:
-    wire = Wire(room=3 * limits.PROBE_FRAME_BYTES)
+    wire = Wire(room=0)
     run(wire)
-    assert wire.most_queued <= 2 * limits.PROBE_FRAME_BYTES
-    assert len(wire.sent) == 5
+    assert wire.most_queued <= probing.FIRST_BYTES
+    assert len(wire.sent) == probing.FIRST_BYTES // limits.PROBE_FRAME_BYTES
+
+
+def test_little_of_a_probe_is_on_its_way() -> None:
+    assert probing.room(0, 0, 0.0) == probing.FIRST_BYTES
+    assert probing.room(100_000, 100_000, 0.0) < limits.PROBE_FRAME_BYTES
+    assert probing.room(1_000_000, 500_000, 0.1) < 0
+    assert probing.room(1_000_000, 0, 0.01) > 1_000_000
+    assert probing.room(0, 500_000, 0.01) < 0, "what others send counts, too"
 
 
 def test_gauges_say_what_they_are_told() -> None:

@@ -15,7 +15,13 @@ from protocols import effects, limits
 from protocols import messages as m
 from protocols.cycle import Cycle, CycleState
 from protocols.errors import RemoteProtocolError
-from protocols.joining import JoiningState, shard_count, shard_size
+from protocols.joining import (
+    LARGEST_SHARD_BYTES,
+    USUAL_SHARD_BYTES,
+    JoiningState,
+    shard_count,
+    shard_size,
+)
 from protocols.negotiator import Negotiator
 from protocols.policy import Policy
 from tests.simulation.host import STATE_ELEMENTS
@@ -228,7 +234,7 @@ def test_a_join_nobody_knows() -> None:
         m.Introduced(99),
         m.LinksOpen(99, (hosts[2].me.node,)),
         m.CaughtUp(99),
-        m.JoinProgress(99, 1, 2),
+        m.JoinProgress(99, 2, 0, ()),
     ):
         assert said(world, hosts[1], hosts[0], message) == []
     assert not joins
@@ -277,9 +283,14 @@ def test_progress_is_noted() -> None:
     number = number_of(joiner)
     before = negotiator.joins[number].deadline
     world.now += 3.0
-    said(world, joiner, hosts[0], m.JoinProgress(number, 5, 10))
+    words = m.PulledFrom(hosts[0].me.node, 3, 0), m.PulledFrom(hosts[1].me.node, 2, 100)
+    word = m.JoinProgress(number, 10, 3_000_000, words)
+    said(world, hosts[1], hosts[0], word)
+    assert negotiator.joins[number].progress is None, "only the joiner speaks for its join"
+    said(world, joiner, hosts[0], word)
     join = negotiator.joins[number]
-    assert (join.pulled_bytes, join.total_bytes) == (5, 10)
+    assert join.progress == word
+    assert word.pulled_bytes == 5
     assert join.deadline > before
 
 
@@ -417,17 +428,26 @@ def test_pulled_bytes_grow_to_the_whole(state: JoiningState) -> None:
     assert joining is not None
     whole = STATE_ELEMENTS * 16
     done = state in (JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
-    assert joining.pulled_bytes == (whole if done else 0)
+    assert joining.progress(0.0).pulled_bytes == (whole if done else 0)
     assert not joining.expects(STRANGER.node, 0)
 
 
 def test_shard_sizes() -> None:
     for size in (1, 1000, 10**6, 10**9, limits.MAX_STATE_BYTES // 1024):
-        for sources in (0, 1, 7):
-            shard = shard_size(size, sources)
+        for rates in ((), (None,), (1e5, None, 1e9), (1e6,) * 7, (1e12, 1.0)):
+            shard = shard_size(size, rates)
             assert shard % 64 == 0
             assert shard_count(size, shard) <= limits.MAX_SHARDS
             assert (shard_count(size, shard) - 1) * shard < size <= shard_count(size, shard) * shard
+
+
+def test_shards_are_small_for_a_slow_source_and_never_too_many() -> None:
+    assert shard_size(60 * 10**6, (None, None)) == USUAL_SHARD_BYTES
+    assert shard_size(600 * 10**6, (15e6, 12e6)) == LARGEST_SHARD_BYTES
+    assert shard_size(60 * 10**6, (None, 1e6)) == 50048
+    assert shard_size(60 * 10**6, (15e6, 1.25e6)) == 62528
+    assert shard_size(60 * 10**6, (1e8, 1.25e6)) == 62528
+    assert shard_size(60 * 10**6, (3e8, 1.25e6)) == 150656
 
 
 # --- the sources ----------------------------------------------------------------------------------

@@ -125,12 +125,16 @@ def test_a_link_is_probed_when_it_opens_and_when_it_carries_nothing() -> None:
         return [e for e in nodes[0].handle(at, measured(incoming(b, sent=sent))) if e == Probe(b)]
 
     assert not probes(busy, 0)
+    sent = 0
     for k in range(1, 5):
-        assert not probes(busy + k * limits.PROBE_AGAIN_SECONDS, k * limits.METER_BYTES)
+        sent += limits.METER_BYTES
+        found = probes(busy + k * limits.PROBE_AGAIN_SECONDS, sent)
+        assert bool(found) is (k * limits.PROBE_AGAIN_SECONDS == limits.PROBE_BUSY_SECONDS)
+        sent += limits.MAX_PROBE_BYTES * bool(found)
     idle = busy + 4 * limits.PROBE_AGAIN_SECONDS
-    assert not probes(idle + limits.PROBE_AGAIN_SECONDS - 1, 4 * limits.METER_BYTES)
-    assert probes(idle + limits.PROBE_AGAIN_SECONDS, 4 * limits.METER_BYTES)
-    assert not probes(idle + limits.PROBE_AGAIN_SECONDS + 1, 4 * limits.METER_BYTES)
+    assert not probes(idle + limits.PROBE_AGAIN_SECONDS - 1, sent)
+    assert probes(idle + limits.PROBE_AGAIN_SECONDS, sent)
+    assert not probes(idle + limits.PROBE_AGAIN_SECONDS + 1, sent)
 
 
 def test_a_joiner_is_heard_over_the_wire() -> None:
@@ -178,52 +182,103 @@ def test_measurements_change_the_policy_and_no_more_often_than_they_may() -> Non
 # --- the meter ------------------------------------------------------------------------------------
 
 
+FRAME = 64 << 10
+
+
+class Line:
+    """A link of `rate` bytes/s that a meter watches."""
+
+    def __init__(self, rate: float, read: int = 4096) -> None:
+        self.meter = Meter()
+        self.rate = rate
+        self.now = 100.0
+        self._read = read
+
+    def frames(self, count: int, burst: int = 0) -> None:
+        """Frames come right behind each other, the first `burst` bytes at once."""
+        for _ in range(count):
+            self.meter.begins(self.now)
+            left = FRAME
+            while left:
+                size = min(self._read, left)
+                if burst < size:
+                    self.now += size / self.rate
+                burst = max(0, burst - size)
+                self.meter.arrived(self.now, size)
+                left -= size
+            self.meter.ends(self.now)
+
+    def rest(self, seconds: float = 0.1) -> None:
+        self.now += seconds
+
+
 def test_a_meter_needs_a_sample() -> None:
-    meter = Meter()
-    assert meter.rate is None
-    meter.arrived(limits.METER_FRAME_BYTES - 1, 10.0)
-    assert meter.rate is None
-    meter.arrived(limits.METER_FRAME_BYTES, limits.METER_SECONDS / 2)
-    assert meter.rate is None
-    meter.arrived(limits.METER_FRAME_BYTES, limits.METER_SECONDS / 2)
-    assert meter.rate == pytest.approx(2 * limits.METER_FRAME_BYTES / limits.METER_SECONDS)
+    line = Line(1e7)
+    assert line.meter.rate is None
+    line.frames(1)
+    assert line.meter.rate is None
+    line.frames(20)
+    assert line.meter.rate == pytest.approx(1e7)
 
 
 def test_of_few_samples_the_fastest_counts_and_then_the_median() -> None:
-    meter, size = Meter(), 1 << 20
-    for seconds, rate in ((1.0, 1), (0.5, 2), (0.25, 2), (0.25, 3), (10.0, 2)):
-        meter.arrived(size, seconds)
-        assert meter.rate == pytest.approx(rate * size)
+    line = Line(1e6)
+    for rate, known in ((1e6, 1e6), (2e6, 2e6), (2e6, 2e6), (3e6, 2e6), (1e6, 2e6)):
+        line.rate = rate
+        line.frames(2)
+        line.rest()
+        line.meter.begins(line.now)  # the next run
+        line.rest()
+        assert line.meter.rate == pytest.approx(known)
 
 
-def test_a_short_frame_alone_counts_only_if_the_link_has_become_faster() -> None:
-    slow = Meter()
-    for _ in range(3):
-        slow.arrived(1 << 20, 0.1048576)  # 10 MB/s
-    for _ in range(40):
-        slow.arrived(50_000, 50_000 / 15e6, steady=False)
-    assert slow.rate == pytest.approx(1e7)
-    for _ in range(80):
-        slow.arrived(50_000, 50_000 / 50e6, steady=False)
-    assert slow.rate == pytest.approx(5e7)
-    for _ in range(20):
-        slow.arrived(50_000, 0.05, steady=False)
-    assert slow.rate == pytest.approx(1e6)
+def test_short_frames_alone_do_not_make_a_link_look_fast() -> None:
+    """A token bucket lets the first of each overtake the link's rate."""
+    line = Line(17e6)
+    line.frames(40)
+    for _ in range(100):
+        line.rest()
+        line.frames(1, burst=40 << 10)
+    assert line.meter.rate == pytest.approx(17e6)
+
+
+def test_short_frames_on_a_slow_link_tell_how_slow_it_is() -> None:
+    line = Line(17e6)
+    line.frames(40)
+    line.rate = 1.2e6
+    for _ in range(limits.METER_SAMPLES):
+        line.rest()
+        line.frames(1, burst=16 << 10)
+    assert line.meter.rate == pytest.approx(1.2e6)
+
+
+def test_what_had_waited_for_its_reader_does_not_count() -> None:
+    line = Line(17e6)
+    for _ in range(limits.METER_SAMPLES):
+        line.rest()
+        line.frames(20, burst=200 << 10)
+    assert line.meter.rate == pytest.approx(17e6)
+
+
+def test_of_a_fast_link_all_bytes_come_close_behind_each_other() -> None:
+    line = Line(5e8)
+    line.frames(60)
+    assert line.meter.rate == pytest.approx(5e8)
 
 
 def test_bytes_that_took_no_time_are_no_sample() -> None:
-    meter = Meter()
-    meter.arrived(limits.METER_BYTES, 0.0)
-    assert meter.rate is None
+    line = Line(1e7)
+    line.frames(40, burst=40 * FRAME)
+    assert line.meter.rate is None
 
 
-@given(st.lists(st.floats(0.001, 1.0), min_size=20, max_size=40), st.floats(1e5, 1e9))
-def test_a_steady_link_is_measured_right(sizes: list[float], rate: float) -> None:
-    meter = Meter()
-    for part in sizes:
-        size = int(limits.METER_FRAME_BYTES + part * limits.MAX_CHUNK_BYTES)
-        meter.arrived(size, size / rate)
-    assert meter.rate == pytest.approx(rate)
+@given(st.floats(1e5, 1e9), st.integers(1000, 30_000), st.integers(0, FRAME))
+def test_a_steady_link_is_measured_right(rate: float, read: int, burst: int) -> None:
+    line = Line(rate, read)
+    for _ in range(3):
+        line.rest()
+        line.frames(60, burst)
+    assert line.meter.rate == pytest.approx(rate, rel=0.03)
 
 
 def test_the_delay_is_half_of_the_shortest_round_trip() -> None:
