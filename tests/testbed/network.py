@@ -145,7 +145,8 @@ class Network:
     def _build(self) -> None:
         switch = self.owner.namespace(SWITCH)
         names = [self.namespace(node) for node in self.nodes]
-        ip("", *(f"netns add {name}" for name in (*names, switch)))
+        ip("", f"netns add {switch}")
+        self._add_namespaces(names)
         ports = {f"port{k}": self.address(node) for k, node in enumerate(self.nodes)}
         lines = [f"link add {BRIDGE} type bridge mcast_snooping 0", f"link set {BRIDGE} up"]
         for port, name in zip(ports, names, strict=True):
@@ -167,6 +168,10 @@ class Network:
             self._start_daemon()
         for node in self.nodes:
             self._set_gate(node, first=True)
+
+    def _add_namespaces(self, names: Sequence[str]) -> None:
+        """Make the nodes' namespaces, with nothing in them."""
+        ip("", *(f"netns add {name}" for name in names))
 
     def _build_node(self, node: str) -> None:
         name = self.namespace(node)
@@ -269,6 +274,10 @@ class Network:
         """Start a command on a node, in a session of its own; `close` kills it."""
         options.setdefault("start_new_session", True)
         return subprocess.Popen(self.command(node, command), **options)
+
+    def session(self, process: subprocess.Popen[bytes]) -> int:
+        """Return the session, as the host numbers it, of what `popen` has started."""
+        return process.pid
 
     @property
     def uses_netem(self) -> bool:

@@ -1,4 +1,4 @@
-"""Plays a scenario: real agents in the network's namespaces, the timeline at its times.
+"""Plays a scenario: real agents on the network's nodes, the timeline at its times.
 
 Law: the clock of the timeline starts when all starters have done a step together. Every wait ends.
 The agents are told nothing about the network: they find each other by multicast and see only that
@@ -111,7 +111,7 @@ class Player:
             played.sent = self.net.counters()
         finally:
             for life in played.lives:
-                kill_session(life.agent.process.pid)
+                kill_session(self.net.session(life.agent.process))
                 life.agent.process.wait()
                 life.agent.update()
             with contextlib.suppress(FileNotFoundError):
@@ -197,8 +197,9 @@ class Player:
 
     def _signal_all(self, life: Life, number: signal.Signals) -> None:
         """Send a signal to the agent and its trainer alike."""
+        session = self.net.session(life.agent.process)
         for process in living():
-            if process.session == life.agent.process.pid:
+            if process.session == session:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
@@ -289,9 +290,9 @@ def environment(home: Path) -> dict[str, str]:
     return package_environment({**kept, "EDGEAGENT_HOME": str(home), "OMP_NUM_THREADS": "1"})
 
 
-def network_of(scenario: Scenario) -> Network:
+def network_of(scenario: Scenario, kind: Callable[..., Network] = Network) -> Network:
     """Return the network of a scenario, not made yet."""
-    return Network(
+    return kind(
         scenario.nodes,
         scenario.links,
         default=scenario.default,
@@ -302,9 +303,11 @@ def network_of(scenario: Scenario) -> Network:
     )
 
 
-def play(scenario: Scenario, folder: Path, view: View) -> Played:
+def play(
+    scenario: Scenario, folder: Path, view: View, kind: Callable[..., Network] = Network
+) -> Played:
     """Make the network, check it, play the scenario, remove the network."""
-    with network_of(scenario) as net:
+    with network_of(scenario, kind) as net:
         began = time.monotonic()
         found = calibrate(net)
         view.happened(f"{len(found)} links calibrated in {time.monotonic() - began:.1f} s")
