@@ -4,4 +4,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-KINDS: dict[str, ModuleType] = {}
+from tests.testbed.bench import allreduce, events
+
+KINDS: dict[str, ModuleType] = {
+    "all-reduce": allreduce,
+    "events": events,
+}

@@ -1,0 +1,113 @@
+"""One member of hivemind's `DecentralizedAverager`.
+
+Usage: hivemind_averager.py --rank R --addresses A,B,... --port P --mb N --rounds N --out FILE
+                            --mbit N
+
+Settings as its manual has them for a group of known size: the group is complete at once when all
+ask for it; no compression, since the others send float32, too; `--mbit` is what this member's
+links bring, by which hivemind divides the vector. The first member starts the hash table and leaves
+its address beside FILE.
+
+Law: a round is right if the whole group took part and has the mean of all. The search for the group
+(`asked` to `began`) is timed apart from the averaging (`began` to `ended`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+MB = 1_000_000
+BOARD = "hivemind.address"
+BOARD_S = 60.0
+GROUP_S = 60.0
+POLL_S = 0.002
+
+
+def hash_table(hivemind: Any, args: argparse.Namespace) -> Any:
+    """Return this member's part of the hash table."""
+    address = args.addresses.split(",")[args.rank]
+    board = Path(args.out).with_name(BOARD)
+    first: list[str] = []
+    if args.rank:
+        deadline = time.monotonic() + BOARD_S
+        while not board.exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError("the first member has no address")
+            time.sleep(0.05)
+        first = board.read_text().split()
+    where = [f"/ip4/{address}/tcp/{args.port}"]
+    table = hivemind.DHT(host_maddrs=where, initial_peers=first, start=True)
+    if not args.rank:
+        fresh = board.with_suffix(".new")
+        fresh.write_text("\n".join(str(a) for a in table.get_visible_maddrs()))
+        fresh.rename(board)
+    return table
+
+
+def average(averager: Any, running: Any) -> tuple[float, float, float, int]:
+    """Do one round; return when it was asked for, began and ended, and how many took part."""
+    asked = time.time()
+    control = averager.step(wait=False, timeout=GROUP_S)
+    began = asked
+    while not control.done():
+        if control.stage.value < running.value:
+            began = time.time()  # still looking
+        time.sleep(POLL_S)
+    return asked, began, time.time(), len(control.result() or ())
+
+
+def main() -> int:
+    """Run one member."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--addresses", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--mb", type=float, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--mbit", type=float, required=True)
+    args = parser.parse_args()
+    try:
+        hivemind: Any = importlib.import_module("hivemind")
+    except ImportError as error:
+        print(f"{error}; --hivemind-python names a Python that has it", file=sys.stderr)
+        return 1
+    # Its sockets lie beside FILE, where they are removed with everything else.
+    hivemind.p2p.P2P._UNIX_SOCKET_PREFIX = f"/unix{Path(args.out).parent}/"
+    torch: Any = importlib.import_module("torch")
+    running = importlib.import_module("hivemind.averaging.control").AveragingStage
+    count = len(args.addresses.split(","))
+    data = torch.zeros(int(args.mb * MB) // 4)
+    averager = hivemind.averaging.DecentralizedAverager(
+        [data],
+        hash_table(hivemind, args),
+        start=True,
+        prefix="bench",
+        target_group_size=count,
+        min_group_size=count,
+        bandwidth=args.mbit,
+    )
+    with Path(args.out).open("w") as out:
+        for _ in range(args.rounds):
+            with averager.get_tensors() as tensors:
+                tensors[0].fill_(args.rank + 1)
+            asked, began, ended, group = average(averager, running.RUNNING_ALLREDUCE)
+            with averager.get_tensors() as tensors:
+                right = bool(((tensors[0] - (count + 1) / 2).abs() < 1e-4).all())
+            whole = group == count
+            line = {"asked": asked, "began": began, "ended": ended, "right": right and whole}
+            print(json.dumps(line), file=out, flush=True)
+    time.sleep(2.0)  # the others may still fetch from here
+    sys.stdout.flush()
+    os._exit(0)  # its daemons are ended with the session
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""The pure parts of the all-reduce benchmark, and its ring on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from edgeagent.planner.bounds import ring_time, tree_time
+from edgeagent.planner.policies import checked, request_of
+from protocols.measures import NOTHING_KNOWN
+from tests.scenarios.cluster import free_ports
+from tests.testbed.bench import allreduce, imposed_tree, ring, topologies
+from tests.testbed.calibrate import TCP_SHARE
+from tests.testbed.network import MBIT
+from tests.unit.protocols.records import view_of
+
+if TYPE_CHECKING:
+    from protocols.view import View
+
+SEEDS = range(1, 6)
+SHAPES = ("star", "balanced", "widest")
+MB = 1e6
+
+
+def drawn(count: int = 9, seed: int = 1, limit: float = 300.0) -> topologies.Plan:
+    return topologies.draw(count, seed, (20.0, 155.0), limit, 0.03)
+
+
+def tree_of(shape: str, plan: topologies.Plan) -> topologies.Tree:
+    if shape == "balanced":
+        return topologies.balanced(plan.nodes, 2)
+    return topologies.star(plan) if shape == "star" else topologies.widest(plan)
+
+
+def named_view(plan: topologies.Plan, count: int) -> View:
+    """All links between the first `count` nodes."""
+    numbers = range(1, count + 1)
+    view = view_of(count, [(a, b) for a in numbers for b in numbers if a < b])
+    names = zip(view.members, plan.nodes, strict=False)
+    return replace(view, members=tuple(replace(m, name=name) for m, name in names))
+
+
+def test_equal_seeds_draw_equal_networks_in_range() -> None:
+    assert drawn() == drawn()
+    assert drawn().rates != drawn(seed=2).rates
+    assert all(20 * MBIT <= rate <= 155 * MBIT for rate in drawn().rates.values())
+    assert len(drawn().rates) == 9 * 8
+    with pytest.raises(ValueError):
+        drawn(count=13)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_tree_is_one_and_its_levels_hold_everybody(shape: str, seed: int) -> None:
+    plan = drawn(seed=seed)
+    tree = tree_of(shape, plan)
+    levels = topologies.levels(tree)
+    assert sorted(node for level in levels for node in level) == sorted(plan.nodes)
+    assert len(levels[0]) == 1
+    for above, below in pairwise(levels):
+        assert all(tree[node] in above for node in below)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_trees_and_rings_are_the_best_of_their_kind(seed: int) -> None:
+    plan = drawn(7, seed)
+    rates = plan.goodput()
+    slowest = min(plan.slower(n, p) for n, p in topologies.widest(plan).items() if p)
+    assert MB / (slowest * TCP_SHARE) == pytest.approx(tree_time(MB, rates))
+    order = topologies.ring_order(plan)
+    assert sorted(order) == list(plan.nodes)
+    slowest = min(plan.rates[pair] for pair in pairwise((*order, order[0])))
+    best = 2 * 6 / 7 * MB / (slowest * TCP_SHARE)
+    assert best == pytest.approx(ring_time(MB, rates))
+    hub = topologies.levels(topologies.star(plan))[0][0]
+    worst = {a: min(plan.slower(a, b) for b in plan.nodes if b != a) for a in plan.nodes}
+    assert worst[hub] == max(worst.values())
+
+
+def test_a_balanced_tree_has_no_deeper_level_than_it_needs() -> None:
+    sizes = [len(level) for level in topologies.levels(topologies.balanced("abcdefghi", 2))]
+    assert sizes == [1, 2, 4, 2]
+    sizes = [len(level) for level in topologies.levels(topologies.balanced("abcdefghi", 3))]
+    assert sizes == [1, 3, 5]
+
+
+def test_no_tree_and_no_ring_beats_the_bounds() -> None:
+    pytest.importorskip("scipy")
+    plan = drawn(6, limit=1000.0)
+    bounds = topologies.lower_bounds(plan, MB)
+    assert bounds["partition"] <= bounds["trees"] * (1 + 1e-6)
+    for time in (tree_time(MB, plan.goodput()), ring_time(MB, plan.goodput())):
+        assert bounds["trees"] <= time
+    tight = topologies.lower_bounds(drawn(6, limit=50.0), MB)
+    assert tight["trees"] >= 2 * 5 * MB / (6 * 50 * MBIT * TCP_SHARE) * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("micro_batches", [5, 9, 20])
+def test_an_imposed_tree_is_a_valid_plan(
+    shape: str, micro_batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = drawn()
+    tree = tree_of(shape, plan)
+    (tmp_path / "tree.json").write_text(json.dumps(tree))
+    monkeypatch.setenv(imposed_tree.VARIABLE, str(tmp_path / "tree.json"))
+    view = named_view(plan, len(plan.nodes))
+    away = view.nodes[:1]
+    request = request_of(view, micro_batches, away, NOTHING_KNOWN, MB)
+    made = checked(imposed_tree.imposed(request), view, micro_batches, away)
+    names = {m.node: m.name for m in view.members}
+    parents = zip(view.nodes, made.parents, strict=True)
+    assert {names[n]: names[p] if p else "" for n, p in parents} == tree
+    assert made.shares[0] == 0
+    assert max(made.shares) - min(made.shares[1:]) <= 1
+
+
+def test_a_tree_whose_members_or_links_are_missing_is_not_imposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = drawn(4)
+    (tmp_path / "tree.json").write_text(json.dumps({"d": "", "a": "d", "b": "d", "c": "d"}))
+    monkeypatch.setenv(imposed_tree.VARIABLE, str(tmp_path / "tree.json"))
+    whole = named_view(plan, 4)
+    for view in (named_view(plan, 3), replace(whole, edges=whole.edges[:-1])):
+        with pytest.raises(ValueError):
+            imposed_tree.imposed(request_of(view, 4, (), NOTHING_KNOWN, MB))
+
+
+def test_agents_find_the_policy_only_meanwhile(tmp_path: Path) -> None:
+    before = dict(os.environ)
+    with allreduce.imposed({"a": ""}, tmp_path):
+        package = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+        (entries,) = Path(package).glob("*.dist-info/entry_points.txt")
+        assert entries.read_text().startswith("[edgeagent.policies]\nimposed = ")
+        spec = importlib.util.spec_from_file_location(
+            "edgeagent_bench", Path(package) / "edgeagent_bench.py"
+        )
+        assert spec is not None
+        assert spec.origin is not None
+        assert json.loads(Path(os.environ[imposed_tree.VARIABLE]).read_text()) == {"a": ""}
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(("count", "elements"), [(2, 10), (3, 7), (4, 3 * ring.PIECE + 5)])
+def test_the_ring_sums(count: int, elements: int) -> None:
+    async def everybody() -> None:
+        addresses = [("127.0.0.1", port) for port in free_ports(count)]
+        members = await asyncio.gather(*(ring.connect(r, addresses) for r in range(count)))
+        for repeat in range(2):
+            start = np.arange(elements, dtype=np.float32) + repeat
+            mine = [start * (rank + 1) for rank in range(count)]
+            expected = np.sum(np.array(mine), axis=0)
+            async with asyncio.timeout(10.0):
+                await asyncio.gather(
+                    *(m.reduce(data) for m, data in zip(members, mine, strict=True))
+                )
+            for data in mine:
+                np.testing.assert_allclose(data, expected, rtol=1e-6)
+        for member in members:
+            member.close()
+
+    asyncio.run(everybody())
+
+
+def test_pieces_cover_a_block_once() -> None:
+    cuts = ring.cuts(100_000, 3)
+    found = [k for cut in cuts for piece in ring.pieces(cut) for k in range(100_000)[piece]]
+    assert found == list(range(100_000))
+
+
+def test_a_round_lasts_from_the_last_beginning_to_the_last_end() -> None:
+    rounds = [
+        [{"began": 1.0, "ended": 3.0}, {"began": 2.0, "ended": 2.5}],
+        [{"began": 4.0, "ended": 7.0}, {"began": 4.5, "ended": 7.5}],
+        [{"began": 8.0, "ended": 10.0}, {"began": 8.0, "ended": 10.5}],
+    ]
+    assert allreduce.median_round(rounds, "began") == pytest.approx(2.5)
+
+
+def test_a_round_of_agents_is_a_step_without_the_slowest_computation() -> None:
+    steps = {
+        "a": {k: {"t": 2.0 * k, "compute_s": 0.5} for k in range(4)},
+        "b": {k: {"t": 2.0 * k + 0.1, "compute_s": 0.25 * k} for k in range(4)},
+    }
+    assert allreduce.rounds_of(steps, range(1, 4)) == pytest.approx([1.5, 1.5, 1.25])
+
+
+def test_a_program_that_fails_says_why_with_its_last_line(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("begins\nRuntimeError: no such device\n\n")
+    assert allreduce.last_line(tmp_path / "log", "x") == "RuntimeError: no such device"
+    (tmp_path / "log").write_text("")
+    assert allreduce.last_line(tmp_path / "log", "exit status 1") == "exit status 1"
