@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 VECTOR = 4  # elements of the stand-in gradient, one a chunk
 STATE_ELEMENTS = 4096  # the stand-in state is larger, so that a pull has several shards
+LEAST_RATE = 1e5  # bytes/s that a probe finds
 
 
 def contribution(iteration: int, micro_batch: int) -> list[int]:
@@ -107,6 +108,7 @@ class Host:
         self.asleep = False
         self.waiting: list[Callable[[], None]] = []  # what came up in its sleep
         self.life = 0  # grows when its node is given up for another
+        self.rates: dict[bytes, float] = {}  # of links, as probes have shown, in bytes/s
         self.spoilt = False  # a pull has begun to overwrite the state
 
     def clock(self) -> float:
@@ -168,6 +170,8 @@ class Host:
                 self.trusted.pop(node, None)
             case effects.Dial(who):
                 world.later(world.delay(), lambda: world.dial(self, who))
+            case effects.Probe(node):
+                world.later(world.delay(), partial(world.hosts[node].probed, self))
             case effects.CloseLink(node):
                 world.later(world.most_delay, lambda: world.hang_up(self, node))  # flushed
             case effects.BeginTraining(iteration, adopt, _, _):
@@ -351,6 +355,16 @@ class Host:
         key = (spec or self.reduce.round.spec).key
         me = self.me.node
         self.world.stream(self, to, lambda host: host.chunk(me, key, kind, chunk, value))
+
+    def probed(self, sender: Host) -> None:
+        """A joiner knows the rate of a link as soon as a probe came over it; what members measure
+        is one of the storm's faults."""
+        joining = self.node.joining if self.node is not None else None
+        if joining is None or not joining.on_the_way or sender.me.node not in self.links:
+            return
+        self.rates[sender.me.node] = LEAST_RATE * (1 + sender.me.node[0])
+        found = [effects.Incoming(n, 0.0, self.rates.get(n), 0) for n in sorted(self.links)]
+        self.handle(effects.Measured(tuple(found), None, None, None))
 
     def send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
         leaves = leaves_of(state_bytes(self.state), shard_bytes)

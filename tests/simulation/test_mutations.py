@@ -12,17 +12,17 @@ from tests.simulation import runs
 from tests.simulation.mutations import MUTATIONS
 
 FOUND: dict[str, tuple[int, int]] = {
-    "no_freeze": (60038, 5),
+    "no_freeze": (60036, 5),
     "forget_reassigned": (60000, 10),
     "accept_older_lineage": (60000, 10),
     "apply_without_all": (60000, 10),
     "minority_goes_on": (60000, 10),
-    "redo_what_was_applied": (60130, 5),
-    "copy_what_moves": (60012, 5),
-    "count_old_incarnations": (60012, 5),
-    "two_votes": (6, 5),
-    "keep_sums_that_lack_work": (100, 3),
-    "offer_what_nobody_stores": (0, 10),
+    "redo_what_was_applied": (60040, 5),
+    "copy_what_moves": (60000, 5),
+    "count_old_incarnations": (60043, 5),
+    "two_votes": (60004, 5),
+    "keep_sums_that_lack_work": (60136, 3),
+    "offer_what_nobody_stores": (60000, 10),
 }
 
 
