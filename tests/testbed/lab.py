@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -57,12 +57,21 @@ class Lab:
             kill_session(agent.process.pid)
             agent.process.wait()
 
-    def start(self, node: str, *options: str) -> Agent:
-        """Start the agent of `node`, with more options of `edgeagent run`."""
+    def start(
+        self,
+        node: str,
+        *options: str,
+        module: str = "edgeagent",
+        variables: Mapping[str, str] | None = None,
+    ) -> Agent:
+        """Start the agent of `node`, with more options of `edgeagent run`.
+
+        module: what stands in for the command `edgeagent`. variables: more of its environment.
+        """
         home = self._folder / node
-        home.mkdir()
+        home.mkdir(exist_ok=True)
         events, log = home / "events.jsonl", home / "log"
-        command = [*module_command("edgeagent"), "run", str(JOB), "--name", node]
+        command = [*module_command(module), "run", str(JOB), "--name", node]
         command += ["--cluster", CLUSTER, "--token-file", str(self._token)]
         command += ["--events", str(events), "--save", str(home / "model.safetensors")]
         command += [*options, "--", *self._job]
@@ -71,7 +80,7 @@ class Lab:
                 node,
                 command,
                 cwd=home,
-                env=environment(home),
+                env={**environment(home), **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

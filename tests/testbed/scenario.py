@@ -197,6 +197,12 @@ def parse(values: Mapping[str, Any], where: str, name: str) -> Scenario:
     starters = top.texts("start", ()) or _starters(nodes, events)
     for node in starters:
         _known(top, "start", node, nodes)
+    if top.has("poisson"):
+        if any(event.node for event in events):
+            raise top.wrong(
+                "poisson", "decides alone who joins and leaves: no such event beside it"
+            )
+        events += _poisson(top.table("poisson"), nodes, starters, end_s, random.Random(f"{seed} p"))
     top.done()
     timeline = tuple(sorted([*draws[1:], *events], key=lambda event: event.at_s))
     _check_order(where, starters, timeline, end_s)
@@ -322,6 +328,45 @@ def _draws(top: Table, nodes: Sequence[str], end_s: float, chance: random.Random
                 changes[a, b] = changes[b, a] = {"rate": chance.uniform(low, high)}
         draws.append(Event(k * every_s, "redraw", changes=changes))
     return draws
+
+
+def _poisson(
+    table: Table,
+    nodes: Sequence[str],
+    starters: Sequence[str],
+    end_s: float,
+    chance: random.Random,
+) -> list[Event]:
+    """Return joins and leaves at the moments of a Poisson process.
+
+    At each moment one action that is possible then is drawn by its weight, and a node for it. A
+    node is left alone for a while after something was done to it, so that it can come or go.
+    """
+    every_s = table.number("every_s", low=0.1)
+    first_s = table.number("first_s", 5.0)
+    last_s = table.number("last_s", end_s, high=end_s)
+    rest_s = table.number("rest_s", 10.0)
+    least = table.whole("least", 2, low=1)
+    weights = {do: table.number(do, 1.0) for do in ("join", "ctrl-c", "kill")}
+    table.done()
+    running = set(starters)
+    free_at = dict.fromkeys(nodes, 0.0)
+    events: list[Event] = []
+    at_s = first_s + chance.expovariate(1 / every_s)
+    while at_s <= last_s:
+        rested = [node for node in nodes if free_at[node] <= at_s]
+        come = [node for node in rested if node not in running]
+        go = [node for node in rested if node in running] if len(running) > least else []
+        can = {"join": come, "ctrl-c": go, "kill": go}
+        open_to = [do for do in weights if weights[do] and can[do]]
+        if open_to:
+            (do,) = chance.choices(open_to, [weights[each] for each in open_to])
+            node = chance.choice(can[do])
+            events.append(Event(round(at_s, 3), do, node))
+            running.symmetric_difference_update((node,))
+            free_at[node] = at_s + rest_s
+        at_s += chance.expovariate(1 / every_s)
+    return events
 
 
 def _event(

@@ -1,9 +1,12 @@
 """A training script whose cost is what is asked for: state, gradients, time to compute.
 
 Usage: edgeagent run tests/testbed/synthetic.py -- [--state-mb N] [--gradient-mb N] [--compute-ms N]
+                                                  [--load FILE]
 
 Law: everything about it is real but the arithmetic: a micro-batch sleeps for its time. While a file
-`slowdown` with a factor lies in the working folder, micro-batches take so many times as long.
+`slowdown` with a factor lies in the working folder, micro-batches take so many times as long. What
+is frozen in the file of `--load` is read and kept, but is no part of the training state: whoever
+starts with that file has it, and nobody pulls it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import time
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from edgeagent import Trainer
@@ -47,8 +51,13 @@ def main() -> None:
     parser.add_argument("--state-mb", type=float, default=1.0)
     parser.add_argument("--gradient-mb", type=float, default=0.5)
     parser.add_argument("--compute-ms", type=float, default=5.0, help="of one micro-batch")
+    parser.add_argument("--load", metavar="FILE", help="a checkpoint of this job")
     args = parser.parse_args()
-    model = Synthetic(int(args.state_mb * MB), int(args.gradient_mb * MB))
+    model = Synthetic(0 if args.load else int(args.state_mb * MB), int(args.gradient_mb * MB))
+    loaded = load_file(args.load) if args.load else {}
+    with torch.no_grad():
+        for k, layer in enumerate(model.layers if loaded else ()):
+            layer.copy_(loaded[f"model.layers.{k}"])
     optimizer = torch.optim.SGD(model.layers.parameters(), lr=1e-9)
     data = torch.utils.data.TensorDataset(torch.linspace(0, 1, SAMPLES).unsqueeze(1))
     trainer = Trainer(model, optimizer, global_batch=256)

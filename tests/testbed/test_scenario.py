@@ -100,6 +100,38 @@ def test_pairs_are_drawn_alike_both_ways() -> None:
         assert all(event.changes[a, b] == event.changes[b, a] for a, b in event.changes)
 
 
+POISSON = """
+nodes = ["a", "b", "c", "d", "e"]
+start = ["a", "b", "c"]
+end_s = 3000
+[job]
+name = "digits"
+steps = 10
+[network]
+rate = 50
+[poisson]
+every_s = 10
+kill = 0
+"""
+
+
+def test_joins_and_leaves_come_at_random_moments_that_follow_the_seed() -> None:
+    first, other = read(POISSON), read("seed = 2\n" + POISSON)
+    assert first == read(POISSON)
+    assert first.timeline != other.timeline
+    assert 200 <= len(first.timeline) <= 400, "about one in 10 s"
+    assert {event.do for event in first.timeline} == {"join", "ctrl-c"}
+    assert {event.node for event in first.timeline} == set("abcde")
+    assert first.timeline[0].at_s > 5
+    last: dict[str, float] = {}
+    running = set(first.starters)
+    for event in first.timeline:
+        assert event.at_s - last.get(event.node, -10.0) >= 10 - 0.002, "it had time to settle"
+        last[event.node] = event.at_s
+        running ^= {event.node}
+        assert len(running) >= 2
+
+
 WRONG: list[tuple[str, str, str]] = [
     ('"c"]', '"c", "a"]', "x.toml: nodes: must name at least one node, each once"),
     ('"c"]', '"C!"]', "x.toml: nodes: 'C!' is no name for a node"),
@@ -149,6 +181,7 @@ def test_what_makes_no_sense_is_refused(old: str, new: str, message: str) -> Non
             '[[event]]\nat_s=1\ndo="cont"\nnode="a"\n',
             "x.toml: event: 'cont a' at 1 s: a is running",
         ),
+        ("[poisson]\nevery_s = 9\n", "x.toml: poisson: decides alone who joins"),
         ("[[event]]\nat_s=-1\n", "x.toml: event[4].at_s: must be from 0"),
     ],
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tests.testbed.bench import allreduce, events
+from tests.testbed.bench import allreduce, events, scaleout
 
 KINDS: dict[str, ModuleType] = {
     "all-reduce": allreduce,
     "events": events,
+    "scale-out": scaleout,
 }

@@ -18,17 +18,22 @@ PICTURE_INCHES = (9.0, 4.5)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of one contender; without `seconds` it failed, and `why` says for what reason."""
+    """One run of one contender; without `seconds` it failed, and `why` says for what reason.
+
+    `bound_s`: the bound of this very run, where runs of a case have different ones.
+    """
 
     case: str  # what was done, e.g. "6 -> 7 nodes"
     contender: str
     seconds: float | None
     why: str = ""
+    bound_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """All runs of one contender in one case; times in seconds, `ratio` to the bound."""
+    """All runs of one contender in one case; times in seconds, `ratio` to the bound (the median of
+    the runs' ratios if each has its own bound)."""
 
     case: str
     contender: str
@@ -53,7 +58,8 @@ def lines(runs: Sequence[Run], bounds_s: Mapping[str, float]) -> list[Line]:
             found.append(Line(case, contender, None, None, None, None, 0, why))
             continue
         median, bound = statistics.median(times), bounds_s.get(case)
-        ratio = median / bound if bound else None
+        own = [run.seconds / run.bound_s for run in group if run.seconds and run.bound_s]
+        ratio = statistics.median(own) if own else median / bound if bound else None
         line = Line(case, contender, median, min(times), max(times), ratio, len(times), why)
         found.append(line)
     return found
@@ -95,7 +101,11 @@ def write(
     """
     found = lines(runs, bounds_s)
     folder.mkdir(parents=True, exist_ok=True)
-    every = [{"case": r.case, "contender": r.contender, "s": r.seconds, "why": r.why} for r in runs]
+    every = [
+        {"case": r.case, "contender": r.contender, "s": r.seconds, "why": r.why}
+        | ({"bound_s": r.bound_s} if r.bound_s is not None else {})
+        for r in runs
+    ]
     whole = {"about": dict(about), "bounds_s": dict(bounds_s), "runs": every}
     (folder / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n")
     (folder / f"{name}.md").write_text(table(found, bounds_s) + "\n")

@@ -1,0 +1,72 @@
+"""One turn of one contender: a cluster that trains, one more node that wants the training state.
+
+Law: a contender gets what is here and nothing else, so all meet the same network. What it could
+not do it says by raising `Failed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeagent.planner.bounds import fluid_bound
+
+if TYPE_CHECKING:
+    from tests.testbed.bench.strategies_agent import Truth
+    from tests.testbed.network import Network
+
+JOINER = "joiner"
+MB = 1_000_000
+LONGER = 1.5  # a step is held up if it takes so many times as long as usual
+
+
+class Failed(Exception):
+    """A contender could not do it; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a contender is given. `truth`: goodput in bytes/s and delay in s towards the joiner."""
+
+    net: Network
+    folder: Path  # its own, empty
+    members: tuple[str, ...]
+    neighbours: tuple[str, ...]  # of the joiner
+    truth: Truth
+    state_mb: float
+    gradient_mb: float
+    compute_ms: float
+    settle_s: float
+    pythons: Mapping[str, str]  # contender -> the interpreter that has its package
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of the training state."""
+        return int(self.state_mb * MB)
+
+    @property
+    def bound_s(self) -> float:
+        """The shortest time in which the state can come over the neighbours' links."""
+        links = [self.truth[name] for name in self.neighbours]
+        return fluid_bound(self.state_bytes, [rate for rate, _ in links], [d for _, d in links])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Seconds by part; the part `pull` is there always. `notes` go to the JSON."""
+
+    parts: dict[str, float]
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def idle_s(ends: Sequence[float], began: float, ended: float, usual_s: float) -> float:
+    """Return how long a member was held up: by how much the steps that touch the span from `began`
+    to `ended` took longer than usual, counting those that took `LONGER` times as long.
+
+    ends: when its steps ended, rising.
+    """
+    gaps = [b - a for a, b in pairwise(ends) if b > began and a < ended]
+    return sum(gap - usual_s for gap in gaps if gap > LONGER * usual_s)
