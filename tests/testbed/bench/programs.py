@@ -123,7 +123,7 @@ def routes(
 
 def multi_hop(trial: Trial) -> Outcome:
     """Even shards from all members, those out of reach through the best neighbour (Autoscaling)."""
-    net, shard = trial.net, shard_size(trial.state_bytes, len(trial.members))
+    net, shard = trial.net, shard_size(trial.state_bytes, (None,) * len(trial.members))
     sizes = (str(trial.state_bytes), str(shard))
     program = module_command(relay.__name__)
     with Stage(trial.net, trial.folder) as opened:
