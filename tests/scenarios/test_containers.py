@@ -24,12 +24,13 @@ from edgeagent.transport.token import new_token
 from tests.scenarios.cluster import Agent
 from tests.scenarios.processes import living
 from tests.testbed import compose, results, shaping
+from tests.testbed.agents import environment
 from tests.testbed.calibrate import calibrate
 from tests.testbed.containers import ROOT, ContainerNetwork
 from tests.testbed.engine import Engine, own_engine
 from tests.testbed.namespaces import TestbedError, existing, unusable
 from tests.testbed.network import MBIT, Link
-from tests.testbed.play import Player, environment, network_of
+from tests.testbed.play import Player, network_of
 from tests.testbed.scenario import Event, Scenario, parse
 
 WAIT_S = 60.0

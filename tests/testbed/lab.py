@@ -9,22 +9,19 @@ files and from the network's own counters; status is asked only for what those d
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.launch import module_command
 from edgeagent.local.api import fetch_status
-from edgeagent.transport.token import new_token
-from tests.scenarios.cluster import Agent
 from tests.scenarios.processes import kill_session
-from tests.testbed.play import environment
+from tests.testbed.agents import Launcher
 
 if TYPE_CHECKING:
     from edgeagent.local.status_model import Status
+    from tests.scenarios.cluster import Agent
     from tests.testbed.network import Network
 
 JOB = Path(__file__).resolve().parent / "synthetic.py"
@@ -38,11 +35,7 @@ class Lab:
     def __init__(self, net: Network, folder: Path, job: Sequence[str]) -> None:
         self.net = net
         self.agents: dict[str, Agent] = {}
-        self._folder = folder
-        self._job = tuple(job)
-        self._token = folder / "token"
-        self._token.write_text(new_token() + "\n")
-        self._token.chmod(0o600)
+        self._launcher = Launcher(net, folder, CLUSTER, str(JOB), tuple(job))
 
     def __enter__(self) -> Lab:
         return self
@@ -54,7 +47,7 @@ class Lab:
         trace: TracebackType | None,
     ) -> None:
         for agent in self.agents.values():
-            kill_session(agent.process.pid)
+            kill_session(self.net.session(agent.process))
             agent.process.wait()
 
     def start(
@@ -68,26 +61,10 @@ class Lab:
 
         module: what stands in for the command `edgeagent`. variables: more of its environment.
         """
-        home = self._folder / node
-        home.mkdir(exist_ok=True)
-        events, log = home / "events.jsonl", home / "log"
-        command = [*module_command(module), "run", str(JOB), "--name", node]
-        command += ["--cluster", CLUSTER, "--token-file", str(self._token)]
-        command += ["--events", str(events), "--save", str(home / "model.safetensors")]
-        command += [*options, "--", *self._job]
-        with log.open("wb") as output:
-            process = self.net.popen(
-                node,
-                command,
-                cwd=home,
-                env={**environment(home), **(variables or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        agent = Agent(node, process, events, log, home / "model.safetensors", home)
-        self.agents[node] = agent
-        return agent
+        self.agents[node] = self._launcher.start(
+            node, options, module=module, variables=variables or {}
+        )
+        return self.agents[node]
 
     def start_all(self, *nodes: str) -> list[Agent]:
         """Start these and wait until they train together."""

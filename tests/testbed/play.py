@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,14 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.demo.view import NodeLine, Scene, View, describe
-from edgeagent.launch import module_command, package_environment
-from edgeagent.transport.token import new_token
-from tests.scenarios.cluster import Agent
 from tests.scenarios.processes import kill_session, living
+from tests.testbed.agents import Launcher
 from tests.testbed.calibrate import Found, calibrate
 from tests.testbed.network import Network, Pair
 
 if TYPE_CHECKING:
+    from tests.scenarios.cluster import Agent
     from tests.testbed.scenario import Event, Scenario
 
 BEGIN_S = 180.0  # until all starters have done a step together
@@ -89,9 +87,8 @@ class Player:
         self.folder = folder
         self.view = view
         self.played = Played()
-        self.token_file = folder / "token"
-        self.token_file.write_text(new_token() + "\n")
-        self.token_file.chmod(0o600)
+        job = scenario.job
+        self._launcher = Launcher(net, folder, CLUSTER, job.name, job.arguments)
         self._now: dict[str, Life] = {}  # the last life of each node
 
     # --- the run ------------------------------------------------------------------------------
@@ -115,7 +112,7 @@ class Player:
                 life.agent.process.wait()
                 life.agent.update()
             with contextlib.suppress(FileNotFoundError):
-                self.token_file.unlink()
+                self._launcher.token_file.unlink()
         return played
 
     def _timeline(self) -> None:
@@ -170,26 +167,8 @@ class Player:
         """Start a node's agent."""
         number = 1 + sum(life.node == node for life in self.played.lives)
         name = node if number == 1 else f"{node}-{number}"
-        home = self.folder / node
-        home.mkdir(exist_ok=True)
-        events, log = self.folder / f"{name}.events.jsonl", self.folder / f"{name}.log"
-        save = home / "model.safetensors"
         job = self.scenario.job
-        command = [*module_command("edgeagent"), "run", job.name, "--name", node]
-        command += ["--cluster", CLUSTER, "--token-file", str(self.token_file)]
-        command += ["--steps", str(job.steps), "--events", str(events), "--save", str(save)]
-        command += [*job.options, *(["--", *job.arguments] if job.arguments else [])]
-        with log.open("wb") as output:
-            process = self.net.popen(
-                node,
-                command,
-                cwd=home,
-                env=environment(home),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        agent = Agent(name, process, events, log, save, home)
+        agent = self._launcher.start(node, ("--steps", str(job.steps), *job.options), name=name)
         life = Life(node, name, agent)
         self.played.lives.append(life)
         self._now[node] = life
@@ -282,12 +261,6 @@ def speed(steps: list[dict[str, Any]]) -> float:
         return 0.0
     samples = sum(int(step["samples"]) for step in steps[1:])
     return samples / float(steps[-1]["t"] - steps[0]["t"])
-
-
-def environment(home: Path) -> dict[str, str]:
-    """Return the environment of an agent: this one's, without its settings for edgeagent."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
-    return package_environment({**kept, "EDGEAGENT_HOME": str(home), "OMP_NUM_THREADS": "1"})
 
 
 def network_of(scenario: Scenario, kind: Callable[..., Network] = Network) -> Network:

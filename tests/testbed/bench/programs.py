@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from edgeagent.launch import module_command
 from protocols.joining import shard_size
 from tests.scenarios.processes import kill_session
+from tests.testbed.agents import environment
 from tests.testbed.bench import relay
 from tests.testbed.bench.trial import JOINER, Failed, Outcome, Trial
-from tests.testbed.play import environment
 
 if TYPE_CHECKING:
     from tests.testbed.network import Network

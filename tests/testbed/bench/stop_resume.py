@@ -77,7 +77,7 @@ def _resume(trial: Trial) -> float:
     """Start all from their own disks; return when they did their first step together."""
     nodes = (*trial.members, JOINER)
     for node in nodes:
-        (trial.folder / node / "events.jsonl").unlink(missing_ok=True)
+        (trial.folder / f"{node}.events.jsonl").unlink(missing_ok=True)
     with Lab(trial.net, trial.folder, (*job(trial), "--load", CHECKPOINT)) as lab:
         agents = [lab.start(node) for node in nodes]
         step = agents[0].wait("step", RESUME_S, members=len(nodes))
