@@ -183,10 +183,11 @@ class Recovery:
 
     @property
     def _missing_links(self) -> list[bytes]:
-        """Neighbours in the view in force, or in one that may be, to which no link is open. One
-        that leaves may go, unless we stand still or wait for long, and may need it."""
+        """Neighbours in the view in force, or in one that may be, to which no link is open; so a
+        joiner misses those of a policy that names it. One that leaves may go, unless we stand still
+        or wait for long, and may need it."""
         context, missed = self._context, self._missed_from
-        if not context.is_member or self._node.over:
+        if context.policy is None or self._node.over:
             return []
         cycle, now = self._node.cycle, self._node.now
         waits = cycle.state not in (CycleState.HOLDING, CycleState.APPLYING)
@@ -217,13 +218,15 @@ class Recovery:
     def watch(self, now: float) -> None:
         """Open a fence or stand for election if what is lost asks for it."""
         context, policy = self._context, self._context.policy
-        if policy is None or not context.is_member:
+        if policy is None:
             return
         missing = self._missing_links
         if missing and now >= self._remind_at:
             self._remind_at = now + limits.RETRY_SECONDS
             for node in missing:
                 self._node.post(now, m.EVERYONE, m.LinkLost(node, self._gone.get(node, False)))
+        if not context.is_member:
+            return
         if self._pleads and now >= self._plead_at and self._report is not None:
             self._plead_at = now + limits.RETRY_SECONDS
             self._node.post(now, context.election.scheduler, self._report)

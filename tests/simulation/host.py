@@ -171,7 +171,8 @@ class Host:
             case effects.Dial(who):
                 world.later(world.delay(), lambda: world.dial(self, who))
             case effects.Probe(node):
-                world.later(world.delay(), partial(world.hosts[node].probed, self))
+                if (other := world.hosts.get(node)) is not None:
+                    world.later(world.delay(), partial(other.probed, self))
             case effects.CloseLink(node):
                 world.later(world.most_delay, lambda: world.hang_up(self, node))  # flushed
             case effects.BeginTraining(iteration, adopt, _, _):
