@@ -425,3 +425,18 @@ def test_the_rate_that_a_shard_came_with_counts_for_what_is_planned_next() -> No
     source, shard = asked[0]
     joining.shard(ShardArrived(source, shard, bytes(32), rate=5e6))
     assert joining._offer(source, 0).rate == 5e6
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_joiner_waits_a_little_for_the_rates_of_its_links(known: bool) -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(3, hosts[0])
+    if not known:
+        joiner.probed = lambda _sender: None  # type: ignore[method-assign]
+    reach(world, joiner, JoiningState.LINKING)
+    world.run(lambda: all(h.me.node in joiner.links for h in hosts))
+    began = world.now
+    reach(world, joiner, JoiningState.WAITING)
+    assert (world.now - began < limits.PROBE_WAIT_SECONDS / 2) is known
+    enter(world, joiner)
+    go_on(world)
