@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent import handover
 from edgeagent.dataplane.gauges import Gauges
-from edgeagent.dataplane.probe import probe
+from edgeagent.dataplane.probe import Prober
 from edgeagent.dataplane.reduce import Reducer
 from edgeagent.dataplane.shards import (
     leaves,
@@ -124,6 +124,7 @@ class Shell:
         self._forwarded: dict[bytes, deque[tuple[int, int]]] = {}
         self._heartbeats = Heartbeats()
         chunk_bytes = hello.chunk_elements * self._contribution.itemsize
+        self._prober = Prober()
         self._gauges = Gauges(self._loop.time, self._heartbeats)
         self._planner = StandardPlanner(self._contribution.nbytes, chunk_bytes, custom)
         self._contributed: handover.Contributed | None = None
@@ -425,7 +426,7 @@ class Shell:
                 self._spawn(self._dial(member))
             case effects.Probe(node):
                 if (link := self.links.get(node)) is not None:
-                    self._spawn(probe(link))
+                    self._spawn(self._prober.probe(link))
             case effects.CloseLink(node):
                 if (link := self.links.get(node)) is not None:
                     link.discard_bulk()  # nothing more of it is written anywhere

@@ -60,8 +60,8 @@ class TreeStatus(TypedDict):
 
 class PendingStatus(TypedDict):
     """A change under negotiation: its kind (for example scale-out), node and phase. Only the
-    scheduler knows it. `pull`: how far a scale-out's pull is, as the joiner said about a second ago
-    at most; None before it begins."""
+    scheduler knows it. `pull`: how far a scale-out's pull is, as the joiner says every second while
+    it lasts; None before it begins."""
 
     kind: str
     node: str

@@ -87,6 +87,8 @@ class TcpLink:
     @property
     def bulk_in_flight(self) -> int:
         """Those, and bytes that the kernel holds until the peer has them, as far as it tells."""
+        if self._down.is_set():
+            return 0
         return self._bulk.queued + kernel_holds(self._connections[1].transport)
 
     @property

@@ -64,9 +64,9 @@ def listen_pair(listen: str) -> Listening:
 
 def kernel_holds(transport: asyncio.BaseTransport) -> int:
     """Return how many written bytes the peer has not acknowledged; 0 where nobody can tell."""
-    sock = transport.get_extra_info("socket")
     held = struct.pack("i", 0)
-    if sys.platform == "linux" and sock is not None:
+    sock = None if transport.is_closing() else transport.get_extra_info("socket")
+    if sys.platform == "linux" and sock is not None and sock.fileno() >= 0:
         with contextlib.suppress(OSError):
             held = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, held)
     return int(struct.unpack("i", held)[0])

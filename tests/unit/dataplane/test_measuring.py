@@ -26,6 +26,7 @@ class Wire:
         self.sent: list[BulkHeader] = []
         self.most_queued = 0
         self.bulk_in_flight = 0
+        self.bulk_queued = 0
 
     def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
         assert len(payload) == header.length
@@ -54,11 +55,50 @@ def test_a_probe_gives_up_on_a_link_that_takes_nothing_and_queues_little() -> No
     assert len(wire.sent) == probing.FIRST_BYTES // limits.PROBE_FRAME_BYTES
 
 
+@pytest.mark.parametrize("rate", [0.6e6, 2.5e6, 12.5e6])
+def test_little_of_a_probe_waits_in_buffers_that_nobody_sees(rate: float) -> None:
+    kernel, hidden, queued, sent, now, most = 0.0, 0.0, 0.0, 0, 0.0, 0.0
+    frame = limits.PROBE_FRAME_BYTES
+    while now < limits.MAX_PROBE_SECONDS and sent < limits.MAX_PROBE_BYTES:
+        while queued <= frame and probing.room(sent, int(kernel + queued), now) >= frame:
+            sent, queued = sent + frame, queued + frame
+            moved = min(queued, 200e3 - hidden)
+            queued, hidden = queued - moved, hidden + moved
+            moved = min(hidden, 80e3 - kernel)
+            hidden, kernel = hidden - moved, kernel + moved
+        most = max(most, kernel + hidden + queued)
+        kernel = max(0.0, kernel - rate * 0.001)
+        moved = min(hidden, 80e3 - kernel)
+        hidden, kernel = hidden - moved, kernel + moved
+        moved = min(queued, 200e3 - hidden)
+        queued, hidden = queued - moved, hidden + moved
+        now += 0.001
+    assert most <= probing.FIRST_BYTES + probing.UNSEEN_BYTES + frame
+    assert sent > rate * limits.MAX_PROBE_SECONDS / 2
+
+
+def test_probes_take_turns() -> None:
+    wires = [Wire(room=0), Wire(room=0)]
+
+    async def both() -> None:
+        prober = probing.Prober()
+        first = asyncio.create_task(prober.probe(cast("Link", wires[0])))
+        second = asyncio.create_task(prober.probe(cast("Link", wires[1])))
+        await asyncio.sleep(0.02)
+        assert wires[0].sent
+        assert not wires[1].sent
+        await asyncio.gather(first, second)
+
+    asyncio.run(both())
+    assert wires[1].sent
+
+
 def test_little_of_a_probe_is_on_its_way() -> None:
     assert probing.room(0, 0, 0.0) == probing.FIRST_BYTES
     assert probing.room(100_000, 100_000, 0.0) < limits.PROBE_FRAME_BYTES
     assert probing.room(1_000_000, 500_000, 0.1) < 0
     assert probing.room(1_000_000, 0, 0.01) > 1_000_000
+    assert probing.room(300_000, 50_000, 0.01) < 100_000, "it may still be in some buffer"
     assert probing.room(0, 500_000, 0.01) < 0, "what others send counts, too"
 
 

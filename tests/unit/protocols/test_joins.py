@@ -428,11 +428,13 @@ def test_the_rate_that_a_shard_came_with_counts_for_what_is_planned_next() -> No
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_joiner_waits_a_little_for_the_rates_of_its_links(known: bool) -> None:
+def test_a_joiner_waits_a_little_for_the_rates_of_its_links(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, hosts = cluster(0)
     joiner = world.join(3, hosts[0])
     if not known:
-        joiner.probed = lambda _sender: None  # type: ignore[method-assign]
+        monkeypatch.setattr(joiner, "probed", lambda _sender: None)
     reach(world, joiner, JoiningState.LINKING)
     world.run(lambda: all(h.me.node in joiner.links for h in hosts))
     began = world.now
