@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from protocols.view import Member
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
-READ_AFTER_PROBES = 2  # frames of a probe after which the gauges are read again
+READ_AFTER_PROBES = 4  # frames of a probe after which the gauges are read again
 DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
 
 
@@ -78,8 +78,7 @@ class Shell:
     ) -> None:
         """`trainer` sends to the trainer; `departed(why, message)` and `join_failed(reason)` are
         called when the node's part is over, or its join has failed; `use_token` changes the token;
-        `spawn` starts a task whose failure ends the agent; `custom` plans in the planner's place;
-        for the others see `NodeConfig`."""
+        `spawn` starts a task whose failure ends the agent; `custom` plans; others: `NodeConfig`."""
         self._state = memory.state.view()
         self._trainer = trainer
         self._network = network

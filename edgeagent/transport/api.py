@@ -37,10 +37,6 @@ class Link(Protocol):
         """Payload bytes accepted by `send_bulk` and not yet handed to the kernel."""
 
     @property
-    def bulk_in_flight(self) -> int:
-        """Those, and bytes that the kernel holds until the peer has them, as far as it tells."""
-
-    @property
     def bulk_bytes_sent(self) -> int:
         """Payload bytes handed to the kernel so far."""
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from edgeagent.transport import bounds
 from edgeagent.transport.framing import BulkStream, Connection, ControlStream
-from edgeagent.transport.sockets import kernel_holds
 from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 
@@ -83,13 +82,6 @@ class TcpLink:
     def bulk_queued(self) -> int:
         """Payload bytes accepted and not yet written (a few 100 KiB may wait below us)."""
         return self._bulk.queued
-
-    @property
-    def bulk_in_flight(self) -> int:
-        """Those, and bytes that the kernel holds until the peer has them, as far as it tells."""
-        if self._down.is_set():
-            return 0
-        return self._bulk.queued + kernel_holds(self._connections[1].transport)
 
     @property
     def bulk_bytes_sent(self) -> int:

@@ -6,14 +6,11 @@ on this host unless nothing else is listened on.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import ipaddress
 import os
 import socket
-import struct
-import sys
 from dataclasses import dataclass
 
 import ifaddr
@@ -22,10 +19,6 @@ from edgeagent.config import DEFAULT_PORT, join_address, split_address
 from edgeagent.errors import UsageError
 from edgeagent.transport import bounds
 from protocols import limits
-
-if sys.platform == "linux":
-    import fcntl
-    import termios
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
@@ -60,16 +53,6 @@ def listen_pair(listen: str) -> Listening:
         with contextlib.suppress(OSError):
             return _with_peers(_EVERYWHERE, _listen(_EVERYWHERE, port))
     raise UsageError(f"no free port from {DEFAULT_PORT} on: name one with --listen HOST:PORT")
-
-
-def kernel_holds(transport: asyncio.BaseTransport) -> int:
-    """Return how many written bytes the peer has not acknowledged; 0 where nobody can tell."""
-    held = struct.pack("i", 0)
-    sock = None if transport.is_closing() else transport.get_extra_info("socket")
-    if sys.platform == "linux" and sock is not None and sock.fileno() >= 0:
-        with contextlib.suppress(OSError):
-            held = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, held)
-    return int(struct.unpack("i", held)[0])
 
 
 def told_addresses(sockets: tuple[socket.socket, ...]) -> tuple[str, ...]:

@@ -82,10 +82,6 @@ class MemoryLink:
     def peer(self) -> PeerInfo:
         return self._peer
 
-    @property
-    def bulk_in_flight(self) -> int:
-        return self.bulk_queued
-
     def send_control(self, frame: bytes) -> None:
         self.control.later(lambda: self._other.control_arrived(frame))
 

@@ -25,15 +25,14 @@ class Wire:
         self.room = room
         self.sent: list[BulkHeader] = []
         self.most_queued = 0
-        self.bulk_in_flight = 0
         self.bulk_queued = 0
 
     def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
         assert len(payload) == header.length
         self.sent.append(header)
         if sum(h.length for h in self.sent) > self.room:
-            self.bulk_in_flight += header.length
-        self.most_queued = max(self.most_queued, self.bulk_in_flight)
+            self.bulk_queued += header.length
+        self.most_queued = max(self.most_queued, self.bulk_queued)
 
 
 def run(wire: Wire) -> None:
@@ -51,30 +50,8 @@ def test_a_probe_is_as_long_as_it_may_be() -> None:
 def test_a_probe_gives_up_on_a_link_that_takes_nothing_and_queues_little() -> None:
     wire = Wire(room=0)
     run(wire)
-    assert wire.most_queued <= probing.FIRST_BYTES
-    assert len(wire.sent) == probing.FIRST_BYTES // limits.PROBE_FRAME_BYTES
-
-
-@pytest.mark.parametrize("rate", [0.6e6, 2.5e6, 12.5e6])
-def test_little_of_a_probe_waits_in_buffers_that_nobody_sees(rate: float) -> None:
-    kernel, hidden, queued, sent, now, most = 0.0, 0.0, 0.0, 0, 0.0, 0.0
-    frame = limits.PROBE_FRAME_BYTES
-    while now < limits.MAX_PROBE_SECONDS and sent < limits.MAX_PROBE_BYTES:
-        while queued <= frame and probing.room(sent, int(kernel + queued), now) >= frame:
-            sent, queued = sent + frame, queued + frame
-            moved = min(queued, 200e3 - hidden)
-            queued, hidden = queued - moved, hidden + moved
-            moved = min(hidden, 80e3 - kernel)
-            hidden, kernel = hidden - moved, kernel + moved
-        most = max(most, kernel + hidden + queued)
-        kernel = max(0.0, kernel - rate * 0.001)
-        moved = min(hidden, 80e3 - kernel)
-        hidden, kernel = hidden - moved, kernel + moved
-        moved = min(queued, 200e3 - hidden)
-        queued, hidden = queued - moved, hidden + moved
-        now += 0.001
-    assert most <= probing.FIRST_BYTES + probing.UNSEEN_BYTES + frame
-    assert sent > rate * limits.MAX_PROBE_SECONDS / 2
+    assert wire.most_queued <= 2 * limits.PROBE_FRAME_BYTES
+    assert len(wire.sent) == 2
 
 
 def test_probes_take_turns() -> None:
@@ -91,15 +68,6 @@ def test_probes_take_turns() -> None:
 
     asyncio.run(both())
     assert wires[1].sent
-
-
-def test_little_of_a_probe_is_on_its_way() -> None:
-    assert probing.room(0, 0, 0.0) == probing.FIRST_BYTES
-    assert probing.room(100_000, 100_000, 0.0) < limits.PROBE_FRAME_BYTES
-    assert probing.room(1_000_000, 500_000, 0.1) < 0
-    assert probing.room(1_000_000, 0, 0.01) > 1_000_000
-    assert probing.room(300_000, 50_000, 0.01) < 100_000, "it may still be in some buffer"
-    assert probing.room(0, 500_000, 0.01) < 0, "what others send counts, too"
 
 
 def test_gauges_say_what_they_are_told() -> None:
