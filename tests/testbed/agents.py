@@ -53,13 +53,14 @@ class Launcher:
     ) -> Agent:
         """Start the agent of `node`, with more options of `edgeagent run`.
 
-        name: of its files, the node's if it is "". module: what stands in for the command
-        `edgeagent`. variables: more of its environment.
+        name: of its files, the node's if it is ""; those of a former life are begun anew. module:
+        what stands in for the command `edgeagent`. variables: more of its environment.
         """
         name = name or node
         home = self.folder / node
         home.mkdir(exist_ok=True)
         events, log = self.folder / f"{name}.events.jsonl", self.folder / f"{name}.log"
+        events.unlink(missing_ok=True)
         save = home / "model.safetensors"
         command = [*module_command(module), "run", self.job, "--name", node]
         command += ["--cluster", self.cluster, "--token-file", str(self.token_file)]

@@ -76,8 +76,6 @@ def _carry(trial: Trial, stage: Stage, source: str) -> float:
 def _resume(trial: Trial) -> float:
     """Start all from their own disks; return when they did their first step together."""
     nodes = (*trial.members, JOINER)
-    for node in nodes:
-        (trial.folder / f"{node}.events.jsonl").unlink(missing_ok=True)
     with Lab(trial.net, trial.folder, (*job(trial), "--load", CHECKPOINT)) as lab:
         agents = [lab.start(node) for node in nodes]
         step = agents[0].wait("step", RESUME_S, members=len(nodes))
