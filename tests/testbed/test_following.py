@@ -53,8 +53,8 @@ def test_the_tree_avoids_a_slow_link_and_the_status_says_so(folder: Path) -> Non
 
         def avoided() -> bool:
             pairs = {frozenset((p["a"], p["b"])): p for p in lab.status("a")["mesh"]}
-            slow = pairs[frozenset(SLOW)]
-            return bool(slow["there_mbit_s"] and not slow["in_tree"])
+            slow = pairs.get(frozenset(SLOW))  # it opens a little after the last join
+            return bool(slow and slow["there_mbit_s"] and not slow["in_tree"])
 
         lab.wait("tree without the slow link", avoided)
         status = lab.status("a")
