@@ -39,6 +39,7 @@ ELECTION_TABLE: StateTable[Role] = StateTable(
     Row(Role.CANDIDATE, "scheduler lost", (Role.CANDIDATE, Role.SCHEDULER)),
     Row(Role.FOLLOWER, "vote wanted", (Role.FOLLOWER,)),
     Row(Role.FOLLOWER, "led", (Role.FOLLOWER,)),
+    Row(Role.CANDIDATE, "voter lost", (Role.CANDIDATE, Role.SCHEDULER)),
     Row(Role.CANDIDATE, "vote", (Role.CANDIDATE, Role.SCHEDULER)),
     Row(Role.CANDIDATE, "role passed", (Role.CANDIDATE, Role.SCHEDULER)),
     Row(Role.CANDIDATE, "vote wanted", (Role.CANDIDATE, Role.FOLLOWER)),
@@ -171,6 +172,18 @@ class Election:
         if self._enough:
             return self._win("vote")
         self.state = ELECTION_TABLE.step(self.state, "vote", Role.CANDIDATE)
+        return []
+
+    def voters_lost(self, gone: tuple[bytes, ...]) -> list[Mail]:
+        """Members are proven dead: a candidacy under way does without their votes, too."""
+        if not ELECTION_TABLE.allows(self.state, "voter lost"):
+            return []
+        if all(n in self._gone for n in gone):
+            return []
+        self._gone = tuple(dict.fromkeys((*self._gone, *gone)))
+        if self._enough:
+            return self._win("voter lost")
+        self.state = ELECTION_TABLE.step(self.state, "voter lost", Role.CANDIDATE)
         return []
 
     def led(self, sender: bytes, message: Lead) -> bool:

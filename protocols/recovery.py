@@ -21,6 +21,7 @@ CUT_OFF_SECONDS = 1.5  # a fence, or the election of a scheduler, that takes so 
 
 if TYPE_CHECKING:
     from protocols.context import Context
+    from protocols.election import Mail
     from protocols.node import Node
     from protocols.policy import Policy
     from protocols.view import Member, View
@@ -265,7 +266,8 @@ class Recovery:
         if self._lost_since is None:
             self._lost_since = now
             self._stand_at = now + rank * limits.ELECTION_STEP_SECONDS
-        if self._stand_at is None or now < self._stand_at:
+        self._campaign(now, policy, context.election.voters_lost(lost.dead))
+        if context.election.leads or self._stand_at is None or now < self._stand_at:
             return
         self._stand_at = now + (len(heirs) + 1 + rank) * limits.ELECTION_STEP_SECONDS
         waited = now - self._lost_since >= limits.PARTITION_WAIT_SECONDS
@@ -274,11 +276,14 @@ class Recovery:
         if waited and not context.config.pauses:
             voters = dict.fromkeys(n for e in electorates for n in e.nodes)
             excused = tuple(n for n in voters if n in gone or n not in policy.view.nodes)
-        led = context.election.leads
         mail = context.election.scheduler_lost(electorates, context.newest_key, excused)
+        self._campaign(now, policy, mail)
+
+    def _campaign(self, now: float, policy: Policy, mail: list[Mail]) -> None:
+        """Send what a follower or candidate has to say; take the role over if it has won."""
         for to, body in mail:
-            context.send(to, body)
-        if context.election.leads and not led:
+            self._context.send(to, body)
+        if self._context.election.leads:
             self._node.succession.won(now, policy)
 
     def open_fence(self, now: float, policy: Policy) -> None:

@@ -243,6 +243,19 @@ def test_the_dead_of_one_candidacy_count_in_the_next_one_only_if_they_still_are(
     assert not election.leads
 
 
+def test_whoever_dies_during_a_candidacy_is_not_waited_for() -> None:
+    election = Election(TWO)
+    voters = electorates(5)
+    assert election.voters_lost((ONE,)) == [], "it does not stand"
+    election.scheduler_lost(voters, KEY, (ONE,))
+    assert election.vote(THREE, Vote(2, True)) == []
+    assert election.voters_lost((ONE,)) == [], "that is no news"
+    assert election.voters_lost((ONE, node(4))) == []
+    assert election.voters_lost((ONE, node(5))) == [(EVERYONE, Lead(2, "failed over"))]
+    assert election.leads
+    assert election.voters_lost((ONE, node(4))) == []
+
+
 def test_a_scheduler_does_not_stand_because_it_is_lost() -> None:
     election = Election(ONE)
     election.found()
