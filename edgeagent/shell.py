@@ -123,7 +123,7 @@ class Shell:
         self._forwarded: dict[bytes, deque[tuple[int, int]]] = {}
         self._heartbeats = Heartbeats()
         chunk_bytes = hello.chunk_elements * self._contribution.itemsize
-        self._prober = Prober()
+        self._prober = Prober(self._heartbeats.delay)
         self._gauges = Gauges(self._loop.time, self._heartbeats)
         self._planner = StandardPlanner(self._contribution.nbytes, chunk_bytes, custom)
         self._contributed: handover.Contributed | None = None

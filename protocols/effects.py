@@ -296,7 +296,7 @@ class Apply:
 @dataclass(frozen=True, slots=True)
 class Probe:
     """Send `node` so much at once that it can measure the link: `limits.MAX_PROBE_BYTES`, or what
-    leaves in `limits.MAX_PROBE_SECONDS`."""
+    leaves in `limits.MAX_PROBE_SECONDS` and `limits.PROBE_ROUND_TRIPS`."""
 
     node: bytes
 

@@ -3,14 +3,14 @@
 Law: frames right behind each other are a run. What a token bucket has saved up and what had waited
 for its reader comes first and at once, so the head of a run says nothing; the rest counts if it was
 long enough. So a sender that has nothing to send does not make its link look slow, and short frames
-do not make it look fast. The median of the last samples is the rate, so that one hiccup does not
-decide.
+do not make it look fast. A connection that starts slowly, a lost packet or a busy reader makes a
+link look slow, and next to nothing makes it look fast, so the second best of the last samples is
+the rate.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
 
 from protocols import limits
 
@@ -62,9 +62,8 @@ class Meter:
     @property
     def rate(self) -> float | None:
         """Payload bytes/s, None while there is no sample. The first samples of a connection are
-        slow, so of few the fastest counts."""
+        slow, so of one or two the best counts."""
         if not self._samples:
             return None
-        if len(self._samples) < limits.METER_SAMPLES // 2 + 1:
-            return max(self._samples)
-        return median(self._samples)
+        best = sorted(self._samples, reverse=True)
+        return best[0] if len(best) <= 2 else best[1]

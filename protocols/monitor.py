@@ -10,7 +10,8 @@ that does, less often, since what it carries may be too short to tell.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from protocols import limits
@@ -38,16 +39,18 @@ class Times:
 
 @dataclass(slots=True)
 class Carried:
-    """How much had been sent over a link, since when no more than a little was added, and when it
-    was probed."""
+    """How much had been sent over a link, since when no more than a little was added, when it was
+    probed, and whether its delay was known then: where that is long, a probe takes longer."""
 
     sent: int
     since: float
     probed: float
+    delay_known: bool = False
 
-    @property
-    def due(self) -> float:
+    def due(self, delay_s: float | None) -> float:
         """When to probe it again."""
+        if not self.delay_known and delay_s is not None and delay_s > limits.LONG_DELAY_SECONDS:
+            return self.probed
         idle = self.since + limits.PROBE_AGAIN_SECONDS
         return min(idle, self.probed + limits.PROBE_BUSY_SECONDS)
 
@@ -142,13 +145,13 @@ class Monitor:
         for link in links:
             carried = before.get(link.node) or Carried(link.sent_bytes, now, now)
             if link.sent_bytes - carried.sent >= limits.METER_BYTES:
-                carried = Carried(link.sent_bytes, now, carried.probed)
+                carried = replace(carried, sent=link.sent_bytes, since=now)
             self._carried[link.node] = carried
-        waits = [(c.due, n) for n, c in self._carried.items()]
-        if waits and min(waits)[0] <= now:
-            _, node = min(waits)
+        waits = [(self._carried[x.node].due(x.delay_s), x.node, x.delay_s) for x in links]
+        if waits and (first := min(waits, key=itemgetter(0, 1)))[0] <= now:
+            _, node, delay_s = first
             sent = self._carried[node].sent + limits.MAX_PROBE_BYTES
-            self._carried[node] = Carried(sent, now, now)
+            self._carried[node] = Carried(sent, now, now, delay_known=delay_s is not None)
             self._context.do(Probe(node))
 
 

@@ -303,6 +303,8 @@ class Negotiator:
             if join.joiner.node not in ends or self._is_entering(join):
                 continue
             other = ends[1 - ends.index(join.joiner.node)]
+            if join.links and other not in join.links:
+                continue  # that is said already
             join.links = tuple(n for n in join.links if n != other)
             self._withdraw(join)
             if other == join.parent or not join.links:

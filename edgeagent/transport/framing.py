@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from time import monotonic  # finer than the loop's clock, which may tell milliseconds
 from typing import TYPE_CHECKING, Protocol, cast
 
 from edgeagent.transport import bounds
@@ -387,7 +388,6 @@ class BulkStream:
         self._header: BulkHeader | None = None
         self._target: memoryview | None = None
         self._payload_end = 0
-        self._clock = asyncio.get_running_loop().time
 
     # Sending.
 
@@ -493,7 +493,7 @@ class BulkStream:
                 return
             self._payload_end += count
             self.bytes_received += count
-            self.meter.arrived(self._clock(), count)
+            self.meter.arrived(monotonic(), count)
             if self._payload_end == self._header.length:
                 self._payload_complete(self._header)
         except RemoteProtocolError as error:
@@ -513,12 +513,12 @@ class BulkStream:
             if len(target) != header.length or target.readonly:
                 raise LocalProtocolError("bulk_arriving returned an unusable buffer")
         self._header, self._target, self._payload_end = header, target, 0
-        self.meter.begins(self._clock())
+        self.meter.begins(monotonic())
         if header.length == 0:
             self._payload_complete(header)
 
     def _payload_complete(self, header: BulkHeader) -> None:
-        self.meter.ends(self._clock())
+        self.meter.ends(monotonic())
         wanted = self._target is not None
         self._header = self._target = None
         if wanted:

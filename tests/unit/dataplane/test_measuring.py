@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +27,7 @@ class Wire:
         self.sent: list[BulkHeader] = []
         self.most_queued = 0
         self.bulk_queued = 0
+        self.peer = SimpleNamespace(node=bytes(16))
 
     def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
         assert len(payload) == header.length
@@ -35,8 +37,8 @@ class Wire:
         self.most_queued = max(self.most_queued, self.bulk_queued)
 
 
-def run(wire: Wire) -> None:
-    asyncio.run(probing.probe(cast("Link", wire)))
+def run(wire: Wire, delay_s: float = 0.0) -> None:
+    asyncio.run(probing.probe(cast("Link", wire), delay_s))
 
 
 def test_a_probe_is_as_long_as_it_may_be() -> None:
@@ -54,11 +56,19 @@ def test_a_probe_gives_up_on_a_link_that_takes_nothing_and_queues_little() -> No
     assert len(wire.sent) == 2
 
 
+def test_a_probe_outlasts_the_slow_start_of_a_link_with_a_long_delay() -> None:
+    began = time.monotonic()
+    run(Wire(room=0), delay_s=0.005)
+    least = limits.MAX_PROBE_SECONDS + 2 * 0.005 * limits.PROBE_ROUND_TRIPS
+    assert least <= time.monotonic() - began
+    assert least < limits.MOST_PROBE_SECONDS
+
+
 def test_probes_take_turns() -> None:
     wires = [Wire(room=0), Wire(room=0)]
 
     async def both() -> None:
-        prober = probing.Prober()
+        prober = probing.Prober(lambda _node: None)
         first = asyncio.create_task(prober.probe(cast("Link", wires[0])))
         second = asyncio.create_task(prober.probe(cast("Link", wires[1])))
         await asyncio.sleep(0.02)

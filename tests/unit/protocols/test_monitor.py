@@ -38,7 +38,9 @@ def told(effects: list[Effect]) -> list[m.Measured]:
     return list(dict.fromkeys(x for x in found if isinstance(x, m.Measured)))
 
 
-def incoming(peer: bytes, rate: float | None = 1e6, delay: float = 0.01, sent: int = 0) -> Incoming:
+def incoming(
+    peer: bytes, rate: float | None = 1e6, delay: float | None = 0.01, sent: int = 0
+) -> Incoming:
     return Incoming(peer, delay, rate, sent)
 
 
@@ -124,7 +126,8 @@ def test_a_link_is_probed_when_it_opens_and_when_it_carries_nothing() -> None:
     busy, idle = now, now
 
     def probes(at: float, sent: int) -> list[Effect]:
-        return [e for e in nodes[0].handle(at, measured(incoming(b, sent=sent))) if e == Probe(b)]
+        event = measured(incoming(b, delay=0.001, sent=sent))
+        return [e for e in nodes[0].handle(at, event) if e == Probe(b)]
 
     assert not probes(busy, 0)
     sent = 0
@@ -137,6 +140,18 @@ def test_a_link_is_probed_when_it_opens_and_when_it_carries_nothing() -> None:
     assert not probes(idle + limits.PROBE_AGAIN_SECONDS - 1, sent)
     assert probes(idle + limits.PROBE_AGAIN_SECONDS, sent)
     assert not probes(idle + limits.PROBE_AGAIN_SECONDS + 1, sent)
+
+
+def test_a_link_is_probed_again_once_its_delay_is_known_to_be_long() -> None:
+    hosts, nodes = three()
+    b = hosts[1].me.node
+
+    def probed(at: float, delay: float | None) -> bool:
+        return Probe(b) in nodes[0].handle(at, measured(incoming(b, delay=delay)))
+
+    assert not probed(1000.0, None)
+    assert probed(1000.5, 0.03)
+    assert not probed(1001.0, 0.03)
 
 
 def test_a_joiner_is_heard_over_the_wire() -> None:
@@ -223,7 +238,7 @@ def test_a_meter_needs_a_sample() -> None:
     assert line.meter.rate == pytest.approx(1e7)
 
 
-def test_of_few_samples_the_fastest_counts_and_then_the_median() -> None:
+def test_of_few_samples_the_fastest_counts_and_then_the_second_fastest() -> None:
     line = Line(1e6)
     for rate, known in ((1e6, 1e6), (2e6, 2e6), (2e6, 2e6), (3e6, 2e6), (1e6, 2e6)):
         line.rate = rate
@@ -319,7 +334,8 @@ def test_one_idle_link_is_probed_at_a_time() -> None:
     b, c, now = hosts[1].me.node, hosts[2].me.node, 1000.0
     seen: list[bytes] = []
     for k in range(25):
-        effects = nodes[0].handle(now + k, measured(incoming(b), incoming(c)))
+        near = [incoming(n, delay=0.001) for n in (b, c)]
+        effects = nodes[0].handle(now + k, measured(*near))
         probes = [e.node for e in effects if isinstance(e, Probe)]
         assert len(probes) <= 1
         seen += probes
