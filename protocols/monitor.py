@@ -50,7 +50,7 @@ class Carried:
     def due(self, delay_s: float | None) -> float:
         """When to probe it again."""
         if not self.delay_known and delay_s is not None and delay_s > limits.LONG_DELAY_SECONDS:
-            return self.probed
+            return self.since + limits.PROBE_LONGER_SECONDS
         idle = self.since + limits.PROBE_AGAIN_SECONDS
         return min(idle, self.probed + limits.PROBE_BUSY_SECONDS)
 
@@ -144,7 +144,8 @@ class Monitor:
         before, self._carried = self._carried, {}
         for link in links:
             carried = before.get(link.node) or Carried(link.sent_bytes, now, now)
-            if link.sent_bytes - carried.sent >= limits.METER_BYTES:
+            pulls = not self._context.is_member  # and its own probes would hold that up
+            if pulls or link.sent_bytes - carried.sent >= limits.METER_BYTES:
                 carried = replace(carried, sent=link.sent_bytes, since=now)
             self._carried[link.node] = carried
         waits = [(self._carried[x.node].due(x.delay_s), x.node, x.delay_s) for x in links]

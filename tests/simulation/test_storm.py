@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SEEDS = range(150)
 ONCE_FAILED = [int(s) for s in (Path(__file__).parent / "seeds.txt").read_text("utf-8").split()]
 EVENTFUL = 29  # crashes, restarts, a partition, doubled frames
-HARDEST = range(58)
+HARDEST = (*range(58), 117)
 EVERYTHING = Intensities(
     *(0.01, 0.01, 0.05, 0.05, 0.002, 2, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0.001, 0.6, 0.5, 1, 1, 2, 2)
 )

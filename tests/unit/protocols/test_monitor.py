@@ -150,8 +150,9 @@ def test_a_link_is_probed_again_once_its_delay_is_known_to_be_long() -> None:
         return Probe(b) in nodes[0].handle(at, measured(incoming(b, delay=delay)))
 
     assert not probed(1000.0, None)
-    assert probed(1000.5, 0.03)
-    assert not probed(1001.0, 0.03)
+    assert not probed(1000.5, 0.03)
+    assert probed(1000.0 + limits.PROBE_LONGER_SECONDS, 0.03)
+    assert not probed(1001.0 + 2 * limits.PROBE_LONGER_SECONDS, 0.03)
 
 
 def test_a_joiner_is_heard_over_the_wire() -> None:
