@@ -56,6 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what the command line takes."""
     parser.add_argument("--nodes", type=int, default=8, help="devices, 3 to 12 (8)")
     parser.add_argument("--events", type=int, default=20, help="of each kind, at least (20)")
+    parser.add_argument(
+        "--links", type=int, default=4, help="links cut and made again for each that leaves (4)"
+    )
     parser.add_argument("--mbit", type=float, default=100.0, help="rate of each link (100)")
     parser.add_argument("--delay-ms", type=float, default=1.0, help="of each link, one way (1)")
     parser.add_argument("--compute-ms", type=float, default=10.0, help="a micro-batch (10)")
@@ -134,12 +137,15 @@ def _exactly(many: int, count: int, part: float) -> float:
 class Herd:
     """A cluster that loses and regains members and links; the first node is the observer."""
 
-    def __init__(self, lab: Lab, nodes: Sequence[str], dice: random.Random, batch: int) -> None:
+    def __init__(
+        self, lab: Lab, nodes: Sequence[str], dice: random.Random, batch: int, found: list[Seen]
+    ) -> None:
+        """`found`: where its events go."""
         self.lab = lab
         self.nodes = tuple(nodes)
         self.dice = dice
         self.options = ("--global-batch", str(batch), "--micro-batch", "1")
-        self.found: list[Seen] = []
+        self.found = found
 
     @property
     def observer(self) -> Agent:
@@ -152,11 +158,12 @@ class Herd:
             self.lab.start(node, *self.options)
         self.lab.wait_together(*self.nodes)
 
-    def cycle(self) -> None:
-        """Do one event of each kind, and what makes them possible again."""
-        a, b = self._some_link()
-        self.link(DISCONNECT, a, b)
-        self.link(CONNECT, a, b)
+    def cycle(self, links: int) -> None:
+        """Cut and make so many links, have one leave and one killed, and both come back."""
+        for _ in range(links):
+            a, b = self._some_link()
+            self.link(DISCONNECT, a, b)
+            self.link(CONNECT, a, b)
         for end in (self.leave, self.kill):
             victim = self.dice.choice(self.nodes[1:])
             end(victim)
@@ -286,26 +293,22 @@ def say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-def measure(args: argparse.Namespace, net: Network) -> tuple[list[Seen], list[str]]:
-    """Return all events, and why clusters had to be given up."""
+def measure(args: argparse.Namespace, net: Network, found: list[Seen], failures: list[str]) -> None:
+    """Add all events to `found`, and to `failures` why clusters had to be given up."""
     dice = random.Random(args.seed)
-    found: list[Seen] = []
-    failures: list[str] = []
     job = ["--state-mb", str(args.state_mb), "--gradient-mb", str(args.gradient_mb)]
     job += ["--compute-ms", str(args.compute_ms)]
     while len(failures) < MAX_FAILURES and _least(found) < args.events:
         with tempfile.TemporaryDirectory() as folder, Lab(net, Path(folder), job) as lab:
-            herd = Herd(lab, net.nodes, dice, SHARE * (len(net.nodes) - 1))
+            herd = Herd(lab, net.nodes, dice, SHARE * (len(net.nodes) - 1), found)
             try:
                 herd.gather()
-                while _least([*found, *herd.found]) < args.events:
-                    herd.cycle()
-                    say(f"{_least([*found, *herd.found])} of {args.events} events of each kind")
+                while _least(found) < args.events:
+                    herd.cycle(max(1, args.links))
+                    say(f"{_least(found)} of {args.events} events of each kind")
             except (AssertionError, EdgeAgentError, ValueError) as error:
                 failures.append(" ".join(str(error).split("\n", 1)[0].split()))
                 say(f"failed: {failures[-1]}")
-            found += herd.found
-    return found, failures
 
 
 def _least(found: Sequence[Seen]) -> int:
@@ -313,13 +316,25 @@ def _least(found: Sequence[Seen]) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write, print; return 0 if all events came to their end."""
+    """Measure, write, print; return 0 if all events came to their end. What was measured before
+    Ctrl+C is written, too."""
     if not 3 <= args.nodes <= MAX_NODES:
         sys.exit(f"bench: 3 to {MAX_NODES} nodes, not {args.nodes}")
     nodes = tuple("abcdefghijkl"[: args.nodes])
-    with Network(nodes, default=Link(args.mbit * MBIT, args.delay_ms / 1e3)) as net:
-        calibrate(net)
-        found, failures = measure(args, net)
+    found: list[Seen] = []
+    failures: list[str] = []
+    try:
+        with Network(nodes, default=Link(args.mbit * MBIT, args.delay_ms / 1e3)) as net:
+            calibrate(net)
+            measure(args, net, found, failures)
+    finally:
+        if found or failures:
+            report(args, found, failures)
+    return 0 if not failures else 1
+
+
+def report(args: argparse.Namespace, found: Sequence[Seen], failures: Sequence[str]) -> None:
+    """Write the results and print the table."""
     rows = summary(found)
     case = f"stall, {args.nodes} nodes"
     runs: list[Run] = []
@@ -333,10 +348,9 @@ def run(args: argparse.Namespace) -> int:
         "settings": settings,
         "summary": rows,
         "events": [asdict(s) for s in found],
-        "failures": failures,
+        "failures": list(failures),
     }
     write(args.out, "events", about, runs, {})
     text = table(rows) + "".join(f"\n\nfailed: {why}" for why in failures)
     (args.out / "events.md").write_text(text + "\n")
     print(text)
-    return 0 if not failures else 1
