@@ -63,7 +63,7 @@ def draw(played: Played, title: str, folder: Path) -> list[Path]:
     loss = [float("nan") if step["loss"] is None else step["loss"] for step in steps]
     members = [step["members"] for step in steps]
     return [
-        _picture(played, title, "loss", times, loss, folder),
+        _picture(played, title, "loss", times, loss, folder, log=any(x > 0 for x in loss)),
         _picture(played, title, "members", times, members, folder, stepped=True),
         _picture(played, title, "samples/s", seconds, speeds, folder),
     ]
@@ -77,6 +77,7 @@ def _picture(
     y: Sequence[float],
     folder: Path,
     stepped: bool = False,
+    log: bool = False,
 ) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -88,7 +89,10 @@ def _picture(
     axes.set_title(title)
     axes.set_xlabel("seconds after the timeline's start")
     axes.set_ylabel(what)
-    axes.set_ylim(bottom=0)
+    if log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
     near, before = 0.02 * (x[-1] - x[0]), -math.inf
     for mark in played.marks:
         at = mark.t - played.began_t

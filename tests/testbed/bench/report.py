@@ -136,7 +136,7 @@ def draw(found: Sequence[Line], bounds_s: Mapping[str, float], title: str, path:
         panel.invert_yaxis()
         if case in bounds_s:
             panel.axvline(bounds_s[case], color="#b03030", linestyle="--", label="bound")
-            panel.legend(loc="lower right")
+            panel.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
         panel.set_title(case)
         panel.set_xlabel("seconds")
     figure.suptitle(title)
