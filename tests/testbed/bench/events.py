@@ -304,7 +304,7 @@ def measure(args: argparse.Namespace, net: Network, found: list[Seen], failures:
             try:
                 herd.gather()
                 while _least(found) < args.events:
-                    herd.cycle(max(1, args.links))
+                    herd.cycle(args.links)
                     say(f"{_least(found)} of {args.events} events of each kind")
             except (AssertionError, EdgeAgentError, ValueError) as error:
                 failures.append(" ".join(str(error).split("\n", 1)[0].split()))
@@ -320,6 +320,8 @@ def run(args: argparse.Namespace) -> int:
     Ctrl+C is written, too."""
     if not 3 <= args.nodes <= MAX_NODES:
         sys.exit(f"bench: 3 to {MAX_NODES} nodes, not {args.nodes}")
+    if args.events < 1 or args.links < 1:
+        sys.exit("bench: --events and --links are 1 at least")
     nodes = tuple("abcdefghijkl"[: args.nodes])
     found: list[Seen] = []
     failures: list[str] = []
