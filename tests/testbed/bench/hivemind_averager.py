@@ -4,9 +4,9 @@ Usage: hivemind_averager.py --rank R --addresses A,B,... --port P --mb N --round
                             --mbit N
 
 Settings as its manual has them for a group of known size: the group is complete at once when all
-ask for it; no compression, since the others send float32, too; `--mbit` is what this member's
-links bring, by which hivemind divides the vector. The first member starts the hash table and leaves
-its address beside FILE.
+ask for it; no compression, since the others send float32, too; time-outs as its optimizer sets
+them; `--mbit` is what this member's links bring, by which hivemind divides the vector. The first
+member starts the hash table and leaves its address beside FILE.
 
 Law: a round is right if the whole group took part and has the mean of all. The search for the group
 (`asked` to `began`) is timed apart from the averaging (`began` to `ended`).
@@ -27,7 +27,13 @@ MB = 1_000_000
 BOARD = "hivemind.address"
 BOARD_S = 60.0
 GROUP_S = 60.0
+ROUND_S = 60.0
+CHUNK_S = 15.0
 POLL_S = 0.002
+# libp2p calls from the port it listens at. Two members that call each other at once then have one
+# connection on which both think they called; neither gets through, and who has failed is not
+# called again for seconds. The more delay, the more often (libp2p/go-libp2p, issue 2925).
+APART = {"LIBP2P_TCP_REUSEPORT": "false"}
 
 
 def hash_table(hivemind: Any, args: argparse.Namespace) -> Any:
@@ -60,7 +66,13 @@ def average(averager: Any, running: Any) -> tuple[float, float, float, int]:
         if control.stage.value < running.value:
             began = time.time()  # still looking
         time.sleep(POLL_S)
-    return asked, began, time.time(), len(control.result() or ())
+    ended = time.time()
+    try:
+        group = control.result()
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        group = None
+    return asked, began, ended, len(group or ())
 
 
 def main() -> int:
@@ -79,6 +91,7 @@ def main() -> int:
     except ImportError as error:
         print(f"{error}; --hivemind-python names a Python that has it", file=sys.stderr)
         return 1
+    os.environ |= APART
     # Its sockets lie beside FILE, where they are removed with everything else.
     hivemind.p2p.P2P._UNIX_SOCKET_PREFIX = f"/unix{Path(args.out).parent}/"
     torch: Any = importlib.import_module("torch")
@@ -93,6 +106,8 @@ def main() -> int:
         target_group_size=count,
         min_group_size=count,
         bandwidth=args.mbit,
+        allreduce_timeout=ROUND_S,
+        next_chunk_timeout=CHUNK_S,
     )
     with Path(args.out).open("w") as out:
         for _ in range(args.rounds):

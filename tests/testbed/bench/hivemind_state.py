@@ -12,6 +12,7 @@ distributed hash table who has a state included; hivemind itself chooses the one
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -22,6 +23,7 @@ from hivemind.averaging import DecentralizedAverager
 
 PREFIX = "scaleout"
 TIMEOUT_S = 120.0
+APART = {"LIBP2P_TCP_REUSEPORT": "false"}  # as `hivemind_averager.py` says
 
 
 def state(size: int) -> list[torch.Tensor]:
@@ -70,4 +72,5 @@ def pull(host: str, size: int, peers: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    os.environ |= APART
     {"serve": serve, "pull": pull}[sys.argv[1]](sys.argv[2], int(sys.argv[3]), sys.argv[4:])
