@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib.util
 import json
+import math
 import os
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +21,9 @@ from edgeagent.planner.policies import checked, request_of
 from protocols.measures import NOTHING_KNOWN
 from tests.scenarios.cluster import free_ports
 from tests.testbed.bench import allreduce, imposed_tree, ring, topologies
+from tests.testbed.bench.report import Run
 from tests.testbed.calibrate import TCP_SHARE
+from tests.testbed.namespaces import TestbedError
 from tests.testbed.network import MBIT
 from tests.unit.protocols.records import view_of
 
@@ -200,3 +204,66 @@ def test_a_program_that_fails_says_why_with_its_last_line(tmp_path: Path) -> Non
     assert allreduce.last_line(tmp_path / "log", "x") == "RuntimeError: no such device"
     (tmp_path / "log").write_text("")
     assert allreduce.last_line(tmp_path / "log", "exit status 1") == "exit status 1"
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    allreduce.add_options(parser)
+    return parser.parse_args(words)
+
+
+def test_a_scaled_network_has_the_same_ideal_times() -> None:
+    pytest.importorskip("scipy")
+    whole = allreduce.drawn(options("--nodes", "5", "--limit", "300", "--scale", "1"))
+    quarter = allreduce.drawn(options("--nodes", "5", "--limit", "300"))
+    assert quarter.limit == pytest.approx(whole.limit / 4)
+    times = [topologies.lower_bounds(plan, size) for plan, size in ((whole, MB), (quarter, MB / 4))]
+    assert times[0] == pytest.approx(times[1])
+
+
+def test_without_a_limit_only_the_links_bound() -> None:
+    pytest.importorskip("scipy")
+    free = allreduce.drawn(options("--nodes", "5"))
+    assert free.limit == math.inf
+    bounds = topologies.lower_bounds(free, MB)
+    wide = topologies.lower_bounds(replace(free, limit=1e12), MB)
+    assert bounds["trees"] == pytest.approx(wide["trees"])
+
+
+class Contenders(allreduce.Bench):
+    """No agents: one contender that runs, one that raises what nobody expects."""
+
+    def ring(self, folder: Path) -> list[Run]:
+        assert folder.is_dir()
+        return [Run(self.case, allreduce.RING, 1.0)]
+
+    def gloo(self, folder: Path) -> list[Run]:
+        raise KeyError(f"odd {folder.is_dir()}\nand more")
+
+
+def test_an_unexpected_error_is_a_failed_line_and_the_others_go_on() -> None:
+    args = options("--nodes", "4", "--repeats", "2", "--only", "ring,gloo")
+    plan = allreduce.drawn(args)
+    runs: list[Run] = []
+    allreduce.measure(Contenders(args, plan, plan.network()), runs)
+    assert [(r.contender, r.seconds) for r in runs] == [
+        (allreduce.RING, 1.0),
+        (allreduce.GLOO, None),
+        (allreduce.GLOO, None),
+        (allreduce.RING, 1.0),
+    ]
+    assert runs[1].why == "'odd True\\nand more'"
+
+
+def test_nobody_called_like_that_is_said() -> None:
+    args = options("--nodes", "4", "--only", "nobody")
+    plan = allreduce.drawn(args)
+    with pytest.raises(TestbedError, match="edgeagent, star"):
+        allreduce.measure(Contenders(args, plan, plan.network()), [])
+
+
+def test_a_wrong_sum_is_no_result() -> None:
+    right, wrong = {"right": True}, {"right": False}
+    assert allreduce.exact([[right, right]]) == [[right, right]]
+    with pytest.raises(AssertionError, match="the sum is wrong"):
+        allreduce.exact([[right, right], [right, wrong]])

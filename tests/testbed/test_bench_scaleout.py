@@ -20,6 +20,7 @@ from protocols.planning import Offer
 from protocols.pull import Pull, PullDone
 from tests.testbed.bench import relay, scaleout
 from tests.testbed.bench.carry import carry
+from tests.testbed.bench.ground import turns
 from tests.testbed.bench.programs import reason, routes
 from tests.testbed.bench.report import Run, lines
 from tests.testbed.bench.strategies import usual_step_s
@@ -98,10 +99,19 @@ def test_the_usual_step_needs_a_few_steps() -> None:
         usual_step_s([0.0, 0.1])
 
 
-def test_far_members_go_over_the_neighbour_whose_slower_hop_is_fastest() -> None:
+def test_far_members_go_the_way_over_which_their_part_arrives_first() -> None:
     rates = {("near", JOINER): 50, ("wide", JOINER): 90, ("far", "near"): 80, ("far", "wide"): 40}
-    found = routes(("near", "wide", "far"), ("near", "wide"), lambda a, b: rates[a, b])
-    assert found == {"near": ("near",), "wide": ("wide",), "far": ("near", "far")}
+    rates |= {(name, "near"): 80 for name in ("far2", "far3")}
+    rates |= {(name, "wide"): 80 for name in ("far2", "far3")}
+    members = ("near", "wide", "far", "far2", "far3")
+    found = routes(members, ("near", "wide"), lambda a, b: rates[a, b])
+    assert found == {
+        "near": ("near",),
+        "wide": ("wide",),
+        "far": ("wide", "far"),
+        "far2": ("wide", "far2"),
+        "far3": ("near", "far3"),  # two already go over the other one
+    }
 
 
 def test_shards_come_over_one_hop_and_over_two() -> None:
@@ -158,8 +168,8 @@ def test_draws_are_the_same_for_the_same_seed_and_in_range() -> None:
 
 
 def test_contenders_take_turns() -> None:
-    assert scaleout.turns(["a", "b", "c"], 0) == ["a", "b", "c"]
-    assert scaleout.turns(["a", "b", "c"], 4) == ["b", "c", "a"]
+    assert turns(["a", "b", "c"], 0) == ["a", "b", "c"]
+    assert turns(["a", "b", "c"], 4) == ["b", "c", "a"]
     assert scaleout.chosen(None) == list(scaleout.CONTENDERS)
     assert scaleout.chosen(["greedy"]) == [scaleout.OURS]
     with pytest.raises(TestbedError, match="no contender"):

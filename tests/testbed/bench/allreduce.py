@@ -3,11 +3,15 @@
 Ours and the trees are real agents that train with synthetic gradients and next to no computation;
 the trees are imposed by a custom policy, so that only the tree differs. The ring is our own small
 program (`ring.py`); gloo and hivemind run as their manuals say. All pairs may talk, each direction
-at a rate that was drawn, every node within its limit.
+at a rate that was drawn.
+
+Rates and payload are both scaled down, so that the links limit everybody and not this machine; the
+ideal times stay the same.
 
 Law: contenders take turns, each with fresh processes on one network that was calibrated first. A
 round lasts from when the last member is ready until the last one has the sum. For agents that is
-the time between two steps less the computation of the slowest, so the update counts, too.
+the time between two steps less the computation of the slowest, so the update counts, too. A run's
+figure is the median of its rounds. Whatever goes wrong in a turn is a failed line of the table.
 """
 
 from __future__ import annotations
@@ -23,16 +27,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.scenarios.processes import kill_session
 from tests.testbed.bench import imposed_tree, topologies
+from tests.testbed.bench.ground import Busy, calibrated, turns, why
+from tests.testbed.bench.programs import HIVEMIND_VARIABLES
 from tests.testbed.bench.report import Line, Run, table, write
-from tests.testbed.calibrate import calibrate
 from tests.testbed.lab import Lab
+from tests.testbed.namespaces import TestbedError
 from tests.testbed.network import MBIT, Network
 from tests.testbed.shaping import DEVICE
 
@@ -54,9 +60,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what the command line takes."""
     parser.add_argument("--nodes", type=int, default=9, help="devices, 2 to 12 (9)")
     parser.add_argument("--seed", type=int, default=1, help="of the network's rates (1)")
-    parser.add_argument("--mb", type=float, default=4.0, help="payload of each node, MB (4)")
-    parser.add_argument("--mbit", type=float, nargs=2, default=(20.0, 155.0), help="rates from, to")
-    parser.add_argument("--limit", type=float, default=300.0, help="of a node each way, Mbit/s")
+    parser.add_argument("--mb", type=float, default=8.0, help="payload of each node, MB (8)")
+    parser.add_argument(
+        "--mbit", type=float, nargs=2, default=(20.0, 155.0), help="rates from, to, Mbit/s (20 155)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=0.0, help="of all a node sends or receives, Mbit/s (0: none)"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=0.25, help="payload, rates, limit times so much (0.25)"
+    )
     parser.add_argument("--delay-ms", type=float, default=30.0, help="of each link, one way (30)")
     parser.add_argument("--arity", type=int, default=2, help="of the balanced tree (2)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each contender (3)")
@@ -74,14 +87,17 @@ class Bench:
         self.args = args
         self.plan = plan
         self.net = net
-        self.case = f"{len(plan.nodes)} nodes, {args.mb:g} MB"
+        self.payload_mb = args.mb * args.scale
+        self.case = f"{len(plan.nodes)} nodes, {self.payload_mb:g} MB"
+        self.worked: dict[str, list[float]] = {}  # part of the processors' time, by contender
+        self.trees: list[dict[str, str]] = []  # that edgeagent chose
 
     # --- agents -------------------------------------------------------------------------------
 
     def agents(self, name: str, tree: topologies.Tree | None, folder: Path) -> list[Run]:
         """Return the run of real agents, along `tree` if there is one."""
         order = [[n] for n in self.plan.nodes[:1]] + [list(self.plan.nodes[1:])]
-        job = ("--gradient-mb", str(self.args.mb), "--state-mb", "0.1", "--compute-ms", "0")
+        job = ("--gradient-mb", str(self.payload_mb), "--state-mb", "0.1", "--compute-ms", "0")
         options = ["--global-batch", str(len(self.plan.nodes)), "--micro-batch", "1"]
         with contextlib.ExitStack() as stack:
             if tree is not None:
@@ -99,23 +115,35 @@ class Bench:
             lab.wait_together(*self.plan.nodes)
             if tree is not None:
                 parents = {node: parent for node, parent in tree.items() if parent}
-                lab.wait(name, lambda: lab.status(self.plan.nodes[0])["tree"]["parents"] == parents)
+                lab.wait(name, lambda: self._parents(lab) == parents)
             time.sleep(SETTLE_S if tree is None else SETTLE_S / 4)
+            before = Busy.now()
             seconds = agent_rounds(lab, self.args.rounds)
+            self._was_busy(name, before)
+            if tree is None:
+                self.trees.append(self._parents(lab))
+            else:
+                assert self._parents(lab) == parents, "the tree changed on the way"
         return [Run(self.case, name, statistics.median(seconds))]
+
+    def _parents(self, lab: Lab) -> dict[str, str]:
+        return lab.status(self.plan.nodes[0])["tree"]["parents"]
+
+    def _was_busy(self, name: str, before: Busy) -> None:
+        self.worked.setdefault(name, []).append(round(Busy.now().since(before), 2))
 
     # --- other programs -----------------------------------------------------------------------
 
     def ring(self, folder: Path) -> list[Run]:
         """Return the run of our ring."""
         order = topologies.ring_order(self.plan)
-        rounds = self.workers(HERE / "ring.py", sys.executable, order, folder)
-        return [Run(self.case, RING, median_round(rounds, "began"))]
+        rounds = self.workers(RING, HERE / "ring.py", sys.executable, order, folder)
+        return [Run(self.case, RING, median_round(exact(rounds), "began"))]
 
     def gloo(self, folder: Path) -> list[Run]:
         """Return the run of gloo."""
-        rounds = self.workers(HERE / "gloo.py", sys.executable, self.plan.nodes, folder)
-        return [Run(self.case, GLOO, median_round(rounds, "began"))]
+        rounds = self.workers(GLOO, HERE / "gloo.py", sys.executable, self.plan.nodes, folder)
+        return [Run(self.case, GLOO, median_round(exact(rounds), "began"))]
 
     def hivemind(self, folder: Path) -> list[Run]:
         """Return the run of hivemind's averager, without and with its search for the group."""
@@ -128,29 +156,28 @@ class Bench:
             node: ["--mbit", str(min(self.plan.limit, total) / MBIT)]
             for node, total in sums.items()
         }
-        rounds = self.workers(script, python, self.plan.nodes, folder, more, may_fail=True)
+        rounds = self.workers(HIVEMIND, script, python, self.plan.nodes, folder, more)
         right = [several for several in rounds if all(event["right"] for event in several)]
         assert right, f"none of {len(rounds)} rounds gave all members the mean of all"
         lacking = len(rounds) - len(right)
-        why = f"{lacking} of {len(rounds)} rounds failed" if lacking else ""
+        note = f"{lacking} of {len(rounds)} rounds failed" if lacking else ""
         return [
-            Run(self.case, HIVEMIND, median_round(right, "began"), why),
-            Run(self.case, SEARCH, median_round(right, "asked"), why),
+            Run(self.case, HIVEMIND, median_round(right, "began"), note),
+            Run(self.case, SEARCH, median_round(right, "asked"), note),
         ]
 
     def workers(
         self,
+        name: str,
         script: Path,
         python: str,
         order: Sequence[str],
         folder: Path,
         more: Mapping[str, Sequence[str]] | None = None,
-        may_fail: bool = False,
     ) -> list[list[Event]]:
         """Run `script` on all nodes to its end; return what each round was for every member.
 
-        order: nodes by rank. more: other options by node. may_fail: a wrong sum is no reason to
-        end. Raises AssertionError with the reason.
+        order: nodes by rank. more: other options by node. Raises AssertionError with the reason.
         """
         addresses = ",".join(self.net.address(node) for node in order)
         count = self.args.rounds + WARM_ROUNDS
@@ -158,7 +185,7 @@ class Bench:
         try:
             for rank, node in enumerate(order):
                 command = [python, "-P", str(script), "--rank", str(rank), "--port", str(PORT)]
-                command += ["--addresses", addresses, "--mb", str(self.args.mb)]
+                command += ["--addresses", addresses, "--mb", str(self.payload_mb)]
                 command += ["--rounds", str(count), "--out", str(folder / f"{node}.rounds")]
                 command += (more or {}).get(node, [])
                 with (folder / f"{node}.log").open("wb") as log:
@@ -171,7 +198,8 @@ class Bench:
                         stdout=log,
                         stderr=subprocess.STDOUT,
                     )
-            wait_all(started, folder)
+            before = wait_all(started, folder)
+            self._was_busy(name, before)
         finally:
             for process in started.values():
                 kill_session(process.pid)
@@ -179,25 +207,31 @@ class Bench:
         lines = [(folder / f"{node}.rounds").read_text().splitlines() for node in order]
         rounds = [[json.loads(line) for line in several] for several in zip(*lines, strict=True)]
         assert len(rounds) == count, f"{len(rounds)} of {count} rounds"
-        right = all(event["right"] for several in rounds for event in several)
-        assert right or may_fail, "the sum is wrong"
         return rounds[WARM_ROUNDS:]
+
+
+def exact(rounds: list[list[Event]]) -> list[list[Event]]:
+    """Return the rounds; raise AssertionError if one of them gave anybody a wrong sum."""
+    assert all(event["right"] for several in rounds for event in several), "the sum is wrong"
+    return rounds
 
 
 def worker_environment() -> dict[str, str]:
     """Return the environment of another program's member."""
     settings = {"GLOO_SOCKET_IFNAME": DEVICE, "OMP_NUM_THREADS": "1"}
-    # Otherwise hivemind's shared memory has names, and those outlive a member that is killed.
-    settings["HIVEMIND_MEMORY_SHARING_STRATEGY"] = "file_descriptor"
-    return {**os.environ, **settings}
+    return {**os.environ, **settings, **HIVEMIND_VARIABLES}
 
 
-def wait_all(started: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:
+def wait_all(started: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> Busy:
     """Wait until all have ended well; raise AssertionError with the reason at the first that has
-    not, or after `ROUNDS_S`."""
+    not, or after `ROUNDS_S`. Return how busy the machine had been when the rounds began that
+    count."""
     deadline = time.monotonic() + ROUNDS_S
     left = dict(started)
+    warm: Busy | None = None
     while left:
+        if warm is None and all(_rounds_done(folder, node) >= WARM_ROUNDS for node in started):
+            warm = Busy.now()
         for node, process in list(left.items()):
             status = process.poll()
             if status is not None:
@@ -205,6 +239,13 @@ def wait_all(started: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> No
                 assert status == 0, last_line(folder / f"{node}.log", f"exit status {status}")
         assert time.monotonic() < deadline, f"not done within {ROUNDS_S:g} s"
         time.sleep(0.05)
+    return warm or Busy.now()
+
+
+def _rounds_done(folder: Path, node: str) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / f"{node}.rounds").read_bytes().count(b"\n")
+    return 0
 
 
 def last_line(log: Path, otherwise: str) -> str:
@@ -279,27 +320,6 @@ def say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """How long the processors of this machine had worked, and not, in ticks."""
-
-    working: float
-    idle: float
-
-    @classmethod
-    def now(cls) -> Busy:
-        """Return it as the kernel says."""
-        first = Path("/proc/stat").read_text().split("\n", 1)[0]
-        ticks = [float(word) for word in first.split()[1:9]]
-        idle = ticks[3] + ticks[4]
-        return cls(sum(ticks) - idle, idle)
-
-    def since(self, before: Busy) -> float:
-        """Return the part of the time that was worked, 0 to 1."""
-        working, idle = self.working - before.working, self.idle - before.idle
-        return working / ((working + idle) or 1.0)
-
-
 def contenders(bench: Bench) -> dict[str, Any]:
     """Return what runs each contender, by its name."""
     plan, arity = bench.plan, bench.args.arity
@@ -313,74 +333,74 @@ def contenders(bench: Bench) -> dict[str, Any]:
     return {**runs, RING: bench.ring, GLOO: bench.gloo, HIVEMIND: bench.hivemind}
 
 
-def measure(bench: Bench, runs: list[Run], busy: dict[str, list[float]]) -> None:
-    """Let the contenders take turns; add to `runs`, and to `busy` the part of the processors' time
-    that was worked."""
+def measure(bench: Bench, runs: list[Run]) -> None:
+    """Let the contenders take turns; add to `runs`."""
     wanted = tuple(n for n in bench.args.only.split(",") if n)
+    all_of_them = contenders(bench)
+    names = [name for name in all_of_them if not wanted or name.startswith(wanted)]
+    if not names:
+        raise TestbedError(f"no contender is called like that: {', '.join(all_of_them)}")
     for repeat in range(bench.args.repeats):
-        for name, contender in contenders(bench).items():
-            if wanted and not name.startswith(wanted):
-                continue
-            before = Busy.now()
+        for name in turns(names, repeat):
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    found = contender(Path(folder))
-                except (AssertionError, OSError, ValueError) as error:
-                    why = " ".join(str(error).split("\n", 1)[0].split())
-                    found = [Run(bench.case, name, None, why or type(error).__name__)]
+                    found = all_of_them[name](Path(folder))
+                except Exception as error:
+                    found = [Run(bench.case, name, None, why(error))]
             runs += found
-            busy.setdefault(name, []).append(round(Busy.now().since(before), 2))
             for run in found:
                 took = f"{run.seconds:.3f} s" if run.seconds is not None else f"failed: {run.why}"
                 say(f"{repeat + 1} of {bench.args.repeats}: {run.contender}: {took}")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure, write, print; return 0 if ours ran."""
-    plan = topologies.draw(
-        args.nodes, args.seed, (args.mbit[0], args.mbit[1]), args.limit, args.delay_ms / 1e3
+def drawn(args: argparse.Namespace) -> topologies.Plan:
+    """Return the network that the command line asks for."""
+    mbit = (args.mbit[0] * args.scale, args.mbit[1] * args.scale)
+    return topologies.draw(
+        args.nodes, args.seed, mbit, args.limit * args.scale, args.delay_ms / 1e3
     )
-    bounds = topologies.lower_bounds(plan, args.mb * MB)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, write, print; return 0 if ours ran. What was measured before Ctrl+C is written,
+    too."""
+    plan = drawn(args)
     runs: list[Run] = []
-    busy: dict[str, list[float]] = {}
     with plan.network() as net:
-        calibrated = calibrate(net)
-        say(f"{len(calibrated)} links are as described")
+        rates = {pair: found.rate for pair, found in calibrated(net).items()}
+        say(f"{len(rates)} links are as described")
+        bounds = topologies.lower_bounds(replace(plan, rates=rates), args.mb * args.scale * MB)
         bench = Bench(args, plan, net)
         try:
-            measure(bench, runs, busy)
-        except (KeyboardInterrupt, SystemExit):
-            results(bench, runs, busy, bounds)
-            raise
-    found = results(bench, runs, busy, bounds)
-    if not found:
-        sys.exit(f"bench: nobody is called {args.only!r}")
+            measure(bench, runs)
+        finally:
+            found = results(bench, runs, bounds)
     return 0 if all(line.runs for line in found if line.contender == OURS) else 1
 
 
-def results(
-    bench: Bench,
-    runs: Sequence[Run],
-    busy: Mapping[str, Sequence[float]],
-    bounds: Mapping[str, float],
-) -> list[Line]:
+def results(bench: Bench, runs: Sequence[Run], bounds: Mapping[str, float]) -> list[Line]:
     """Write and print what was measured, all of it or what there is of an interrupted run."""
     plan, args = bench.plan, bench.args
     if not runs:
         return []
     about = {
         "links_mbit_s": {f"{a} > {b}": rate / MBIT for (a, b), rate in plan.rates.items()},
-        "limit_mbit_s": args.limit,
+        "limit_mbit_s": args.limit * args.scale or None,
         "delay_ms": args.delay_ms,
-        "payload_mb": args.mb,
+        "payload_mb": bench.payload_mb,
+        "scale": args.scale,
         "rounds_in_a_run": args.rounds,
         "star": topologies.star(plan),
         "maximum_spanning_tree": topologies.widest(plan),
         "ring": topologies.ring_order(plan),
+        "trees_of_edgeagent": bench.trees,
         "bounds_s": dict(bounds),
-        "processors_worked": {name: list(parts) for name, parts in busy.items()},
+        "processors_worked": bench.worked,
     }
     case = {bench.case: max(bounds.values())}
     found = write(args.out, "all-reduce", about, runs, case)
     print(table(found, case))
+    worked = {name: statistics.median(parts) for name, parts in bench.worked.items() if parts}
+    parts = ", ".join(f"{name} {part:.0%}" for name, part in worked.items())
+    print(f"\nProcessors' time that was worked during the rounds: {parts}.")
     return found

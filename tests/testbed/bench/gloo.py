@@ -49,7 +49,9 @@ def main() -> int:
             distributed.all_reduce(data)
             ended = time.time()
             right = bool((data == count * (count + 1) / 2).all())
-            print(json.dumps({"began": began, "ended": ended, "right": right}), file=out)
+            print(
+                json.dumps({"began": began, "ended": ended, "right": right}), file=out, flush=True
+            )
     distributed.barrier()
     distributed.destroy_process_group()
     return 0

@@ -73,4 +73,5 @@ def pull(host: str, size: int, peers: list[str]) -> None:
 
 if __name__ == "__main__":
     os.environ |= APART
+    hivemind.p2p.P2P._UNIX_SOCKET_PREFIX = f"/unix{os.getcwd()}/"  # removed with everything else
     {"serve": serve, "pull": pull}[sys.argv[1]](sys.argv[2], int(sys.argv[3]), sys.argv[4:])

@@ -14,13 +14,14 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.launch import module_command
 from protocols.joining import shard_size
 from tests.scenarios.processes import kill_session
-from tests.testbed.agents import environment
+from tests.testbed.agents import NOTHING, environment
 from tests.testbed.bench import relay
 from tests.testbed.bench.trial import JOINER, Failed, Outcome, Trial
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 SPEAK_S = 120.0
 POLL_S = 0.02
 HERE = Path(__file__).resolve().parent
+# Otherwise its shared memory has names, and those outlive a process that is killed.
+HIVEMIND_VARIABLES = {"HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor"}
 _ABSENT = re.compile(r"ModuleNotFoundError: No module named '([^']*)'")
 
 
@@ -49,8 +52,11 @@ class Stage:
             kill_session(process.pid)
             process.wait()
 
-    def start(self, node: str, command: Sequence[str]) -> Callable[[], dict[str, Any]]:
-        """Start a program; return what waits for its line and returns that."""
+    def start(
+        self, node: str, command: Sequence[str], variables: Mapping[str, str] = NOTHING
+    ) -> Callable[[], dict[str, Any]]:
+        """Start a program, with more of its environment; return what waits for its line and
+        returns that."""
         place = self._folder / f"{node}-{len(self._running)}"
         place.mkdir()
         said, log = place / "said", place / "log"
@@ -59,7 +65,7 @@ class Stage:
                 node,
                 command,
                 cwd=place,
-                env=environment(place),
+                env={**environment(place), **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
@@ -106,18 +112,24 @@ def outcome(trial: Trial, result: Mapping[str, Any], **notes: Any) -> Outcome:
 def routes(
     members: Iterable[str], neighbours: Sequence[str], rate: Callable[[str, str], float]
 ) -> dict[str, tuple[str, ...]]:
-    """Return each member's way to the joiner: itself, or the neighbour over which its slower hop
-    is fastest, then itself."""
+    """Return each member's way to the joiner: itself, or a neighbour, then itself.
 
-    def slower_hop(relay: str, far: str) -> float:
-        return min(rate(far, relay), rate(relay, JOINER))
+    rate: bytes/s by sender and receiver. All parts are alike, so a neighbour's link is shared by
+    those that go over it: each far member takes the way over which its part arrives first.
+    """
+    parts = dict.fromkeys(neighbours, 1)
+
+    def arrives(relay: str, far: str) -> float:
+        return max((parts[relay] + 1) / rate(relay, JOINER), 1 / rate(far, relay))
 
     ways: dict[str, tuple[str, ...]] = {}
     for member in members:
-        if member in neighbours:
+        if member in parts:
             ways[member] = (member,)
         else:
-            ways[member] = (max(neighbours, key=lambda n: slower_hop(n, member)), member)
+            relay = min(neighbours, key=lambda n: arrives(n, member))
+            parts[relay] += 1
+            ways[member] = (relay, member)
     return ways
 
 
@@ -159,14 +171,14 @@ def hivemind(trial: Trial) -> Outcome:
     program = [python, str(HERE / "hivemind_state.py")]
     first, *others = trial.neighbours
     with Stage(trial.net, trial.folder) as opened:
-        peers = opened.start(first, [*program, "serve", net.address(first), size])()["peers"]
+        start = partial(opened.start, variables=HIVEMIND_VARIABLES)
+        peers = start(first, [*program, "serve", net.address(first), size])()["peers"]
         waits = [
-            opened.start(node, [*program, "serve", net.address(node), size, *peers])
-            for node in others
+            start(node, [*program, "serve", net.address(node), size, *peers]) for node in others
         ]
         for wait in waits:
             wait()
         before = {n: net.bytes(n, JOINER) for n in trial.neighbours}
-        result = opened.start(JOINER, [*program, "pull", net.address(JOINER), size, *peers])()
+        result = start(JOINER, [*program, "pull", net.address(JOINER), size, *peers])()
         sent = {n: net.bytes(n, JOINER) - before[n] for n in trial.neighbours}
     return outcome(trial, result, sent=sent)

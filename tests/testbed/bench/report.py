@@ -94,10 +94,12 @@ def write(
     about: Mapping[str, Any],
     runs: Sequence[Run],
     bounds_s: Mapping[str, float],
+    pictured: Sequence[str] = (),
 ) -> list[Line]:
     """Write `name`.json, `name`.md and, where matplotlib is there, `name`.png into `folder`.
 
-    about: what was measured and how, kept in the JSON.
+    about: what was measured and how, kept in the JSON. pictured: the cases that are drawn, all of
+    them if there is none.
     """
     found = lines(runs, bounds_s)
     folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +111,8 @@ def write(
     whole = {"about": dict(about), "bounds_s": dict(bounds_s), "runs": every}
     (folder / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n")
     (folder / f"{name}.md").write_text(table(found, bounds_s) + "\n")
-    draw(found, bounds_s, name, folder / f"{name}.png")
+    drawn = [line for line in found if line.case in pictured or not pictured]
+    draw(drawn, bounds_s, name, folder / f"{name}.png")
     return found
 
 
@@ -135,9 +138,11 @@ def draw(found: Sequence[Line], bounds_s: Mapping[str, float], title: str, path:
         panel.set_yticks(range(len(mine)), [line.contender for line in mine])
         panel.invert_yaxis()
         if case in bounds_s:
-            panel.axvline(bounds_s[case], color="#b03030", linestyle="--", label="bound")
-            panel.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
-        panel.set_title(case)
+            panel.axvline(bounds_s[case], color="#b03030", linestyle="--")
+            place = (bounds_s[case], 1.01)
+            across = panel.get_xaxis_transform()
+            panel.text(*place, "bound", color="#b03030", ha="center", transform=across)
+        panel.set_title(case, pad=16, fontsize="medium")
         panel.set_xlabel("seconds")
     figure.suptitle(title)
     figure.tight_layout()

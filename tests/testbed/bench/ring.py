@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -122,21 +122,20 @@ async def _dial(address: tuple[str, int]) -> socket.socket:
             await asyncio.sleep(0.05)
 
 
-async def work(args: argparse.Namespace) -> None:
-    """Do all rounds."""
+async def work(args: argparse.Namespace, out: TextIO) -> None:
+    """Do all rounds; write a line for each."""
     count = len(args.addresses.split(","))
     addresses = [(address, args.port) for address in args.addresses.split(",")]
     member = await connect(args.rank, addresses)
     data = np.empty(int(args.mb * MB) // 4, np.float32)
-    lines = []
     for _ in range(args.rounds):
         data.fill(args.rank + 1)
         began = time.time()
         await member.reduce(data)
         ended = time.time()
         right = bool((data == count * (count + 1) / 2).all())
-        lines.append(json.dumps({"began": began, "ended": ended, "right": right}))
-    Path(args.out).write_text("\n".join(lines) + "\n")
+        line = {"began": began, "ended": ended, "right": right}
+        print(json.dumps(line), file=out, flush=True)
 
 
 def main() -> int:
@@ -148,7 +147,9 @@ def main() -> int:
     parser.add_argument("--mb", type=float, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--out", required=True)
-    asyncio.run(work(parser.parse_args()))
+    args = parser.parse_args()
+    with Path(args.out).open("w") as out:
+        asyncio.run(work(args, out))
     return 0
 
 

@@ -2,9 +2,11 @@
 
 Law: all contenders of a repeat meet the same drawn rates, calibrated, and take turns, each with
 processes of its own. The order of turns moves on with every repeat. A pull is compared with the
-fluid bound over the joiner's neighbours. Three figures: *pull*, the first request to the last
-shard verified; *total*, the joiner's start (the first Ctrl+C, where all stop) to the first step of
-all; *idle*, how long the mean member was held up.
+fluid bound over the joiner's neighbours. Figures: *admit*, from the joiner's process being ready to
+its first request; *pull*, to the last shard verified; *enter*, to the first step of all; *warm*,
+these together (where all stop: stopping, carrying the file, and joining once all processes are
+ready); *total*, the same with the start of processes; *idle*, how long the mean member was held up.
+Whatever goes wrong in a turn is a failed line of the table.
 """
 
 from __future__ import annotations
@@ -22,23 +24,25 @@ from pathlib import Path
 from typing import Any
 
 from tests.testbed.bench import programs, stop_resume, strategies
+from tests.testbed.bench.ground import calibrated, turns, why
 from tests.testbed.bench.report import Run, table, write
-from tests.testbed.bench.report import draw as draw_lines
-from tests.testbed.bench.trial import JOINER, Failed, Outcome, Trial
-from tests.testbed.calibrate import TCP_SHARE, calibrate
+from tests.testbed.bench.trial import JOINER, Outcome, Trial
+from tests.testbed.calibrate import TCP_SHARE
 from tests.testbed.namespaces import TestbedError
 from tests.testbed.network import MBIT, Link, Network
 
 HELP = "one more node joins a cluster that trains; ours, other strategies and real peers"
 OURS = "greedy (ours)"
 LOW, HIGH = 20 * MBIT, 200 * MBIT
-PARTS = ("pull", "total", "idle")
 CASES = {
     "pull": "pull",
+    "admit": "admit",
+    "enter": "enter",
+    "warm": "total once processes run",
     "total": "total",
     "idle": "each member idle",
 }
-CALIBRATIONS = 3  # tries; a busy machine spoils one now and then
+PICTURED = CASES["pull"]
 
 CONTENDERS: dict[str, Callable[[Trial], Outcome]] = {
     OURS: partial(strategies.join, strategy="greedy"),
@@ -87,9 +91,10 @@ def run(args: argparse.Namespace) -> int:
     finally:
         if results.runs:
             bounds = {case: statistics.median(each) for case, each in results.bounds.items()}
-            found = write(args.out, "scale-out", about(args, results), results.runs, bounds)
-            drawn = [line for line in found if line.case in bounds]
-            draw_lines(drawn, bounds, "scale-out", args.out / "scale-out.png")
+            cases = dict.fromkeys(r.case for r in results.runs)
+            pictured = [case for case in cases if case.endswith(PICTURED)]
+            measured = about(args, results)
+            found = write(args.out, "scale-out", measured, results.runs, bounds, pictured)
             print(table(found, bounds))
     mine = [r for r in results.runs if r.contender == OURS]
     return 0 if all(r.seconds is not None for r in mine) else 1
@@ -122,12 +127,6 @@ def chosen(only: Sequence[str] | None) -> list[str]:
     return names
 
 
-def turns(names: Sequence[str], repeat: int) -> list[str]:
-    """Return the contenders in this repeat's order."""
-    first = repeat % len(names)
-    return [*names[first:], *names[:first]]
-
-
 def _scale_out(args: argparse.Namespace, count: int, results: Results) -> None:
     members = tuple(f"n{k}" for k in range(count))
     dice = random.Random(f"{args.seed} {count}")
@@ -136,7 +135,7 @@ def _scale_out(args: argparse.Namespace, count: int, results: Results) -> None:
         for repeat in range(args.repeats):
             links, neighbours = draw(dice, members, args.neighbours, args.delay_ms / 1e3)
             net.set_links(links)
-            found = _calibrated(net)
+            found = _towards_joiner(net)
             for name in turns(names, repeat):
                 with tempfile.TemporaryDirectory() as folder:
                     trial = Trial(
@@ -154,35 +153,28 @@ def _scale_out(args: argparse.Namespace, count: int, results: Results) -> None:
                     _turn(trial, name, repeat, results)
 
 
-def _calibrated(net: Network) -> dict[str, tuple[float, float]]:
+def _towards_joiner(net: Network) -> dict[str, tuple[float, float]]:
     """Return each member's goodput (bytes/s) and delay (s) towards the joiner."""
-    for left in reversed(range(CALIBRATIONS)):
-        try:
-            found = calibrate(net)
-            break
-        except TestbedError:
-            if not left:
-                raise
-    towards = {a: link for (a, b), link in found.items() if b == JOINER}
+    towards = {a: link for (a, b), link in calibrated(net).items() if b == JOINER}
     return {name: (link.rate * TCP_SHARE, link.delay_s) for name, link in towards.items()}
 
 
 def _turn(trial: Trial, name: str, repeat: int, results: Results) -> None:
     """Let one contender do it once."""
     grows = f"{len(trial.members)} -> {len(trial.members) + 1} nodes"
-    cases = {part: f"{grows}, {CASES[part]}" for part in PARTS}
+    cases = {part: f"{grows}, {said}" for part, said in CASES.items()}
     bound = trial.bound_s
     results.bounds.setdefault(cases["pull"], []).append(bound)
     turn = {"case": grows, "repeat": repeat, "contender": name, "bound_s": bound}
     turn |= {"neighbours_mbit_s": {n: trial.truth[n][0] / MBIT for n in trial.neighbours}}
     try:
         outcome = CONTENDERS[name](trial)
-    except Failed as error:
-        results.runs.append(Run(cases["pull"], name, None, str(error)))
-        results.turns.append({**turn, "failed": str(error)})
-        print(f"bench: {grows}, {name}: failed: {error}", file=sys.stderr, flush=True)
+    except Exception as error:
+        results.runs.append(Run(cases["pull"], name, None, why(error)))
+        results.turns.append({**turn, "failed": why(error)})
+        print(f"bench: {grows}, {name}: failed: {why(error)}", file=sys.stderr, flush=True)
         return
-    for part in PARTS:
+    for part in CASES:
         if part in outcome.parts:
             of = bound if part == "pull" else None
             results.runs.append(Run(cases[part], name, outcome.parts[part], bound_s=of))

@@ -3,7 +3,9 @@
 Law: stopping is Ctrl+C to all members at once, each saves as it always does. The checkpoint goes by
 plain HTTP from the fastest neighbour's disk to the joiner's. Then all start from their own disks:
 what is in the file is not sent again, only the trained part, small here, comes with the joins. Time
-runs from the first Ctrl+C to the first step of all, and so long everybody is idle.
+runs from the first Ctrl+C to the first step of all, and so long everybody is idle; `start` of it,
+from the first process to the last one that is ready, is what this machine's few cores need to begin
+so many at once.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+from tests.scenarios.cluster import READY
 from tests.testbed.bench.programs import Stage
 from tests.testbed.bench.strategies import gather, job
 from tests.testbed.bench.trial import JOINER, Failed, Outcome, Trial
@@ -45,10 +49,12 @@ def stop_resume(trial: Trial) -> Outcome:
                 parts["stop"] = time.time() - began
             parts["pull"] = _carry(trial, stage, best)
             restarted = time.time()
-            together = _resume(trial)
+            ready, together = _resume(trial)
     except AssertionError as error:
         raise Failed(str(error).splitlines()[0]) from error
-    parts["resume"] = together - restarted
+    parts["start"] = ready - restarted
+    parts["enter"] = together - ready
+    parts["warm"] = parts["stop"] + parts["pull"] + parts["enter"]
     parts["total"] = parts["idle"] = together - began
     return Outcome(parts, {"source": best, "first_start_s": first_start_s})
 
@@ -73,10 +79,14 @@ def _carry(trial: Trial, stage: Stage, source: str) -> float:
     return float(done["seconds"])
 
 
-def _resume(trial: Trial) -> float:
-    """Start all from their own disks; return when they did their first step together."""
+def _resume(trial: Trial) -> tuple[float, float]:
+    """Start all from their own disks; return when the last one was ready, and when they did their
+    first step together."""
     nodes = (*trial.members, JOINER)
     with Lab(trial.net, trial.folder, (*job(trial), "--load", CHECKPOINT)) as lab:
         agents = [lab.start(node) for node in nodes]
+        for agent in agents:
+            agent.wait_until("trainer that is ready", partial(agent.said, READY), RESUME_S)
+        ready = time.time()
         step = agents[0].wait("step", RESUME_S, members=len(nodes))
-        return float(step["t"])
+        return ready, float(step["t"])

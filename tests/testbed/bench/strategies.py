@@ -2,7 +2,8 @@
 
 Law: members run the product as it is; only the joiner's division of shards is another's. A join
 has four parts: `start` (process to trainer ready), `admit` (to the first shard request), `pull` (to
-the last shard verified), `enter` (to the first step of all). Seconds.
+the last shard verified), `enter` (to the first step of all); `warm` is all but the first. Seconds.
+What is usual for a member's step is taken from before that process was started.
 """
 
 from __future__ import annotations
@@ -77,19 +78,20 @@ def _join(trial: Trial, lab: Lab, strategy: str) -> Outcome:
         "admit": seen["asked"] - ready,
         "pull": seen["verified"] - seen["asked"],
         "enter": together - seen["verified"],
+        "warm": together - ready,
         "total": together - began,
     }
     check(trial, strategy, joined, parts["pull"])
-    held_up = [_held_up(lab.agents[name], ready, together) for name in trial.members]
+    held_up = [_held_up(lab.agents[name], began, ready, together) for name in trial.members]
     parts["idle"] = statistics.mean(held_up)
     sent = {s["node"]: s["bytes"] for s in joined["sources"]}
     return Outcome(parts, {"sent": sent, "idle_of_members": held_up})
 
 
-def _held_up(member: Agent, began: float, ended: float) -> float:
-    """Return how long the join held a member up."""
+def _held_up(member: Agent, started: float, began: float, ended: float) -> float:
+    """Return how long the join held a member up, by its steps before the joiner was started."""
     ends = [e["t"] for e in member.all("step")]
-    return idle_s(ends, began, ended, usual_step_s([t for t in ends if t < began]))
+    return idle_s(ends, began, ended, usual_step_s([t for t in ends if t < started]))
 
 
 def usual_step_s(ends: list[float]) -> float:

@@ -7,6 +7,7 @@ bytes/s. A tree maps every node to its parent, its root to "".
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ MAX_NODES = 12  # names are single letters, partitions and rings are searched
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A network that was drawn: `rates` on the wire by (sender, receiver), `limit` of all that a
-    node sends and of all that it receives, `delay_s` of every link, one way."""
+    node sends and of all that it receives (infinite for none), `delay_s` of every link, one way."""
 
     nodes: tuple[str, ...]
     rates: Mapping[Pair, float]
@@ -34,7 +35,8 @@ class Plan:
     def network(self) -> Network:
         """Return it as a network, not made yet."""
         links = {pair: Link(rate, self.delay_s) for pair, rate in self.rates.items()}
-        limits = {node: Limit(self.limit, self.limit) for node in self.nodes}
+        bounded = self.limit < math.inf
+        limits = {node: Limit(self.limit, self.limit) for node in self.nodes if bounded}
         return Network(self.nodes, links, limits=limits)
 
     def slower(self, a: str, b: str) -> float:
@@ -53,13 +55,16 @@ class Plan:
 def draw(
     count: int, seed: int, mbit: tuple[float, float], limit_mbit: float, delay_s: float
 ) -> Plan:
-    """Return `count` nodes whose pairs have rates between the two in `mbit`, each way its own."""
+    """Return `count` nodes whose pairs have rates between the two in `mbit`, each way its own.
+
+    limit_mbit: of each node, 0 for none. Raises ValueError for too few or too many nodes.
+    """
     if not 2 <= count <= MAX_NODES:
         raise ValueError(f"2 to {MAX_NODES} nodes, not {count}")
     dice = random.Random(seed)
     nodes = tuple("abcdefghijkl"[:count])
     rates = {pair: dice.uniform(*mbit) * MBIT for pair in permutations(nodes, 2)}
-    return Plan(nodes, rates, limit_mbit * MBIT, delay_s)
+    return Plan(nodes, rates, limit_mbit * MBIT or math.inf, delay_s)
 
 
 def lower_bounds(plan: Plan, size: float) -> dict[str, float]:
@@ -69,7 +74,7 @@ def lower_bounds(plan: Plan, size: float) -> dict[str, float]:
     partition: for any scheme that sends partial sums, limits left aside; delay: the longest.
     """
     rates = plan.goodput()
-    limits = [plan.limit * TCP_SHARE] * len(plan.nodes)
+    limits = [plan.limit * TCP_SHARE] * len(plan.nodes) if plan.limit < math.inf else None
     return {
         "trees": size / packing(rates, up=limits, down=limits).rate,
         "partition": partition_bound(size, rates),
