@@ -1,18 +1,25 @@
 """A training script whose cost is what is asked for: state, gradients, time to compute.
 
 Usage: edgeagent run tests/testbed/synthetic.py -- [--state-mb N] [--gradient-mb N] [--compute-ms N]
-                                                  [--load FILE]
+                                                  [--load FILE] [--steps-file NAME]
 
-Law: everything about it is real but the arithmetic: a micro-batch sleeps for its time. While a file
-`slowdown` with a factor lies in the working folder, micro-batches take so many times as long. What
-is frozen in the file of `--load` is read and kept, but is no part of the training state: whoever
-starts with that file has it, and nobody pulls it.
+Law: everything about it is real but the arithmetic: a micro-batch sleeps for its time, and tensors
+have the shapes of a transformer whose size is what is asked for. While a file `slowdown` with a
+factor lies in the working folder, micro-batches take so many times as long. What is frozen in the
+file of `--load` is read and kept, but is no part of the training state: whoever starts with that
+file has it, and nobody pulls it. `--steps-file` gets a line for each iteration that `update()` has
+completed: its number and when that was by this process's clock, in unix seconds.
+Nothing is shared between the devices of one machine: what is only read are 16 KB of samples, and
+the state, frozen tensors too, is each device's own copy, which its agent and trainer share.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -25,24 +32,77 @@ MB = 1_000_000
 FLOAT_BYTES = 4
 SAMPLES = 4096
 SLOWDOWN = Path("slowdown")
-LAYERS = 4  # trainable tensors
+LEAST = 64  # trainable numbers
+BLOCKS = 1  # of the trainable transformer; each tensor costs time at every step
+FROZEN_BLOCKS = 4
+WIDTH_UNIT = 16  # widths are multiples of it: no padding between tensors
+BLOCK_PART = 2 / 3  # of all numbers are in the blocks, the others in the embedding
+
+Shape = tuple[int, ...]
+
+
+def shapes(numbers: int, blocks: int) -> list[Shape]:
+    """Return the shapes of a small transformer's tensors that hold exactly so many numbers.
+
+    That is an embedding, the matrices, biases and norms of `blocks` blocks, and the bias of the
+    head, which takes what is left. Too few numbers for that are one vector, none are none.
+    """
+    width = math.isqrt(int(BLOCK_PART * numbers / (12 * blocks)))
+    width -= width % WIDTH_UNIT if width > WIDTH_UNIT else 0
+    if width < 1 or (left := numbers - blocks * _size(_block(width))) < width:
+        return [(numbers,)] if numbers else []
+    words, bias = divmod(left, width)
+    found = [(words, width), *(shape for _ in range(blocks) for shape in _block(width))]
+    return [*found, (bias,)] if bias else found
+
+
+def _block(width: int) -> list[Shape]:
+    inner = 4 * width
+    attention = [(3 * width, width), (3 * width,), (width, width), (width,)]
+    norms = [(width,)] * 4  # weight and bias of two
+    return [*attention, (inner, width), (inner,), (width, inner), (width,), *norms]
+
+
+def _size(found: list[Shape]) -> int:
+    return sum(math.prod(shape) for shape in found)
 
 
 class Synthetic(nn.Module):
-    """Trainable tensors of `gradient_bytes` in all, and a frozen one that fills the state up."""
+    """Trainable tensors of `gradient_bytes` in all, and frozen ones that fill the state up to
+    `state_bytes`."""
 
     def __init__(self, state_bytes: int, gradient_bytes: int) -> None:
         super().__init__()
-        each = max(16, gradient_bytes // FLOAT_BYTES // LAYERS)
-        self.layers = nn.ParameterList(nn.Parameter(torch.zeros(each)) for _ in range(LAYERS))
-        frozen = max(16, (state_bytes - LAYERS * each * FLOAT_BYTES) // FLOAT_BYTES)
-        noise = torch.arange(frozen, dtype=torch.float32)
-        self.frozen = nn.Parameter(noise, requires_grad=False)
+        trained = max(LEAST, gradient_bytes // FLOAT_BYTES)
+        frozen = max(0, state_bytes // FLOAT_BYTES - trained)
+        layers = (nn.Parameter(torch.zeros(shape)) for shape in shapes(trained, BLOCKS))
+        self.layers = nn.ParameterList(layers)
+        noise = (
+            nn.Parameter(torch.arange(math.prod(shape), dtype=torch.float32).view(shape), False)
+            for shape in shapes(frozen, FROZEN_BLOCKS)
+        )
+        self.frozen = nn.ParameterList(noise)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return one number whose gradient is dense in every trainable tensor."""
         total = sum(layer.sum() for layer in self.layers)
         return (torch.as_tensor(total) * x.mean() - 1.0) ** 2
+
+    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Take the trainable tensors over from a checkpoint of this job."""
+        with torch.no_grad():
+            for k, layer in enumerate(self.layers):
+                layer.copy_(tensors[f"model.layers.{k}"])
+
+
+@contextlib.contextmanager
+def notes(path: str) -> Iterator[Callable[[int], None]]:
+    """Give what writes an iteration's line into the file, if there is to be one."""
+    if not path:
+        yield lambda iteration: None
+        return
+    with open(path, "w", buffering=1, encoding="ascii") as file:
+        yield lambda iteration: print(iteration, f"{time.time():.6f}", file=file)
 
 
 def main() -> None:
@@ -52,21 +112,24 @@ def main() -> None:
     parser.add_argument("--gradient-mb", type=float, default=0.5)
     parser.add_argument("--compute-ms", type=float, default=5.0, help="of one micro-batch")
     parser.add_argument("--load", metavar="FILE", help="a checkpoint of this job")
+    parser.add_argument("--steps-file", metavar="NAME", default="", help="gets when steps ended")
     args = parser.parse_args()
     model = Synthetic(0 if args.load else int(args.state_mb * MB), int(args.gradient_mb * MB))
     loaded = load_file(args.load) if args.load else {}
-    with torch.no_grad():
-        for k, layer in enumerate(model.layers if loaded else ()):
-            layer.copy_(loaded[f"model.layers.{k}"])
+    if loaded:
+        model.load(loaded)
     optimizer = torch.optim.SGD(model.layers.parameters(), lr=1e-9)
     data = torch.utils.data.TensorDataset(torch.linspace(0, 1, SAMPLES).unsqueeze(1))
     trainer = Trainer(model, optimizer, global_batch=256)
-    for (x,) in trainer.loader(data):
-        factor = float(SLOWDOWN.read_text()) if SLOWDOWN.exists() else 1.0
-        time.sleep(args.compute_ms * 1e-3 * factor)
-        loss = model(x)
-        loss.backward()
-        trainer.update(loss)
+    with notes(args.steps_file) as note:
+        for (x,) in trainer.loader(data):
+            factor = float(SLOWDOWN.read_text()) if SLOWDOWN.exists() else 1.0
+            time.sleep(args.compute_ms * 1e-3 * factor)
+            loss = model(x)
+            loss.backward()
+            if trainer.update(loss):
+                note(trainer.iteration)
 
 
-main()
+if __name__ == "__main__":
+    main()

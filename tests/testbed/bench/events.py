@@ -1,13 +1,22 @@
 """How long training stands still when a device or a link comes or goes, and when nothing happens.
 
-Real agents with synthetic computation (a sleep) on equal links. A stall is the longest time between
-two steps around an event, less the median of the quiet steps just before it. Beside each stand the
-noise floor, the same figure over as many quiet steps (`QUIET_STEPS` at most), and for joins the
-idle time: what all steps between the joiner's first link and its first step took above the median.
+Real agents with synthetic computation (a sleep) on equal links. When a step was complete says the
+observer's training script, by its own clock; the agent's step events must agree (`MOST_APART_S`).
+An event's window is every step that touches the time between its beginning and its end, its
+control as many steps directly before, waited for alike, in which nothing happens. The *stall* is
+the longest step of the window, the *noise* (floor) that of the control, each less the median of
+the `QUIET_STEPS` steps before the control. The *idle* time is what all steps of the window, or of
+the control, took above that median.
 
-Law: one node that nothing happens to is looked at; members step together. Micro-batches are so many
-that the largest share is the same with and without the one that comes and goes. An event that does
-not come to its end is a failure with its reason; the others go on in a fresh cluster.
+Windows begin with the signal or the request, a scale-out's with the joiner's first link: its
+process has started by then, and what that costs on a machine that all share is left out (its
+control is before that start). They end when the observer has seen the member leave, when the link
+is there or gone, with the joiner's first step.
+
+Law: one node that nothing happens to is looked at: of its links only those to nodes that leave or
+come back do so, too; members step together. Micro-batches are so many that the largest share is
+the same with and without the one that comes and goes. An event that does not come to its end is a
+failure with its reason; the others go on in a fresh cluster.
 """
 
 from __future__ import annotations
@@ -21,14 +30,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import EdgeAgentError
 from edgeagent.local.api import ask_for_link, fetch_change
+from tests.scenarios.failure_times import without
 from tests.scenarios.processes import kill_session
 from tests.testbed.bench.report import Run, write
 from tests.testbed.calibrate import calibrate
@@ -42,13 +53,29 @@ HELP = "events: the stall when a device or a link comes or goes, beside the nois
 JOIN, LEAVE, KILL = "scale-out", "scale-in", "kill -9"
 CONNECT, DISCONNECT = "connect-link", "disconnect-link"
 KINDS = (JOIN, LEAVE, CONNECT, DISCONNECT, KILL)
-QUIET_STEPS = 30
+QUIET_STEPS = 30  # whose median is the usual step
+CONTROL_STEPS = 12  # waited for before an event; a longer window's reach into the settling
+MOST_APART_S = 0.02  # the agent's time of a step and the script's, median
+STEPS_FILE = "steps.txt"
 SETTLE_S = 1.5  # after an event: links open, the policy follows
 WAIT_S = 60.0
 POLL_S = 0.05
 MAX_FAILURES = 3  # then no fresh cluster is tried
 MAX_NODES = 12
 CERTAINTY = 0.95  # of intervals
+PICTURE_INCHES = (9.0, 4.5)
+METHOD = {
+    "times": "seconds; steps were complete when the observer's training script says so, by its own "
+    "clock; apart is how far from that the agent's step events are, median",
+    "stall": "longest step of the event's window less the usual step",
+    "floor": "longest of as many steps directly before, where nothing happens, less the usual one",
+    "difference": "stall less floor, event by event",
+    "idle": "sum of what the window's steps took above the usual one; floor_idle: the control's",
+    "usual": f"median of the {QUIET_STEPS} steps before the control",
+    "decision": "kill -9 until the last survivor's event `restarted`",
+    "window of a scale-out": "begins at the joiner's first link_up, after its process has started; "
+    "the control is before that start; ends with the joiner's first step",
+}
 SHARE = 2  # the most micro-batches of a node
 
 
@@ -72,16 +99,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One event: `began`, `ended` in unix seconds, the rest in seconds. `floor`: the stall where
-    nothing happened."""
+    """One event: `began`, `ended` in unix seconds, the rest in seconds. `floor` and `floor_idle`:
+    of its control. `apart`: the agent's and the script's times of the steps, median.
+    `decision`: from a kill until the last survivor had decided to go on."""
 
     kind: str
     began: float
     ended: float
     usual: float
+    steps: int
     stall: float
     floor: float
     idle: float
+    floor_idle: float
+    apart: float = 0.0
+    decision: float | None = None
+
+    @property
+    def difference(self) -> float:
+        """The stall less that of the control."""
+        return self.stall - self.floor
+
+    @property
+    def idle_difference(self) -> float:
+        """The idle time less that of the control."""
+        return self.idle - self.floor_idle
 
 
 def seen(
@@ -89,24 +131,48 @@ def seen(
 ) -> Seen:
     """Return what an event between these times cost, from the times at which steps ended.
 
-    quiet_until: when something began to disturb, if that was before the event. Raises ValueError
-    without `QUIET_STEPS` steps before it, or if none ended after it began.
+    ends: since the cluster was left alone, up to the first one after the event. quiet_until: when
+    something began to disturb, if that was before the event. Raises ValueError if no step touches
+    the event, or without a control and `QUIET_STEPS` steps before it.
     """
     gaps = [(a, b, b - a) for a, b in pairwise(ends)]
-    quiet = [gap for _, b, gap in gaps if b <= min(began, quiet_until)][-QUIET_STEPS:]
-    around = [gap for a, b, gap in gaps if b > began and a < ended]
-    if len(quiet) < QUIET_STEPS or not around:
-        raise ValueError(f"{len(quiet)} steps before the event, {len(around)} around it")
-    usual = statistics.median(quiet)
+    window = [gap for a, b, gap in gaps if b > began and a < ended]
+    quiet = [gap for _, b, gap in gaps if b <= min(began, quiet_until)]
+    if not window or not ends[-1] > ended or len(quiet) < QUIET_STEPS + len(window):
+        raise ValueError(f"{kind}: {len(window)} steps around it, only {len(quiet)} before it")
+    before, control = quiet[: -len(window)], quiet[-len(window) :]
+    usual = statistics.median(before[-QUIET_STEPS:])
     return Seen(
         kind,
         began,
         ended,
         usual,
-        max(around) - usual,
-        max(quiet[-len(around) :]) - usual,
-        sum(max(0.0, gap - usual) for gap in around),
+        len(window),
+        max(window) - usual,
+        max(control) - usual,
+        sum(max(0.0, gap - usual) for gap in window),
+        sum(max(0.0, gap - usual) for gap in control),
     )
+
+
+def apart(outside: Sequence[tuple[int, float]], own: Mapping[int, float]) -> float:
+    """Return by how much the agent's times of steps differ from those seen from outside, median.
+
+    outside: iterations and times. own: times by iteration. Raises ValueError if that is more than
+    `MOST_APART_S`, if hardly a step is in both, or if one is missing outside.
+    """
+    numbers = [number for number, _ in outside]
+    if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise ValueError(f"the script's steps are not one after the other: {numbers}")
+    both = [abs(t - own[number]) for number, t in outside if number in own]
+    if len(both) < QUIET_STEPS:
+        raise ValueError(f"only {len(both)} steps are in both the agent's events and the script's")
+    median = statistics.median(both)
+    if median > MOST_APART_S:
+        raise ValueError(
+            f"the agent's own times of steps are {median * 1e3:.1f} ms from those seen from outside"
+        )
+    return median
 
 
 def quantile(values: Sequence[float], part: float) -> float:
@@ -134,6 +200,32 @@ def _exactly(many: int, count: int, part: float) -> float:
 # --- events ---------------------------------------------------------------------------------------
 
 
+class Steps:
+    """What a training script notes of its steps, read as it comes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self._lines: list[tuple[int, float]] = []
+
+    def since(self, began: float) -> list[tuple[int, float]]:
+        """Return iterations and times of all steps so far that were complete after `began`."""
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for number, t in map(bytes.split, whole.splitlines()):
+            self._lines.append((int(number), float(t)))
+        return [line for line in self._lines if line[1] > began]
+
+
+def links_without(mesh: Sequence[Mapping[str, Any]], observer: str) -> list[tuple[str, str]]:
+    """Return the links of a status whose ends are others, in a fixed order."""
+    links = [(str(link["a"]), str(link["b"])) for link in mesh]
+    return sorted(link for link in links if observer not in link)
+
+
 class Herd:
     """A cluster that loses and regains members and links; the first node is the observer."""
 
@@ -146,11 +238,16 @@ class Herd:
         self.dice = dice
         self.options = ("--global-batch", str(batch), "--micro-batch", "1")
         self.found = found
+        self._alone = 0.0  # since when nothing was done to the cluster
 
     @property
     def observer(self) -> Agent:
         """The agent whose steps are timed."""
         return self.lab.agents[self.nodes[0]]
+
+    @cached_property
+    def _steps(self) -> Steps:
+        return Steps(self.observer.home / STEPS_FILE)
 
     def gather(self) -> None:
         """Start all and wait until they train together."""
@@ -170,21 +267,36 @@ class Herd:
             self.join(victim)
 
     def _some_link(self) -> tuple[str, str]:
-        links = [(p["a"], p["b"]) for p in self.lab.status(self.nodes[0])["mesh"]]
-        return self.dice.choice(sorted(links))
+        """Return one that is not the observer's; the first of them open after the last join."""
+
+        def look() -> list[tuple[str, str]]:
+            return links_without(self.lab.status(self.nodes[0])["mesh"], self.nodes[0])
+
+        links = self.lab.wait("link that is not the observer's", look, WAIT_S)
+        chosen: tuple[str, str] = self.dice.choice(links)
+        return chosen
 
     def _quiet(self) -> None:
-        """Wait until the cluster has settled and enough quiet steps are behind us."""
+        """Wait until the cluster has settled, then as for an event's end for enough quiet steps."""
+        self._alone = time.time()
         time.sleep(SETTLE_S)
-        self.observer.wait_steps(QUIET_STEPS + 2)
+        last = self.observer.iteration + QUIET_STEPS + CONTROL_STEPS + 2
+        self.lab.wait("quiet steps", lambda: self.observer.iteration >= last, WAIT_S)
 
-    def _done(self, kind: str, began: float, ended: float, quiet_until: float = math.inf) -> None:
+    def _done(
+        self,
+        kind: str,
+        began: float,
+        ended: float,
+        quiet_until: float = math.inf,
+        decision: float | None = None,
+    ) -> None:
         """Take note of an event once a step after it is over."""
-        self.lab.wait("step after it", lambda: self._ends()[-1] > ended, WAIT_S)
-        self.found.append(seen(kind, self._ends(), began, ended, quiet_until))
-
-    def _ends(self) -> list[float]:
-        return [float(e["t"]) for e in self.observer.all("step")]
+        self.lab.wait("step after it", lambda: self._steps.since(ended), WAIT_S)
+        steps = self._steps.since(self._alone)
+        own = {e["iteration"]: float(e["t"]) for e in self.observer.all("step")}
+        found = seen(kind, [t for _, t in steps], began, ended, quiet_until)
+        self.found.append(replace(found, apart=apart(steps, own), decision=decision))
 
     def _happens(self, event: str, since: float, node: str) -> Callable[[], Any]:
         def look() -> Any:
@@ -216,12 +328,17 @@ class Herd:
         assert self.lab.agents[node].wait_exit() == 0, "the one that left failed"
 
     def kill(self, node: str) -> None:
-        """Kill a node's agent."""
+        """Kill a node's agent; the slowest survivor's decision to go on counts."""
         self._quiet()
         began = time.time()
         self.lab.agents[node].signal(signal.SIGKILL)
         left = self.lab.wait("member_left", self._happens("member_left", began, node), WAIT_S)
-        self._done(KILL, began, float(left["t"]))
+        decided = [
+            float(self.lab.wait("decision", partial(without, agent, began, [node]), WAIT_S)["t"])
+            for name, agent in self.lab.agents.items()
+            if name != node
+        ]
+        self._done(KILL, began, float(left["t"]), decision=max(decided) - began)
 
     def join(self, node: str) -> None:
         """Start the agent of a node that is gone, and wait for its first step."""
@@ -241,6 +358,9 @@ class Herd:
 # --- results --------------------------------------------------------------------------------------
 
 
+FIGURES = ("stall", "floor", "difference", "idle", "floor_idle", "idle_difference", "decision")
+
+
 def summary(found: Sequence[Seen]) -> list[dict[str, Any]]:
     """Return a line for each kind: medians and 99th percentiles with their intervals, seconds."""
     rows = []
@@ -249,43 +369,91 @@ def summary(found: Sequence[Seen]) -> list[dict[str, Any]]:
         if not mine:
             continue
         row: dict[str, Any] = {"event": kind, "count": len(mine)}
-        for name in ("stall", "floor", "idle"):
-            values = [float(getattr(s, name)) for s in mine]
-            row[name] = {
-                "median": statistics.median(values),
-                "median_interval": interval(values, 0.5),
-                "p99": quantile(values, 0.99),
-                "p99_interval": interval(values, 0.99),
-            }
+        for name in FIGURES:
+            values = [float(x) for s in mine if (x := getattr(s, name)) is not None]
+            if values:
+                row[name] = {
+                    "median": statistics.median(values),
+                    "median_interval": interval(values, 0.5),
+                    "p99": quantile(values, 0.99),
+                    "p99_interval": interval(values, 0.99),
+                }
         row["usual_s"] = statistics.median(s.usual for s in mine)
         row["lasts_s"] = statistics.median(s.ended - s.began for s in mine)
+        row["steps"] = statistics.median(s.steps for s in mine)
+        row["apart_s"] = statistics.median(s.apart for s in mine)
         rows.append(row)
     return rows
+
+
+COLUMNS = (
+    ("stall", "median"),
+    ("stall", "p99"),
+    ("floor", "median"),
+    ("floor", "p99"),
+    ("difference", "median"),
+)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the lines as Markdown, in milliseconds."""
     lines = [
-        "| event | count | stall, median | stall, p99 | noise, median | noise, p99 | usual step |",
-        "|---|---|---|---|---|---|---|",
+        "| event | count | stall, median | stall, p99 | noise, median | noise, p99 "
+        "| stall less its noise, median | usual step |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        cells = [
-            _cell(row[name], part) for name in ("stall", "floor") for part in ("median", "p99")
-        ]
+        cells = [_cell(row[name], part) for name, part in COLUMNS]
         usual = f"{row['usual_s'] * 1e3:.1f}"
         lines.append(f"| {row['event']} | {row['count']} | {' | '.join(cells)} | {usual} |")
     text = "\n".join([*lines, "", "(milliseconds; in brackets the interval of 95 %)"])
     for row in rows:
         if row["event"] == JOIN:
-            idle = f"{_cell(row['idle'], 'median')} ms, p99 {_cell(row['idle'], 'p99')} ms"
-            text += f"\n\nIdle time of the members during a scale-out: median {idle}."
+            text += f"\n\nIdle time of the members during a scale-out: {_both(row['idle'])}; "
+            text += f"where nothing happens: {_both(row['floor_idle'])}; the one less the other: "
+            text += f"median {_cell(row['idle_difference'], 'median')} ms."
+        if "decision" in row:
+            text += f"\n\nFrom `kill -9` to the last survivor's decision: {_both(row['decision'])}."
     return text
+
+
+def _both(values: dict[str, Any]) -> str:
+    return f"median {_cell(values, 'median')} ms, p99 {_cell(values, 'p99')} ms"
 
 
 def _cell(values: dict[str, Any], part: str) -> str:
     low, high = ("?" if end is None else f"{end * 1e3:.1f}" for end in values[f"{part}_interval"])
     return f"{values[part] * 1e3:.1f} ({low} to {high})"
+
+
+def draw(rows: Sequence[dict[str, Any]], title: str, path: Path) -> bool:
+    """Draw medians as dots with a line to the 99th percentile; return False without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        return False
+    figure = Figure(figsize=PICTURE_INCHES, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for name, label, colour, above in (
+        ("stall", "stall", "#b03030", -0.15),
+        ("floor", "noise (where nothing happens)", "#4878a8", 0.15),
+    ):
+        at = [k + above for k in range(len(rows))]
+        medians = [row[name]["median"] * 1e3 for row in rows]
+        worst = [row[name]["p99"] * 1e3 for row in rows]
+        axes.hlines(at, medians, worst, color=colour, linewidth=1, alpha=0.6)
+        axes.plot(medians, at, "o", color=colour, label=f"{label}, median")
+        axes.plot(worst, at, "|", color=colour, markersize=12, label=f"{label}, 99th percentile")
+    axes.set_yticks(range(len(rows)), [f"{row['event']} ({row['count']})" for row in rows])
+    axes.invert_yaxis()
+    axes.axvline(0, color="#888888", linewidth=0.7)
+    axes.set_xlabel("milliseconds beyond the usual step")
+    axes.set_title(title)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=120)
+    return True
 
 
 def say(text: str) -> None:
@@ -297,7 +465,7 @@ def measure(args: argparse.Namespace, net: Network, found: list[Seen], failures:
     """Add all events to `found`, and to `failures` why clusters had to be given up."""
     dice = random.Random(args.seed)
     job = ["--state-mb", str(args.state_mb), "--gradient-mb", str(args.gradient_mb)]
-    job += ["--compute-ms", str(args.compute_ms)]
+    job += ["--compute-ms", str(args.compute_ms), "--steps-file", STEPS_FILE]
     while len(failures) < MAX_FAILURES and _least(found) < args.events:
         with tempfile.TemporaryDirectory() as folder, Lab(net, Path(folder), job) as lab:
             herd = Herd(lab, net.nodes, dice, SHARE * (len(net.nodes) - 1), found)
@@ -348,11 +516,13 @@ def report(args: argparse.Namespace, found: Sequence[Seen], failures: Sequence[s
     settings = {k: v for k, v in vars(args).items() if isinstance(v, (int, float, str))}
     about = {
         "settings": settings,
+        "method": METHOD,
         "summary": rows,
-        "events": [asdict(s) for s in found],
+        "events": [{**asdict(s), "difference": s.difference} for s in found],
         "failures": list(failures),
     }
     write(args.out, "events", about, runs, {})
+    draw(rows, case, args.out / "events.png")
     text = table(rows) + "".join(f"\n\nfailed: {why}" for why in failures)
     (args.out / "events.md").write_text(text + "\n")
     print(text)
