@@ -41,8 +41,8 @@ from edgeagent.errors import EdgeAgentError
 from edgeagent.local.api import ask_for_link, fetch_change
 from tests.scenarios.failure_times import without
 from tests.scenarios.processes import kill_session
+from tests.testbed.bench.ground import calibrated
 from tests.testbed.bench.report import Run, write
-from tests.testbed.calibrate import calibrate
 from tests.testbed.lab import Lab
 from tests.testbed.network import MBIT, Link, Network
 
@@ -495,7 +495,7 @@ def run(args: argparse.Namespace) -> int:
     failures: list[str] = []
     try:
         with Network(nodes, default=Link(args.mbit * MBIT, args.delay_ms / 1e3)) as net:
-            calibrate(net)
+            calibrated(net)
             measure(args, net, found, failures)
     finally:
         if found or failures:
