@@ -228,10 +228,25 @@ def test_a_link_of_the_wrong_rate_is_refused_by_name() -> None:
 def test_a_link_of_the_wrong_delay_is_refused_by_name() -> None:
     with Network(["a", "b", "c"], default=Link(50 * MBIT, 0.002)) as net:
         net.links["c", "b"] = replace(net.links["c", "b"], delay_s=0.0045)
+        net.links["b", "a"] = replace(net.links["b", "a"], delay_s=0.005)
+        net.links["a", "b"] = replace(net.links["a", "b"], delay_s=0.0)  # the round trip is right
         with pytest.raises(TestbedError) as refusal:
             calibrate(net)
-        assert "b - c has a round trip of" in str(refusal.value)
-        assert str(refusal.value).count(" - ") == 1
+        said = str(refusal.value)
+        assert [pair in said for pair in ("a > b takes", "b > a takes", "c > b takes")] == [
+            True
+        ] * 3
+        assert said.count(" > ") == 3
+
+
+def test_a_link_of_one_direction_is_checked_too() -> None:
+    links = {("a", "b"): Link(50 * MBIT, 0.002), ("b", "c"): Link(400 * MBIT)}
+    with Network(["a", "b", "c"], links) as net:
+        found = calibrate(net)
+        assert sorted(found) == sorted(links)
+        net.links["a", "b"] = Link(60 * MBIT, 0.005)
+        with pytest.raises(TestbedError, match=r"a > b carries .*; a > b takes"):
+            calibrate(net)
 
 
 def test_a_link_that_passes_nothing_is_refused_by_name() -> None:

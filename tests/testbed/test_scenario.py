@@ -100,6 +100,18 @@ def test_pairs_are_drawn_alike_both_ways() -> None:
         assert all(event.changes[a, b] == event.changes[b, a] for a, b in event.changes)
 
 
+@pytest.mark.parametrize("each", ["pair", "direction"])
+def test_only_links_that_there_are_get_drawn(each: str) -> None:
+    text = TEXT.replace("rate = 50\ndelay_ms = 2\n", "").replace('to = "c"\nrate', 'to = "b"\nrate')
+    scenario = read(text + f'[redraw]\nevery_s = 30\neach = "{each}"\n')
+    there = [("a", "b"), ("b", "a"), ("c", "a")]
+    assert sorted(scenario.links) == there
+    draws = [event for event in scenario.timeline if event.do == "redraw"]
+    assert [sorted(event.changes) for event in draws] == [there] * 3
+    alike = [draw.changes["a", "b"] == draw.changes["b", "a"] for draw in draws]
+    assert alike == [each == "pair"] * 3
+
+
 POISSON = """
 nodes = ["a", "b", "c", "d", "e"]
 start = ["a", "b", "c"]
