@@ -19,6 +19,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from edgeagent.launch import BUILT_IN_JOBS
 from tests.testbed.namespaces import NODE_NAME, TestbedError
 from tests.testbed.network import SWITCH, Pair
 from tests.testbed.shaping import MBIT, UNSHAPED, Limit, Link
@@ -27,6 +28,7 @@ NODE_ACTIONS = ("join", "ctrl-c", "kill", "stop", "cont")
 PAIR_ACTIONS = ("cut", "restore", "rate", "delay")
 ACTIONS = (*NODE_ACTIONS, *PAIR_ACTIONS, "partition", "heal")
 LINK_FIELDS = ("rate", "delay_ms", "jitter_ms", "loss")
+SYNTHETIC = Path(__file__).resolve().with_name("synthetic.py")  # the job of this name
 MAX_SECONDS = 24 * 3600.0
 
 Changes = dict[str, float]  # values of some fields of a `Link`
@@ -36,7 +38,7 @@ Changes = dict[str, float]  # values of some fields of a `Link`
 class Job:
     """What every agent runs."""
 
-    name: str
+    name: str  # a built-in job, or a script's absolute path
     steps: int
     options: tuple[str, ...] = ()  # further ones of `edgeagent run`
     arguments: tuple[str, ...] = ()  # the script's own
@@ -215,16 +217,16 @@ def load(path: Path) -> Scenario:
         raise TestbedError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TestbedError(f"{path}: {error}") from None
-    return parse(values, str(path), path.stem)
+    return parse(values, str(path), path.stem, path.resolve().parent)
 
 
-def parse(values: Mapping[str, Any], where: str, name: str) -> Scenario:
-    """Return the scenario that `values` describe."""
+def parse(values: Mapping[str, Any], where: str, name: str, folder: Path = Path()) -> Scenario:
+    """Return the scenario that `values` describe; a script's path is relative to `folder`."""
     top = Table(f"{where}: ", dict(values))
     nodes = _nodes(top)
     seed = top.whole("seed", 1)
     end_s = top.number("end_s", low=1.0)
-    job = _job(top.table("job"))
+    job = _job(top.table("job"), folder)
     network = top.table("network")
     congestion = network.text("congestion", "")
     medium = _rate(network, "medium", UNSHAPED)
@@ -277,9 +279,16 @@ def _nodes(top: Table) -> tuple[str, ...]:
     return nodes
 
 
-def _job(table: Table) -> Job:
+def _job(table: Table, folder: Path) -> Job:
+    name = table.text("name")
+    if name not in BUILT_IN_JOBS:
+        script = SYNTHETIC if name == SYNTHETIC.stem else (folder / name).resolve()
+        if not script.is_file():
+            jobs = ", ".join((*BUILT_IN_JOBS, SYNTHETIC.stem))
+            raise table.wrong("name", f"must be one of {jobs}, or a script: there is no {script}")
+        name = str(script)
     job = Job(
-        table.text("name"),
+        name,
         table.whole("steps", low=1),
         table.texts("options", ()),
         table.texts("arguments", ()),

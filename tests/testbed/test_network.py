@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed import cleaning, shaping
+from tests.testbed import cleaning, congestion, network, shaping
 from tests.testbed.calibrate import batches, calibrate
 from tests.testbed.namespaces import (
     TestbedError,
@@ -341,6 +341,40 @@ def test_a_network_that_cannot_be_made_leaves_nothing() -> None:
     with pytest.raises(TestbedError, match="no TCP nonesuch"):
         net.open()
     assert cleaning.namespaces_of(net.owner) == []
+
+
+def test_a_second_ctrl_c_does_not_disturb_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(names: list[str]) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        return cleaning.remove(names)
+
+    before = signal.getsignal(signal.SIGINT)
+    net = Network(["a"], default=Link())
+    net.open()
+    monkeypatch.setattr(network, "remove", interrupted)
+    net.close()
+    assert cleaning.namespaces_of(net.owner) == []
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_the_host_allows_is_as_before_when_the_last_network_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    allowed, added = tmp_path / "allowed", tmp_path / "added"
+    allowed.write_text("reno")
+    monkeypatch.setattr(congestion, "ALLOWED", allowed)
+    monkeypatch.setattr(congestion, "ADDED", added)
+    monkeypatch.setattr(congestion, "existing", lambda: left(os.getpid()))
+    with Network(["a"], default=Link()) as one:
+        with Network(["a"], default=Link()):
+            congestion.allow_congestion("bbr")
+            congestion.allow_congestion("cubic")
+            one.close()
+            assert allowed.read_text() == "reno bbr cubic"
+            allowed.write_text("reno bbr cubic vegas")  # somebody else
+        assert allowed.read_text() == "reno vegas"
+    assert not added.exists()
 
 
 def test_a_daemon_that_ended_is_noticed() -> None:

@@ -6,13 +6,15 @@ Law: every refusal names the file and the field.
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.testbed.compose import compose_text
 from tests.testbed.namespaces import TestbedError
-from tests.testbed.scenario import Scenario, load, parse
+from tests.testbed.scenario import SYNTHETIC, Scenario, load, parse
 from tests.testbed.shaping import MBIT, UNSHAPED, Limit, Link
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
@@ -214,6 +216,28 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for path in (bad, tmp_path / "none.toml"):
         with pytest.raises(TestbedError, match=str(path)):
             load(path)
+
+
+def test_a_script_is_looked_for_beside_the_file(tmp_path: Path) -> None:
+    file, script = tmp_path / "x.toml", tmp_path / "jobs" / "mine.py"
+    file.write_text(TEXT.replace('"digits"', '"jobs/mine.py"'))
+    with pytest.raises(TestbedError, match=r"job\.name: must be one of .*there is no .*mine\.py"):
+        load(file)
+    script.parent.mkdir()
+    script.touch()
+    found = load(file)
+    assert found.job.name == str(script)
+    text = compose_text(replace(found, limits={}, medium=UNSHAPED))
+    assert f"{script.parent}:/job:ro" in text
+    assert '\\"run\\",\\"/job/mine.py\\"' in text
+
+
+def test_the_synthetic_job_has_a_name() -> None:
+    found = load(SCENARIOS / "synthetic.toml")
+    assert found.job.name == str(SYNTHETIC)
+    assert '\\"/job/synthetic.py\\"' in compose_text(found)
+    with pytest.raises(TestbedError, match=r"job\.name: must be one of digits, fash"):
+        read(TEXT.replace('"digits"', '"synthetics"'))
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.toml")), ids=lambda path: path.stem)
