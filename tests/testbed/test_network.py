@@ -7,6 +7,7 @@ were set, never with what a machine should reach.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -169,7 +170,8 @@ def test_pairs_without_a_link_are_apart_for_good() -> None:
 
 def test_multicast_reaches_all_but_those_cut_off() -> None:
     group, port = "224.0.0.251", 5353
-    with Network(["a", "b", "c"], default=Link(delay_s=0.001)) as net, Ears(net) as ears:
+    links = {("a", "c"): Link(delay_s=0.1)}
+    with Network(["a", "b", "c"], links, default=Link(delay_s=0.001)) as net, Ears(net) as ears:
         for node, end in ears.sockets.items():
             with inside(net.namespace(node)):
                 other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -183,7 +185,11 @@ def test_multicast_reaches_all_but_those_cut_off() -> None:
             other.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
             other.setblocking(False)
         net.cut("a", "b")
+        began = time.monotonic()
         ears.sockets["a"].sendto(b"who is there", (group, port))
+        late, _, _ = select.select([ears.sockets["c"]], [], [], SETTLE_S)
+        assert late
+        assert net.uses_netem or time.monotonic() - began >= 0.1
         time.sleep(SETTLE_S)
         assert ears.heard("b") == []
         assert ears.heard("c") == [b"who is there"]
