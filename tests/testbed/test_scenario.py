@@ -114,6 +114,18 @@ def test_only_links_that_there_are_get_drawn(each: str) -> None:
     assert alike == [each == "pair"] * 3
 
 
+def test_nodes_are_one_at_the_end_if_links_join_them_both_ways() -> None:
+    cut = '[[event]]\nat_s = 7\ndo = "cut"\n'
+    assert read(TEXT).one_at_end("abc")
+    assert read(TEXT + cut + 'between = ["a", "c"]\n').one_at_end("abc"), "by way of b"
+    assert not read(TEXT + cut + 'between = ["a", "c"]\n').one_at_end("ac")
+    assert not read(TEXT + cut + 'from = "a"\nto = "c"\n').one_at_end("ac")
+    parts = '[[event]]\nat_s = 7\ndo = "partition"\ngroups = [["a", "b"]]\n'
+    assert read(TEXT + parts).one_at_end("ab")
+    assert not read(TEXT + parts).one_at_end("abc"), "who is in no group is alone"
+    assert read(TEXT + parts + '[[event]]\nat_s = 8\ndo = "heal"\n').one_at_end("abc")
+
+
 POISSON = """
 nodes = ["a", "b", "c", "d", "e"]
 start = ["a", "b", "c"]
