@@ -12,8 +12,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from typing import Any
 
+from tests.testbed.congestion import restore_congestion
 from tests.testbed.namespaces import Owner, TestbedError, existing, parse, run
 
 END_S = 10.0  # time the kernel has to end what was killed
@@ -65,4 +69,21 @@ def clean(everything: bool = False) -> tuple[int, int]:
         found = parse(name)
         if found and (everything or not found[0].lives):
             names.append(name)
-    return len(names), remove(names)
+    killed = remove(names)
+    restore_congestion()
+    return len(names), killed
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let nobody interrupt what is being removed: signals that ask to end are ignored meanwhile
+    (only the main thread gets them)."""
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            before[number] = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

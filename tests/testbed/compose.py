@@ -122,7 +122,7 @@ def plan_of(scenario: Scenario, net: Network, node: str, rate_only: bool) -> dic
     """Return what `containers/device.py` is told on one node."""
     part = Part(scenario, net, node)
     job = scenario.job
-    name = f"{SCRIPTS}/{Path(job.name).name}" if Path(job.name).is_file() else job.name
+    name = f"{SCRIPTS}/{Path(job.name).name}" if Path(job.name).is_absolute() else job.name
     command = ["run", name, "--name", node, "--cluster", CLUSTER, "--steps", str(job.steps)]
     command += [*job.options, *(["--", *job.arguments] if job.arguments else [])]
     return {
@@ -159,8 +159,8 @@ def compose_text(scenario: Scenario, rate_only: bool = False) -> str:
     if scenario.congestion:
         settings["ipv4/tcp_congestion_control"] = scenario.congestion
     volumes = [f"./testbed-{scenario.name}:{OUT}"]
-    if Path(scenario.job.name).is_file():
-        volumes.append(f"{Path(scenario.job.name).resolve().parent}:{SCRIPTS}:ro")
+    if (script := Path(scenario.job.name)).is_absolute():
+        volumes.append(f"{script.parent}:{SCRIPTS}:ro")
     services = {}
     for node in scenario.nodes:
         plan = json.dumps(plan_of(scenario, net, node, rate_only), separators=(",", ":"))

@@ -7,7 +7,8 @@
 
 Law: everything that is made is in namespaces that carry this process's number, and `close` removes
 them with all processes inside, also after a failure half-way. Rates are bytes/s, times seconds.
-The host's own interfaces never see a packet.
+The host's own interfaces never see a packet; of its settings only one is touched, the list of TCP's
+algorithms that may be used, and what was added to it goes with the last network.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.testbed import shaping
-from tests.testbed.cleaning import namespaces_of, remove
+from tests.testbed.cleaning import namespaces_of, remove, undisturbed
+from tests.testbed.congestion import allow_congestion, restore_congestion
 from tests.testbed.namespaces import (
     NODE_NAME,
     TestbedError,
@@ -130,17 +132,19 @@ class Network:
             raise
 
     def close(self) -> None:
-        """Kill all processes in it and remove it. Idempotent."""
-        daemon, self._daemon = self._daemon, None
-        if daemon is not None:
-            assert daemon.stdin is not None
-            assert daemon.stdout is not None
-            daemon.kill()
-            daemon.wait()
-            with contextlib.suppress(BrokenPipeError):  # what it was not told any more
-                daemon.stdin.close()
-            daemon.stdout.close()
-        remove(namespaces_of(self.owner))
+        """Kill all processes in it and remove it, whatever signals come. Idempotent."""
+        with undisturbed():
+            daemon, self._daemon = self._daemon, None
+            if daemon is not None:
+                assert daemon.stdin is not None
+                assert daemon.stdout is not None
+                daemon.kill()
+                daemon.wait()
+                with contextlib.suppress(BrokenPipeError):  # what it was not told any more
+                    daemon.stdin.close()
+                daemon.stdout.close()
+            remove(namespaces_of(self.owner))
+            restore_congestion()
 
     def _build(self) -> None:
         switch = self.owner.namespace(SWITCH)
@@ -156,7 +160,8 @@ class Network:
         self._bridge_alone(switch)
         if self._netem is None:
             self._netem = self._kernel_has_netem(switch)
-        self._allow_congestion()
+        if self._congestion:
+            allow_congestion(self._congestion)
         for node in self.nodes:
             self._build_node(node)
         for port, node in zip(ports, self.nodes, strict=True):
@@ -212,15 +217,6 @@ class Network:
             return False
         tc(switch, "qdisc del dev lo root")
         return True
-
-    def _allow_congestion(self) -> None:
-        """Namespaces may only use what the host allows; this adds to that list, for good."""
-        path = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-        if self._congestion and self._congestion not in (allowed := path.read_text().split()):
-            try:
-                path.write_text(" ".join([*allowed, self._congestion]))
-            except OSError:
-                raise TestbedError(f"the kernel has no TCP {self._congestion}") from None
 
     # --- the delay daemon ---------------------------------------------------------------------
 

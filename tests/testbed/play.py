@@ -42,6 +42,7 @@ class Life:
     agent: Agent
     end: str = ""  # "ctrl-c" or "kill" once it was asked to go
     stopped: bool = False
+    stayed: bool = False  # it still ran when all that did were asked to go
     told: int = 0  # events that were looked at for the view
 
     @property
@@ -153,7 +154,7 @@ class Player:
         """Have all that still run leave, and say who does not."""
         for life in self.played.lives:
             if life.agent.running and not life.end:
-                life.end = "ctrl-c"
+                life.end, life.stayed = "ctrl-c", True
                 if life.stopped:
                     self._signal_all(life, signal.SIGCONT)
                 life.agent.signal(signal.SIGINT)

@@ -1,12 +1,11 @@
 """Pictures of a run: loss, members and speed over time, with what the timeline did.
 
-Law: shows what the event files say, each iteration once. Needs matplotlib (the extra "bench");
-without it there are no pictures, and that is said.
+Law: shows what the event files say, each iteration once, and no label over another. Needs
+matplotlib (the extra "bench"); without it there are no pictures, and that is said.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 BUCKETS = 120
 MIN_BUCKET_S = 1.0
+LABEL_POINTS = 7
+LABEL_GAP = 0.02  # between labels, of the picture's height
 
 
 def history(played: Played) -> list[Event]:
@@ -69,6 +70,26 @@ def draw(played: Played, title: str, folder: Path) -> list[Path]:
     ]
 
 
+def stagger(labels: Sequence[tuple[float, float, float]]) -> list[float]:
+    """Return how far below the top each label goes: as high as it finds room.
+
+    labels: left and right edge in any unit, and height, in the order of left edges.
+    """
+    shifts: list[float] = []
+    for k, (left, _, height) in enumerate(labels):
+        beside = [
+            (shift, shift + taken)
+            for (_, right, taken), shift in zip(labels[:k], shifts, strict=True)
+            if right > left
+        ]
+        shift = 0.0
+        for top, bottom in sorted(beside):
+            if top < shift + height and shift < bottom:
+                shift = bottom
+        shifts.append(shift)
+    return shifts
+
+
 def _picture(
     played: Played,
     title: str,
@@ -93,14 +114,21 @@ def _picture(
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
-    near, before = 0.02 * (x[-1] - x[0]), -math.inf
+    figure.draw_without_rendering()  # from here on the figure knows where things are
+    style: dict[str, Any] = {"rotation": 90, "va": "top", "ha": "left", "fontsize": LABEL_POINTS}
+    style["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+    labels = []
     for mark in played.marks:
         at = mark.t - played.began_t
-        text = f"\n{mark.text}" if at - before < near else mark.text
-        before = at
         axes.axvline(at, color="tab:red", linewidth=0.7, alpha=0.6)
-        style: dict[str, Any] = {"rotation": 90, "va": "top", "ha": "left", "fontsize": 7}
-        axes.text(at, 0.98, text, transform=axes.get_xaxis_transform(), color="tab:red", **style)
+        place = axes.get_xaxis_transform()
+        labels.append(axes.text(at, 0.98, mark.text, transform=place, color="tab:red", **style))
+    figure.draw_without_rendering()
+    inside = axes.get_window_extent().height
+    boxes = [label.get_window_extent() for label in labels]
+    shifts = stagger([(box.x0, box.x1, box.height / inside + LABEL_GAP) for box in boxes])
+    for label, shift in zip(labels, shifts, strict=True):
+        label.set_y(0.98 - shift)
     path = folder / f"{what.replace('/', '-per-')}.png"
     figure.savefig(path, dpi=120)
     return path

@@ -1,7 +1,9 @@
 """What a run of the testbed came to: the summary, from the agents' event files.
 
 Law: pure but for `write`; the event files and the testbed's own clock are the only evidence, and
-what is missing counts as wrong.
+what is missing counts as wrong. A cluster is one history in which each sample counts once; parts of
+it may go on apart only where the scenario cuts, freezes or does not link somebody, or before all
+trained together.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.demo.report import last_iteration
+from edgeagent.observer import FAREWELL_SECONDS
+from tests.scenarios import histories
 from tests.scenarios.histories import counted_samples, memberships
 from tests.testbed.shaping import MBIT
 
@@ -37,16 +41,18 @@ def summary(scenario: Scenario, played: Played) -> dict[str, Any]:
     Times are seconds after the timeline's start, rates bytes/s unless the name says otherwise.
     """
     events: Events = {life.name: life.agent.events for life in played.lives}
-    digests = compare(events)
+    digests, finals = compare(events), compare_finals(events, played.lives)
     problems = [*played.problems, *digests["differ"]]
     for life in played.lives:
         problems += end_problems(life, scenario.job.steps)
-    problems += final_problems(events, played.lives)
+    problems += history_problems(scenario, played)
+    if scenario.one_at_end([life.node for life in played.lives if stayed(life)]):
+        problems += finals
     return {
         "scenario": scenario.name,
         "nodes": {life.name: node_summary(life, played.began_t) for life in played.lives},
-        "digests_equal": not digests["differ"] and digests["compared"] > 0,
-        "digests_compared": digests["compared"],
+        "digests_equal": not digests["differ"] and not finals and digests["comparisons"] > 0,
+        "digest_comparisons": digests["comparisons"],
         "iterations": last_iteration(events),
         "joins": joins(events, played.began_t),
         "timeline": timeline(events, played),
@@ -54,7 +60,7 @@ def summary(scenario: Scenario, played: Played) -> dict[str, Any]:
         "throughput": throughput(events, played),
         "calibration": calibration(played.calibration),
         "sent_bytes": {f"{a} > {b}": count for (a, b), count in played.sent.items()},
-        "problems": problems,
+        "problems": list(dict.fromkeys(problems)),
     }
 
 
@@ -77,17 +83,78 @@ def node_summary(life: Life, began_t: float) -> dict[str, Any]:
 
 
 def compare(events: Events) -> dict[str, Any]:
-    """Return how many states of equal history were compared, and which of them differ."""
+    """Return how many comparisons of two agents' states after equal histories there were (each
+    digest with the first of its commit), and which of them differ."""
     states: dict[str, tuple[str, str]] = {}
-    compared, differ = 0, []
+    comparisons, differ = 0, []
     for name, written in events.items():
         for part in memberships(written):
             for event in (e for e in part if e["event"] == "digest"):
                 state, who = states.setdefault(event["commit"], (event["state"], name))
-                compared += who != name
+                comparisons += who != name
                 if state != event["state"]:
-                    differ.append(f"{name} and {who} differ at iteration {event['iteration']}")
-    return {"compared": compared, "differ": differ}
+                    differ.append(f"{name} and {who} differ at step {event['iteration']}")
+    return {"comparisons": comparisons, "differ": differ}
+
+
+def stayed(life: Life) -> bool:
+    """Whether it trained to the end."""
+    return life.stayed or life.state == "done"
+
+
+def compare_finals(events: Events, lives: Sequence[Life]) -> list[str]:
+    """Return which two of those that trained to the end differ in the last digest of their last
+    memberships that both have, or have none although both wrote digests at the same time: that
+    they had gone apart for good shows here."""
+    last: dict[str, dict[int, Event]] = {}
+    for life in lives:
+        parts = memberships(events[life.name])
+        digests = [e for part in parts[-1:] for e in part if e["event"] == "digest"]
+        if stayed(life) and digests:
+            last[life.name] = {e["iteration"]: e for e in digests}
+    problems = []
+    for a, b in combinations(last, 2):
+        common = max((k for k in last[a] if k in last[b]), default=None)
+        if common is None:
+            times = [[e["t"] for e in last[name].values()] for name in (a, b)]
+            if max(map(min, times)) < min(map(max, times)):
+                problems.append(f"{a} and {b} have no digest of one step in common at the end")
+        elif any(last[a][common][key] != last[b][common][key] for key in ("commit", "state")):
+            problems.append(f"not the same model at the end: {a} and {b} at step {common}")
+    return problems
+
+
+def history_problems(scenario: Scenario, played: Played) -> list[str]:
+    """Return what the rules of `tests/scenarios/histories.py` say against this run.
+
+    The global batch is what most steps had. Nothing is said where the timeline never began.
+    """
+    lives = {life.name: common_events(life, played.began_t) for life in played.lives}
+    steps = [e for written in lives.values() for e in written if e["event"] == "step"]
+    if not played.began_t or not steps:
+        return []
+    resumed = any(option.split("=")[0] == "--resume" for option in scenario.job.options)
+    return histories.check(
+        lives,
+        [life.name for life in played.lives if stayed(life)],
+        statistics.mode(step["samples"] for step in steps),
+        done_before=min(step["iteration"] for step in steps) - 1 if resumed else 0,
+        may_fork=scenario.may_fork,
+    )
+
+
+def common_events(life: Life, began_t: float) -> list[Event]:
+    """Return what an agent wrote, without digests from clusters that it gave up for another: all
+    those before the timeline began, and later its first one if it was alone there, not having found
+    the others yet."""
+    parts = memberships(life.agent.events)
+    kept: list[Event] = []
+    for k, part in enumerate(parts):
+        early = parts[k + 1 :] and parts[k + 1][0]["t"] < began_t
+        alone = all(e["members"] == 1 for e in part if e["event"] == "step")
+        given_up = early or (k == 0 and alone and parts[k + 1 :])
+        kept += [e for e in part if e["event"] != "digest"] if given_up else part
+    return kept
 
 
 def end_problems(life: Life, steps: int) -> list[str]:
@@ -107,18 +174,6 @@ def last_words(life: Life) -> str:
     """Return the last line that an agent printed."""
     lines = [line for line in life.agent.log.splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"
-
-
-def final_problems(events: Events, lives: Sequence[Life]) -> list[str]:
-    """All that trained to the end have the same state there."""
-    finals = {}
-    for life in lives:
-        digests = [e for e in events[life.name] if e["event"] == "digest"]
-        if life.state == "done" and digests:
-            finals[life.name] = (digests[-1]["iteration"], digests[-1]["state"])
-    if len(set(finals.values())) > 1:
-        return [f"not the same model at the end: {', '.join(sorted(finals))}"]
-    return []
 
 
 def joins(events: Events, began_t: float) -> list[dict[str, Any]]:
@@ -146,7 +201,8 @@ def timeline(events: Events, played: Played) -> list[dict[str, Any]]:
     gaps = [(a, b) for ends in steps for a, b in pairwise(ends) if a < b]
     marks = played.marks
     found = []
-    for mark, until in zip(marks, [*(m.t for m in marks[1:]), played.ended_t], strict=True):
+    ends = [*(mark.t for mark in marks[1:]), played.ended_t]
+    for mark, until in zip(marks, ends, strict=False):  # one too many where nothing was done
         end = min(until, mark.t + STALL_WINDOW_S)
         before = [b - a for a, b in gaps if played.began_t <= b < mark.t]
         found.append(
@@ -161,19 +217,31 @@ def timeline(events: Events, played: Played) -> list[dict[str, Any]]:
 
 
 def member_stalls(events: Events, began_t: float) -> list[dict[str, Any]]:
-    """Return what members said about others' ends: who, why, and what it cost the slowest."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for written in events.values():
-        for e in written:
-            if e["event"] == "member_left":
-                entry = found.setdefault(
-                    (e["node"], e["reason"]),
-                    {"node": e["node"], "reason": e["reason"], "t_s": 0.0, "stall_s": None},
-                )
-                entry["t_s"] = max(entry["t_s"], e["t"] - began_t)
-                if e.get("stall_s") is not None:
-                    entry["stall_s"] = max(entry["stall_s"] or 0.0, e["stall_s"])
-    return sorted(found.values(), key=lambda entry: float(entry["t_s"]))
+    """Return what members said about others' ends: who, why, and what it cost the slowest.
+
+    A node may go several times. Members speak of one and the same time if each of them does so
+    once, and no later than an agent may put it off.
+    """
+    said = [
+        (e["t"], name, e)
+        for name, written in events.items()
+        for e in written
+        if e["event"] == "member_left"
+    ]
+    found: list[dict[str, Any]] = []
+    current: dict[tuple[str, str], tuple[float, list[str], dict[str, Any]]] = {}
+    for t, name, e in sorted(said, key=lambda one: one[:2]):
+        key = (e["node"], e["reason"])
+        first_t, by, entry = current.get(key, (-math.inf, [], {}))
+        if name in by or t - first_t > FAREWELL_SECONDS:
+            by, entry = [], {"node": e["node"], "reason": e["reason"], "stall_s": None}
+            found.append(entry)
+            current[key] = t, by, entry
+        by.append(name)
+        entry["t_s"] = t - began_t
+        if e.get("stall_s") is not None:
+            entry["stall_s"] = max(entry["stall_s"] or 0.0, e["stall_s"])
+    return sorted(found, key=lambda entry: float(entry["t_s"]))
 
 
 def throughput(events: Events, played: Played) -> dict[str, Any]:

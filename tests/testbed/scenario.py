@@ -15,10 +15,11 @@ import random
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, permutations
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from edgeagent.launch import BUILT_IN_JOBS
 from tests.testbed.namespaces import NODE_NAME, TestbedError
 from tests.testbed.network import SWITCH, Pair
 from tests.testbed.shaping import MBIT, UNSHAPED, Limit, Link
@@ -27,6 +28,7 @@ NODE_ACTIONS = ("join", "ctrl-c", "kill", "stop", "cont")
 PAIR_ACTIONS = ("cut", "restore", "rate", "delay")
 ACTIONS = (*NODE_ACTIONS, *PAIR_ACTIONS, "partition", "heal")
 LINK_FIELDS = ("rate", "delay_ms", "jitter_ms", "loss")
+SYNTHETIC = Path(__file__).resolve().with_name("synthetic.py")  # the job of this name
 MAX_SECONDS = 24 * 3600.0
 
 Changes = dict[str, float]  # values of some fields of a `Link`
@@ -36,7 +38,7 @@ Changes = dict[str, float]  # values of some fields of a `Link`
 class Job:
     """What every agent runs."""
 
-    name: str
+    name: str  # a built-in job, or a script's absolute path
     steps: int
     options: tuple[str, ...] = ()  # further ones of `edgeagent run`
     arguments: tuple[str, ...] = ()  # the script's own
@@ -85,6 +87,50 @@ class Scenario:
     medium: float
     congestion: str
     timeline: tuple[Event, ...]
+
+    @property
+    def may_fork(self) -> bool:
+        """Whether agents may rightly go on apart for a while: cut off from others, asleep, without
+        a link to somebody, or begun when nobody else was there."""
+        if any(event.do in ("cut", "partition", "stop") for event in self.timeline):
+            return True
+        running = dict.fromkeys(self.starters)
+        for event in self.timeline:
+            if event.do == "join":
+                running[event.node] = None
+            elif event.node:
+                running.pop(event.node, None)
+            if not running:
+                return True
+        return not all(map(self.linked, permutations(self.nodes, 2)))
+
+    def linked(self, pair: Pair) -> bool:
+        """Whether anything passes from one to the other while nothing is cut."""
+        return self.default is not None or pair in self.links
+
+    def one_at_end(self, nodes: Sequence[str]) -> bool:
+        """Whether the network joins these nodes, directly or by way of each other, at the end."""
+        cuts: dict[Pair, None] = {}
+        for event in self.timeline:
+            if event.do == "cut":
+                cuts |= dict.fromkeys(event.pairs)
+            elif event.do == "partition":
+                alone = {node: -k for k, node in enumerate(self.nodes, 1)}
+                part = alone | {node: k for k, group in enumerate(event.groups) for node in group}
+                apart = [p for p in permutations(self.nodes, 2) if part[p[0]] != part[p[1]]]
+                cuts |= dict.fromkeys(apart)
+            elif event.do in ("restore", "heal"):
+                healed = event.pairs if event.do == "restore" else tuple(cuts)
+                cuts = {pair: None for pair in cuts if pair not in healed}
+        reached, left = list(nodes[:1]), list(nodes[1:])
+        for a in reached:  # it grows meanwhile
+            near = [b for b in left if all(self._open(p, cuts) for p in ((a, b), (b, a)))]
+            reached += near
+            left = [b for b in left if b not in near]
+        return not left
+
+    def _open(self, pair: Pair, cuts: Mapping[Pair, None]) -> bool:
+        return self.linked(pair) and pair not in cuts
 
 
 class Table:
@@ -171,16 +217,16 @@ def load(path: Path) -> Scenario:
         raise TestbedError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TestbedError(f"{path}: {error}") from None
-    return parse(values, str(path), path.stem)
+    return parse(values, str(path), path.stem, path.resolve().parent)
 
 
-def parse(values: Mapping[str, Any], where: str, name: str) -> Scenario:
-    """Return the scenario that `values` describe."""
+def parse(values: Mapping[str, Any], where: str, name: str, folder: Path = Path()) -> Scenario:
+    """Return the scenario that `values` describe; a script's path is relative to `folder`."""
     top = Table(f"{where}: ", dict(values))
     nodes = _nodes(top)
     seed = top.whole("seed", 1)
     end_s = top.number("end_s", low=1.0)
-    job = _job(top.table("job"))
+    job = _job(top.table("job"), folder)
     network = top.table("network")
     congestion = network.text("congestion", "")
     medium = _rate(network, "medium", UNSHAPED)
@@ -188,7 +234,8 @@ def parse(values: Mapping[str, Any], where: str, name: str) -> Scenario:
     network.done()
     links = _links(top, nodes, default)
     limits = _limits(top, nodes)
-    draws = _draws(top, nodes, end_s, random.Random(seed))
+    there = [pair for pair in permutations(nodes, 2) if default is not None or pair in links]
+    draws = _draws(top, there, end_s, random.Random(seed))
     if draws:
         base = default or Link()
         drawn = {pair: replace(links.get(pair, base), **c) for pair, c in draws[0].changes.items()}
@@ -232,9 +279,16 @@ def _nodes(top: Table) -> tuple[str, ...]:
     return nodes
 
 
-def _job(table: Table) -> Job:
+def _job(table: Table, folder: Path) -> Job:
+    name = table.text("name")
+    if name not in BUILT_IN_JOBS:
+        script = SYNTHETIC if name == SYNTHETIC.stem else (folder / name).resolve()
+        if not script.is_file():
+            jobs = ", ".join((*BUILT_IN_JOBS, SYNTHETIC.stem))
+            raise table.wrong("name", f"must be one of {jobs}, or a script: there is no {script}")
+        name = str(script)
     job = Job(
-        table.text("name"),
+        name,
         table.whole("steps", low=1),
         table.texts("options", ()),
         table.texts("arguments", ()),
@@ -305,8 +359,9 @@ def _limits(top: Table, nodes: Sequence[str]) -> dict[str, Limit]:
     return limits
 
 
-def _draws(top: Table, nodes: Sequence[str], end_s: float, chance: random.Random) -> list[Event]:
-    """Return the rates that are drawn anew every so often; the first ones at the start."""
+def _draws(top: Table, there: Sequence[Pair], end_s: float, chance: random.Random) -> list[Event]:
+    """Return the rates of the pairs that there are, drawn anew every so often; the first ones at
+    the start."""
     if not top.has("redraw"):
         return []
     table = top.table("redraw")
@@ -321,11 +376,11 @@ def _draws(top: Table, nodes: Sequence[str], end_s: float, chance: random.Random
     draws = []
     for k in range(math.ceil(end_s / every_s)):
         changes: dict[Pair, Changes] = {}
-        if each == "direction":
-            changes = {p: {"rate": chance.uniform(low, high)} for p in permutations(nodes, 2)}
-        else:
-            for a, b in combinations(nodes, 2):
-                changes[a, b] = changes[b, a] = {"rate": chance.uniform(low, high)}
+        for a, b in there:
+            if each == "pair" and (b, a) in changes:
+                changes[a, b] = changes[b, a]
+            else:
+                changes[a, b] = {"rate": chance.uniform(low, high)}
         draws.append(Event(k * every_s, "redraw", changes=changes))
     return draws
 

@@ -48,8 +48,9 @@ class Link:
     """One direction between two nodes.
 
     `rate` in bytes/s on the wire (Ethernet headers included; TCP carries 95.6 % of it). A packet
-    takes `delay_s`, give or take up to `jitter_s`, without overtaking; `loss` is the probability
-    that it never arrives.
+    takes `delay_s`, give or take up to `jitter_s`; `loss` is the probability that it never arrives.
+    Packets do not overtake one another where the delay daemon holds them; the kernel's netem may
+    let them, by up to the jitter. Delay and loss are of multicast, too, with the daemon only.
     """
 
     rate: float = UNSHAPED

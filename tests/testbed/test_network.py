@@ -7,6 +7,7 @@ were set, never with what a machine should reach.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed import cleaning, shaping
+from tests.testbed import cleaning, congestion, network, shaping
 from tests.testbed.calibrate import batches, calibrate
 from tests.testbed.namespaces import (
     TestbedError,
@@ -169,7 +170,8 @@ def test_pairs_without_a_link_are_apart_for_good() -> None:
 
 def test_multicast_reaches_all_but_those_cut_off() -> None:
     group, port = "224.0.0.251", 5353
-    with Network(["a", "b", "c"], default=Link(delay_s=0.001)) as net, Ears(net) as ears:
+    links = {("a", "c"): Link(delay_s=0.1)}
+    with Network(["a", "b", "c"], links, default=Link(delay_s=0.001)) as net, Ears(net) as ears:
         for node, end in ears.sockets.items():
             with inside(net.namespace(node)):
                 other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -183,7 +185,11 @@ def test_multicast_reaches_all_but_those_cut_off() -> None:
             other.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
             other.setblocking(False)
         net.cut("a", "b")
+        began = time.monotonic()
         ears.sockets["a"].sendto(b"who is there", (group, port))
+        late, _, _ = select.select([ears.sockets["c"]], [], [], SETTLE_S)
+        assert late
+        assert net.uses_netem or time.monotonic() - began >= 0.1
         time.sleep(SETTLE_S)
         assert ears.heard("b") == []
         assert ears.heard("c") == [b"who is there"]
@@ -228,10 +234,25 @@ def test_a_link_of_the_wrong_rate_is_refused_by_name() -> None:
 def test_a_link_of_the_wrong_delay_is_refused_by_name() -> None:
     with Network(["a", "b", "c"], default=Link(50 * MBIT, 0.002)) as net:
         net.links["c", "b"] = replace(net.links["c", "b"], delay_s=0.0045)
+        net.links["b", "a"] = replace(net.links["b", "a"], delay_s=0.005)
+        net.links["a", "b"] = replace(net.links["a", "b"], delay_s=0.0)  # the round trip is right
         with pytest.raises(TestbedError) as refusal:
             calibrate(net)
-        assert "b - c has a round trip of" in str(refusal.value)
-        assert str(refusal.value).count(" - ") == 1
+        said = str(refusal.value)
+        assert [pair in said for pair in ("a > b takes", "b > a takes", "c > b takes")] == [
+            True
+        ] * 3
+        assert said.count(" > ") == 3
+
+
+def test_a_link_of_one_direction_is_checked_too() -> None:
+    links = {("a", "b"): Link(50 * MBIT, 0.002), ("b", "c"): Link(400 * MBIT)}
+    with Network(["a", "b", "c"], links) as net:
+        found = calibrate(net)
+        assert sorted(found) == sorted(links)
+        net.links["a", "b"] = Link(60 * MBIT, 0.005)
+        with pytest.raises(TestbedError, match=r"a > b carries .*; a > b takes"):
+            calibrate(net)
 
 
 def test_a_link_that_passes_nothing_is_refused_by_name() -> None:
@@ -326,6 +347,40 @@ def test_a_network_that_cannot_be_made_leaves_nothing() -> None:
     with pytest.raises(TestbedError, match="no TCP nonesuch"):
         net.open()
     assert cleaning.namespaces_of(net.owner) == []
+
+
+def test_a_second_ctrl_c_does_not_disturb_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(names: list[str]) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        return cleaning.remove(names)
+
+    before = signal.getsignal(signal.SIGINT)
+    net = Network(["a"], default=Link())
+    net.open()
+    monkeypatch.setattr(network, "remove", interrupted)
+    net.close()
+    assert cleaning.namespaces_of(net.owner) == []
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_the_host_allows_is_as_before_when_the_last_network_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    allowed, added = tmp_path / "allowed", tmp_path / "added"
+    allowed.write_text("reno")
+    monkeypatch.setattr(congestion, "ALLOWED", allowed)
+    monkeypatch.setattr(congestion, "ADDED", added)
+    monkeypatch.setattr(congestion, "existing", lambda: left(os.getpid()))
+    with Network(["a"], default=Link()) as one:
+        with Network(["a"], default=Link()):
+            congestion.allow_congestion("bbr")
+            congestion.allow_congestion("cubic")
+            one.close()
+            assert allowed.read_text() == "reno bbr cubic"
+            allowed.write_text("reno bbr cubic vegas")  # somebody else
+        assert allowed.read_text() == "reno vegas"
+    assert not added.exists()
 
 
 def test_a_daemon_that_ended_is_noticed() -> None:

@@ -6,13 +6,15 @@ Law: every refusal names the file and the field.
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.testbed.compose import compose_text
 from tests.testbed.namespaces import TestbedError
-from tests.testbed.scenario import Scenario, load, parse
+from tests.testbed.scenario import SYNTHETIC, Scenario, load, parse
 from tests.testbed.shaping import MBIT, UNSHAPED, Limit, Link
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
@@ -98,6 +100,30 @@ def test_pairs_are_drawn_alike_both_ways() -> None:
     scenario = read(TEXT + "[redraw]\nevery_s = 30\n")
     for event in (event for event in scenario.timeline if event.do == "redraw"):
         assert all(event.changes[a, b] == event.changes[b, a] for a, b in event.changes)
+
+
+@pytest.mark.parametrize("each", ["pair", "direction"])
+def test_only_links_that_there_are_get_drawn(each: str) -> None:
+    text = TEXT.replace("rate = 50\ndelay_ms = 2\n", "").replace('to = "c"\nrate', 'to = "b"\nrate')
+    scenario = read(text + f'[redraw]\nevery_s = 30\neach = "{each}"\n')
+    there = [("a", "b"), ("b", "a"), ("c", "a")]
+    assert sorted(scenario.links) == there
+    draws = [event for event in scenario.timeline if event.do == "redraw"]
+    assert [sorted(event.changes) for event in draws] == [there] * 3
+    alike = [draw.changes["a", "b"] == draw.changes["b", "a"] for draw in draws]
+    assert alike == [each == "pair"] * 3
+
+
+def test_nodes_are_one_at_the_end_if_links_join_them_both_ways() -> None:
+    cut = '[[event]]\nat_s = 7\ndo = "cut"\n'
+    assert read(TEXT).one_at_end("abc")
+    assert read(TEXT + cut + 'between = ["a", "c"]\n').one_at_end("abc"), "by way of b"
+    assert not read(TEXT + cut + 'between = ["a", "c"]\n').one_at_end("ac")
+    assert not read(TEXT + cut + 'from = "a"\nto = "c"\n').one_at_end("ac")
+    parts = '[[event]]\nat_s = 7\ndo = "partition"\ngroups = [["a", "b"]]\n'
+    assert read(TEXT + parts).one_at_end("ab")
+    assert not read(TEXT + parts).one_at_end("abc"), "who is in no group is alone"
+    assert read(TEXT + parts + '[[event]]\nat_s = 8\ndo = "heal"\n').one_at_end("abc")
 
 
 POISSON = """
@@ -202,6 +228,28 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for path in (bad, tmp_path / "none.toml"):
         with pytest.raises(TestbedError, match=str(path)):
             load(path)
+
+
+def test_a_script_is_looked_for_beside_the_file(tmp_path: Path) -> None:
+    file, script = tmp_path / "x.toml", tmp_path / "jobs" / "mine.py"
+    file.write_text(TEXT.replace('"digits"', '"jobs/mine.py"'))
+    with pytest.raises(TestbedError, match=r"job\.name: must be one of .*there is no .*mine\.py"):
+        load(file)
+    script.parent.mkdir()
+    script.touch()
+    found = load(file)
+    assert found.job.name == str(script)
+    text = compose_text(replace(found, limits={}, medium=UNSHAPED))
+    assert f"{script.parent}:/job:ro" in text
+    assert '\\"run\\",\\"/job/mine.py\\"' in text
+
+
+def test_the_synthetic_job_has_a_name() -> None:
+    found = load(SCENARIOS / "synthetic.toml")
+    assert found.job.name == str(SYNTHETIC)
+    assert '\\"/job/synthetic.py\\"' in compose_text(found)
+    with pytest.raises(TestbedError, match=r"job\.name: must be one of digits, fash"):
+        read(TEXT.replace('"digits"', '"synthetics"'))
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.toml")), ids=lambda path: path.stem)

@@ -47,6 +47,8 @@ def test_the_first_step_of_a_joiner_comes_before_its_entry() -> None:
     lives = {"al": history(1, 9), "bo": [*history(1, 4), *again]}
     assert histories.check(lives, ["al", "bo"], BATCH) == []
     assert histories.memberships(lives["bo"])[1] == again[1:]
+    at_once = [step(7), digest(7, "s7", "c7"), step(8), *history(9, 9)]
+    assert histories.memberships([*history(1, 4), *at_once]) == [history(1, 4), at_once]
 
 
 def test_a_life_that_ended_may_be_a_step_ahead() -> None:
