@@ -127,7 +127,8 @@ def compare_finals(events: Events, lives: Sequence[Life]) -> list[str]:
 def history_problems(scenario: Scenario, played: Played) -> list[str]:
     """Return what the rules of `tests/scenarios/histories.py` say against this run.
 
-    The global batch is what most steps had. Nothing is said where the timeline never began.
+    Who left in order did all that it says, as who stayed did. The global batch is what most steps
+    had. Nothing is said where the timeline never began.
     """
     lives = {life.name: common_events(life, played.began_t) for life in played.lives}
     steps = [e for written in lives.values() for e in written if e["event"] == "step"]
@@ -136,7 +137,7 @@ def history_problems(scenario: Scenario, played: Played) -> list[str]:
     resumed = any(option.split("=")[0] == "--resume" for option in scenario.job.options)
     return histories.check(
         lives,
-        [life.name for life in played.lives if stayed(life)],
+        [life.name for life in played.lives if life.end != "kill"],
         statistics.mode(step["samples"] for step in steps),
         done_before=min(step["iteration"] for step in steps) - 1 if resumed else 0,
         may_fork=scenario.may_fork,
