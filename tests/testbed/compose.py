@@ -92,16 +92,7 @@ class Part:
         return {"tc": lines, "ip": sizes}
 
     def _cut(self, event: Event) -> Step:
-        if event.do == "cut":
-            self.cuts |= dict.fromkeys(event.pairs)
-        elif event.do == "restore":
-            self.cuts = {pair: None for pair in self.cuts if pair not in event.pairs}
-        elif event.do == "heal":
-            self.cuts = {}
-        else:
-            part = {node: k for k, group in enumerate(event.groups) for node in group}
-            alone = {node: -k for k, node in enumerate(self.scenario.nodes, 1)} | part
-            self.cuts |= {(a, b): None for a, b in self.links if alone[a] != alone[b]}
+        self.cuts = self.scenario.cuts_after(self.cuts, event)
         before, self.blocked = self.blocked, self._blocked()
         return {"gate": shaping.gate(self.blocked, {})} if before != self.blocked else {}
 

@@ -108,20 +108,25 @@ class Scenario:
         """Whether anything passes from one to the other while nothing is cut."""
         return self.default is not None or pair in self.links
 
+    def cuts_after(self, cuts: Mapping[Pair, None], event: Event) -> dict[Pair, None]:
+        """Return the pairs that are cut after a line of the timeline, if these were before it."""
+        if event.do == "cut":
+            return {**cuts, **dict.fromkeys(event.pairs)}
+        if event.do == "partition":
+            part = {node: -k for k, node in enumerate(self.nodes, 1)}  # each one alone
+            part |= {node: k for k, group in enumerate(event.groups) for node in group}
+            apart = [(a, b) for a, b in permutations(self.nodes, 2) if part[a] != part[b]]
+            return {**cuts, **dict.fromkeys(apart)}
+        if event.do == "heal":
+            return {}
+        healed = event.pairs if event.do == "restore" else ()
+        return {pair: None for pair in cuts if pair not in healed}
+
     def one_at_end(self, nodes: Sequence[str]) -> bool:
         """Whether the network joins these nodes, directly or by way of each other, at the end."""
         cuts: dict[Pair, None] = {}
         for event in self.timeline:
-            if event.do == "cut":
-                cuts |= dict.fromkeys(event.pairs)
-            elif event.do == "partition":
-                alone = {node: -k for k, node in enumerate(self.nodes, 1)}
-                part = alone | {node: k for k, group in enumerate(event.groups) for node in group}
-                apart = [p for p in permutations(self.nodes, 2) if part[p[0]] != part[p[1]]]
-                cuts |= dict.fromkeys(apart)
-            elif event.do in ("restore", "heal"):
-                healed = event.pairs if event.do == "restore" else tuple(cuts)
-                cuts = {pair: None for pair in cuts if pair not in healed}
+            cuts = self.cuts_after(cuts, event)
         reached, left = list(nodes[:1]), list(nodes[1:])
         for a in reached:  # it grows meanwhile
             near = [b for b in left if all(self._open(p, cuts) for p in ((a, b), (b, a)))]

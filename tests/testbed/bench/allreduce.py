@@ -34,7 +34,7 @@ from typing import Any
 
 from tests.scenarios.processes import kill_session
 from tests.testbed.bench import imposed_tree, topologies
-from tests.testbed.bench.ground import Busy, calibrated, turns, why
+from tests.testbed.bench.ground import Busy, calibrated, say, turns, why
 from tests.testbed.bench.programs import HIVEMIND_VARIABLES
 from tests.testbed.bench.report import Line, Run, table, write
 from tests.testbed.lab import Lab
@@ -313,11 +313,6 @@ def imposed(tree: topologies.Tree, folder: Path) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def say(text: str) -> None:
-    """Tell how far it is."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def contenders(bench: Bench) -> dict[str, Any]:

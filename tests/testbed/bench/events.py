@@ -41,7 +41,7 @@ from edgeagent.errors import EdgeAgentError
 from edgeagent.local.api import ask_for_link, fetch_change
 from tests.scenarios.failure_times import without
 from tests.scenarios.processes import kill_session
-from tests.testbed.bench.ground import calibrated
+from tests.testbed.bench.ground import calibrated, say, why
 from tests.testbed.bench.report import Run, write
 from tests.testbed.lab import Lab
 from tests.testbed.network import MBIT, Link, Network
@@ -456,11 +456,6 @@ def draw(rows: Sequence[dict[str, Any]], title: str, path: Path) -> bool:
     return True
 
 
-def say(text: str) -> None:
-    """Tell how far it is."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
-
-
 def measure(args: argparse.Namespace, net: Network, found: list[Seen], failures: list[str]) -> None:
     """Add all events to `found`, and to `failures` why clusters had to be given up."""
     dice = random.Random(args.seed)
@@ -475,7 +470,7 @@ def measure(args: argparse.Namespace, net: Network, found: list[Seen], failures:
                     herd.cycle(args.links)
                     say(f"{_least(found)} of {args.events} events of each kind")
             except (AssertionError, EdgeAgentError, ValueError) as error:
-                failures.append(" ".join(str(error).split("\n", 1)[0].split()))
+                failures.append(why(error))
                 say(f"failed: {failures[-1]}")
 
 

@@ -6,6 +6,7 @@ processors' time went is said beside the times, since it may be what limits them
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,11 @@ def turns(names: Sequence[str], repeat: int) -> list[str]:
     """Return the contenders in this repeat's order."""
     first = repeat % len(names)
     return [*names[first:], *names[:first]]
+
+
+def say(text: str) -> None:
+    """Tell how far it is."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def why(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.testbed.bench import programs, stop_resume, strategies
-from tests.testbed.bench.ground import calibrated, turns, why
+from tests.testbed.bench.ground import calibrated, say, turns, why
 from tests.testbed.bench.report import Run, table, write
 from tests.testbed.bench.trial import JOINER, Outcome, Trial
 from tests.testbed.calibrate import TCP_SHARE
@@ -172,12 +172,12 @@ def _turn(trial: Trial, name: str, repeat: int, results: Results) -> None:
     except Exception as error:
         results.runs.append(Run(cases["pull"], name, None, why(error)))
         results.turns.append({**turn, "failed": why(error)})
-        print(f"bench: {grows}, {name}: failed: {why(error)}", file=sys.stderr, flush=True)
+        say(f"{grows}, {name}: failed: {why(error)}")
         return
     for part in CASES:
         if part in outcome.parts:
             of = bound if part == "pull" else None
             results.runs.append(Run(cases[part], name, outcome.parts[part], bound_s=of))
     results.turns.append({**turn, "parts_s": outcome.parts, **outcome.notes})
-    said = ", ".join(f"{part} {seconds:.3f}" for part, seconds in outcome.parts.items())
-    print(f"bench: {grows}, {name}: {said} s (bound {bound:.3f})", file=sys.stderr, flush=True)
+    took = ", ".join(f"{part} {seconds:.3f}" for part, seconds in outcome.parts.items())
+    say(f"{grows}, {name}: {took} s (bound {bound:.3f})")
