@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent.config import DEFAULT_CLUSTER
 from edgeagent.launch import how_it_ended
-from edgeagent.terminal.text import plural
+from edgeagent.terminal.text import plural, shown_path
 
 if TYPE_CHECKING:
     from edgeagent.config import AgentConfig
@@ -29,8 +29,22 @@ def nobody_found(config: AgentConfig, address: str) -> str:
     )
 
 
-def leaving_waits_for(phase: Phase, node: Node | None) -> str:
-    """Return what leaving waits for, as the rest of a sentence that begins with "leaving"."""
+def does_not_answer(address: str, problem: str) -> str:
+    """Return what to say of an agent that was announced at `address` and cannot be reached."""
+    port = address.rsplit(":", 1)[1]
+    return (
+        f"an agent of this cluster is announced at {address}, but TCP {port} does not answer there "
+        f"({problem}): is a firewall between?"
+    )
+
+
+def leaving_waits_for(phase: Phase, node: Node | None, *, hangs: bool = False) -> str:
+    """Return what leaving waits for, as the rest of a sentence that begins with "leaving".
+
+    hangs: the others have let this device go, since its trainer did not answer.
+    """
+    if hangs:
+        return ": waits for the trainer, which does not answer, for a short while"
     if node is None or node.context.policy is None or phase != "training":
         return " before the join is done" if phase == "joining" else " before training begins"
     others = len(node.context.policy.view.members) - 1
@@ -40,15 +54,49 @@ def leaving_waits_for(phase: Phase, node: Node | None) -> str:
     return f": {first}waits for the running iteration with {plural(others, 'other')}"
 
 
-def trained_before(iteration: int, samples: int, path: str, error: str) -> str:
-    """Return what becomes of the state of a cluster that gives way: kept in `path`, or lost by
-    `error`; "" if there is nothing to say."""
-    what = f"what was trained here before (to step {iteration})"
-    if error:
-        return f"{what} is lost: {error}"
+def script_goes_on(path: str, presses: str) -> str:
+    """Return what to say while the script does what follows its loop; its model is in `path`."""
+    saved = f", and the model is saved in {shown_path(path)}" if path else ""
+    return f"training is over{saved}; the script still runs, and {presses} ends it"
+
+
+def trained_before(iteration: int, samples: int, path: str) -> str:
+    """Return what becomes of a state that another cluster's replaces: kept in `path`, or lost."""
+    what = f"what was trained here before (to step {iteration}, {samples} samples)"
     if path:
         return f"{what} is kept in {path}"
-    return f"{what} is dropped: there is no --save file to keep it beside" if samples > 0 else ""
+    return f"{what} is given up: there is no --save file to keep it beside"
+
+
+def diverged_again(before: int, now: int) -> str:
+    """Return why a device ends whose state differed from the others' at two iterations."""
+    return (
+        f"the training state of this device differed from that of the others again (before step "
+        f"{before + 1}, pulled anew, and before step {now + 1}): look for random numbers or "
+        "changes of the model that the script makes on its own, another version of a library, or "
+        "a faulty processor or memory"
+    )
+
+
+def diverged_and_left() -> str:
+    """Return what a user hears who leaves with a state that differs from the others'."""
+    return (
+        "the training state of this device differed from that of the others: use the model that "
+        "another device has saved"
+    )
+
+
+def nobody_to_join(spoilt: bool, kept: str) -> str:
+    """Return why an agent ends that must not found; `spoilt`: half of a pull lies on its state;
+    `kept`: where what it had trained lies."""
+    if not spoilt:
+        return (
+            "the cluster that this device was joining cannot be reached any more, and nothing was "
+            "trained here: start again"
+        )
+    message = "the join broke off in the middle of the pull, and nobody is there to join now"
+    again = f"what was trained here before is in {kept}: start again with --resume"
+    return f"{message}: {again if kept else 'start again'}"
 
 
 def ended_too_early(job: str, status: int | None) -> str:

@@ -11,38 +11,42 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import secrets
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgeagent import advice, handover
 from edgeagent.administration import Administration
 from edgeagent.config import PAUSE
-from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused, UsageError
+from edgeagent.dataplane.shards import state_digest
+from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.events import EventWriter
 from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
 from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.local.status import status_of
-from edgeagent.network import NoNetwork, member_of, standing_of
+from edgeagent.membership import Membership
+from edgeagent.network import NoNetwork, standing_of
 from edgeagent.observer import Observer
 from edgeagent.plugins import load_policy
+from edgeagent.rescue import kill_and_save
 from edgeagent.runtime import agent_runner
-from edgeagent.search import Search, heard_from
+from edgeagent.search import Search
 from edgeagent.shell import Shell
 from edgeagent.terminal.console import console_for
-from edgeagent.terminal.text import seconds_text
+from edgeagent.terminal.text import seconds_text, shown_path
 from edgeagent.trainer_link import TrainerLink, exit_status
+from edgeagent.transport.addresses import watch_addresses
 from edgeagent.transport.api import Candidate, PeerInfo, Standing
+from edgeagent.transport.complaints import Lines
 from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
+from edgeagent.transport.job import script_difference, script_digests
 from edgeagent.transport.tcp import TcpTransport
 from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token
 from protocols import limits
+from protocols.ancestry import NOTHING, Past
 from protocols.errors import RemoteProtocolError
-from protocols.founding import Heard
-from protocols.joining import JoiningState
 from protocols.view import Member
 
 if TYPE_CHECKING:
@@ -50,16 +54,18 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from edgeagent.config import AgentConfig
-    from edgeagent.launch import Child
+    from edgeagent.launch import Child, OwnChild
     from edgeagent.local.status_model import Phase, Status
     from edgeagent.shared_memory import SharedMemory
 
 SAVE_SECONDS = 600.0  # how long the trainer may take to save at the end
-REJOIN_SECONDS = 0.5
+SCRIPT_SECONDS = 2.0  # how long a script may take to end after that, until the user is told
+END_HEARD_SECONDS = 30.0  # how long the trainer may take to hear that it is the end
+HUNG_END_HEARD_SECONDS = 5.0  # the same if it is late for the rounds
 STOP_SECONDS = 0.5  # for the last bytes; the links were flushed before
 
 
-def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: Child | None) -> int:
+def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: OwnChild | None) -> int:
     """Run an agent for the trainer at the other end of `trainer_socket`; return the exit status.
 
     `trainer` is the process if this agent's starter started it. Raises `EdgeAgentError` for what
@@ -80,39 +86,41 @@ class Ending:
 
 
 class Agent:
-    """One agent. Implements `AdmissionPolicy`, the search's `Outcome`, the user's `Host`."""
+    """One agent. Implements `AdmissionPolicy` and the user's `Host`."""
 
     def __init__(
-        self, config: AgentConfig, trainer_socket: socket.socket, trainer: Child | None
+        self, config: AgentConfig, trainer_socket: socket.socket, trainer: OwnChild | None
     ) -> None:
         self._config = config
         self.token = None if config.token is None else parse_token(config.token)
         self._trainer_socket = trainer_socket
         self._child = trainer
-        self._state_dir = claim_state_dir(config.state_dir, config.cluster, config.name)
-        self._identity = load_identity(self._state_dir.path)
-        self._name = self._state_dir.name
+        self.state_dir = claim_state_dir(config.state_dir, config.cluster, config.name)
+        self._identity = load_identity(self.state_dir.path)
+        self._name = self.state_dir.name
         self._console = console_for(config)
         self._events = EventWriter(config.events)
-        self._transport: TcpTransport | None = None
+        self.transport: TcpTransport | None = None
         self._discovery: Discovery | None = None
-        self._search: Search | None = None
-        self._hello: handover.Hello | None = None
-        self._memory: SharedMemory | None = None
+        self.search: Search | None = None
+        self.hello: handover.Hello | None = None
+        self.memory: SharedMemory | None = None
+        self.origin = NOTHING  # the past of the state that the trainer began with
         self._listener = LateListener()
-        self._trainer_status = 0
+        self.trainer_status = 0
         self.shell: Shell | None = None
         self._administration = Administration(self)
-        self._link = TrainerLink(self._from_trainer, self._trainer_ended)
+        self.trainer_link = TrainerLink(self._from_trainer, self._trainer_ended)
         self._finished = asyncio.Event()
+        self._end_heard = asyncio.Event()  # by the trainer, which saves now
         self._departure: asyncio.Future[Ending] | None = None
-        self._sponsor: Member | None = None
-        self._leaving = False
+        self.leaving = False
         self._renewing = False
-        self._yielded = False  # the trainer is keeping its state before we join the sponsor
+        self.membership = Membership(self, goes_on=config.on_partition != PAUSE)
         self._orphaned = False
-        self._incarnation_used = False  # by a node of ours that others may know
         self._trainer_finished: handover.Finished | None = None
+        self._trainer_saved: handover.Saved | None = None
+        self._saved = asyncio.Event()  # or the trainer has ended
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._searching: list[asyncio.Task[None]] = []
 
@@ -122,84 +130,101 @@ class Agent:
         """Live; return the exit status."""
         loop = asyncio.get_running_loop()
         self._departure = loop.create_future()
-        self._observer = Observer(
+        self.observer = Observer(
             self._name, self._config.cluster, self._events, self._console, loop.time
         )
+        self._lines = Lines(self.observer.say, loop.time)
         loop.set_exception_handler(self._internal_error)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupted)
-        api = LocalApi(self._state_dir.socket_path, self._administration)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants to go on
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        api = LocalApi(self.state_dir.socket_path, self._administration)
         started = loop.time()
         status = 1
         try:
-            self._link.expect(self._trainer_socket)
+            self.trainer_link.expect(self._trainer_socket)
             await api.start()
             await self._listen()
-            self._spawn(self._serve_trainer())
+            self.spawn(self._serve_trainer())
             status = await self._depart(await self._departure, started)
         finally:
             await self._stop()
             await api.close()
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
             self._console.close()
             self._events.close()
-            self._state_dir.release()
+            self.state_dir.release()
         return status
 
     async def _listen(self) -> None:
         """Open the ports and look for others, unless this agent trains alone."""
         config = self._config
         if self.token is None:
-            self._observer.event("started", node=self._name, address="")
-            self._observer.say(
+            self.observer.event("started", node=self._name, address="")
+            self.observer.say(
                 "no token: training alone on this device (set EDGEAGENT_TOKEN to let others join)"
             )
             return
-        self._transport = transport = TcpTransport(
+        self.transport = transport = TcpTransport(
             self._identity,
-            self._state_dir.incarnation,
+            self.state_dir.incarnation,
             self.token,
             config.cluster,
             self._name,
             self._listener,
             self,
-            self._observer.say,
+            self.observer.say,
         )
         addresses = await transport.start(config.listen)
-        self._observer.event("started", node=self._name, address=addresses[0])
-        self._observer.say(f"{self._name} listens at {addresses[0]}, cluster {config.cluster!r}")
-        self._search = Search(
+        self.observer.event("started", node=self._name, address=addresses[0])
+        self.observer.say(f"{self._name} listens at {addresses[0]}, cluster {config.cluster!r}")
+        self.search = Search(
             transport,
             config.peers,
             config.mdns,
-            self,
-            self._observer.say,
+            self.membership,
+            self.observer.say,
             lambda: advice.nobody_found(config, addresses[0]),
-            self._spawn,
+            self.spawn,
+            join_only=config.join_only,
+            patient=config.on_partition == PAUSE,
         )
         if config.mdns:
             tag = discovery_tag(self.token, config.cluster)
             self._discovery = Discovery(
-                tag, addresses, self._search.hint, self._observer.say, config.listen
+                tag, addresses, self.search.hint, self.observer.say, config.listen
             )
             await self._discovery.start()
-        self._searching = [self._spawn(self._search.run())]
+        watching = watch_addresses(transport.renew_addresses, self._moved)
+        self._searching = [self.spawn(self.search.run()), self.spawn(watching)]
+
+    async def _moved(self, addresses: tuple[str, ...]) -> None:
+        """This device has other addresses now."""
+        self.observer.say(f"{self._name} is now at {addresses[0]}")
+        if self._discovery is not None:
+            await self._discovery.use_addresses(addresses)
+        if self.search is not None:
+            self.search.moved()
 
     async def _serve_trainer(self) -> None:
         """Wait for the trainer's job, then join or found."""
         try:
-            hello, memory = await self._link.open(self._trainer_socket)
+            hello, memory = await self.trainer_link.open(self._trainer_socket)
         except (EOFError, EdgeAgentError) as error:
             await self._trainer_failed(error)
             return
-        self._hello, self._memory = hello, memory
-        if self._transport is None:
-            self.found_cluster()
+        if hello.iteration:  # whoever resumes from the same file has the same past
+            name = await asyncio.to_thread(state_digest, memory.state.view(), hello.meta)
+            self.origin = Past(hello.iteration, bytes.fromhex(name)[: limits.LINEAGE_BYTES])
+        self.hello, self.memory = hello, memory
+        if self.transport is None:
+            self.membership.found_cluster()
 
-    def _make_shell(self, hello: handover.Hello, memory: SharedMemory) -> Shell:
+    def make_shell(self, hello: handover.Hello, memory: SharedMemory) -> Shell:
         """Build what runs the node; from here on this device's key is what others know it by."""
-        transport = self._transport
+        transport = self.transport
         peer = transport.me if transport is not None else self._lonely_peer()
         me = Member(
             peer.node,
@@ -214,18 +239,20 @@ class Agent:
             me,
             hello,
             memory,
-            self._link.send,
+            self.trainer_link.send,
             transport if transport is not None else NoNetwork(),
-            self._observer,
+            self.observer,
             self._config.neighbours,
-            self._node_departed,
-            self._join_failed,
+            self.membership.departed,
+            self.membership.join_failed,
             self._use_token,
-            self._spawn,
+            self.spawn,
             pauses=self._config.on_partition == PAUSE,
             rotate_every=self._config.rotate_every,
             custom=load_policy(self._config.policy) if self._config.policy else None,
+            join_stall_s=self._config.join_stall,
         )
+        shell.trainer.begins_from(self.origin)
         self._listener.shell = shell
         self._administration.watch(shell)
         return shell
@@ -236,107 +263,178 @@ class Agent:
         shell, node = self.shell, self.shell.node if self.shell else None
         iteration = node.context.iteration if node else 0
         if ending.message:
-            self._observer.error(ending.message)
-        self._link.send(handover.End(ending.why, ending.message, ending.status))
+            self.observer.error(ending.message)
+        whole = shell is None or shell.is_whole
+        if not self._orphaned:  # what the job prints at its end comes below the live line
+            self._console.settle()
+            await asyncio.to_thread(self._console.flush)
+        self.trainer_link.send(handover.End(ending.why, ending.message, ending.status, whole))
         stopped = asyncio.gather(self._stop_looking(), *([shell.close()] if shell else []))
         failure = await self._trainer_finishes()
         await stopped
         if failure and ending.status == 0:
             ending = Ending("error", failure, 1, told=False)
-            self._observer.error(failure)
+            self.observer.error(failure)
         seconds = loop.time() - started
-        self._observer.event("left", iteration=iteration, seconds=round(seconds, 6))
+        self.observer.event("left", iteration=iteration, seconds=round(seconds, 6))
         if ending.message and not ending.told:
             self._console.fail(ending.message)
         elif ending.why == "steps":
-            self._observer.say(f"done: {iteration} steps in {seconds_text(seconds)}")
+            self.observer.say(f"done: {iteration} steps in {seconds_text(seconds)}")
         elif not ending.message:
-            self._observer.say(f"left after step {iteration}")
+            self.observer.say(f"left after step {iteration}")
+        if self._saved_path:
+            self.observer.say(f"model saved in {shown_path(self._saved_path)}")
         return ending.status
 
     async def _trainer_finishes(self) -> str:
         """Let the trainer save; return what went wrong, "" if nothing did."""
-        if self._hello is None or self._orphaned:
+        if self.hello is None and self.leaving and self._child is not None:
+            self._child.dismiss()  # it still loads, and nobody waits for that
+        if self.hello is None or self._orphaned:
             return ""
+        if self._child is not None and not await self._hears_of_the_end():
+            line, well = self._end_trainer(self._child)
+            line = f"the trainer does not answer: {line}"
+            if well:
+                self.observer.say(line)
+            return "" if well else line
         try:
-            await asyncio.wait_for(self._finished.wait(), SAVE_SECONDS)
+            await asyncio.wait_for(self._saved.wait(), SAVE_SECONDS)
         except TimeoutError:
             return f"the trainer did not end within {SAVE_SECONDS:.0f} s; its model may be unsaved"
-        if self._trainer_finished is None:
-            return "the trainer ended before it said that its model is saved"
-        return self._trainer_finished.error
+        await self._script_ends()
+        if self._trainer_finished is not None:
+            return self._trainer_finished.error
+        if self._trainer_saved is not None:  # how the script ended is told by who waits for it
+            return self._trainer_saved.error
+        return "the trainer ended before it said that its model is saved"
+
+    async def _script_ends(self) -> None:
+        """Let the script do what follows its loop, for as long as it takes: it may report."""
+        try:
+            await asyncio.wait_for(self._finished.wait(), SCRIPT_SECONDS)
+        except TimeoutError:
+            if self._child is not None:
+                presses = "Ctrl+C" if self.leaving else "Ctrl+C twice"
+                self._console.say(advice.script_goes_on(self._saved_path, presses))
+            await self._finished.wait()
+
+    @property
+    def _saved_path(self) -> str:
+        """Where the trainer has saved its model, "" if it has not."""
+        told = self._trainer_finished or self._trainer_saved
+        return told.path if told is not None else ""
+
+    async def _hears_of_the_end(self) -> bool:
+        """Whether the trainer answers within the time that it may need for a micro-batch."""
+        slow = limits.TRAINER_FACTOR * self.observer.compute_seconds
+        node = self.shell.node if self.shell is not None else None
+        hangs = node is not None and node.debt.is_behind  # it has had its time already
+        hangs = hangs or self.membership.awaits_trainer
+        wait = HUNG_END_HEARD_SECONDS if hangs else max(END_HEARD_SECONDS, slow)
+        try:
+            await asyncio.wait_for(self._end_heard.wait(), wait)
+        except TimeoutError:
+            return False
+        return True
+
+    def _end_trainer(self, child: Child) -> tuple[str, bool]:
+        """End the trainer and save what it has trained; return what came of it, and whether that
+        is well."""
+        try:
+            kept = self.shell.trainer.kept_state if self.shell is not None else None
+            own = self.membership.whole_state
+            path = kill_and_save(child, self.hello, self.memory, own, kept)
+        except EdgeAgentError as error:
+            return f"the trainer was ended; its model is not saved: {error}", False
+        saved = f"; the agent has saved its model in {shown_path(path)}" if path else ""
+        return f"the trainer was ended{saved}", True
 
     async def _stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stop_listening()
-        self._link.close()
+        self.trainer_link.close()
 
     async def _stop_looking(self) -> None:
         """Ask nobody any more, and tell the network that we are gone."""
         for task in self._searching:
             task.cancel()
         await asyncio.gather(*self._searching, return_exceptions=True)
-        if self._search is not None:
-            await self._search.stop()
+        if self.search is not None:
+            await self.search.stop()
         if self._discovery is not None:
             await self._discovery.stop()
 
     async def _stop_listening(self) -> None:
         await self._stop_looking()
-        if self._transport is not None:
-            await self._transport.stop(STOP_SECONDS)
+        if self.transport is not None:
+            await self.transport.stop(STOP_SECONDS)
 
-    def _end(self, why: str, message: str = "", status: int = 0, *, told: bool = False) -> None:
-        if not self._departing and self._departure is not None:
+    def end(self, why: str, message: str = "", status: int = 0, *, told: bool = False) -> None:
+        if not self.departing and self._departure is not None:
             self._departure.set_result(Ending(why, message, status, told))
 
     @property
-    def _departing(self) -> bool:
+    def departing(self) -> bool:
         return self._departure is None or self._departure.done()
 
     # --- people -----------------------------------------------------------------------------------
 
     def _interrupted(self) -> None:
         """Ctrl+C: once leaves gracefully, twice ends at once."""
-        if self._leaving:
+        if self.leaving:
             self._console.say("ending at once")
-            if self._child is not None:
-                self._child.kill()
+            if self._saved_path:
+                self._console.say(f"model saved in {shown_path(self._saved_path)}")
+            elif self._child is not None and not self._saved.is_set():
+                self._console.say(self._end_trainer(self._child)[0])
             self._console.close()
             self._events.close()
             os._exit(1)
         node = self.shell.node if self.shell else None
-        waits = advice.leaving_waits_for(self._phase(), node)
+        if self.departing:
+            self.leaving = True
+            self._console.say("training is over here already; Ctrl+C again ends at once")
+            return
+        hangs = self.membership.awaits_trainer
+        waits = advice.leaving_waits_for(self._phase(), node, hangs=hangs)
         self._console.say(f"leaving{waits}; Ctrl+C again ends at once")
         self._leave()
 
+    def _hung_up(self) -> None:
+        """The terminal is closed, which may be said more than once: leave."""
+        if not self.leaving:
+            self._console.say("the terminal was closed: leaving")
+            self._leave()
+
     def _leave(self) -> None:
-        self._leaving = True
-        if self.shell is None or self.shell.node is None or self._yielded:
-            self._end("left")
+        self.leaving = True
+        if self.shell is None or self.shell.node is None or self.membership.is_saving:
+            self.end("left")
             return
-        self._link.send(handover.LeaveAsked())
+        self.trainer_link.send(handover.LeaveAsked())
         self.shell.leave()
 
     def status(self) -> Status:
         """What `edgeagent status` shows."""
         cluster = self._config.cluster
         node_id = self._identity.node
-        return status_of(self._name, node_id, cluster, self._phase(), self.shell, self._observer)
+        return status_of(self._name, node_id, cluster, self._phase(), self.shell, self.observer)
 
     async def leave(self) -> None:
         """`edgeagent leave`."""
-        if not self._leaving:
+        if not self.leaving:
             self._console.say("leaving, as `edgeagent leave` asks")
             self._leave()
 
     def _phase(self) -> Phase:
         node = self.shell.node if self.shell else None
-        if self._leaving:
+        if self.leaving:
             return "leaving"
-        if self._hello is None:
+        if self.hello is None:
             return "starting"
         if node is None:
             return "founding"
@@ -346,23 +444,30 @@ class Agent:
 
     def _from_trainer(self, message: handover.Message) -> None:
         match message:
-            case handover.Finished(error):
+            case handover.Finished(error, _):
                 self._trainer_finished = message
-                self._finished.set()
-                if error and not self._departing:
+                for told in (self._finished, self._saved, self._end_heard):
+                    told.set()
+                if error and not self.departing:
                     self._leave_for_trainer(error)
             case handover.SavedAside(path, error):
-                if self._yielded:
-                    self._join_sponsor(path, error)
-            case handover.ExitRequested() if not self._leaving:
+                if self.membership.is_saving:
+                    self.membership.saved(path, error)
+            case handover.EndHeard():
+                self._end_heard.set()
+            case handover.Saved():
+                self._trainer_saved = message
+                self._saved.set()
+            case handover.ExitRequested() if not self.leaving:
                 self._leave()
             case _ if self.shell is not None:
-                self.shell.from_trainer(message)
+                self.shell.trainer.received(message)
 
     def _trainer_ended(self) -> None:
         """The trainer's end of the hand-over is closed."""
-        self._finished.set()
-        if self._departing:
+        for told in (self._finished, self._saved, self._end_heard):
+            told.set()
+        if self.departing:
             return
         said = self._trainer_finished is not None
         message = "" if said else "the trainer ended in mid-training; this device leaves"
@@ -375,173 +480,54 @@ class Agent:
         self._orphaned = True
         if message:
             self._console.fail(message)
-            self._observer.error(message)
-            self._trainer_status = 1
-        self._leaving = True
-        if self.shell is not None and self.shell.node is not None and not self._yielded:
+            self.observer.error(message)
+            self.trainer_status = 1
+        self.leaving = True
+        if self.shell is not None and self.shell.node is not None and not self.membership.is_saving:
             self.shell.orphaned()
         else:
-            self._end("left", "", self._trainer_status)
+            self.end("left", "", self.trainer_status)
 
     async def _trainer_failed(self, error: Exception) -> None:
         """The trainer ended, or spoke nonsense, before training began."""
         if isinstance(error, EdgeAgentError):
-            self._end("error", str(error), error.exit_status)
+            self.end("error", str(error), error.exit_status)
             return
         status = await exit_status(self._child) if self._child is not None else None
         told = status == UsageError.exit_status  # it has said itself what is wrong
         message = advice.ended_too_early(self._config.job, status)
-        self._end("error", message, UsageError.exit_status if told else 1, told=told)
+        self.end("error", message, UsageError.exit_status if told else 1, told=told)
 
     # --- the node ---------------------------------------------------------------------------------
-
-    def _node_departed(self, why: str, message: str) -> None:
-        node = self.shell.node if self.shell is not None else None
-        if why == "expelled":
-            self._observer.say("the cluster went on without this device: joining again")
-            self._spawn(self._join_again())
-        elif why == "yielded" and node is not None and self._sponsor is not None:
-            self._yielded = True
-            self._link.send(handover.SaveAside(node.context.samples > 0))
-        elif why == "error":
-            self._end("error", message, 1)
-        elif why == "removed":
-            self._end("left", message, 1)  # to the trainer it is a leave: it saves
-        else:
-            self._end(why, "", self._trainer_status)
 
     def _use_token(self, token: bytes) -> None:
         """All members take over another token, and so do we; links that are up stay."""
         if len(token) != TOKEN_BYTES:
             raise RemoteProtocolError("a token of a length that none has")
-        if token == self.token or self._transport is None:
+        if token == self.token or self.transport is None:
             return
         self.token = token
-        self._transport.use_token(token)
+        self.transport.use_token(token)
         if self._discovery is not None:
             self._discovery.use_tag(discovery_tag(token, self._config.cluster))
-        self._observer.say("the cluster has a new token: whoever starts from now on needs it")
-
-    def _join_sponsor(self, path: str, error: str) -> None:
-        """The trainer has kept what it trained before: join the cluster that is ahead."""
-        self._yielded = False
-        node = self.shell.node if self.shell is not None else None
-        if self.shell is None or node is None or self._sponsor is None or self._departing:
-            return
-        if line := advice.trained_before(node.context.iteration, node.context.samples, path, error):
-            self._observer.say(line)
-        self._spawn(self._begin_anew(self.shell, self._sponsor))
-
-    async def _begin_anew(self, shell: Shell, sponsor: Member) -> None:
-        """Join after a membership has ended; nothing of it stays, its links neither."""
-        await shell.drop_links()
-        if not self._departing:
-            self._join(shell, sponsor)
-
-    def _join(self, shell: Shell, sponsor: Member) -> None:
-        """Join in an incarnation that nobody knows yet, if this one has been used."""
-        if self._incarnation_used and self._transport is not None:
-            self._transport.begin_anew(self._state_dir.begin_anew())
-        self._incarnation_used = True
-        shell.join(sponsor, self._state_dir.incarnation)
-
-    def _join_failed(self, reason: str) -> None:
-        if self._leaving:
-            self._end("left")
-        else:
-            self._observer.say(f"the join failed: {reason}; trying again")
-            self._spawn(self._join_again())
-
-    async def _join_again(self) -> None:
-        if self.shell is not None:
-            await self.shell.drop_links()
-        await asyncio.sleep(REJOIN_SECONDS)
-        if self._search is not None:
-            self._search.refused()
-
-    # --- Outcome (of the search) ------------------------------------------------------------------
-
-    def own(self) -> Heard:
-        """What this agent would answer if it were asked; a member that waits for the rest of its
-        cluster counts as a cluster of one, which gives way to any that is ahead."""
-        node = self.shell.node if self.shell is not None else None
-        if node is not None and (node.context.is_isolated or node.recovery.is_cut_off):
-            return Heard(node.context.node, True, node.context.samples, 1)
-        return heard_from(self.standing())
-
-    def found_cluster(self) -> None:
-        """Found a cluster."""
-        if self._hello is None or self._memory is None:
-            return
-        shell = self.shell or self._make_shell(self._hello, self._memory)
-        if shell.node is None and not shell.spoilt:
-            self._incarnation_used = True
-            shell.found(secrets.token_bytes(limits.LINEAGE_BYTES))
-
-    def entered(self) -> bool:
-        """Whether the join that was begun last has made this agent a member."""
-        joining = self.shell.node.joining if self.shell and self.shell.node else None
-        return joining is not None and joining.state is JoiningState.ENTERED
-
-    def spoilt(self) -> bool:
-        """Whether a join broke off that had begun to overwrite the training state."""
-        return self.shell is not None and self.shell.spoilt
-
-    def given_up(self) -> None:
-        """The state is spoilt, and nobody is there to join."""
-        message = "the join broke off in the middle of the pull, and nobody is there to join now"
-        self._end("error", f"{message}: start again", 1)
-
-    def job_known(self) -> bool:
-        """Whether the trainer has said what to train."""
-        return self._hello is not None
-
-    def join_through(self, sponsor: Standing) -> None:
-        """Join the cluster of `sponsor`, who has admitted us."""
-        if self._hello is None or self._memory is None or self._transport is None:
-            return
-        shell = self.shell or self._make_shell(self._hello, self._memory)
-        for peer in sponsor.known:
-            self._transport.trust(peer.certificate)
-        self._transport.trust(sponsor.me.certificate)
-        self._sponsor = member_of(sponsor.me)
-        if shell.node is None:
-            self._link.send(handover.SaveAside(False))  # half a state is not to be saved
-            self._join(shell, self._sponsor)
-        else:
-            self._observer.say("another cluster of this name is ahead: joining it")
-            shell.give_way()
-
-    def other_job(self, error: JobMismatch) -> bool:
-        """The cluster that was found trains another job."""
-        return self._not_let_in(error)
-
-    def not_let_in(self, error: JoinRefused) -> bool:
-        """To train alone is not what the user wanted."""
-        return self._not_let_in(error)
-
-    def _not_let_in(self, error: EdgeAgentError) -> bool:
-        if self.shell is not None and self.shell.node is not None:
-            return False
-        self._end("error", str(error), error.exit_status)
-        return True
+        self.observer.say("the cluster has a new token: whoever starts from now on needs it")
 
     def same_identity(self, standing: Standing, address: str) -> None:
         """A copy of this device's key is in use elsewhere: the newcomer takes a new one."""
-        if standing.me.incarnation > self._state_dir.incarnation or self.shell is not None:
+        if standing.me.incarnation > self.state_dir.incarnation or self.shell is not None:
             return
         if self._renewing:
             return
         self._renewing = True
-        self._observer.say(
+        self.observer.say(
             f"{standing.me.name} at {address} holds a copy of this device's key (a cloned disk?): "
             "making a new one"
         )
-        self._spawn(self._renew())
+        self.spawn(self._renew())
 
     async def _renew(self) -> None:
         """Take a new key and start to listen anew."""
-        self._identity = renew_identity(self._state_dir.path)
+        self._identity = renew_identity(self.state_dir.path)
         await self._stop_listening()
         await self._listen()
         self._renewing = False
@@ -550,18 +536,30 @@ class Agent:
 
     def job(self) -> tuple[tuple[str, str], ...] | None:
         """The job's (field, value) pairs."""
-        return self._hello.job if self._hello is not None else None
+        return self.hello.job if self.hello is not None else None
+
+    def script(self) -> bytes:
+        """The digests of the statements of the script that the trainer runs."""
+        return script_digests(self.hello.script) if self.hello is not None else b""
+
+    def compare_scripts(self, name: str, theirs: bytes) -> None:
+        """Warn if `name` runs another script, `theirs`, than this device."""
+        ours = self.hello.script if self.hello is not None else ()
+        if (where := script_difference(ours, theirs)) is not None:
+            line = f"warning: {name} runs another script than this device: it differs {where}"
+            self._lines.say("script", line)
 
     def standing(self) -> Standing:
         """What to tell a proven joiner."""
-        me = self._transport.me if self._transport is not None else self._lonely_peer()
-        elder = self._search.elder if self._search is not None else me.node
-        return standing_of(me, self.shell.node if self.shell is not None else None, elder)
+        me = self.transport.me if self.transport is not None else self._lonely_peer()
+        elder = self.search.elder if self.search is not None else me.node
+        node = self.shell.node if self.shell is not None else None
+        return replace(standing_of(me, node, elder), script=self.script())
 
     def heard_of(self, addresses: tuple[str, ...]) -> None:
         """An agent that holds the token is at one of `addresses`."""
-        if self._search is not None:
-            self._search.hint(addresses)
+        if self.search is not None:
+            self.search.hint(addresses)
 
     def bars(self, node: bytes) -> bool:
         """Whether a user has expelled `node`."""
@@ -570,17 +568,18 @@ class Agent:
 
     def admitted(self, candidate: Candidate) -> None:
         """Token and job of `candidate` are proven."""
-        if self._transport is not None:
-            node = self._transport.trust(candidate.peer.certificate)
+        self.compare_scripts(candidate.peer.name, candidate.script)
+        if self.transport is not None:
+            node = self.transport.trust(candidate.peer.certificate)
             if self.shell is not None:
                 self.shell.keep_trust(node)
 
     # --- small things -----------------------------------------------------------------------------
 
     def _lonely_peer(self) -> PeerInfo:
-        return PeerInfo(self._identity.node, self._state_dir.incarnation, self._name, (), b"")
+        return PeerInfo(self._identity.node, self.state_dir.incarnation, self._name, (), b"")
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._task_done)
@@ -588,7 +587,7 @@ class Agent:
 
     def _internal_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Something was raised where nobody could catch it: a bug of ours, said in one line."""
-        self._end("error", advice.internal_error(context), 1)
+        self.end("error", advice.internal_error(context), 1)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
@@ -596,4 +595,4 @@ class Agent:
             status = error.exit_status if isinstance(error, EdgeAgentError) else 1
             known = isinstance(error, EdgeAgentError)
             message = str(error) if known else f"internal error: {error!r}"
-            self._end("error", message, status)
+            self.end("error", message, status)

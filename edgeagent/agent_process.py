@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from edgeagent.config import agent_config_from_environment, replace, state_root
 from edgeagent.errors import EdgeAgentError
 from edgeagent.launch import check_protocols
-from edgeagent.terminal.text import clean
+from edgeagent.terminal.text import accept_all, clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +35,7 @@ def config_from(environment: Mapping[str, str]) -> AgentConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent on the socket that the trainer left open for it; return the exit status."""
+    accept_all(sys.stdout, sys.stderr)
     parser = argparse.ArgumentParser(prog="python -m edgeagent.agent_process", allow_abbrev=False)
     parser.add_argument("--socket", type=int, required=True, metavar="FD")
     descriptor: int = parser.parse_args(argv).socket

@@ -16,7 +16,7 @@ from edgeagent import __version__
 from edgeagent.commands import COMMANDS
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.launch import check_protocols
-from edgeagent.terminal.text import clean
+from edgeagent.terminal.text import accept_all, clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,6 +80,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own); return the exit status."""
+    accept_all(sys.stdout, sys.stderr)
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
         check_protocols()

@@ -24,6 +24,7 @@ DEFAULT_CLUSTER = "default"
 DEFAULT_PORT = 7430
 GO_ON, PAUSE = "go-on", "pause"  # what members do that reach no quorum
 DEFAULT_ROTATE_EVERY = 1000
+DEFAULT_JOIN_STALL = 30  # seconds
 COUNT_RULE = "a whole number from 0 to 2^31 - 1"
 
 
@@ -33,7 +34,9 @@ class AgentConfig:
 
     `on_partition`: `GO_ON` or `PAUSE`, what to do when no quorum can be reached. `rotate_every`:
     steps after which this agent hands the scheduler's role over, 0 for never. `policy`: the name of
-    an installed policy that plans trees and shares while this agent is the scheduler.
+    an installed policy that plans trees and shares while this agent is the scheduler. `join_only`:
+    never found a cluster, wait for one. `join_stall`: seconds that a join may stop the others while
+    this agent is the scheduler, 0 for no limit.
     """
 
     cluster: str = DEFAULT_CLUSTER
@@ -51,6 +54,8 @@ class AgentConfig:
     on_partition: str = GO_ON
     rotate_every: int = DEFAULT_ROTATE_EVERY
     policy: str = ""  # "" = the standard one
+    join_only: bool = False
+    join_stall: int = DEFAULT_JOIN_STALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,10 @@ class TrainerConfig:
     global_batch: int | None = None
     micro_batch: int | None = None
     seed: int | None = None
-    device: str = "cpu"
+    device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
+    save_every: int | None = None  # iterations between files of their own, 0 = none
+    keep: int | None = None  # of these files, 0 = all
     resume: str = ""
     threads: int = 0  # torch threads; 0 = leave as it is
     data: str = ""
@@ -83,6 +90,17 @@ def trainer_config_from(environment: Mapping[str, str]) -> TrainerConfig | None:
 def trainer_config_text(config: TrainerConfig) -> str:
     """Return `config` as the value of `RUN_VARIABLE`."""
     return json.dumps(asdict(config))
+
+
+def saving_from_environment(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return EDGEAGENT_SAVE_EVERY (iterations) and EDGEAGENT_KEEP (files); None where unset."""
+    found: list[int | None] = []
+    for variable in ("EDGEAGENT_SAVE_EVERY", "EDGEAGENT_KEEP"):
+        text = environment.get(variable) or None
+        if text is not None and not is_count(text):
+            raise UsageError(f"{variable}: {text!r} is not {COUNT_RULE}")
+        found.append(None if text is None else int(text))
+    return found[0], found[1]
 
 
 def default_name() -> str:
@@ -122,6 +140,13 @@ def _name_from(environment: Mapping[str, str], variable: str, default: str) -> s
     return text
 
 
+def _flag_from(environment: Mapping[str, str], variable: str) -> bool:
+    text = environment.get(variable, "")
+    if text not in ("", "0", "1"):
+        raise UsageError(f"{variable}: {text!r} is neither 1 (yes) nor 0 (no)")
+    return text == "1"
+
+
 def state_root(environment: Mapping[str, str]) -> str:
     """Return the folder that holds keys and sockets of all agents of this user."""
     if home := environment.get("EDGEAGENT_HOME"):
@@ -137,7 +162,8 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     Variables: EDGEAGENT_TOKEN (none: train alone), EDGEAGENT_CLUSTER, EDGEAGENT_NAME,
     EDGEAGENT_LISTEN, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1, EDGEAGENT_EVENTS,
     EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for never),
-    EDGEAGENT_POLICY.
+    EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_JOIN_STALL (seconds, 0 for
+    no limit).
     """
     on_partition = environment.get("EDGEAGENT_ON_PARTITION") or GO_ON
     if on_partition not in (GO_ON, PAUSE):
@@ -145,20 +171,29 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     rotate_every = environment.get("EDGEAGENT_ROTATE_EVERY") or str(DEFAULT_ROTATE_EVERY)
     if not is_count(rotate_every):
         raise UsageError(f"EDGEAGENT_ROTATE_EVERY: {rotate_every!r} is not {COUNT_RULE}")
+    join_stall = environment.get("EDGEAGENT_JOIN_STALL") or str(DEFAULT_JOIN_STALL)
+    if not is_count(join_stall):
+        raise UsageError(f"EDGEAGENT_JOIN_STALL: {join_stall!r} is not {COUNT_RULE}")
     peers = tuple(p for p in environment.get("EDGEAGENT_PEERS", "").split(",") if p)
-    for peer in peers:
-        split_address(peer)
+    listen = environment.get("EDGEAGENT_LISTEN", "")
+    for variable, address in [("PEERS", p) for p in peers] + [("LISTEN", listen)]:
+        try:
+            split_address(address or "localhost")
+        except UsageError as error:
+            raise UsageError(f"EDGEAGENT_{variable}: {error}") from None
     return AgentConfig(
         cluster=_name_from(environment, "EDGEAGENT_CLUSTER", DEFAULT_CLUSTER),
         token=environment.get(TOKEN_VARIABLE) or None,
         name=_name_from(environment, "EDGEAGENT_NAME", ""),
-        listen=environment.get("EDGEAGENT_LISTEN", ""),
+        listen=listen,
         peers=peers,
-        mdns=environment.get("EDGEAGENT_NO_MDNS", "") != "1",
+        mdns=not _flag_from(environment, "EDGEAGENT_NO_MDNS"),
         events=environment.get("EDGEAGENT_EVENTS", ""),
         on_partition=on_partition,
         rotate_every=int(rotate_every),
         policy=environment.get("EDGEAGENT_POLICY", ""),
+        join_only=_flag_from(environment, "EDGEAGENT_JOIN_ONLY"),
+        join_stall=int(join_stall),
     )
 
 
@@ -196,6 +231,7 @@ def join_address(host: str, port: int) -> str:
 __all__ = [
     "COUNT_RULE",
     "DEFAULT_CLUSTER",
+    "DEFAULT_JOIN_STALL",
     "DEFAULT_PORT",
     "DEFAULT_ROTATE_EVERY",
     "GO_ON",
@@ -212,6 +248,7 @@ __all__ = [
     "join_address",
     "name_rule",
     "replace",
+    "saving_from_environment",
     "split_address",
     "state_root",
     "trainer_config_from",

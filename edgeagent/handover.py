@@ -1,24 +1,30 @@
 """What the agent process and the trainer process say to each other, over one socketpair.
 
     trainer                                     agent
-    Hello (+ 4 shared-memory descriptors)  -->          once, before anything else
+    Hello (+ 6 shared-memory descriptors)  -->          once, before anything else
                                            <--  Begin   state is in place; iteration to work on
                                            <--  Work    micro-batches to compute (more may follow)
     Contributed                            -->          P holds their sum
                                            <--  Reduced the round's sums lie in R[buffer]
-    Applied                                -->          the state is constant until the next Reduced
+    Applied                                -->          until the next Reduced nothing changes
     ExitRequested, Away                    -->          at any time
                                            <--  LeaveAsked  at any time
                                            <--  SaveAside   before the state is given up for another
     SavedAside                             -->
                                            <--  End     no more work; save and finish
+    EndHeard                               -->          before it saves
     Finished                               -->          last word
 
 Law: both ends are ours and trust each other; large data lies in shared memory, only its hand-over
 is said here. Frames are a little-endian uint32 length and a msgpack array `[tag, *fields]`.
 Shared memory, mapped by both: `state` (the flat training state), `contribution` (P: this node's own
 sum, written by the trainer only), `reduced[0]` and `reduced[1]` (R of even and odd iterations,
-written by the agent only). Neither side touches memory that the other side owns at that moment.
+written by the agent only), `replay` (R of an iteration that a late trainer missed, written by the
+agent only), `marks` (`MARK_APPLYING`: while the trainer changes the state, its iteration + 1, else
+0; `MARK_ITERATION`: how many updates the state has behind it; both are written by the trainer
+only). A trainer on another device than the CPU keeps the state there, and brings it here when the
+agent is going to read it (`Reduced.is_read`); the marks are about what lies here. Neither side
+touches memory that the other side owns at that moment.
 """
 
 from __future__ import annotations
@@ -31,9 +37,13 @@ import msgpack
 
 from edgeagent.errors import EdgeAgentError
 
-HANDOVER_VERSION = 1
+HANDOVER_VERSION = 4
 MAX_FRAME_BYTES = 16 << 20
-SHARED_REGIONS = 4  # state, contribution, reduced[0], reduced[1]
+SHARED_REGIONS = 6  # state, contribution, reduced[0], reduced[1], replay, marks
+REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
+MARKS = 8  # 64-bit words in `marks`
+MARK_APPLYING = 0
+MARK_ITERATION = 1
 _LENGTH = struct.Struct("<I")
 
 
@@ -47,7 +57,12 @@ class Hello:
     `elements`: length of the gradient vector (gradients, then floating buffers).
     `chunk_elements`: cut of that vector, a multiple of 16; data chunk k (1-based) starts at
     (k-1) * chunk_elements, and the last may be shorter. `steps` 0: no end. `meta`: the state's
-    scalars at `iteration` (see `Applied`).
+    scalars at `iteration` (see `Applied`). `parameters`: how many a gradient bitmap has a bit for.
+    `exact_buffers`: (number, bytes) of each buffer that all micro-batches must leave the same.
+    `script`: a digest of each statement of the script, and where it is; empty for a built-in job.
+    `save`: where the trainer saves the state at the end, "" for nowhere; `shapes`: dtype (as
+    safetensors calls it) and shape of each of `tensors`, so that the agent can do it instead;
+    `notes`: what the file's header says beside.
     """
 
     TAG: ClassVar[int] = 1
@@ -64,6 +79,12 @@ class Hello:
     steps: int
     iteration: int
     meta: bytes
+    parameters: int = 0
+    exact_buffers: tuple[tuple[int, int], ...] = ()
+    save: str = ""
+    script: tuple[tuple[bytes, str], ...] = ()
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +103,14 @@ class Work:
     """Compute these micro-batches of `iteration`, add them to P, then say `Contributed`.
 
     May be empty (share 0), and may come again for the same iteration after a failure: then P keeps
-    what it has and the new ones are added.
+    what it has and the new ones are added. If the `turn` is another one than before, what P holds
+    was handed to others, and the sum begins anew.
     """
 
     TAG: ClassVar[int] = 3
     iteration: int
     micro_batches: tuple[int, ...]
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +122,11 @@ class Contributed:
     order) set if parameter p had a gradient in any of them. `integer_buffers`: raw bytes of all
     integer buffers after a micro-batch; empty if no micro-batch or no such buffer.
     `integer_buffers_agree` is False if two micro-batches here left different integer buffers.
+    `turn`: that of the `Work` it answers.
+    `settings`: what the script set of the optimizer's scalars in this iteration (`settings.py`),
+    empty if it set nothing, which is no opinion: it may have had no micro-batch. `other_settings`
+    is empty unless two micro-batches here found different ones; then it is the greater.
+    `stop`: the script wants training to end with this iteration, on all nodes.
     """
 
     TAG: ClassVar[int] = 4
@@ -109,15 +137,23 @@ class Contributed:
     integer_buffers: bytes
     integer_buffers_agree: bool
     compute_seconds: float
+    turn: int = 0
+    settings: bytes = b""
+    other_settings: bytes = b""
+    stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The sums over all micro-batches of `iteration` lie in `reduced[buffer]`.
+    """The sums over all micro-batches of `iteration` lie in `reduced[buffer]`, or in `replay` if
+    `buffer` is `REPLAY_BUFFER`.
 
     `weight` is the number of micro-batches summed: divide by it. `square_sums[k]` is the float64
     sum of squares of data chunk k+1, the same bits on all nodes; a non-finite one means: skip the
-    step. `members`: how many nodes took part.
+    step. `members`: how many nodes took part. `settings`: what the scripts set of the optimizer's
+    scalars, to hold from this update on; `other_settings`: empty, or what some of them set instead.
+    `is_read`: the agent may read the state after this update; a trainer on another device need not
+    bring it into the shared memory otherwise.
     """
 
     TAG: ClassVar[int] = 5
@@ -130,11 +166,15 @@ class Reduced:
     integer_buffers_agree: bool
     square_sums: tuple[float, ...]
     members: int
+    settings: bytes = b""
+    other_settings: bytes = b""
+    is_read: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The update of `iteration` is in the shared state, which is constant until the next `Reduced`.
+    """The update of `iteration` is in the state, which is constant until the next `Reduced`; in the
+    shared memory, too, on the CPU or if the agent is going to read it.
 
     `meta`: every scalar of the training state after the update, at most
     `limits.MAX_STATE_META_BYTES`; equal bytes on all replicas. `skipped`: non-finite, no update.
@@ -171,20 +211,31 @@ class LeaveAsked:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """No more work: `why` is "steps", "left" or "error" (then `message` says what)."""
+    """No more work: `why` is "steps", "left" or "error" (then `message` says what). `whole`: the
+    state is a whole one, and so worth saving."""
 
     TAG: ClassVar[int] = 10
     why: str
     message: str
     exit_status: int
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EndHeard:
+    """The trainer has heard `End`: it saves now, which may take its time."""
+
+    TAG: ClassVar[int] = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The trainer's last word: saved what was to be saved, or `error` says why not ("" if fine)."""
+    """The trainer's last word: saved what was to be saved, or `error` says why not ("" if fine).
+    `path`: where the model lies, "" if nothing was saved."""
 
     TAG: ClassVar[int] = 11
     error: str
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +250,9 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class SaveAside:
-    """Another cluster's state may replace the trainer's from now on, until the next `Begin`.
+    """Another cluster's state may replace the trainer's once `SavedAside` is said.
 
-    `keep`: first write it to a file beside --save, and say `SavedAside` when it is there.
+    `keep`: first write it to a file beside --save, since that cluster has not all of it.
     """
 
     TAG: ClassVar[int] = 13
@@ -213,6 +264,19 @@ class SavedAside:
     """The state lies in `path`; "" if nothing is to be saved. `error` says why it is not there."""
 
     TAG: ClassVar[int] = 14
+    path: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What became of the model at the end, before the script does what follows its loop.
+
+    It lies in `path`, "" if it was to be saved nowhere; `error` says why it is not there.
+    `Finished` says the same once the script has ended.
+    """
+
+    TAG: ClassVar[int] = 16
     path: str
     error: str
 
@@ -232,6 +296,8 @@ Message = (
     | Evaluated
     | SaveAside
     | SavedAside
+    | EndHeard
+    | Saved
 )
 _TYPES: tuple[type[Message], ...] = (
     Hello,
@@ -248,6 +314,8 @@ _TYPES: tuple[type[Message], ...] = (
     Evaluated,
     SaveAside,
     SavedAside,
+    EndHeard,
+    Saved,
 )
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 

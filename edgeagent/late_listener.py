@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edgeagent.shell import Shell
     from edgeagent.transport.api import Link
     from protocols.bulk import BulkHeader
+    from protocols.link_end import LinkEnd
 
 
 class LateListener:
@@ -27,11 +28,11 @@ class LateListener:
         if self.shell is not None:
             self.shell.link_up(link)
 
-    def link_down(self, link: Link, reason: str, clean: bool) -> None:
+    def link_down(self, link: Link, reason: str, why: LinkEnd) -> None:
         """Pass on, and free what the link held."""
         self._sweeper.soon()
         if self.shell is not None:
-            self.shell.link_down(link, reason, clean)
+            self.shell.link_down(link, reason, why)
 
     def control_received(self, link: Link, frame: bytes) -> None:
         """Pass on."""

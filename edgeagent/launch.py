@@ -1,8 +1,9 @@
 """Starting the trainer as a child of the agent, and seeing it off.
 
 Law: the trainer is a process of its own, in a process group of its own, so that Ctrl+C in the
-terminal reaches only the agent. It never outlives the agent: its end of the hand-over socket reads
-end-of-file when the agent is gone, and whoever started it here ends it as well. The token never
+terminal reaches only the agent. It never outlives the agent: the system kills it with the agent,
+or its end of the hand-over socket reads end-of-file (`lifetime.py`), and whoever started it here
+ends it as well. The token never
 reaches the trainer.
 """
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.config import RUN_VARIABLE, SOCKET_VARIABLE, TOKEN_VARIABLE, trainer_config_text
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.lifetime import dies_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 BUILT_IN_JOBS = ("digits", "fashion-mnist")
 END_OF_FILE_GRACE_S = 2.0  # time to end by itself once the socket is closed
+DEVICE_CHECK_S = 120.0  # torch's import and CUDA's start, from a slow disk
 TERMINATE_GRACE_S = 3.0  # time to end after SIGTERM, then SIGKILL
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -47,6 +50,29 @@ class Child(Protocol):
 
     def kill(self) -> None:
         """End it."""
+
+
+class OwnChild(Child, Protocol):
+    """The same, of whoever started it."""
+
+    def dismiss(self) -> None:
+        """Ask it to end before it has begun to train: that is no failure of its own."""
+
+
+class TrainerProcess(subprocess.Popen[bytes]):
+    """The trainer that `start_trainer` starts. `was_killed`: here, so its end is no news."""
+
+    dismissed = was_killed = False
+
+    def dismiss(self) -> None:
+        """Ask it to end before it has begun to train: that is no failure of its own."""
+        self.dismissed = True
+        self.terminate()
+
+    def kill(self) -> None:
+        """End it."""
+        self.was_killed = True
+        super().kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +102,32 @@ def resolve_job(text: str, arguments: Sequence[str] = ()) -> Job:
     if os.sep in text or text.endswith(".py"):
         raise UsageError(f"there is no script {text} (built-in jobs: {built_ins})")
     raise UsageError(f"unknown job {text!r}: give one of {built_ins}, or a path to your script")
+
+
+def check_device(name: str, environment: Mapping[str, str]) -> str:
+    """Ask torch, in a process of its own, whether a trainer can use the device called `name`.
+
+    Returns what a user should know of it, "" for nothing. Raises `UsageError` if it is of no use.
+    """
+    try:
+        asked = subprocess.run(
+            (*module_command("edgeagent.trainer.devices"), name),
+            env=package_environment(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=DEVICE_CHECK_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--device {name}: torch cannot be asked about it: {error}") from None
+    said = asked.stdout.strip()
+    if asked.returncode == 0:
+        return said
+    lines = (said or asked.stderr.strip() or how_it_ended(asked.returncode)).splitlines()
+    reason = lines[-1].removeprefix(f"device {name} ")
+    raise UsageError(f"--device {name}: {reason}")
 
 
 def module_command(module: str) -> tuple[str, ...]:
@@ -114,7 +166,7 @@ def start_trainer(
     environment: Mapping[str, str],
     *,
     stdout_to_stderr: bool = False,
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
+) -> tuple[TrainerProcess, socket.socket]:
     """Start the trainer; return its process and the agent's end of the hand-over socket.
 
     `stdout_to_stderr`: what the job prints goes to stderr, because stdout carries events.
@@ -122,13 +174,14 @@ def start_trainer(
     """
     ours, theirs = socket.socketpair()
     try:
-        process = subprocess.Popen(
+        process = TrainerProcess(
             job.command,
             env=trainer_environment(config, theirs.fileno(), environment),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno() if stdout_to_stderr else None,
             pass_fds=(theirs.fileno(),),
             process_group=0,
+            preexec_fn=dies_with_parent(),
         )
     except OSError as error:
         ours.close()

@@ -30,6 +30,9 @@ class Network(Protocol):
     def distrust(self, node: bytes) -> None:
         """Accept this key no longer."""
 
+    def shorten(self, node: bytes, segment: int) -> None:
+        """Open connections to `node` with segments of at most so many bytes from now on."""
+
 
 class NoNetwork:
     """The network of a node that trains alone."""
@@ -44,6 +47,9 @@ class NoNetwork:
 
     def distrust(self, node: bytes) -> None:
         """Accept this key no longer."""
+
+    def shorten(self, node: bytes, segment: int) -> None:
+        """Do nothing: there are no connections."""
 
 
 def member_of(peer: PeerInfo) -> Member:
@@ -78,4 +84,5 @@ def standing_of(me: PeerInfo, node: Node | None, elder: bytes) -> Standing:
         context.lineage,
         context.election.scheduler,
         tuple(peer_of(member) for member in members),
+        context.past,
     )

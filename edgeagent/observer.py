@@ -27,6 +27,8 @@ RATE_STEPS = 50  # samples a second are those of so many last steps
 RATE_SECONDS = 10.0
 USUAL_STEPS = 20  # a stall is what a step took beyond the median of so many
 FAREWELL_SECONDS = 10.0  # who is gone is written after so long even if no step follows
+# What happens among the others before this device is one of them is not ours to tell.
+_OF_MEMBERS = ("member_joined", "member_left", "member_late", "diverged")
 _FAREWELLS = {
     "leave": "has left",
     "failure": "is lost; going on without it",
@@ -145,6 +147,11 @@ class Observer:
         """The trainer begins to compute."""
         self._given = self._clock()
 
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds that the trainer took for its last share, 0 before the first."""
+        return self._compute
+
     def contributed(self, compute_seconds: float) -> None:
         """The trainer has computed its share."""
         self._contributed = self._clock()
@@ -189,6 +196,8 @@ class Observer:
                 f"step {iteration} skipped on every device: gradients not finite "
                 f"({self.skipped} so far)"
             )
+        if word.stop:
+            self._console.say(f"a script has called stop(): step {iteration} is the last one")
         shown_steps = 0 if steps == limits.MAX_INTEGER else steps
         line = TrainingLine(iteration, shown_steps, self.loss, self.samples_per_second, members)
         self._console.training(line)
@@ -233,8 +242,15 @@ class Observer:
                 self._inside = False
                 self._write_farewells()
                 self._steps_seen.clear()  # the time away is no step's time
-            case "member_joined" | "member_left" if not self._inside:
+            case _ if event in _OF_MEMBERS and not self._inside:
                 pass
+            case "diverged":
+                self._diverged(event, values)
+            case "first_difference":
+                self._events.write(event, **values)
+                self._console.say(f"the training state here differs in: {values['where']}")
+            case "member_late" | "member_back":
+                self._told_of_trainer(event, values)
             case "member_joined":
                 self._events.write(event, **values)
                 self._console.say(f"{values['node']} has joined")
@@ -242,6 +258,9 @@ class Observer:
                 self._gone.append((self._clock(), values))
                 how = _FAREWELLS.get(values["reason"], "has left")
                 self._console.say(f"{values['node']} {how}")
+            case "accused":
+                self._events.write(event, **values)
+                self._console.say(f"{values['by']} parts from {values['node']}: {values['reason']}")
             case "scheduler":
                 self._events.write(event, **values)
                 if values["why"] == "founded":
@@ -250,6 +269,29 @@ class Observer:
                     self._console.say(f"{values['node']} is the scheduler now")
             case _:
                 self._events.write(event, **values)
+
+    def _told_of_trainer(self, event: str, values: dict[str, Any]) -> None:
+        """A trainer, here or elsewhere, does not keep up, or does so again."""
+        ours = values["node"] == self._name
+        who = "the trainer here" if ours else f"the trainer of {values['node']}"
+        self._events.write(event, **values)
+        if event == "member_back":
+            self._console.say(f"{who} is back")
+        elif values["away"]:
+            self._console.say(f"{who} is away: the others compute its share")
+        else:
+            self._console.say(f"{who} does not answer in time: the others compute its share")
+
+    def _diverged(self, event: str, values: dict[str, Any]) -> None:
+        """A member's training state is not that of most others."""
+        self._events.write(event, **values)
+        ours = values["node"] == self._name
+        whose = "of this device" if ours else f"of {values['node']}"
+        pulls = "this device" if ours else "it"
+        self._console.say(
+            f"the training state {whose} differs from that of the others before step "
+            f"{values['iteration'] + 1}: {pulls} leaves and pulls theirs"
+        )
 
     def _write_farewells(self) -> None:
         """Write who left, now that the step after that is done, or that none will come."""

@@ -7,8 +7,10 @@ answers wrong is said once.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Protocol
 
+from edgeagent import advice
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
 from edgeagent.transport.complaints import Lines
 from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
@@ -27,13 +29,16 @@ from protocols.founding import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from edgeagent.transport.api import Standing
+    from edgeagent.transport.api import PeerInfo, Standing
     from edgeagent.transport.tcp import TcpTransport
 
     Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
 TICK_SECONDS = 0.1
 EXPLAIN_SECONDS = 5.0
+UNREACHABLE_SECONDS = 3.0  # who was started together with us may take so long to listen
+FOUNDER_SECONDS = 3.0  # who has said that it will found is asked again within this time
+UNANSWERED_OFTEN = 3  # questions to each address of an agent that was announced
 
 
 class Outcome(Protocol):
@@ -54,11 +59,14 @@ class Outcome(Protocol):
     def entered(self) -> bool:
         """Whether the join that was begun last has made this agent a member."""
 
-    def spoilt(self) -> bool:
-        """Whether a join broke off that had begun to overwrite the training state."""
+    def may_found(self) -> bool:
+        """Whether this agent has a state that it may found a cluster from, or go on from."""
+
+    def located(self, peer: PeerInfo) -> None:
+        """`peer`, who has proven the token, is at the addresses that it says."""
 
     def given_up(self) -> None:
-        """The state is spoilt, and nobody is there to join."""
+        """This agent may not found, and nobody is there to join."""
 
     def other_job(self, error: JobMismatch) -> bool:
         """The cluster that was found trains another job; return whether that ends this agent."""
@@ -71,9 +79,11 @@ class Outcome(Protocol):
         """Somebody else holds our key."""
 
 
-def heard_from(standing: Standing) -> Heard:
-    """Return what `standing` says; its `scheduler` is the elder while there is no cluster."""
+def heard_from(standing: Standing, us: PeerInfo | None = None) -> Heard:
+    """Return what `standing` says to `us`; its `scheduler` is the elder while there is no
+    cluster."""
     member = standing.phase == "member"
+    ids = [(peer.node, peer.incarnation) for peer in standing.known]
     return Heard(
         standing.me.node,
         member,
@@ -81,6 +91,8 @@ def heard_from(standing: Standing) -> Heard:
         standing.members,
         standing.lineage,
         b"" if member else standing.scheduler,
+        standing.past,
+        us is not None and (us.node, us.incarnation) in ids,
     )
 
 
@@ -96,9 +108,12 @@ class Search:
         log: Callable[[str], None],
         explain: Callable[[], str],
         spawn: Spawn,
+        *,
+        join_only: bool = False,
+        patient: bool = False,
     ) -> None:
         """`explain` says, once and only if nobody was found in time, why that may be; `spawn`
-        starts a task whose failure ends the agent."""
+        starts a task whose failure ends the agent; others: `Founding`."""
         self._spawn = spawn
         self._transport = transport
         self._outcome = outcome
@@ -106,15 +121,24 @@ class Search:
         self._explain = explain
         loop = asyncio.get_running_loop()
         self._clock = loop.time
-        self._founding = Founding(transport.me.node, named, mdns, loop.time())
+        self._founding = Founding(
+            transport.me.node, named, mdns, loop.time(), join_only=join_only, patient=patient
+        )
         self._begun = loop.time()
         self._heard_anybody = False
+        self._heard_at = loop.time()  # of a cluster, or when a join came to nothing
+        self._founder_at = -math.inf  # somebody said that it founds, once it is ready
+        self._said_waiting = self._said_founder = False
+        self._unreachable: dict[str, float] = {}  # named addresses, since when
         self._explained = False
         self._named = named
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._entering: asyncio.Task[None] | None = None
         self._said: dict[str, str] = {}
         self._lines = Lines(log, loop.time)
+        self._groups: dict[str, tuple[str, ...]] = {}  # hint -> all addresses of that agent
+        self._unanswered: dict[str, int] = {}  # hint -> questions in a row without an answer
+        self._reached: dict[str, None] = {}  # hints where somebody has answered at some time
         self._refusing: dict[str, None] = {}
         self._ours: dict[str, None] = {}
 
@@ -130,12 +154,22 @@ class Search:
 
     def hint(self, addresses: tuple[str, ...]) -> None:
         """Somebody of our cluster may listen at one of `addresses`."""
+        self._groups |= dict.fromkeys(addresses, addresses)
+        for old in list(self._groups)[: -limits.MAX_HINTS]:
+            del self._groups[old]
         for address in addresses:
             self._founding.hint(self._clock(), address)
 
-    def refused(self) -> None:
-        """The join came to nothing: look around again."""
-        self._founding.refused(self._clock(), spoilt=self._outcome.spoilt())
+    def moved(self) -> None:
+        """This device has other addresses now: ask everybody again at once."""
+        self._founding.moved(self._clock())
+        self._unanswered.clear()
+
+    def refused(self, pause_s: float = 0.0) -> None:
+        """The join came to nothing: look around again, and join nobody for `pause_s`."""
+        self._heard_at, self._said_waiting = self._clock() + pause_s, False
+        may_found = self._outcome.may_found()
+        self._founding.refused(self._clock(), may_found=may_found, pause_s=pause_s)
 
     async def stop(self) -> None:
         """End what was begun; the outcome is told nothing any more."""
@@ -156,7 +190,26 @@ class Search:
                 self._explained = True
                 if not self._heard_anybody and self._outcome.own().members <= 1:
                     self._log(self._explain())
+            self._say_that_it_waits(now)
             await asyncio.sleep(TICK_SECONDS)
+
+    def _say_that_it_waits(self, now: float) -> None:
+        """Once, if another agent has to found first, or if founding is out of the question and no
+        cluster has answered for a while."""
+        if now - self._founder_at < FOUNDER_SECONDS:
+            waits_for_founder = not self.joining and not self._outcome.own().member
+            ready = self._outcome.job_known() and now - self._begun > EXPLAIN_SECONDS
+            if waits_for_founder and ready and not self._said_founder:
+                self._said_founder = True
+                self._log("waiting for another agent, which founds the cluster once it is ready")
+            return
+        waits = self._founding.must_join and not self.joining and not self._outcome.own().member
+        if waits and now - self._heard_at > EXPLAIN_SECONDS and not self._said_waiting:
+            self._said_waiting = True
+            self._log(
+                "no cluster that this device could join answers: waiting for one, "
+                "since this device founds none itself"
+            )
 
     def _perform(self, effects: list[FoundingEffect]) -> None:
         for effect in effects:
@@ -186,7 +239,11 @@ class Search:
             self._founding.silent(address)
         except Unreachable as error:
             if address in self._named:
-                self._say(address, f"{error} (trying again)")
+                since = self._unreachable.setdefault(address, self._clock())
+                if self._clock() - since >= UNREACHABLE_SECONDS:
+                    self._say(address, f"{error} (trying again)")
+            else:
+                self._note_unanswered(address, error)
             self._founding.silent(address)
         except JoinRefused as error:
             if address in self._named:
@@ -200,11 +257,33 @@ class Search:
             self._founding.silent(address)
         else:
             self._heard_anybody = True
-            heard, own = heard_from(standing), self._outcome.own()
+            self._unreachable.pop(address, None)
+            for other in self._groups.get(address, (address,)):
+                self._unanswered.pop(other, None)
+                self._reached[other] = None
+            self._outcome.located(standing.me)
+            heard, own = heard_from(standing, self._transport.me), self._outcome.own()
+            if heard.elder and not heard.member and heard.elder != self._transport.me.node:
+                self._founder_at = self._clock()
+            if heard.member:
+                self._heard_at, self._said_waiting = self._clock(), False
             now, ready = self._clock(), self._outcome.job_known()
             self._perform(self._founding.standing(now, address, heard, own, ready=ready))
         finally:
             self._asking.pop(address, None)
+
+    def _note_unanswered(self, address: str, error: Unreachable) -> None:
+        """Say once if an agent that was heard of answers at none of its addresses, and never has:
+        one that has answered is gone, and nothing is in its way."""
+        group = self._groups.get(address, ())
+        self._unanswered = {a: n for a, n in self._unanswered.items() if a in self._groups}
+        self._reached = {a: None for a in self._reached if a in self._groups}
+        if any(a in self._reached for a in group):
+            return
+        if group:
+            self._unanswered[address] = self._unanswered.get(address, 0) + 1
+        if group and all(self._unanswered.get(a, 0) >= UNANSWERED_OFTEN for a in group):
+            self._say(address, advice.does_not_answer(address, str(error)))
 
     async def _join(self, address: str) -> None:
         try:

@@ -1,6 +1,7 @@
 """The memory that the agent process and the trainer process both map.
 
-Law: four regions, always in this order: state, contribution, reduced[0], reduced[1]. Memory is
+Law: six regions, always in this order: state, contribution, reduced[0], reduced[1], replay, marks.
+All but `replay`, which is seldom used, are reserved when they are created. Memory is
 anonymous (no name in any file system, gone with the last process that maps it) and starts as zeros.
 The trainer creates it and passes the descriptors just before its `Hello`; both ends compute the
 sizes from that `Hello` with `region_sizes`. Who may write what is said in `handover.py`.
@@ -19,14 +20,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgeagent.errors import AgentLost, EdgeAgentError
-from edgeagent.handover import SHARED_REGIONS
+from edgeagent.handover import MARKS, SHARED_REGIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from edgeagent.handover import Hello
 
 ACCUMULATE_DTYPES = ("float32", "float64")
+_REPLAY = 4  # its place among the regions
 _MARK = b"EAM1"  # travels with the descriptors, which cannot travel alone
 
 
@@ -55,15 +57,17 @@ class SharedRegion:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """The four regions, mapped."""
+    """The regions, mapped."""
 
     state: SharedRegion
     contribution: SharedRegion
     reduced: tuple[SharedRegion, SharedRegion]
+    replay: SharedRegion
+    marks: SharedRegion
 
     def regions(self) -> tuple[SharedRegion, ...]:
         """Return the regions in the order in which their descriptors travel."""
-        return (self.state, self.contribution, *self.reduced)
+        return (self.state, self.contribution, *self.reduced, self.replay, self.marks)
 
     def close_descriptors(self) -> None:
         """Close all descriptors; the mappings stay."""
@@ -76,24 +80,23 @@ def mapped_bytes(size: int) -> int:
     return max(1, -(-size // mmap.PAGESIZE)) * mmap.PAGESIZE
 
 
-def region_sizes(state_bytes: int, elements: int, accumulate: str) -> tuple[int, int, int, int]:
-    """Return the bytes of the four regions; raise `EdgeAgentError` if the layout is impossible."""
+def region_sizes(state_bytes: int, elements: int, accumulate: str) -> tuple[int, ...]:
+    """Return the bytes of the regions; raise `EdgeAgentError` if the layout is impossible."""
     if accumulate not in ACCUMULATE_DTYPES or state_bytes < 0 or elements < 0:
         raise EdgeAgentError("the trainer announced an impossible layout of shared memory")
     vector = elements * np.dtype(accumulate).itemsize
-    return (state_bytes, vector, vector, vector)
+    return (state_bytes, vector, vector, vector, vector, MARKS * 8)
 
 
 def create_shared_memory(state_bytes: int, elements: int, accumulate: str) -> SharedMemory:
-    """Create the four regions, filled with zeros.
+    """Create the regions, filled with zeros.
 
     Raises `EdgeAgentError` if the machine has not enough memory.
     """
-    state, contribution, *reduced = (
-        SharedRegion(_create(size), size)
-        for size in region_sizes(state_bytes, elements, accumulate)
+    return _memory(
+        SharedRegion(_create(size, reserve=number != _REPLAY), size)
+        for number, size in enumerate(region_sizes(state_bytes, elements, accumulate))
     )
-    return SharedMemory(state, contribution, (reduced[0], reduced[1]))
 
 
 def attach_shared_memory(hello: Hello, descriptors: Sequence[int]) -> SharedMemory:
@@ -108,14 +111,13 @@ def attach_shared_memory(hello: Hello, descriptors: Sequence[int]) -> SharedMemo
     for descriptor, size in zip(descriptors, sizes, strict=True):
         if os.fstat(descriptor).st_size < mapped_bytes(size):
             raise EdgeAgentError("the trainer's shared memory is smaller than it announced")
-    state, contribution, *reduced = (
+    return _memory(
         SharedRegion(descriptor, size) for descriptor, size in zip(descriptors, sizes, strict=True)
     )
-    return SharedMemory(state, contribution, (reduced[0], reduced[1]))
 
 
 def send_descriptors(connection: socket.socket, memory: SharedMemory) -> None:
-    """Pass the four descriptors over a Unix socket; raise `AgentLost` if nobody is there."""
+    """Pass the descriptors over a Unix socket; raise `AgentLost` if nobody is there."""
     descriptors = [region.descriptor for region in memory.regions()]
     try:
         socket.send_fds(connection, [_MARK], descriptors)
@@ -124,7 +126,7 @@ def send_descriptors(connection: socket.socket, memory: SharedMemory) -> None:
 
 
 def receive_descriptors(connection: socket.socket) -> tuple[int, ...]:
-    """Take the four descriptors off a Unix socket, the first thing on it.
+    """Take the descriptors off a Unix socket, the first thing on it.
 
     Blocks as `connection` does (`BlockingIOError` if it does not and nothing is there). Raises
     `EOFError` if the other end closed, `EdgeAgentError` if something else came.
@@ -162,12 +164,17 @@ def _set_once(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _create(size: int) -> int:
+def _memory(regions: Iterable[SharedRegion]) -> SharedMemory:
+    state, contribution, even, odd, replay, marks = regions
+    return SharedMemory(state, contribution, (even, odd), replay, marks)
+
+
+def _create(size: int, *, reserve: bool) -> int:
     descriptor = _open_anonymous()
     length = mapped_bytes(size)
     try:
         os.ftruncate(descriptor, length)
-        if hasattr(os, "posix_fallocate"):
+        if reserve and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, length)
     except OSError as error:
         os.close(descriptor)

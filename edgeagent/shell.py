@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgeagent import handover
+from edgeagent.dataplane.forwarding import Forwarding
 from edgeagent.dataplane.gauges import Gauges
 from edgeagent.dataplane.probe import Prober
 from edgeagent.dataplane.reduce import Reducer
@@ -22,24 +22,29 @@ from edgeagent.dataplane.shards import (
     shard_header,
     shard_target,
     shard_view,
-    state_digest,
 )
 from edgeagent.errors import EdgeAgentError
+from edgeagent.local.waits import Waits
 from edgeagent.network import member_of, peer_of
 from edgeagent.planner import StandardPlanner
+from edgeagent.trainer_side import TrainerSide
 from edgeagent.transport.complaints import Lines
 from protocols import codec, effects, limits
 from protocols.bulk import BulkHeader, BulkKind
 from protocols.context import NodeConfig
 from protocols.errors import RemoteProtocolError
 from protocols.heartbeats import Heartbeats
+from protocols.link_end import LinkEnd
 from protocols.messages import PullBegins
 from protocols.node import Node
+from protocols.progress import Progress
 from protocols.routing import Router
+from protocols.word_check import WordShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgeagent import handover
     from edgeagent.network import Network
     from edgeagent.observer import Observer
     from edgeagent.planner.policies import CustomPolicy
@@ -47,12 +52,14 @@ if TYPE_CHECKING:
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.transport.api import Link
     from protocols.control_word import ControlWord
-    from protocols.messages import Envelope
+    from protocols.envelope import Envelope
     from protocols.round import RoundSpec
     from protocols.view import Member
 
-HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
 READ_AFTER_PROBES = 4  # frames of a probe after which the gauges are read again
+AHEAD_BYTES = 1 << 20  # of the round in which a joiner copied the state it has the rest, or else
+AHEAD_ROUNDS = 3  # at most so many rounds are on their way to it
+FOLLOW_SECONDS = 0.01  # after which to see again how far a joiner has followed
 DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
 
 
@@ -69,18 +76,19 @@ class Shell:
         observer: Observer,
         wanted_neighbours: tuple[str, ...],
         departed: Callable[[str, str], None],
-        join_failed: Callable[[str], None],
+        join_failed: Callable[[str, float], None],
         use_token: Callable[[bytes], None],
         spawn: Spawn,
         pauses: bool = False,
         rotate_every: int = 0,
         custom: CustomPolicy | None = None,
+        join_stall_s: float = 0.0,
     ) -> None:
-        """`trainer` sends to the trainer; `departed(why, message)` and `join_failed(reason)` are
-        called when the node's part is over, or its join has failed; `use_token` changes the token;
+        """`trainer` sends to the trainer; `departed(why, message)` is called when the node's part
+        is over, `join_failed(reason, pause_s)` when its join has; `use_token` changes the token;
         `spawn` starts a task whose failure ends the agent; `custom` plans; others: `NodeConfig`."""
+        self._memory = memory
         self._state = memory.state.view()
-        self._trainer = trainer
         self._network = network
         self._observer = observer
         self._departed = departed
@@ -90,13 +98,7 @@ class Shell:
         self.watch: Callable[[], None] = lambda: None  # called after each event
         self._loop = asyncio.get_running_loop()
         self._contribution = memory.contribution.array(hello.accumulate)
-        self._reducer = Reducer(
-            self._contribution,
-            (memory.reduced[0].array(hello.accumulate), memory.reduced[1].array(hello.accumulate)),
-            hello.chunk_elements,
-            self,
-            self._reduced,
-        )
+        self._reducer = self._make_reducer(hello)
         self._config = NodeConfig(
             me,
             self._reducer.chunks,
@@ -107,48 +109,92 @@ class Shell:
             wanted_neighbours,
             pauses,
             rotate_every,
+            self._contribution.nbytes,
+            join_stall_s,
         )
         self._router = Router(me.node, me.incarnation)
         self.node: Node | None = None
         self.links: dict[bytes, Link] = {}
         self._inbox: deque[effects.Event] = deque()
-        self._busy = self._closed = self._orphan = False
+        self._busy = self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
-        self._hashing: asyncio.Task[None] | None = None
-        self._apply: effects.Apply | None = None  # waits for the hash of the state
-        self._words: dict[int, ControlWord] = {}
         self._distrusted: dict[bytes, asyncio.TimerHandle] = {}
         self._lines = Lines(observer.say, self._loop.time)
-        self._forwarded: dict[bytes, deque[tuple[int, int]]] = {}
+        self._forwarding = Forwarding()
         self._heartbeats = Heartbeats()
+        self._progress = Progress()
         chunk_bytes = hello.chunk_elements * self._contribution.itemsize
         self._prober = Prober(self._heartbeats.delay)
         self._gauges = Gauges(self._loop.time, self._heartbeats)
         self._planner = StandardPlanner(self._contribution.nbytes, chunk_bytes, custom)
-        self._contributed: handover.Contributed | None = None
-        self._own_state: tuple[int, bytes] | None = (hello.iteration, hello.meta)  # None: spoilt
+        self.trainer = self._trainer_side(hello, trainer)
+        self.waits = self._make_waits(chunk_bytes)
+
+    def _make_waits(self, chunk_bytes: int) -> Waits:
+        payload = self._contribution.nbytes
+        say = self._observer.say
+        return Waits(lambda: self.node, self._heartbeats, payload, chunk_bytes, say)
+
+    def _make_reducer(self, hello: handover.Hello) -> Reducer:
+        even, odd = self._memory.reduced
+        return Reducer(
+            self._contribution,
+            (even.array(hello.accumulate), odd.array(hello.accumulate)),
+            hello.chunk_elements,
+            self,
+            self._reduced,
+            WordShape(hello.micro_batches, hello.parameters, dict(hello.exact_buffers)),
+            lambda: self.node.context.policies if self.node is not None else {},
+            self._loop.call_soon,
+            self._loop.time,
+        )
+
+    def _trainer_side(
+        self, hello: handover.Hello, send: Callable[[handover.Message], None]
+    ) -> TrainerSide:
+        return TrainerSide(
+            hello,
+            self._memory,
+            self._contribution,
+            self._reducer,
+            lambda: self.node,
+            self.handle,
+            send,
+            self._observer,
+            self._gauges,
+            self._spawn,
+        )
 
     # --- beginnings and ends ----------------------------------------------------------------------
 
     def found(self, lineage: bytes) -> None:
         """Found a cluster of one from the trainer's own state, which must not be `spoilt`."""
-        assert self._own_state is not None, "a cluster founded from half a state"
+        own = self.trainer.own_state
+        assert own is not None, "a cluster founded from half a state"
         self.node = node = Node(self._config, self._planner, self._router)
-        self._perform(node.found(self._loop.time(), lineage, *self._own_state))
+        self._perform(node.found(self._loop.time(), lineage, own.past, own.meta, own.commit))
         self._ping()
 
     @property
     def spoilt(self) -> bool:
         """Whether the state is neither the trainer's own any more nor that of a cluster's member:
         a pull has begun to overwrite it."""
-        return self._own_state is None and not (self.node and self.node.context.is_member)
+        return self.trainer.own_state is None and not (self.node and self.node.context.is_member)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what the trainer has is a whole state, its own or a cluster's."""
+        joining = self.node.joining if self.node is not None else None
+        pulled = joining is not None and joining.has_pulled
+        return pulled or not self.spoilt
 
     def join(self, sponsor: Member, incarnation: int) -> None:
         """Join the cluster of `sponsor`; a node that was there before is given up. Who has been a
         member in this process needs a larger `incarnation` than then: nobody who has not heard of
         its end is to take it for the member that it was."""
-        self._note_own_state()
+        self.trainer.note_own_state()
+        self.trainer.forget()
         self._reducer.reset()
         me = replace(self._config.me, incarnation=incarnation)
         if me != self._config.me:
@@ -157,11 +203,6 @@ class Shell:
         self.node = node = Node(self._config, self._planner, self._router)
         self._perform(node.join(self._loop.time(), sponsor))
         self._ping()
-
-    def _note_own_state(self) -> None:
-        """What a member's trainer has is whole: it could found a cluster from it."""
-        if self.node is not None and self.node.context.is_member:
-            self._own_state = (self.node.context.iteration, self.node.context.meta)
 
     def give_way(self) -> None:
         """Depart ("yielded") as soon as the trainer is idle, to join another cluster."""
@@ -173,17 +214,13 @@ class Shell:
 
     def orphaned(self) -> None:
         """The trainer is gone: hand back its work and leave, so that nobody waits for it."""
-        self._orphan = True
-        node = self.node
-        if node is not None:
-            if node.cycle.state == "computing":
-                self._contributed = None  # P may hold half of what was to be added
-            self._answer_for_trainer(node.context.iteration)
+        self.trainer.gone()
+        if self.node is not None:
             self.leave()
 
     async def drop_links(self) -> None:
         """Close all links and forget the node."""
-        self._note_own_state()
+        self.trainer.note_own_state()
         self.node = None
         self._inbox.clear()
         await asyncio.gather(*(link.close(flush=False) for link in list(self.links.values())))
@@ -195,8 +232,8 @@ class Shell:
             if timer is not None:
                 timer.cancel()
         await asyncio.gather(*(link.close(flush=True) for link in list(self.links.values())))
-        if self._hashing is not None:  # the digest is an event that users wait for
-            await asyncio.wait([self._hashing])
+        if (hashing := self.trainer.hashing) is not None:  # the digest is an event users wait for
+            await asyncio.wait([hashing])
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -213,6 +250,7 @@ class Shell:
         try:
             while self._inbox and self.node is not None:
                 self._perform(self.node.handle(self._loop.time(), self._inbox.popleft()))
+                self._forwarding.release(self._pulls, self.links)
                 self.watch()
         except RemoteProtocolError:
             if self._inbox:
@@ -221,53 +259,31 @@ class Shell:
         finally:
             self._busy = False
 
-    def from_trainer(self, message: handover.Message) -> None:
-        """A message of the trainer."""
-        match message:
-            case handover.Contributed():
-                self._contributed = message
-                self._observer.contributed(message.compute_seconds)
-                self._gauges.contributed(len(message.micro_batches), message.compute_seconds)
-                self.handle(
-                    effects.Contributed(
-                        message.iteration,
-                        message.micro_batches,
-                        message.loss_sum,
-                        message.gradient_bitmap,
-                        message.integer_buffers,
-                        message.integer_buffers_agree,
-                    )
-                )
-            case handover.Applied(iteration, _, skipped, meta):
-                self._stepped(iteration, skipped)
-                if self.node is None and self._own_state is not None:
-                    self._own_state = (iteration + 1, meta)  # of the member that this node was
-                self.handle(effects.Applied(iteration, meta))
-            case handover.ExitRequested():
-                self.leave()
-            case handover.Away(away):
-                self.handle(effects.AwayWanted(away))
-            case handover.Evaluated(iteration, name, value):
-                self._observer.event("evaluated", iteration=iteration, name=name, value=value)
-
     # --- LinkListener -----------------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
         """Called by the transport."""
+        self._link_over(link.peer.node)  # one of before, which is still closing
         self.links[link.peer.node] = link
         self._heartbeats.linked(self._loop.time(), link.peer.node)
         self.handle(effects.LinkUp(member_of(link.peer)))
 
-    def link_down(self, link: Link, reason: str, clean: bool) -> None:
-        """Called by the transport."""
-        peer = link.peer.node
-        if self.links.get(peer) is link:
-            del self.links[peer]
+    def _link_over(self, peer: bytes) -> None:
+        """Forget what belonged to the link with `peer`, if there is one."""
+        if self.links.pop(peer, None) is not None:
             self._reducer.forget(peer)
             self._observer.delays.pop(peer, None)
             self._heartbeats.gone(peer)
-            self._forwarded.pop(peer, None)
-            self.handle(effects.LinkDown(peer, clean))
+            self._progress.gone(self._loop.time(), peer)
+            self._shorten(peer)
+            self._forwarding.forget(peer)
+
+    def link_down(self, link: Link, reason: str, why: LinkEnd) -> None:
+        """Called by the transport."""
+        peer = link.peer.node
+        if self.links.get(peer) is link:
+            self._link_over(peer)
+            self.handle(effects.LinkDown(peer, why))
             if (timer := self._distrusted.pop(peer, None)) is not None:
                 timer.cancel()
                 self._network.distrust(peer)
@@ -275,10 +291,20 @@ class Shell:
     def control_received(self, link: Link, frame: bytes) -> None:
         """Called by the transport."""
         self._heartbeats.heard(self._loop.time(), link.peer.node)
-        self.handle(effects.Received(link.peer.node, codec.decode(frame)))
+        try:
+            self.handle(effects.Received(link.peer.node, codec.decode(frame)))
+        except RemoteProtocolError as error:
+            self.accuse(link.peer.node, str(error))
 
     def bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
         """Called by the transport."""
+        try:
+            return self._bulk_arriving(link, header)
+        except RemoteProtocolError as error:
+            self.accuse(link.peer.node, str(error))
+            return None
+
+    def _bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
         if header.kind is BulkKind.SHARD:
             return self._shard_arriving(link.peer.node, header)
         if header.kind is BulkKind.PROBE:
@@ -291,6 +317,12 @@ class Shell:
 
     def bulk_received(self, link: Link, header: BulkHeader) -> None:
         """Called by the transport."""
+        try:
+            self._bulk_received(link, header)
+        except RemoteProtocolError as error:
+            self.accuse(link.peer.node, str(error))
+
+    def _bulk_received(self, link: Link, header: BulkHeader) -> None:
         source = link.peer.node
         if header.kind is not BulkKind.SHARD:
             self._reducer.received(source, header)
@@ -309,7 +341,7 @@ class Shell:
             return None
         if not joining.expects(source, header.index):
             return None
-        self._own_state = None
+        self.trainer.own_state = None
         return shard_target(self._state, joining.shard_bytes, header)
 
     # --- Wire (of the reducer) --------------------------------------------------------------------
@@ -320,39 +352,36 @@ class Shell:
         if link is None:
             return
         if header.kind is BulkKind.DOWN and not self._is_member(to):
-            if self._waiting_for(link) + len(payload) > self._most_waiting:
-                self._cut(link, "it takes too little of what is sent to it")
+            if self._forwarding.waiting(link) + len(payload) > self._most_waiting:
+                self._cut(link, "it takes too little of what is sent to it", LinkEnd.CUT)
                 return
-            end = link.bulk_bytes_sent + link.bulk_queued + len(payload)
-            self._forwarded.setdefault(to, deque()).append((end, len(payload)))
+            self._forwarding.send(link, header, payload, hold=self._pulls(to))
+            return
         link.send_bulk(header, payload)
+
+    def _pulls(self, node: bytes) -> bool:
+        """Whether a joiner is copying the state from members, this one among them."""
+        return self.node is not None and self.node.cycle.holds_for(node)
 
     def _is_member(self, node: bytes) -> bool:
         policy = self.node.context.policy if self.node is not None else None
         return policy is not None and policy.view.member(node) is not None
-
-    def _waiting_for(self, link: Link) -> int:
-        """Bytes of reduced chunks (copies, unlike shards) that `link` has not sent yet."""
-        queued = self._forwarded.get(link.peer.node, deque())
-        while queued and queued[0][0] <= link.bulk_bytes_sent:
-            queued.popleft()
-        return sum(size for _, size in queued)
 
     @property
     def _most_waiting(self) -> int:
         return max(limits.MAX_SUBSCRIBER_QUEUE_BYTES, 2 * self._contribution.nbytes)
 
     def accuse(self, peer: bytes, reason: str) -> None:
-        """End the link to `peer`, whose part of a round cannot be right."""
+        """End the link to `peer`, which sent what cannot be, and tell the others."""
         if (link := self.links.get(peer)) is not None:
-            self._cut(link, reason)
+            self.handle(effects.Faulty(peer, reason))
+            self._cut(link, reason, LinkEnd.PROTOCOL_ERROR)
 
-    def _cut(self, link: Link, reason: str) -> None:
-        """End a link at once, with one line; for the node it is lost from here on."""
+    def _cut(self, link: Link, reason: str, why: LinkEnd) -> None:
+        """End a link at once, with one line."""
         self._lines.say("cut", f"closed the link to {link.peer.name}: {reason}")
         link.discard_bulk()
-        self.link_down(link, reason, clean=False)
-        self._spawn(link.close(flush=False))
+        link.cut(reason, why)
 
     def hold_bulk(self, peer: bytes, hold: bool) -> None:
         """Stop reading bulk frames from `peer`, or read again."""
@@ -388,19 +417,22 @@ class Shell:
                 self._reducer.serve(spec)
             case effects.FreezeRound():
                 self.handle(effects.Frozen(self._reducer.freeze()))
-            case effects.GiveWork(iteration, micro_batches):
-                self._give_work(iteration, micro_batches)
+            case effects.GiveWork():
+                self.trainer.give_work(effect)
+            case effects.KeepUpdate(iteration):
+                self.trainer.keep(iteration)
             case effects.Contribute(word):
                 self._reducer.contribute(word)
             case effects.Apply():
-                self._apply = effect
-                if self._hashing is None:
-                    self._send_apply()
+                self._apply(effect, self.node)
+            case effects.TakePieces(iteration):
+                self.trainer.take_pieces(iteration)
+            case effects.Differs():
+                self.trainer.tell_difference(effect)
             case effects.TakeDigest(iteration, commit):
-                self._take_digest(iteration, commit)
-            case effects.BeginTraining(iteration, adopt, meta, steps):
-                steps = 0 if steps == limits.MAX_INTEGER else steps
-                self._trainer(handover.Begin(iteration, adopt, meta, steps))
+                self.trainer.take_digest(iteration, commit)
+            case effects.BeginTraining():
+                self.trainer.begin(effect)
             case effects.Report(event, values):
                 if event == "delay":
                     self._heartbeats.answered(values["id"], values["seconds"])
@@ -409,8 +441,8 @@ class Shell:
                 self._use_token(token)
             case effects.Depart(why, message):
                 self._departed(why, message)
-            case effects.JoinFailed(reason):
-                self._join_failed(reason)
+            case effects.JoinFailed(reason, pause_s):
+                self._join_failed(reason, pause_s)
             case _:
                 self._perform_for_peers(effect)
 
@@ -437,96 +469,23 @@ class Shell:
 
     def _stale(self, envelope: Envelope) -> bool:
         """Whether this offers a state that nobody has kept up to date since the trainer ended."""
-        return self._orphan and isinstance(envelope.message, PullBegins)
+        return self.trainer.is_gone and isinstance(envelope.message, PullBegins)
 
-    def _give_work(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
-        self._observer.work_given()
-        if self._orphan:
-            self._loop.call_soon(self._answer_for_trainer, iteration)
-        else:
-            self._trainer(handover.Work(iteration, micro_batches))
-
-    def _send_apply(self) -> None:
-        effect, self._apply = self._apply, None
-        if effect is None:
-            return
-        word = effect.word
-        self._words = {effect.iteration: word}
-        self._observer.apply_sent()
-        if self._orphan:
-            applied = effects.Applied(effect.iteration, b"")
-            self._loop.call_soon(self.handle, applied)
-            return
-        self._trainer(
-            handover.Reduced(
-                effect.iteration,
-                effect.iteration % 2,
-                word.weight,
-                word.loss_sum,
-                word.gradient_bitmap,
-                word.integer_buffers,
-                word.agree,
-                tuple(self._reducer.square_sums),
-                effect.members,
-            )
-        )
-
-    def _answer_for_trainer(self, iteration: int) -> None:
-        """Say what the trainer had finished of `iteration`, and nothing more."""
-        last = self._contributed
-        done = last.micro_batches if last is not None and last.iteration == iteration else ()
-        if not done:
-            self._contribution.fill(0)
-        if self.node is not None and self.node.cycle.state == "applying":
-            self.handle(effects.Applied(iteration, b""))
-        elif last is not None and done:
-            self.handle(
-                effects.Contributed(
-                    iteration,
-                    done,
-                    last.loss_sum,
-                    last.gradient_bitmap,
-                    last.integer_buffers,
-                    last.integer_buffers_agree,
-                )
-            )
-        else:
-            self.handle(effects.Contributed(iteration, (), 0.0, b"", b"", True))
-
-    def _stepped(self, iteration: int, skipped: bool) -> None:
-        node, word = self.node, self._words.pop(iteration, None)
-        if node is not None and word is not None:
-            samples = self._config.samples_per_iteration
-            policy = node.context.policy
-            members = len(policy.view.members) if policy is not None else 1
-            self._observer.stepped(
-                iteration + 1, node.context.steps, word, samples, members, skipped
-            )
+    def _apply(self, effect: effects.Apply, node: Node | None) -> None:
+        """Have the update applied, as soon as what joiners need for it is on its way to them."""
+        self._forwarding.release(self._pulls, self.links)
+        copied = node is not None and node.cycle.was_copied
+        most = AHEAD_BYTES if copied else AHEAD_ROUNDS * self._contribution.nbytes
+        if self.node is node and self._forwarding.is_ahead(self.links, most):
+            self._loop.call_later(FOLLOW_SECONDS, self._apply, effect, node)
+        elif self.node is node:
+            self.trainer.apply(effect)
 
     def _reduced(self, spec: RoundSpec, word: ControlWord) -> None:
         """The reducer has completed a round."""
         self._observer.reduced()
         self._gauges.reduced()
         self.handle(effects.RoundReduced(spec.iteration, spec.attempt, word))
-
-    def _take_digest(self, iteration: int, commit: bytes) -> None:
-        node = self.node
-        if node is None or self._orphan:
-            return
-        meta = node.context.meta
-        if len(self._state) <= HASH_INLINE_BYTES:
-            self._digest_taken(iteration, commit, state_digest(self._state, meta))
-        else:
-            self._hashing = self._spawn(self._hash(iteration, commit, meta))
-
-    async def _hash(self, iteration: int, commit: bytes, meta: bytes) -> None:
-        digest = await asyncio.to_thread(state_digest, self._state, meta)
-        self._hashing = None
-        self._digest_taken(iteration, commit, digest)
-        self._send_apply()
-
-    def _digest_taken(self, iteration: int, commit: bytes, digest: str) -> None:
-        self._observer.event("digest", iteration=iteration, state=digest, commit=commit.hex())
 
     async def _send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
         found = await asyncio.to_thread(leaves, self._state, shard_bytes)
@@ -579,9 +538,27 @@ class Shell:
             if (link := self.links.get(peer)) is not None:
                 self._observer.say(f"nothing heard from {link.peer.name}: closing the link")
                 self._heartbeats.gone(peer)
+                self._progress.ends(now, peer, link.sending)
+                self._shorten(peer)
                 self.handle(effects.Silent(peer))
+        self._look_at_progress(now)
         if self.node is not None:
             self._perform(self.node.ping(now))
             self.handle(self._gauges.read(self.links))
+            self.waits.tell(now)
         if not self._closed:
             self._ping_timer = self._loop.call_later(limits.HEARTBEAT_SECONDS, self._ping)
+
+    def _look_at_progress(self, now: float) -> None:
+        """End the links over which what is sent does not arrive any more."""
+        sending = {n: states for n, link in self.links.items() if (states := link.sending)}
+        delays = {n: self._heartbeats.delay(n) for n in sending}
+        for peer in self._progress.beat(now, sending, delays):
+            self._shorten(peer)
+            self._cut(self.links[peer], "what is sent does not arrive", LinkEnd.STALLED)
+
+    def _shorten(self, peer: bytes) -> None:
+        """Have new connections with `peer` send segments as short as the path needs."""
+        segment = self._progress.segment(peer)
+        if segment is not None:
+            self._network.shorten(peer, segment)

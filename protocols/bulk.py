@@ -1,12 +1,15 @@
 """The header in front of every payload on a bulk connection.
 
-Law: fixed size, fixed layout, validated before a byte of payload is accepted. Payload bytes are
-never interpreted here; where they go is decided by the round (`UP`, `DOWN`) or the pull (`SHARD`).
+Law: fixed size, fixed layout, validated before a byte of payload is accepted; its numbers are held
+to the limits that control messages are held to, so that whatever was read there can be written
+here, and the other way round. Payload bytes are never interpreted here; where they go is decided by
+the round (`UP`, `DOWN`) or the pull (`SHARD`).
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -23,9 +26,10 @@ class BulkKind(IntEnum):
     PROBE = 4  # bytes whose only content is their arrival time
 
 
-_LAYOUT = struct.Struct("<BBHI16sIIQIIIdQ12s")
+_LAYOUT = struct.Struct("<BBHI16sIIQIIIdQI8s")
+_SQUARES = struct.Struct("<d")
 _MAGIC = 0xEA
-_RESERVED = bytes(12)
+_RESERVED = bytes(8)
 
 _MAX_PAYLOAD = {
     BulkKind.UP: limits.MAX_CHUNK_BYTES,
@@ -41,7 +45,9 @@ class BulkHeader:
 
     For `UP` and `DOWN`, `index` is the chunk (0 = control word) and `square_sum` the float64 sum of
     squares of a reduced chunk (0.0 on the way up). For `SHARD`, `index` is the shard, `iteration`
-    the iteration whose start the state belongs to, and `reference` the join's number.
+    the iteration whose start the state belongs to, and `reference` the join's number. `check`: for
+    `DOWN`, `checksum` of the chunk as the root sent it, so that what is altered on the way is found
+    where that happened.
     """
 
     kind: BulkKind
@@ -55,6 +61,7 @@ class BulkHeader:
     square_sum: float = 0.0
     reference: int = 0
     term: int = 0
+    check: int = 0
 
     def encode(self) -> bytes:
         """Return the `limits.BULK_HEADER_BYTES` bytes of this header."""
@@ -72,6 +79,7 @@ class BulkHeader:
             self.term,
             self.square_sum,
             self.reference,
+            self.check,
             _RESERVED,
         )
 
@@ -94,6 +102,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
         term,
         squares,
         ref,
+        check,
         reserved,
     ) = _LAYOUT.unpack(data)
     if magic != _MAGIC or zero != 0 or reserved != _RESERVED:
@@ -104,6 +113,36 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
         raise RemoteProtocolError(f"unknown bulk kind {kind}") from None
     if length > _MAX_PAYLOAD[known]:
         raise RemoteProtocolError(f"bulk payload of {length} bytes is over the limit")
-    return BulkHeader(
-        known, lineage, view, policy, iteration, attempt, index, length, squares, ref, term
+    _check_numbers(view, policy, iteration, attempt, term, ref)
+    _check_result(known, squares, check)
+    numbers = (view, policy, iteration, attempt, index, length)
+    return BulkHeader(known, lineage, *numbers, squares, ref, term, check)
+
+
+def checksum(payload: bytes | bytearray | memoryview, square_sum: float) -> int:
+    """Return the CRC-32 of a reduced chunk together with its sum of squares."""
+    return zlib.crc32(payload, zlib.crc32(_SQUARES.pack(square_sum)))
+
+
+def _check_numbers(
+    view: int, policy: int, iteration: int, attempt: int, term: int, reference: int
+) -> None:
+    bounds = (
+        (view, limits.MAX_VIEW),
+        (policy, limits.MAX_VERSION),
+        (iteration, limits.MAX_ITERATION),
+        (attempt, limits.MAX_ATTEMPT),
+        (term, limits.MAX_TERM),
+        (reference, limits.MAX_INTEGER),
     )
+    if any(value > most for value, most in bounds):
+        raise RemoteProtocolError("a bulk header with a number over its limit")
+
+
+def _check_result(kind: BulkKind, squares: float, check: int) -> None:
+    """Only what is reduced has a sum of squares and a checksum. Such a sum may overflow or be NaN,
+    as gradients may, but it is never negative."""
+    if squares < 0.0 or (kind is not BulkKind.DOWN and squares != 0.0):
+        raise RemoteProtocolError("a bulk header with an impossible sum of squares")
+    if kind is not BulkKind.DOWN and check:
+        raise RemoteProtocolError("a bulk header with a checksum of nothing")

@@ -11,8 +11,9 @@ from __future__ import annotations
 import msgpack
 
 from protocols import limits
+from protocols.envelope import Envelope, Tags
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.messages import BY_TAG, Envelope, Tags
+from protocols.messages import BY_TAG
 from protocols.wire import decode_fields, encode_fields
 
 

@@ -5,18 +5,24 @@ Law: parts change the world only by appending to `effects`, and each other only 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.ancestry import Ancestor, Past
 from protocols.effects import Effect, Report, Send
+from protocols.join_cost import Pace
+from protocols.messages import PolicyFetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from protocols.effects import Applied
     from protocols.election import Election
+    from protocols.envelope import Envelope
     from protocols.measures import Rate
-    from protocols.messages import Envelope, Message
+    from protocols.messages import Message
     from protocols.planning import Planner
     from protocols.policy import Electorate, Policy
     from protocols.routing import Router
@@ -37,7 +43,9 @@ class NodeConfig:
     `chunks`: number of chunks of the gradient vector, chunk 0 included. `state_bytes`: size of the
     flat training state. `samples_per_iteration`: the global batch. `pauses`: without a quorum this
     node waits instead of going on in a lineage of its own. `rotate_every`: steps after which it
-    hands the scheduler's role over, 0 for never.
+    hands the scheduler's role over, 0 for never. `vector_bytes`: size of the gradient vector.
+    `join_stall_s`: how long a join may stop the others, as long as this node is the scheduler; 0
+    for as long as it takes.
     """
 
     me: Member
@@ -49,6 +57,8 @@ class NodeConfig:
     wanted_neighbours: tuple[str, ...] = ()
     pauses: bool = False
     rotate_every: int = 0
+    vector_bytes: int = 0
+    join_stall_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -63,17 +73,24 @@ class Context:
     policies: dict[tuple[int, int], Policy] = field(default_factory=dict)
     policy: Policy | None = None
     lineage: bytes = NO_LINEAGE
+    ancestors: tuple[Ancestor, ...] = ()  # lineages that came before this one
     iteration: int = 0
     attempt: int = 0
     steps: int = 0
     samples: int = 0
     commit: bytes = bytes(32)
     meta: bytes = b""
+    asked: tuple[int, int] | None = None  # key of the policy that this node asks others for
     prepared: tuple[int, int] | None = None  # key of a fence's policy that is stored, not decided
     leaving: bool = False
     yielding: bool = False
+    pace: Pace = field(default_factory=Pace)  # of this node's steps
+    stalled: bool = False  # the trainer does not answer: let this node go
+    diverged: bool = False  # the trainer's state was found to differ from that of the others
+    now: float = 0.0  # of the event that is being handled
     incoming: Callable[[bytes], Rate | None] = _not_known  # what arrives from a neighbour
     effects: list[Effect] = field(default_factory=list)
+    own: deque[Applied] = field(default_factory=deque)  # events that the node causes itself
 
     @property
     def node(self) -> bytes:
@@ -81,9 +98,19 @@ class Context:
         return self.config.me.node
 
     @property
+    def past(self) -> Past:
+        """What the training state has behind it."""
+        return Past(self.iteration, self.lineage, self.ancestors)
+
+    @property
     def is_member(self) -> bool:
         """Whether this node is in the view in force."""
         return self.policy is not None and self.node in self.policy.view.nodes
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the only member."""
+        return self.policy is not None and self.policy.view.nodes == (self.node,)
 
     @property
     def is_isolated(self) -> bool:
@@ -115,7 +142,13 @@ class Context:
     @property
     def departs(self) -> str:
         """Why this node wants to go, "" if it does not."""
-        return "left" if self.leaving else "yielded" if self.yielding else ""
+        if self.diverged:
+            return "diverged"
+        if self.leaving:
+            return "left"
+        if self.yielding:
+            return "yielded"
+        return "stalled" if self.stalled and not self.is_alone else ""
 
     @property
     def newest_key(self) -> tuple[int, int]:
@@ -182,6 +215,12 @@ class Context:
         """Send `envelope` on towards its destination."""
         for neighbour in self.router.ways(envelope, tuple(sorted(self.links)), via):
             self.effects.append(Send(neighbour, envelope))
+
+    def fetch(self, key: tuple[int, int]) -> None:
+        """Ask the neighbours for the body of a policy."""
+        self.asked = key
+        for neighbour in sorted(self.links):
+            self.send(neighbour, PolicyFetch(*key))
 
     def store(self, policy: Policy) -> None:
         """Keep a policy's body; the oldest ones go."""

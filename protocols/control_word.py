@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import msgpack
 
 from protocols import limits
+from protocols.divergence import merge_claims, read_claims
 from protocols.errors import RemoteProtocolError
 from protocols.wire import (
-    NUMBER,
+    TERM,
+    VERSION,
     Blob,
     Bool,
     Float,
@@ -30,18 +32,33 @@ _BITMAP_BYTES = 8192
 class ControlWord:
     """`term` and `policy`: the newest policy that may come into force. `done`: bit m is set if
     micro-batch m is in the sum. `refusing`: bit k is set if member k of the view computes no more.
+    `late`: bit k is set if the trainer of member k does not answer in time.
     `loss_sum`: sum of the micro-batches' mean losses. `gradient_bitmap`: bit p is set if parameter
     p had a gradient. `integer_buffers`: their bytes after any micro-batch; `agree` is False if two
-    micro-batches left different ones."""
+    micro-batches left different ones. `settings`: what scripts set of the optimizer's scalars in
+    this iteration, empty if none did; `other_settings`: empty if all that did set the same, else
+    another of what they set: `settings` is the least of all and this one the greatest. `claims`:
+    which member has which state (`divergence.py`). `stop`: a script wants training to end
+    with this iteration, on all members."""
 
-    term: int = wire(NUMBER)
-    policy: int = wire(NUMBER)
+    term: int = wire(TERM)
+    policy: int = wire(VERSION)
     done: bytes = wire(Blob(limits.MAX_MICRO_BATCHES // 8))
     refusing: bytes = wire(Blob(limits.MAX_MEMBERS // 8))
     loss_sum: float = wire(Float(finite=False))
     gradient_bitmap: bytes = wire(Blob(_BITMAP_BYTES))
     integer_buffers: bytes = wire(Blob(limits.MAX_INTEGER_BUFFER_BYTES))
     agree: bool = wire(Bool())
+    late: bytes = wire(Blob(limits.MAX_MEMBERS // 8), default=b"")
+    settings: bytes = wire(Blob(limits.MAX_SETTINGS_BYTES), default=b"")
+    other_settings: bytes = wire(Blob(limits.MAX_SETTINGS_BYTES), default=b"")
+    claims: bytes = wire(Blob(limits.MAX_CLAIMS_BYTES), default=b"")
+    stop: bool = wire(Bool(), default=False)
+
+    def __post_init__(self) -> None:
+        if self.other_settings and not b"" < self.settings < self.other_settings:
+            raise ValueError("settings that differ are not in order")
+        read_claims(self.claims)
 
     @property
     def weight(self) -> int:
@@ -71,13 +88,20 @@ def decode_word(data: bytes | bytearray | memoryview) -> ControlWord:
 def merge(a: ControlWord, b: ControlWord) -> ControlWord:
     """Return the word of both parts together, `a` first.
 
-    Raises `RemoteProtocolError` if both contain the same micro-batch: it would count twice.
+    Raises `RemoteProtocolError` if both contain the same micro-batch, which would count twice, or a
+    claim of the same member.
     """
     if int.from_bytes(a.done, "little") & int.from_bytes(b.done, "little"):
         raise RemoteProtocolError("a micro-batch was contributed twice")
     newest = max((a.term, a.policy), (b.term, b.policy))
     known = [x for x in (a.integer_buffers, b.integer_buffers) if x]
     agree = a.agree and b.agree and (len(known) < 2 or known[0] == known[1])
+    wanted = [x for w in (a, b) for x in (w.settings, w.other_settings) if x]
+    settings, other = min(wanted, default=b""), max(wanted, default=b"")
+    try:
+        claims = merge_claims(a.claims, b.claims)
+    except ValueError as error:
+        raise RemoteProtocolError(str(error)) from None
     return ControlWord(
         *newest,
         _either(a.done, b.done),
@@ -86,6 +110,11 @@ def merge(a: ControlWord, b: ControlWord) -> ControlWord:
         _either(a.gradient_bitmap, b.gradient_bitmap),
         min(known, default=b""),
         agree,
+        _either(a.late, b.late),
+        settings,
+        other if other != settings else b"",
+        claims,
+        stop=a.stop or b.stop,
     )
 
 
@@ -99,6 +128,11 @@ def numbers(bitmap: bytes, below: int, *, unset: bool = False) -> tuple[int, ...
     """Return which of 0..below-1 are set (or not set) in `bitmap`, ascending."""
     value = int.from_bytes(bitmap, "little")
     return tuple(n for n in range(below) if bool(value >> n & 1) is not unset)
+
+
+def set_bits(bitmap: bytes) -> tuple[int, ...]:
+    """Return the numbers of all bits that are set in `bitmap`, ascending."""
+    return numbers(bitmap, 8 * len(bitmap))
 
 
 def _either(a: bytes, b: bytes) -> bytes:

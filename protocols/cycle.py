@@ -5,17 +5,20 @@ once; the policy named in that round's control word holds from the next iteratio
 lacks micro-batches (a node handed its own back) is run again as a new attempt, in which the others,
 by a rule that needs no message, compute what is missing. Between a fence and its decision nothing
 is accepted, sent or applied (`frozen`). A node whose last iteration is done leaves only after a
-farewell round has shown that all others have applied it, too.
+farewell round has shown that all others have applied it, too. An iteration whose word says `stop`
+is the last one.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from protocols import control_word, limits
-from protocols.control_word import ControlWord
+from protocols import control_word, divergence, limits
+from protocols.ancestry import Past
+from protocols.control_word import EMPTY, ControlWord
 from protocols.effects import (
     Applied,
     Apply,
@@ -23,25 +26,30 @@ from protocols.effects import (
     Contribute,
     Contributed,
     Depart,
-    GiveWork,
     RoundReduced,
     ServeRound,
     StartRound,
     TakeDigest,
 )
 from protocols.fence import attempt_id
-from protocols.messages import PolicyFetch, PullBegins, Restart
+from protocols.messages import PullBegins, Restart
 from protocols.round import RoundSpec, Spread, spread_plan
 from protocols.table import Row, StateTable
+from protocols.word_check import policy_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocols.context import Context
     from protocols.policy import Policy
+    from protocols.trainer_debt import TrainerDebt
 
 DIGEST_EVERY = 10
 _NEVER = -1  # a subscriber holds for nobody
+_WRONG_END = (
+    "after the last step the training state of this device differed from that of the others: use "
+    "the model that another device has saved"
+)
 
 
 class CycleState(StrEnum):
@@ -91,7 +99,7 @@ class Cycle:
     """The training loop of a member, or of a subscriber that is on its way in.
 
     `offered` says which policy this node's control word names; `switched` is called with (old, new)
-    when a policy comes into force.
+    when a policy comes into force, `diverged` with the members whose state was found to differ.
     """
 
     def __init__(
@@ -99,12 +107,18 @@ class Cycle:
         context: Context,
         offered: Callable[[], tuple[int, int]],
         switched: Callable[[Policy, Policy], None],
+        trainer: TrainerDebt,
+        diverged: Callable[[tuple[bytes, ...]], None],
     ) -> None:
         self.state = CYCLE_TABLE.initial
         self.frozen = False
         self._context = context
         self._offered = offered
         self._switched = switched
+        self._trainer = trainer
+        self._diverged = diverged
+        self._claim = b""  # digest of the state of the running iteration
+        self._silent: tuple[int, ...] = ()  # members whose state differs in this iteration
         self._word: ControlWord | None = None  # reduced, of the running iteration
         self._named: tuple[int, int] = (0, 0)
         self._given: tuple[int, ...] = ()  # micro-batches the trainer was given
@@ -124,10 +138,32 @@ class Cycle:
         at = self._context.iteration
         return tuple(j for j, i in self._held.items() if i == at and j not in self._released)
 
+    def holds_for(self, joiner: bytes) -> bool:
+        """Whether it does so for the join of `joiner`."""
+        policy = self._context.policy
+        pull = policy.pull_of(joiner) if policy is not None else None
+        return pull is not None and pull.join in self.holding_for
+
+    @property
+    def was_copied(self) -> bool:
+        """Whether joiners copy, or have copied, the state of the running iteration."""
+        return self._context.iteration in self._held.values()
+
     @property
     def round_is_here(self) -> bool:
         """Whether the running iteration's round is complete here, and so decided what follows."""
         return self.state in (CycleState.HOLDING, CycleState.APPLYING)
+
+    def reads_state(self, iteration: int) -> bool:
+        """Whether the state after the update of `iteration` may be read here: it is hashed, or a
+        joiner may copy it. Under an unchanged policy without pulls no joiner does."""
+        context, after = self._context, iteration + 1
+        stops = self._word is not None and self._word.stop  # so this iteration is the last
+        hashed = after % DIGEST_EVERY == 0 or after >= context.steps or stops
+        policy = context.policy
+        if hashed or policy is None or not context.is_member or self._trainer.is_behind:
+            return True
+        return bool(policy.pulls) or self._named > policy.key
 
     def start(self, *, state_ready: bool) -> None:
         """Begin at the context's iteration and policy, with its state here or still to come."""
@@ -140,7 +176,7 @@ class Cycle:
         """The state of the running iteration has been pulled: the trainer may begin."""
         self._state_ready = True
         self._begin(adopt=True)
-        self._context.do(GiveWork(self._context.iteration, ()))
+        self._trainer.give(self._context.iteration, ())
         if self.state is CycleState.HOLDING:
             self._release()
 
@@ -153,6 +189,12 @@ class Cycle:
         self._answer = event
         self._offer()
 
+    def hand_back(self) -> None:
+        """The trainer is late: go on without it."""
+        if self.state is CycleState.COMPUTING:
+            self._nothing_done()
+            self._offer()
+
     def reduced(self, event: RoundReduced) -> None:
         """The round is complete here."""
         context, word = self._context, event.word
@@ -160,13 +202,16 @@ class Cycle:
             return
         if (event.iteration, event.attempt) != (context.iteration, context.attempt):
             return
+        differing = divergence.differing(word)
+        if differing:
+            self._found_differing(differing)
         if self.state is CycleState.FAREWELL:
             self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.OVER)
-            context.do(Depart("steps", ""))
+            context.do(Depart("error", _WRONG_END) if context.diverged else Depart("steps", ""))
             return
         total = context.config.micro_batches
         missing = control_word.numbers(word.done, total, unset=True)
-        if missing:
+        if missing or differing:
             self._again(word, missing)
             return
         self._word = word
@@ -174,7 +219,7 @@ class Cycle:
         then = CycleState.APPLYING if self._may_apply else CycleState.HOLDING
         self.state = CYCLE_TABLE.step(self.state, "reduced", then)
         if then is CycleState.APPLYING:
-            context.do(Apply(context.iteration, word, len(self._policy.view.members)))
+            self._trainer.apply(Apply(context.iteration, word, len(self._policy.view.members)))
 
     def released(self, join: int) -> None:
         """The joiner has its copy, or the join was given up."""
@@ -192,14 +237,17 @@ class Cycle:
             return
         number = event.iteration.to_bytes(8, "little")
         context.commit = hashlib.sha256(context.commit + number + self._attempt_id).digest()
-        context.meta = event.meta
+        context.meta = event.meta or context.meta  # a late trainer's follow when it has caught up
         context.samples += context.config.samples_per_iteration
         context.iteration = event.iteration + 1
         context.attempt = 0
+        self._claim, self._silent = event.claim, ()
+        if word.stop:
+            context.steps = min(context.steps, context.iteration)
         self._before_id, self._attempt_id = self._attempt_id, bytes(32)
         self._given, self._answer, self._owed, self._refuses = (), None, 0, False
         at_end = context.iteration >= context.steps
-        if context.iteration % DIGEST_EVERY == 0 or at_end:
+        if (context.iteration % DIGEST_EVERY == 0 or at_end) and not self._trainer.is_stale:
             context.do(TakeDigest(context.iteration, context.commit))
         self._word = None
         self._next("applied")
@@ -211,8 +259,7 @@ class Cycle:
 
     def fetch(self) -> None:
         """Ask the neighbours for the body that is missing."""
-        for neighbour in sorted(self._context.links):
-            self._context.send(neighbour, PolicyFetch(*self._named))
+        self._context.fetch(self._named)
 
     def leave(self, why: str, message: str) -> None:
         """This node's part is over."""
@@ -239,10 +286,13 @@ class Cycle:
         context = self._context
         old, self.frozen = self._policy, False
         context.policy = decision.policy
+        common = Past(decision.iteration + decision.applied, context.lineage, context.ancestors)
         context.lineage = decision.policy.view.lineage
+        context.ancestors = common.in_lineage(context.lineage).ancestors
         context.store(decision.policy)
         self._restart = decision
         self._held, self._named, self._word = {}, decision.policy.key, None
+        self._silent = ()
         self._switched(old, decision.policy)
         if context.iteration == decision.iteration and decision.applied:
             context.attempt = decision.finish
@@ -290,13 +340,22 @@ class Cycle:
         return self._state_ready and not self.holding_for
 
     def _begin(self, *, adopt: bool) -> None:
+        self._claim = b""
         c = self._context
         c.do(BeginTraining(c.iteration, adopt, c.meta, c.steps))
+        self._trainer.began()
 
     def _give(self, micro_batches: tuple[int, ...]) -> None:
+        if not self._trainer.give(self._context.iteration, micro_batches):
+            self._nothing_done()
+            return
         self._given = tuple(sorted(dict.fromkeys((*self._given, *micro_batches))))
         self._owed += 1
-        self._context.do(GiveWork(self._context.iteration, micro_batches))
+
+    def _nothing_done(self) -> None:
+        """What the trainer was given of this iteration goes back, also what it has computed."""
+        self._given, self._owed = (), 0
+        self._answer = Contributed(self._context.iteration, (), 0.0, b"", b"", True)
 
     def _offer(self) -> None:
         """Contribute what the trainer has computed, if it has and if that may be."""
@@ -317,21 +376,43 @@ class Cycle:
             event.gradient_bitmap,
             event.integer_buffers,
             event.agree,
+            control_word.bits((me,)) if self._trainer.is_behind else b"",
+            event.settings,
+            event.other_settings,
+            self._own_claim,
+            stop=event.stop,
         )
         context.do(Contribute(word))
+
+    @property
+    def _own_claim(self) -> bytes:
+        """What this node's control word says of its state."""
+        me = self._policy.view.nodes.index(self._context.node)
+        return b"" if self._trainer.is_behind else divergence.claim(self._claim, me)
+
+    def _found_differing(self, differing: tuple[int, ...]) -> None:
+        """Members have another state than most: nothing of this attempt may be applied."""
+        nodes = self._policy.view.nodes
+        self._silent = tuple(sorted(dict.fromkeys((*self._silent, *differing))))
+        found = tuple(nodes[n] for n in differing if n < len(nodes))
+        self._diverged(found)
+        if self._context.node in found:
+            self._nothing_done()
 
     def _release(self) -> None:
         context, word = self._context, self._word
         then = CycleState.APPLYING if self._may_apply else CycleState.HOLDING
         self.state = CYCLE_TABLE.step(self.state, "released", then)
         if then is CycleState.APPLYING and word is not None:
-            context.do(Apply(context.iteration, word, len(self._policy.view.members)))
+            self._trainer.apply(Apply(context.iteration, word, len(self._policy.view.members)))
 
     def _again(self, word: ControlWord, missing: tuple[int, ...]) -> None:
         """Run the round again with what is missing dealt out to those who still compute."""
         context, policy = self._context, self._policy
         nodes = policy.view.nodes
-        able = control_word.numbers(word.refusing, len(nodes), unset=True)
+        willing = control_word.numbers(word.refusing, len(nodes), unset=True)
+        late = control_word.numbers(word.late, len(nodes))
+        able = tuple(n for n in willing if n not in (*late, *self._silent)) or willing
         if not able:
             self.leave(context.departs or "left", "every device left at once")
             return
@@ -346,7 +427,13 @@ class Cycle:
         self._given = self._answer.micro_batches if self._answer else self._given
         self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.COMPUTING)
         self._start_round(())
-        if dealt:
+        if dealt and context.diverged:  # nobody else can, and we cannot either
+            self.leave("diverged", "")
+            return
+        if dealt and mine in late:  # nobody else can
+            self._given, self._owed, self._answer = dealt, 1, None
+            self._trainer.give_anyway(context.iteration, dealt)
+        elif dealt:
             self._give(dealt)
         self._offer()
 
@@ -367,7 +454,7 @@ class Cycle:
                 expelled = context.node in body.view.expelled
                 self._over(event, "removed" if expelled else context.departs or "left")
                 return
-        elif context.departs and self._alone:
+        elif context.departs in ("left", "yielded") and self._alone:
             self._over(event, context.departs)
             return
         if self.frozen:
@@ -395,7 +482,9 @@ class Cycle:
         if context.iteration >= context.steps and context.is_member:
             self.state = CYCLE_TABLE.step(self.state, event, CycleState.FAREWELL)
             self._start_round(())
-            context.do(Contribute(ControlWord(*self._offered(), b"", b"", 0.0, b"", b"", True)))
+            offered = self._offered()
+            word = replace(EMPTY, term=offered[0], policy=offered[1], claims=self._own_claim)
+            context.do(Contribute(word))
             return
         contributes = context.is_member
         then = CycleState.COMPUTING if contributes else CycleState.REDUCING
@@ -404,7 +493,7 @@ class Cycle:
         self._start_round(spread)
         if not contributes:
             if self._state_ready:
-                context.do(GiveWork(context.iteration, ()))
+                self._trainer.give(context.iteration, ())
             return
         fresh = tuple(m for m in work if m not in self._given)
         if fresh or (self._answer is None and self._owed == 0):
@@ -420,7 +509,8 @@ class Cycle:
             if pull.join in self._held:
                 continue
             self._held[pull.join] = context.iteration if context.is_member else _NEVER
-            if context.node in pull.sources and pull.join not in self._released:
+            whole = not self._trainer.is_stale  # else the state here is that of an iteration before
+            if whole and context.node in pull.sources and pull.join not in self._released:
                 message = PullBegins(
                     pull.join,
                     context.iteration,
@@ -428,6 +518,7 @@ class Cycle:
                     context.commit,
                     context.samples,
                     context.meta,
+                    context.ancestors,
                 )
                 context.send(pull.joiner.node, message)
 
@@ -460,4 +551,19 @@ class Cycle:
             contributes,
             spread,
             policy.term,
+            policy_parts(policy, node, self._dealt(iteration, attempt)) if member else (),
+            divergence.bitmap(self._silent),
         )
+
+    def _dealt(self, iteration: int, attempt: int) -> dict[bytes, tuple[int, ...]] | None:
+        """Return whose micro-batches are whose in an attempt, None once some were dealt anew."""
+        policy, decision, nodes = self._policy, self._restart, self._policy.view.nodes
+        if iteration >= self._context.steps:
+            return dict.fromkeys(nodes, ())
+        again = decision is not None and decision.policy.key == policy.key
+        if decision is not None and again and iteration == decision.iteration + decision.applied:
+            if attempt != decision.redo:
+                return None
+            works = (control_word.set_bits(work) for work in decision.work)
+            return dict(zip(nodes, works, strict=True))
+        return None if attempt else {n: policy.micro_batches(n) for n in nodes}

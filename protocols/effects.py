@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from protocols.control_word import ControlWord
-    from protocols.messages import Envelope
+    from protocols.envelope import Envelope
+    from protocols.link_end import LinkEnd
     from protocols.round import RoundSpec
     from protocols.view import Member
 
@@ -27,12 +28,10 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """The link to `node` is gone; `clean` if one end closed it on purpose. `reset`: the other end's
-    system closed it (else it fell silent)."""
+    """The link to `node` is gone, and why."""
 
     node: bytes
-    clean: bool
-    reset: bool = True
+    why: LinkEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,26 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
+class Faulty:
+    """Neighbour `node` sent what cannot be; its link is about to be cut."""
+
+    node: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DialFailed:
     """No link to `node` could be opened."""
 
     node: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """`node`, or somebody who holds the token and says so, can be dialled at these addresses."""
+
+    node: bytes
+    addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +87,10 @@ class Contributed:
     gradient_bitmap: bytes
     integer_buffers: bytes
     agree: bool
+    turn: int = 0
+    settings: bytes = b""
+    other_settings: bytes = b""
+    stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +104,21 @@ class RoundReduced:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The trainer applied the update of `iteration`; `meta` are the state's scalars after it."""
+    """The trainer applied the update of `iteration`; `meta` are the state's scalars after it,
+    `claim` a digest of it (`limits.CLAIM_BYTES`; empty: none was taken)."""
 
     iteration: int
     meta: bytes
+    claim: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PiecesTaken:
+    """Digests of `divergence.PIECE_BYTES` of each tensor that the claim of the state at the start
+    of `iteration` was taken of."""
+
+    iteration: int
+    pieces: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +168,13 @@ class AwayWanted:
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """One open link as its receiver knows it: one-way delay, payload bytes/s from `node` (None:
-    not known), payload bytes sent to it so far."""
+    not known), payload bytes sent to it and received from it so far."""
 
     node: bytes
     delay_s: float | None
     rate: float | None
     sent_bytes: int
+    received_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +214,15 @@ Event = (
     LinkUp
     | LinkDown
     | Silent
+    | Faulty
     | DialFailed
+    | Located
     | Received
     | Tick
     | Contributed
     | RoundReduced
     | Applied
+    | PiecesTaken
     | ShardArrived
     | ManifestReady
     | Frozen
@@ -271,26 +305,54 @@ class FreezeRound:
 
 @dataclass(frozen=True, slots=True)
 class GiveWork:
-    """Tell the trainer to compute these micro-batches (more) of `iteration`."""
+    """Tell the trainer to compute these micro-batches (more) of `iteration`. In another `turn` than
+    before it begins its sum anew: what it had computed of the iteration was handed back."""
 
     iteration: int
     micro_batches: tuple[int, ...]
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Contribute:
-    """P and `word` are this node's part of the running round."""
+    """P and `word` are this node's part of the running round. If no micro-batch is in `word`, P
+    counts as zeros, whatever it holds: a late trainer may be writing there."""
 
     word: ControlWord
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Tell the trainer to apply R of `iteration`."""
+    """Tell the trainer to apply R of `iteration`, or what `KeepUpdate` has kept of it."""
 
     iteration: int
     word: ControlWord
     members: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakePieces:
+    """Answer `PiecesTaken`, now: the state is constant until the next effect."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """Tell the user where the state here differs from that of the others: in number `piece` of
+    those that were taken, or in the scalars, of which `mine` are here and `theirs` there."""
+
+    iteration: int
+    piece: int | None
+    mine: bytes
+    theirs: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeepUpdate:
+    """Keep R of `iteration`, which is complete, until it has been applied: the trainer is late."""
+
+    iteration: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,9 +401,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class JoinFailed:
-    """This node's join came to nothing; try again from the start."""
+    """This node's join came to nothing; try again from the start, but not before `pause_s`."""
 
     reason: str
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +416,9 @@ class UseToken:
 
 @dataclass(frozen=True, slots=True)
 class Depart:
-    """This node's part is over. `why`: "left", "steps", "yielded" (to another cluster), "expelled"
+    """This node's part is over. `why`: "left", "steps", "yielded" (to another cluster), "stalled"
+    (its trainer does not answer; it joins again when that does), "diverged" (its state differs from
+    that of the others, so it has to pull theirs), "expelled"
     (the others went on without it; it may join again), "removed" (by a user) or "error" (then
     `message` says what)."""
 
@@ -374,6 +439,9 @@ Effect = (
     | GiveWork
     | Contribute
     | Apply
+    | KeepUpdate
+    | TakePieces
+    | Differs
     | Probe
     | TakeDigest
     | SendManifest

@@ -5,6 +5,10 @@ newest stored policy is older than the voter's is refused, so a winner knows eve
 have come into force; it needs a quorum under each of them. A scheduler that hands its role over
 asks its heir to stand; one that is lost is replaced by whoever notices first, in the order of ids.
 A voter that can still reach it votes for nobody, so a node with one bad link does not unseat it.
+A term that is further ahead than elections could have gone unnoticed is not believed: each message
+raises what is known by `limits.MAX_TERM_STEP` at most. So a message with a wrong term decides
+nothing, while members that were apart for long, each with candidates in vain, catch up with each
+other by asking again.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from protocols import limits
 from protocols.messages import EVERYONE, Lead, Message, PassRole, Vote, VoteRequest
 from protocols.table import Row, StateTable
 from protocols.view import is_quorum
@@ -74,6 +79,12 @@ class Election:
     def leads(self) -> bool:
         """Whether this node is the scheduler."""
         return self.state is Role.SCHEDULER
+
+    def is_credible(self, term: int) -> bool:
+        """Note that somebody says `term` has begun; return whether that can be believed yet."""
+        most = max(self.term, self.voted_term, self.seen_term) + limits.MAX_TERM_STEP
+        self.seen_term = max(self.seen_term, min(term, most))
+        return term <= most
 
     def found(self) -> None:
         """This node founded the cluster: term 1 is its own."""
@@ -147,8 +158,8 @@ class Election:
     ) -> list[Mail]:
         """A candidate asks for this node's vote; `content`: the scheduler is in reach. A joiner
         that a stored policy lets in votes, too: that policy may be in force elsewhere."""
-        self.seen_term = max(self.seen_term, message.next_term)
-        known = any(self.node in e.nodes and sender in e.nodes for e in electorates)
+        credible = self.is_credible(message.next_term)
+        known = credible and any(self.node in e.nodes and sender in e.nodes for e in electorates)
         known = known and (message.asked or not content)
         newer = (message.policy_term, message.version) >= key
         granted = known and newer and message.next_term > self.voted_term

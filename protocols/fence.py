@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from protocols import control_word, limits
+from protocols import control_word, limits, testimony
 from protocols.messages import Commit, Fence, FenceReport, Message, Prepare, Restart
 from protocols.policy import Electorate, Policy
 from protocols.table import Row, StateTable
@@ -70,11 +70,13 @@ FENCE_TABLE: StateTable[FenceState] = StateTable(
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What is gone: nodes (`dead` ones are proven dead, not merely silent) and links."""
+    """What is gone: nodes (`dead` ones are proven dead, not merely silent) and links. `out`:
+    members in reach that are to go on no more with the others."""
 
     nodes: tuple[bytes, ...] = ()
     dead: tuple[bytes, ...] = ()
     links: tuple[Edge, ...] = ()
+    out: tuple[bytes, ...] = ()
 
 
 def attempt_id(lineage: bytes, policy: tuple[int, int], attempt: int) -> bytes:
@@ -97,10 +99,15 @@ class FenceLeader:
         planner: Planner,
         now: float,
         *,
+        at: tuple[int, int],
+        known: tuple[Electorate, ...] = (),
         pauses: bool = False,
+        waited: bool = False,
     ) -> None:
         """`own`: the policy in force here; a report may show a newer one. `stored`: who decides
-        under it and newer ones. `pauses`: wait for a quorum for ever."""
+        under it and newer ones. `at`: the running iteration and attempt. `known`: who decides
+        under any policy stored here, of other lineages, too. `pauses`: wait for a quorum for
+        ever; `waited`: whoever stood for election without one has waited for long enough."""
         self.state = FENCE_TABLE.initial
         self.epoch = epoch
         self.restart: Restart | None = None
@@ -109,6 +116,10 @@ class FenceLeader:
         self._own = own
         self._stored = stored
         self._outside: dict[bytes, None] = {}  # who was asked and is no member
+        self._at = at
+        self._known = known
+        self._newest = max((e.version for e in known), default=own.version)
+        self.disbelieved: dict[bytes, str] = {}  # whose report cannot be true: why
         self._told = False  # whether those who are out have been told once
         self._lost = lost
         self._chunks = chunks
@@ -119,8 +130,10 @@ class FenceLeader:
         self._repeat_at = now
         self._answer_by = math.inf
         self._silent_at = now + limits.FENCE_SILENT_SECONDS
+        self._half_at = now + limits.HALF_WAIT_SECONDS
         self._deadline = now + limits.FENCE_REPORT_SECONDS
-        self._partition_at = math.inf if pauses else now + limits.PARTITION_WAIT_SECONDS
+        wait = limits.FENCE_REPORT_SECONDS if waited else limits.PARTITION_WAIT_SECONDS
+        self._partition_at = math.inf if pauses else now + wait
 
     @property
     def deadline(self) -> float | None:
@@ -135,7 +148,15 @@ class FenceLeader:
         """A member has frozen."""
         if not FENCE_TABLE.allows(self.state, "report"):
             return []
-        self._reports[sender] = message
+        wrong = testimony.fault(
+            message, self._own, *self._at, self._chunks, self._micro_batches, self._newest
+        )
+        if wrong:
+            self.disbelieved[sender] = wrong
+            self._reports.pop(sender, None)
+        else:
+            self.disbelieved.pop(sender, None)
+            self._reports[sender] = message
         return self._try(now, "report")
 
     def outside(self, now: float, sender: bytes) -> list[Mail]:
@@ -173,10 +194,14 @@ class FenceLeader:
             self.state = FENCE_TABLE.step(self.state, "committed", then)
 
     def lose(self, now: float, lost: Lost) -> list[Mail]:
-        """More is gone, before anything was decided. Who fell silent has to report again."""
+        """More is gone, or somebody is back, before anything was decided. Who fell silent has to
+        report again; who is back is asked at once and has time to."""
         for node in lost.nodes:
             if node not in self._lost.nodes:
                 self._reports.pop(node, None)
+        if any(n not in lost.nodes and n not in lost.dead for n in self._lost.nodes):
+            self._repeat_at = now
+            self._deadline = now + limits.FENCE_REPORT_SECONDS
         self._lost = lost
         return self._try(now, "lost") if FENCE_TABLE.allows(self.state, "lost") else []
 
@@ -208,8 +233,8 @@ class FenceLeader:
 
     def _connected(self, base: Policy) -> list[bytes]:
         """The reporters that have not died since and that open links connect with us."""
-        dead = self._lost.dead
-        stay = [n for n in base.view.nodes if n in self._reports and n not in dead]
+        gone = (*self._lost.dead, *self._lost.out)
+        stay = [n for n in base.view.nodes if n in self._reports and n not in gone]
         reports = {n: self._reports[n] for n in stay}
         if self._node not in reports:
             return []
@@ -223,26 +248,43 @@ class FenceLeader:
         return sorted(reached)
 
     @property
+    def _newer(self) -> tuple[Electorate, ...]:
+        """Who decides under newer policies that may be in force somewhere."""
+        return testimony.may_be_in_force(self._own, self._reports, self._stored)
+
+    @property
     def _base(self) -> Policy:
-        """The newest policy in force at any reporter, ourselves included."""
-        policies = [self._own, *(r.policy for r in self._reports.values())]
+        """The newest policy in force at any reporter that can be believed, ourselves included."""
+        may_be = self._newer
+        told = [r.policy for r in self._reports.values() if r.policy.key > self._own.key]
+        policies = [self._own, *(p for p in told if p.electorate in (*may_be, *self._known))]
         return max(policies, key=lambda p: p.key)
 
     @property
     def _electorates(self) -> tuple[Electorate, ...]:
-        """Whose quorums count: that of the base, and those of newer policies that anybody holds."""
+        """Whose quorums count: that of the base, and those of newer policies that may be in force
+        somewhere."""
         base = self._base
-        newer = dict.fromkeys(
-            (*self._stored, *(e for r in self._reports.values() for e in r.stored))
-        )
-        return (base.electorate, *(e for e in newer if e.key > base.key))
+        return (base.electorate, *(e for e in self._newer if e.key > base.key))
+
+    def _disbelieve(self) -> None:
+        """Everybody has reported who will: drop reports of policies that cannot be in force."""
+        may_be = (*self._newer, *self._known)
+        for node, report in list(self._reports.items()):
+            if report.policy.key > self._own.key and report.policy.electorate not in may_be:
+                self.disbelieved[node] = "it reports a policy that cannot be in force"
+                del self._reports[node]
+        for node in testimony.contradicting(self._own, self._reports):
+            self.disbelieved[node] = "it reports micro-batches that another member works on"
+            del self._reports[node]
 
     @property
     def _asked(self) -> tuple[bytes, ...]:
         return tuple(dict.fromkeys(n for e in self._electorates for n in e.nodes))
 
     def _awaits(self, node: bytes) -> bool:
-        return node not in self._reports and node not in self._outside
+        silent = node not in self._reports and node not in self._outside
+        return silent and node not in self.disbelieved
 
     def _decides(self, here: Container[bytes]) -> bool:
         """Whether those `here` may go on in this lineage: a quorum of the base; and under any newer
@@ -254,6 +296,12 @@ class FenceLeader:
             is_quorum(e.nodes, here) or all(n in here or n in idle for n in e.nodes) for e in newer
         )
 
+    def _is_most(self, here: list[bytes]) -> bool:
+        """Whether more are `here` than may be left behind alive. A half that decides by the
+        tie-break alone would leave as many behind as go on (of two laptops, the other one): it
+        waits first, because a short sleep or a broken cable should cost a pause and no steps."""
+        return 2 * len(here) > sum(n not in self._lost.dead for n in self._base.view.nodes)
+
     def _try(self, now: float, event: str) -> list[Mail]:
         """Decide if everybody has reported or is lost, and those who have may go on."""
         base = self._base
@@ -261,12 +309,13 @@ class FenceLeader:
             n
             for n in self._asked
             if self._awaits(n)
-            and n not in self._lost.dead
+            and n not in (*self._lost.dead, *self._lost.out)
             and (n not in self._lost.nodes or now < self._silent_at)
         ]
         if waits and now < self._deadline:
             self.state = FENCE_TABLE.step(self.state, event, self.state)
             return []
+        self._disbelieve()
         here = self._connected(base)
         missing = [n for n in self._asked if n not in here and n not in self._outside]
         quorum = self._decides(dict.fromkeys(here))
@@ -274,7 +323,8 @@ class FenceLeader:
             self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
             return []
         proven = all(n in self._lost.dead for n in missing)
-        if not quorum and not proven and now < self._partition_at:
+        decides = quorum and (now >= self._half_at or self._is_most(here))
+        if not decides and not proven and now < self._partition_at:
             self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
             return []
         self.forks = not quorum

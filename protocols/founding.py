@@ -4,16 +4,20 @@ Law: of several agents that are born at the same moment and hear of each other, 
 the smallest node id founds; the others wait for it, also if they know it only through an agent that
 has asked it (hearsay goes no further, so that nobody waits for the dead). Clusters of one name
 that meet, because they were founded at the same time or parted by a broken network, compare
-(committed samples, members, lineage); each member of the smaller one gives way (ROUNDS, Views). An
-agent whose training state is spoilt never founds.
+(committed samples, members, lineage); each member of the smaller one gives way (ROUNDS, Views).
+Ahead is who has more samples, always: an agent that has trained does not join a cluster that is
+behind it, but goes on from its own state, and that cluster joins it. Whoever was let in by a
+cluster and has no trained state of its own never founds: it looks on until it gives up.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from protocols import limits
+from protocols.ancestry import NOTHING, Past
 from protocols.table import Row, StateTable
 
 ASK_AGAIN_SECONDS = 0.3
@@ -60,7 +64,9 @@ FOUNDING_TABLE: StateTable[FoundingState] = StateTable(
 @dataclass(frozen=True, slots=True)
 class Heard:
     """What an agent that proved the token says of itself. `lineage` b"" while founding; `elder`
-    then is the smallest id that it knows might found, b"" if it knows of none."""
+    then is the smallest id that it knows might found, b"" if it knows of none. `samples`: those
+    behind its state, while founding too (of itself alone); `past`: how they came about.
+    `counts_us`: we are a member of its view, as we are now, so it has not gone on without us."""
 
     node: bytes
     member: bool
@@ -68,6 +74,8 @@ class Heard:
     members: int = 0
     lineage: bytes = b""
     elder: bytes = b""
+    past: Past = NOTHING
+    counts_us: bool = False
 
     @property
     def rank(self) -> tuple[int, int, bytes]:
@@ -103,9 +111,19 @@ FoundingEffect = Ask | JoinAt | Found | GiveUp
 
 
 class Founding:
-    """The search of one agent. `named`: addresses the user gave; hints come in as they appear."""
+    """The search of one agent. `named`: addresses the user gave; hints come in as they appear.
+    `join_only`: it never founds. `patient`: it never gives up."""
 
-    def __init__(self, node: bytes, named: tuple[str, ...], mdns: bool, now: float) -> None:
+    def __init__(
+        self,
+        node: bytes,
+        named: tuple[str, ...],
+        mdns: bool,
+        now: float,
+        *,
+        join_only: bool = False,
+        patient: bool = False,
+    ) -> None:
         self.state = FOUNDING_TABLE.initial
         self._node = node
         self._named = named
@@ -116,7 +134,10 @@ class Founding:
         self._answered: dict[str, None] = {}
         self._elder: dict[str, bytes] = {}  # address -> smaller id that may found, heard there
         self._known: dict[str, bytes] = {}  # address -> id that answered there and may found
-        self._spoilt_until: float | None = None  # our state is spoilt: do not found, end then
+        self._join_only = join_only
+        self._most_patience = math.inf if join_only or patient else GIVE_UP_SECONDS
+        self._join_until: float | None = math.inf if join_only else None  # do not found, end then
+        self._join_after = -math.inf
         self._kin: dict[str, None] = {}  # addresses where our own cluster answered last
         self._cluster: dict[str, None] = {}  # addresses where a member answered
 
@@ -125,13 +146,23 @@ class Founding:
         """The smallest id that is known at first hand and may found: what to tell who asks."""
         if self._cluster:
             return SOMEBODY_HAS_FOUNDED
-        own = (self._node,) if self._spoilt_until is None else ()
+        own = () if self.must_join else (self._node,)
         return min((*own, *self._known.values()), default=b"")
+
+    @property
+    def must_join(self) -> bool:
+        """Whether founding is out of the question."""
+        return self._join_until is not None
 
     def hint(self, now: float, address: str) -> None:
         """An agent may be at `address`."""
         if len(self._next_ask) - len(self._named) < limits.MAX_HINTS:
             self._next_ask.setdefault(address, now)
+
+    def moved(self, now: float) -> None:
+        """This device is on another network now, perhaps: ask everywhere again."""
+        self._silences.clear()
+        self._next_ask = dict.fromkeys(self._next_ask, now)
 
     def tick(self, now: float, members: int, *, ready: bool) -> list[FoundingEffect]:
         """Time has passed; this agent's cluster has `members` members (0: none yet); `ready`: its
@@ -147,9 +178,9 @@ class Founding:
                 effects.append(Ask(address))
         if settled:
             return effects
-        if self._spoilt_until is not None:
+        if self._join_until is not None:
             self.state = FOUNDING_TABLE.step(self.state, "time", self.state)
-            return [*effects, GiveUp()] if now >= self._spoilt_until else effects
+            return [*effects, GiveUp()] if now >= self._join_until else effects
         waiting = (
             not ready
             or bool(self._cluster)
@@ -172,7 +203,9 @@ class Founding:
     ) -> list[FoundingEffect]:
         """The agent at `address` answered; `own` is what this one would answer; `ready` as in
         `tick`."""
-        self._note(now, address, heard)
+        is_behind = not own.member and not self.must_join and heard.samples < own.samples
+        is_behind = is_behind and heard.member and not heard.past.stems_from(own.past)
+        self._note(now, address, heard, is_behind=is_behind)
         self._kin.pop(address, None)
         if heard.node == self._node or (heard.member and heard.lineage == own.lineage):
             self._kin[address] = None
@@ -180,12 +213,15 @@ class Founding:
             return []
         then = self.state
         if self.state is FoundingState.FOUNDED or own.member:  # also after a refusal elsewhere
-            stranger = heard.member and heard.lineage != own.lineage
+            same = heard.lineage == own.lineage or heard.counts_us
+            stranger = heard.member and not same
             if stranger and own.rank < heard.rank:
                 then = FoundingState.JOINING
-        elif heard.member:
-            then = FoundingState.JOINING if ready else self.state
-        elif heard.elder and heard.elder < self._node:
+        elif heard.member and not is_behind:
+            catches_up = heard.samples < own.samples and not self.must_join
+            waits = catches_up or not ready or now < self._join_after
+            then = self.state if waits else FoundingState.JOINING
+        elif not heard.member and heard.elder and heard.elder < self._node:
             self._elder[address] = heard.elder
             then = FoundingState.DEFERRING
         else:
@@ -194,18 +230,19 @@ class Founding:
         self.state = FOUNDING_TABLE.step(self.state, "standing", then)
         return [JoinAt(address)] if then is FoundingState.JOINING else []
 
-    def _note(self, now: float, address: str, heard: Heard) -> None:
-        """Keep what matters of an answer at any time."""
+    def _note(self, now: float, address: str, heard: Heard, *, is_behind: bool) -> None:
+        """Keep what matters of an answer at any time; who `is_behind` is not waited for."""
         self._answered[address] = None
         self._silences.pop(address, None)
         self._known.pop(address, None)
         self._cluster.pop(address, None)
         if heard.node == self._node:
             return
-        if self._spoilt_until is not None and (heard.member or heard.elder):
-            self._spoilt_until = now + GIVE_UP_SECONDS  # there is a cluster, or there may be one
+        if self._join_until is not None and (heard.member or heard.elder):
+            self._join_until = now + self._most_patience  # there is a cluster, or there may be one
         if heard.member:
-            self._cluster[address] = None
+            if not is_behind:
+                self._cluster[address] = None
         elif heard.elder and heard.elder <= heard.node:  # else it will not found itself
             self._known[address] = heard.node
 
@@ -226,15 +263,18 @@ class Founding:
         then = FoundingState.LISTENING if alone else self.state
         self.state = FOUNDING_TABLE.step(self.state, "silent", then)
 
-    def refused(self, now: float, *, spoilt: bool = False) -> None:
-        """The join failed, or the cluster went on without us; look around again. `spoilt`: it left
-        us without a whole training state, so that we cannot found."""
-        self._spoilt_until = now + GIVE_UP_SECONDS if spoilt else None
+    def refused(self, now: float, *, may_found: bool = True, pause_s: float = 0.0) -> None:
+        """The join failed, or the cluster went on without us; look around again. Who has been let
+        in and has no trained state of its own, or half of one, `may_found` no more. No other join
+        is begun for `pause_s`."""
+        barred = self._join_only or not may_found
+        self._join_after = now + pause_s if pause_s else -math.inf
+        self._join_until = now + pause_s + self._most_patience if barred else None
         self.state = FOUNDING_TABLE.step(self.state, "refused", FoundingState.LISTENING)
         self._until = now + LISTEN_SECONDS
         self._next_ask = dict.fromkeys(self._next_ask, now + ASK_AGAIN_SECONDS)
 
     def joined(self) -> None:
         """This agent is a member of a cluster."""
-        self._spoilt_until = None
+        self._join_until = math.inf if self._join_only else None
         self.state = FOUNDING_TABLE.step(self.state, "joined", FoundingState.FOUNDED)

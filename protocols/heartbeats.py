@@ -74,6 +74,14 @@ class Heartbeats:
         wanted = 2 * limits.HEARTBEAT_SECONDS + spread
         return min(max(wanted, limits.LEAST_SILENCE_SECONDS), limits.MOST_SILENCE_SECONDS)
 
+    def quiet(self, now: float) -> tuple[bytes, ...]:
+        """Return who has missed two heartbeats, ascending: it may yet be heard."""
+        late = 2 * limits.HEARTBEAT_SECONDS
+        late_ones = [
+            n for n, x in self._neighbours.items() if now - x.heard > late + (x.delay or 0)
+        ]
+        return tuple(sorted(late_ones))
+
     def beat(self, now: float) -> tuple[bytes, ...]:
         """A heartbeat is due: return who has been silent for too long, ascending."""
         before, self._beaten = self._beaten, now

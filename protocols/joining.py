@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 
 from protocols import limits
+from protocols.cycle import CycleState
 from protocols.effects import CloseLink, Dial, JoinFailed, ShardArrived
 from protocols.errors import RemoteProtocolError
 from protocols.messages import (
@@ -22,7 +23,6 @@ from protocols.messages import (
     Manifest,
     ManifestRequest,
     OpenLinks,
-    PolicyFetch,
     PullBegins,
     Pulled,
     PulledFrom,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from protocols.context import Context
     from protocols.cycle import Cycle
+    from protocols.effects import Incoming
     from protocols.view import Member
 
 SMALLEST_SHARD_BYTES = 16 << 10
@@ -108,12 +109,14 @@ class Joining:
         self._sponsor = sponsor
         self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open, failed, unknown
         self._rates: dict[bytes, float] = {}  # what sources bring at present, bytes/s
-        self._owed: dict[bytes, tuple[int, float]] = {}  # source -> answers so far, since when
+        self._owed: dict[bytes, tuple[int, float]] = {}  # source -> what came so far, since when
+        self._received: dict[bytes, int] = {}  # neighbour -> payload bytes it has sent us so far
         self._hosts: dict[bytes, None] = {sponsor.node: None}  # members of the cluster we join
         self._attach_by: float | None = None  # when the sponsor must have said how things stand
         self._early: dict[bytes, PullBegins] = {}
         self._repeat_at = 0.0
         self._pull_began = 0.0
+        self._fetching_since: float | None = None  # a policy's body is missing
         self._measure_by: float | None = None  # when the rates of the links are waited for no more
         context.do(Dial(sponsor))
 
@@ -121,6 +124,11 @@ class Joining:
     def on_the_way(self) -> bool:
         """Whether this node is still trying to get in."""
         return self.state in _ON_THE_WAY
+
+    @property
+    def has_pulled(self) -> bool:
+        """Whether the training state is here, whole."""
+        return self.state in (JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
 
     @property
     def may_enter(self) -> bool:
@@ -230,11 +238,11 @@ class Joining:
         """A policy in force names this node."""
         self.state = JOINING_TABLE.step(self.state, "named", JoiningState.ENTERED)
 
-    def fail(self, reason: str) -> None:
-        """Give this join up."""
+    def fail(self, reason: str, pause_s: float = 0.0) -> None:
+        """Give this join up, and ask for no other before `pause_s`."""
         if self.on_the_way:
             self.state = JOINING_TABLE.step(self.state, "failed", JoiningState.FAILED)
-            self._context.do(JoinFailed(reason))
+            self._context.do(JoinFailed(reason, pause_s))
 
     def tick(self, now: float) -> None:
         """Repeat what was not answered."""
@@ -247,16 +255,29 @@ class Joining:
                 self.fail(f"{self._sponsor.name} does not say how things stand")
         if self.state is JoiningState.CAUGHT_UP and self._is_alone and not self.may_enter:
             self.fail("the round that was here did not name this device, and every link broke")
+        self._look_at_fetching(now)
         if self.on_the_way and now >= self._repeat_at:
             self._give_up_stalled(now)
             self.repeat(now)
 
+    def _look_at_fetching(self, now: float) -> None:
+        """Members keep the last policies only: whose trainer hung in its first update, while they
+        went on, finds no way from its own to theirs."""
+        if self._cycle.state is not CycleState.FETCHING:
+            self._fetching_since = None
+            return
+        self._fetching_since = now if self._fetching_since is None else self._fetching_since
+        if now - self._fetching_since >= limits.FETCH_PATIENCE_SECONDS:
+            self.fail("the others are too far ahead to be followed")
+
     def _give_up_stalled(self, now: float) -> None:
-        """A source that owes us something and does not answer is replaced by the others."""
+        """A source that owes us something, and from which nothing arrives, be it of a round, is
+        replaced by the others."""
         if self.pull is None or self.state is not JoiningState.PULLING:
             return
         before, self._owed = self._owed, {}
-        for source, count in self.pull.awaited.items():
+        for source, answers in self.pull.awaited.items():
+            count = answers + self._received.get(source, 0)  # both only grow
             known = before.get(source)
             since = known[1] if known is not None and known[0] == count else now
             self._owed[source] = (count, since)
@@ -272,7 +293,8 @@ class Joining:
             config = context.config
             context.send(to, JoinRequest(config.me, config.wanted_neighbours))
         elif self.state is JoiningState.WAITING:
-            context.send(to, LinksOpen(self.number, self._open_links))
+            rates = tuple(self._rate_of(node) for node in self._open_links)
+            context.send(to, LinksOpen(self.number, self._open_links, rates))
         elif self.state is JoiningState.PULLING:
             context.send(to, self.progress(now))
         elif self.state is JoiningState.CAUGHT_UP:
@@ -296,8 +318,13 @@ class Joining:
     def _open_links(self) -> tuple[bytes, ...]:
         return tuple(n for n, is_open in self._wanted.items() if is_open)
 
-    def measured(self, now: float) -> None:
+    def _rate_of(self, node: bytes) -> int:
+        known = self._context.incoming(node)
+        return min(int(known.rate), limits.MAX_INTEGER) if known is not None else 0
+
+    def measured(self, now: float, links: tuple[Incoming, ...]) -> None:
         """Something was measured: the rates of the links may be known now."""
+        self._received = {link.node: link.received_bytes for link in links}
         self._settle_links(now)
 
     def _settle_links(self, now: float) -> None:
@@ -325,8 +352,7 @@ class Joining:
         key = (first.policy_term, first.version)
         policy = context.policies.get(key)
         if policy is None:
-            for neighbour in sorted(context.links):
-                context.send(neighbour, PolicyFetch(*key))
+            context.fetch(key)
             return
         plan = policy.pull_of(context.node)
         if plan is None or plan.join != self.number:
@@ -335,6 +361,7 @@ class Joining:
         context.policy = policy
         context.iteration = first.iteration
         context.commit, context.samples, context.meta = first.commit, first.samples, first.meta
+        context.ancestors = first.ancestors
         size = context.config.state_bytes
         rates = [self._offer(source, 0).rate for source in plan.sources]
         self.shard_bytes = shard_size(size, rates)
@@ -360,6 +387,8 @@ class Joining:
         return Offer(source, self._context.name(source), rate, delay, busy_bytes)
 
     def _follow(self, effects: list[PullEffect]) -> None:
+        if self.state is not JoiningState.PULLING:
+            return  # what comes late to a join that has been given up
         context = self._context
         for effect in effects:
             match effect:

@@ -10,28 +10,40 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.fence import Lost
+from protocols.view import edge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from protocols.view import View
+    from protocols.view import Edge, View
 
 
 class Losses:
     """Reports of broken links in the present view."""
 
     def __init__(self) -> None:
-        self._broken: dict[tuple[bytes, bytes], bool] = {}  # (reporter, peer) -> by reset
+        self._renewed: dict[Edge, None] = {}
+        self._broken: dict[tuple[bytes, bytes], bool] = {}  # (reporter, peer) -> a departure
         self._since: dict[tuple[bytes, bytes], float] = {}
 
     def note(self, now: float, reporter: bytes, peer: bytes, *, reset: bool) -> None:
-        """`reporter` says that its link to `peer` is broken."""
+        """`reporter`'s link to `peer` has ended; `reset`: by the departure of `peer`."""
         if (reporter, peer) not in self._broken:
             self._since[reporter, peer] = now
         self._broken[reporter, peer] = reset or self._broken.get((reporter, peer), False)
 
-    def mended(self, a: bytes, b: bytes) -> None:
-        """The link between `a` and `b` is up again."""
+    def renewed(self, a: bytes, b: bytes) -> None:
+        """A link between `a` and `b` is up again. What the one before it carried is lost."""
+        if self._is_broken(a, b):
+            self._renewed[edge(a, b)] = None
+        self._forget(a, b)
+
+    def reopened(self, node: bytes) -> list[bytes]:
+        """Return the other ends of the links of `node` that are up again."""
+        edges = [e for e in self._renewed if node in (e.low, e.high)]
+        return [e.high if node == e.low else e.low for e in edges]
+
+    def _forget(self, a: bytes, b: bytes) -> None:
         for ends in ((a, b), (b, a)):
             self._broken.pop(ends, None)
             self._since.pop(ends, None)
@@ -41,16 +53,18 @@ class Losses:
         edges = dict.fromkeys((e.low, e.high) for e in view.edges)
         for a, b in list(self._broken):
             if (min(a, b), max(a, b)) not in edges:
-                self.mended(a, b)
+                self._forget(a, b)
+        self._renewed = {e: None for e in self._renewed if (e.low, e.high) in edges}
 
     def lost(self, now: float, view: View, me: bytes, mine: Iterable[bytes]) -> Lost:
         """Everything that is lost, as far as `me`, which has open links to `mine`, can know by now.
 
         A node is lost if no path of unbroken links leads to it; it is proven dead if every link
-        between it and the nodes still in reach ended by a reset. A broken link between nodes that
-        are in reach counts once other causes are ruled out by time.
+        between it and the nodes still in reach ended by its departure. A broken link between nodes
+        that are in reach counts once other causes are ruled out by time, one that was opened anew
+        since at once.
         """
-        if not self._broken:
+        if not self._broken and not self._renewed:
             return Lost()
         reach = self._in_reach(view, me, mine)
         silent: list[bytes] = []
@@ -62,7 +76,8 @@ class Losses:
         links = tuple(
             e
             for e in view.edges
-            if e.low in reach and e.high in reach and self._is_old(now, e.low, e.high)
+            if e.low in reach and e.high in reach
+            if e in self._renewed or self._is_old(now, e.low, e.high)
         )
         return Lost(tuple(silent), tuple(dead), links)
 

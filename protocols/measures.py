@@ -8,6 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class KeepingUp(IntEnum):
+    """How a member's trainer keeps up with the iterations. Append-only: the numbers travel."""
+
+    PROMPT = 0
+    SLOW = 1  # it takes longer than usual, and the others wait
+    LATE = 2  # the others do its work
+    AWAY = 3  # the same, and its script has said so
 
 
 @dataclass(frozen=True, slots=True)

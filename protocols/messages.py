@@ -10,15 +10,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from protocols import limits
+from protocols.ancestry import Ancestor
+from protocols.divergence import PIECE_BYTES
+from protocols.measures import KeepingUp
 from protocols.policy import Electorate, Policy
 from protocols.view import Member
 from protocols.wire import (
+    ATTEMPT,
     COUNT32,
     DIGEST,
-    LINEAGE,
+    FENCE_NUMBER,
+    ITERATION,
     NODE,
-    NODE_OR_ALL,
     NUMBER,
+    SAMPLES,
+    TERM,
+    VERSION,
     Blob,
     Bool,
     Float,
@@ -102,11 +109,13 @@ class OpenLinks(Message):
 
 @dataclass(frozen=True, slots=True)
 class LinksOpen(Message):
-    """Joiner to scheduler: these links are open (at least one)."""
+    """Joiner to scheduler: these links are open (at least one). `rates`: payload bytes/s that each
+    brings, 0 for what is not known; empty from a member."""
 
     TAG: ClassVar[int] = 8
     join: int = wire(NUMBER)
     neighbours: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
+    rates: tuple[int, ...] = wire(Many(NUMBER, limits.MAX_LINKS_PER_NODE), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +131,8 @@ class PolicyStored(Message):
     """Member or joiner to scheduler: I hold that policy's body."""
 
     TAG: ClassVar[int] = 10
-    policy_term: int = wire(NUMBER)
-    version: int = wire(NUMBER)
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +140,8 @@ class PolicyFetch(Message):
     """Flooded by a node that lacks the body of a policy that comes into force."""
 
     TAG: ClassVar[int] = 11
-    policy_term: int = wire(NUMBER)
-    version: int = wire(NUMBER)
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +178,7 @@ class Pulled(Message):
 
     TAG: ClassVar[int] = 15
     join: int = wire(NUMBER)
-    iteration: int = wire(NUMBER)
+    iteration: int = wire(ITERATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +191,14 @@ class CaughtUp(Message):
 
 @dataclass(frozen=True, slots=True)
 class JoinAborted(Message):
-    """Flooded by the scheduler: this join is over; whoever holds an update for it goes on."""
+    """Flooded by the scheduler: this join is over; whoever holds an update for it goes on. The
+    joiner shall not ask again for `pause_ms`."""
 
     TAG: ClassVar[int] = 17
     join: int = wire(NUMBER)
     joiner: bytes = wire(NODE)
     reason: str = wire(Text())
+    pause_ms: int = wire(COUNT32, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +214,7 @@ class PassRole(Message):
     """Scheduler to its successor: stand for election in term `next_term`."""
 
     TAG: ClassVar[int] = 19
-    next_term: int = wire(NUMBER)
+    next_term: int = wire(TERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +225,9 @@ class VoteRequest(Message):
     """
 
     TAG: ClassVar[int] = 20
-    next_term: int = wire(NUMBER)
-    policy_term: int = wire(NUMBER)
-    version: int = wire(NUMBER)
+    next_term: int = wire(TERM)
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
     asked: bool = wire(Bool())
 
 
@@ -225,7 +236,7 @@ class Vote(Message):
     """Member to candidate. One granted vote a term and incarnation."""
 
     TAG: ClassVar[int] = 21
-    next_term: int = wire(NUMBER)
+    next_term: int = wire(TERM)
     granted: bool = wire(Bool())
 
 
@@ -234,14 +245,14 @@ class Lead(Message):
     """Flooded by the winner of `new_term`."""
 
     TAG: ClassVar[int] = 22
-    new_term: int = wire(COUNT32)
+    new_term: int = wire(TERM)
     why: str = wire(Text(limits.MAX_NAME_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLost(Message):
-    """Flooded: my link to `peer` broke without a goodbye. `reset`: its end was closed by the peer's
-    system (the process is gone), not by our own time-out."""
+    """Flooded: my link to `peer` has ended. `reset`: in a way that proves that `peer` takes no more
+    part (`LinkEnd.proves_departure`)."""
 
     TAG: ClassVar[int] = 23
     peer: bytes = wire(NODE)
@@ -261,17 +272,18 @@ class PullBegins(Message):
     """Direct, source to joiner: I hold the state as it is at the start of `iteration`; ask for it.
 
     `policy_term`, `version`: the policy in force. `commit`: C(iteration - 1). `samples`: committed
-    so far in this lineage. `meta`: the state's scalars.
+    so far. `meta`: the state's scalars. `ancestors`: the lineages that came before this one.
     """
 
     TAG: ClassVar[int] = 25
     join: int = wire(NUMBER)
-    iteration: int = wire(NUMBER)
-    policy_term: int = wire(NUMBER)
-    version: int = wire(NUMBER)
+    iteration: int = wire(ITERATION)
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
     commit: bytes = wire(DIGEST)
-    samples: int = wire(NUMBER)
+    samples: int = wire(SAMPLES)
     meta: bytes = wire(Blob(limits.MAX_STATE_META_BYTES))
+    ancestors: tuple[Ancestor, ...] = wire(Many(Nested(Ancestor), limits.MAX_ANCESTORS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +317,8 @@ class Fence(Message):
     """Scheduler to all members: freeze the running attempt and report (ROUNDS 4)."""
 
     TAG: ClassVar[int] = 27
-    fence_term: int = wire(NUMBER)
-    number: int = wire(NUMBER)
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,16 +334,16 @@ class FenceReport(Message):
     """
 
     TAG: ClassVar[int] = 28
-    fence_term: int = wire(NUMBER)
-    number: int = wire(NUMBER)
-    iteration: int = wire(NUMBER)
-    attempt: int = wire(NUMBER)
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
+    iteration: int = wire(ITERATION)
+    attempt: int = wire(ATTEMPT)
     attempt_id: bytes = wire(DIGEST)
     before_id: bytes = wire(DIGEST)
     have: bytes = wire(Blob(limits.MAX_CHUNKS // 8))
     working: bytes = wire(Blob(limits.MAX_MICRO_BATCHES // 8))
     policy: Policy = wire(Nested(Policy))
-    newest: int = wire(NUMBER)
+    newest: int = wire(VERSION)
     links: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
     stored: tuple[Electorate, ...] = wire(Many(Nested(Electorate), limits.MAX_POLICIES_KEPT))
 
@@ -348,10 +360,10 @@ class Restart:
     """
 
     policy: Policy = wire(Nested(Policy))
-    iteration: int = wire(NUMBER)
+    iteration: int = wire(ITERATION)
     applied: bool = wire(Bool())
-    finish: int = wire(NUMBER)
-    redo: int = wire(NUMBER)
+    finish: int = wire(ATTEMPT)
+    redo: int = wire(ATTEMPT)
     attempt_id: bytes = wire(DIGEST)
     have: tuple[bytes, ...] = wire(Many(Blob(limits.MAX_CHUNKS // 8), limits.MAX_MEMBERS))
     work: tuple[bytes, ...] = wire(Many(Blob(limits.MAX_MICRO_BATCHES // 8), limits.MAX_MEMBERS))
@@ -367,8 +379,8 @@ class Prepare(Message):
     """Scheduler to the members that stay: store this decision (ROUNDS 10)."""
 
     TAG: ClassVar[int] = 29
-    fence_term: int = wire(NUMBER)
-    number: int = wire(NUMBER)
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
     restart: Restart = wire(Nested(Restart))
 
 
@@ -377,8 +389,8 @@ class Prepared(Message):
     """Member to scheduler: stored, and I have seen no newer fence."""
 
     TAG: ClassVar[int] = 30
-    fence_term: int = wire(NUMBER)
-    number: int = wire(NUMBER)
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +398,8 @@ class Commit(Message):
     """Scheduler to the members that stay: act on this decision (ROUNDS 12)."""
 
     TAG: ClassVar[int] = 31
-    fence_term: int = wire(NUMBER)
-    number: int = wire(NUMBER)
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
     restart: Restart = wire(Nested(Restart))
 
 
@@ -396,8 +408,8 @@ class Committed(Message):
     """Member to scheduler: done."""
 
     TAG: ClassVar[int] = 32
-    fence_term: int = wire(NUMBER)
-    number: int = wire(NUMBER)
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,8 +460,8 @@ class NewToken(Message):
 
     TAG: ClassVar[int] = 37
     token: bytes = wire(Blob(limits.MAX_TOKEN_BYTES, 1))
-    policy_term: int = wire(NUMBER)
-    version: int = wire(NUMBER)
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
     count: int = wire(NUMBER)
     expelled: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_EXPELLED))
 
@@ -459,8 +471,8 @@ class Outside(Message):
     """Joiner to scheduler, in answer to `Fence`: I am no member, and have given my join up."""
 
     TAG: ClassVar[int] = 38
-    fence_term: int = wire(NUMBER)
-    number: int = wire(NUMBER)
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,13 +487,37 @@ class LinkRate:
 @dataclass(frozen=True, slots=True)
 class Measured(Message):
     """Flooded, by a member: what it has measured of its links and of itself. Times in
-    microseconds, 0: not known. `compute_us`, `sync_us`: of its last iteration."""
+    microseconds, 0: not known. `compute_us`, `sync_us`: of its last iteration. `keeping_up`: how
+    its trainer does that, a number of `KeepingUp`; `owed_us`: for how long it has not answered, 0
+    if that is not unusual."""
 
     TAG: ClassVar[int] = 39
     links: tuple[LinkRate, ...] = wire(Many(Nested(LinkRate), limits.MAX_LINKS_PER_NODE))
     micro_batch_us: int = wire(NUMBER)
     compute_us: int = wire(NUMBER)
     sync_us: int = wire(NUMBER)
+    keeping_up: int = wire(UInt(max(KeepingUp)), default=0)
+    owed_us: int = wire(NUMBER, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Accused(Message):
+    """Flooded, by a member that has cut its link to `peer`, which sent it what cannot be."""
+
+    TAG: ClassVar[int] = 40
+    peer: bytes = wire(NODE)
+    reason: str = wire(Text())
+
+
+@dataclass(frozen=True, slots=True)
+class StatePieces(Message):
+    """To a neighbour whose state at the start of `iteration` was found to differ: what the state is
+    here. `pieces`: see `effects.PiecesTaken`; `meta`: the state's scalars."""
+
+    TAG: ClassVar[int] = 41
+    iteration: int = wire(ITERATION)
+    pieces: bytes = wire(Blob(limits.MAX_PIECES * PIECE_BYTES))
+    meta: bytes = wire(Blob(limits.MAX_STATE_META_BYTES))
 
 
 MESSAGES: tuple[type[Message], ...] = (
@@ -524,36 +560,11 @@ MESSAGES: tuple[type[Message], ...] = (
     NewToken,
     Outside,
     Measured,
+    Accused,
+    StatePieces,
 )
-DIRECT_MESSAGES = (Ping, Pong, Welcome, PullBegins, NewToken, Dropped)  # from a neighbour itself
+# From a neighbour itself.
+DIRECT_MESSAGES = (Ping, Pong, Welcome, PullBegins, NewToken, Dropped, StatePieces)
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)
+ORDERS = (Fence, Prepare, Commit, Lead, PassRole, VoteRequest, PolicyBody)
 BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in MESSAGES}
-
-
-@dataclass(frozen=True, slots=True)
-class Tags:
-    """A message with the identities that every message carries (ROUNDS, Identities).
-
-    `origin`, `incarnation` and `sequence` name the message once and for all; `destination` is a
-    node id or `EVERYONE`; `hops` counts the links crossed.
-    """
-
-    lineage: bytes = wire(LINEAGE)
-    term: int = wire(NUMBER)
-    view: int = wire(NUMBER)
-    policy: int = wire(NUMBER)
-    iteration: int = wire(NUMBER)
-    attempt: int = wire(NUMBER)
-    origin: bytes = wire(NODE)
-    incarnation: int = wire(NUMBER)
-    sequence: int = wire(NUMBER)
-    destination: bytes = wire(NODE_OR_ALL)
-    hops: int = wire(UInt(limits.MAX_HOPS))
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """A message and its identities: one control frame."""
-
-    tags: Tags
-    message: Message

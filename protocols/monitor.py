@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols import messages as m
 from protocols.effects import Incoming, Measured, Probe
-from protocols.measures import Measures, Rate
+from protocols.measures import KeepingUp, Measures, Rate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.context import Context
 
 MICRO = 1e-6
@@ -58,8 +60,11 @@ class Carried:
 class Monitor:
     """The measurements that one node knows of."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, standing: Callable[[], tuple[KeepingUp, float]]) -> None:
+        """`standing`: how this node's own trainer keeps up (`trainer_debt.py`)."""
         self._context = context
+        self._standing = standing
+        self._heard_at: dict[bytes, float] = {}
         self._said: dict[bytes, m.Measured] = {}  # node -> its newest word, our own too
         self._told: m.Measured | None = None  # what we told the others last
         self._told_at = -math.inf
@@ -92,12 +97,24 @@ class Monitor:
             return None
         return Times(said.compute_us * MICRO, said.sync_us * MICRO)
 
+    def waits_for(self, node: bytes) -> tuple[KeepingUp, float]:
+        """How the trainer of a member keeps up, and for how many seconds it has not answered, if
+        that is longer than usual."""
+        if node == self._context.node:
+            return self._standing()
+        said = self._said.get(node)
+        if said is None or said.keeping_up == KeepingUp.PROMPT:
+            return KeepingUp.PROMPT, 0.0
+        since = self._context.now - self._heard_at.get(node, self._context.now)
+        return KeepingUp(said.keeping_up), said.owed_us * MICRO + since
+
     def link_up(self, node: bytes) -> None:
         """A link to `node` is open: measure it, each end what arrives there."""
         self._context.do(Probe(node))
 
     def measured(self, now: float, event: Measured) -> bool:
         """What the shell has measured at this node so far; return whether the others were told."""
+        keeping_up, owed_s = self._standing()
         mine = m.Measured(
             tuple(
                 m.LinkRate(link.node, _micro(link.delay_s), int(min(link.rate or 0, MOST_RATE)))
@@ -107,6 +124,8 @@ class Monitor:
             _micro(event.micro_batch_s),
             _micro(event.compute_s),
             _micro(event.sync_s),
+            int(keeping_up),
+            _micro(owed_s or None),
         )
         self._said[self._context.node] = mine
         self._probe_again(now, event.incoming)
@@ -126,8 +145,21 @@ class Monitor:
             return False
         before = self._said.get(sender)
         self._said[sender] = message
+        self._heard_at[sender] = self._context.now
+        self._report(sender, KeepingUp(before.keeping_up if before else 0), message)
         self._said = {n: said for n, said in self._said.items() if n in known}
+        self._heard_at = {n: at for n, at in self._heard_at.items() if n in known}
         return before is None or _differ(before, message)
+
+    def _report(self, node: bytes, before: KeepingUp, said: m.Measured) -> None:
+        """Tell the user of a member whose trainer is late, away or back."""
+        now, name = KeepingUp(said.keeping_up), self._context.name(node)
+        if now in (before, KeepingUp.SLOW):
+            return
+        if now is not KeepingUp.PROMPT:
+            self._context.report("member_late", node=name, away=now is KeepingUp.AWAY)
+        elif before is not KeepingUp.SLOW:
+            self._context.report("member_back", node=name, seconds=None)
 
     @property
     def _known(self) -> dict[bytes, None]:
@@ -170,6 +202,8 @@ def _differ(before: m.Measured, now: m.Measured) -> bool:
     if [link.peer for link in before.links] != [link.peer for link in now.links]:
         return True
     if _changed(before.micro_batch_us, now.micro_batch_us):
+        return True
+    if before.keeping_up != now.keeping_up:
         return True
     return any(
         _changed(a.rate, b.rate)

@@ -9,11 +9,13 @@ scheduler from the policy in force and from requests that are repeated.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.join_cost import JoinCost
 from protocols.messages import (
     EVERYONE,
     Introduce,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from protocols.planning import Planner
 
 Mail = tuple[bytes, Message]
+MOST_UNMEASURED = 3  # then a joiner is let in without it being known how fast its links are
 
 
 class JoinState(StrEnum):
@@ -68,7 +71,8 @@ JOIN_TABLE: StateTable[JoinState] = StateTable(
 
 @dataclass(slots=True)
 class Join:
-    """One join as the scheduler sees it. `deadline`: when it is given up without progress."""
+    """One join as the scheduler sees it. `deadline`: when it is given up without progress;
+    `stops_until`: when it has stopped the others for long enough, or is as if it did not."""
 
     number: int
     joiner: Member
@@ -79,6 +83,8 @@ class Join:
     links: tuple[bytes, ...] = ()
     parent: bytes = b""
     progress: JoinProgress | None = None
+    unmeasured: int = 0  # how often it said that no rate of its links was known
+    stops_until: float = math.inf
 
 
 @dataclass(slots=True)
@@ -95,7 +101,13 @@ class Negotiator:
     """The scheduler's state in one term. `policy` is the one in force."""
 
     def __init__(
-        self, node: bytes, term: int, policy: Policy, micro_batches: int, planner: Planner
+        self,
+        node: bytes,
+        term: int,
+        policy: Policy,
+        micro_batches: int,
+        planner: Planner,
+        cost: JoinCost | None = None,
     ) -> None:
         self.node = node
         self.term = term
@@ -105,6 +117,7 @@ class Negotiator:
         self.passing = False  # the role is being handed over: start nothing new
         self._micro_batches = micro_batches
         self._planner = planner
+        self._cost = cost or JoinCost()
         self._leaving: dict[bytes, None] = {}
         self._away: dict[bytes, None] = {}
         self._expelled: dict[bytes, None] = {}
@@ -129,6 +142,7 @@ class Negotiator:
             deadline = now + limits.JOIN_PROGRESS_SECONDS
             join = Join(pull.join, pull.joiner, pull.sources, deadline, JoinState.PULLING)
             join.links, join.parent = pull.sources, pull.parent
+            join.stops_until = now + self._cost.most_s
             self.joins[pull.join] = join
 
     @property
@@ -205,9 +219,15 @@ class Negotiator:
         return [(join.joiner.node, OpenLinks(join.number, chosen))]
 
     def links_open(
-        self, now: float, sender: bytes, number: int, links: tuple[bytes, ...]
+        self,
+        now: float,
+        sender: bytes,
+        number: int,
+        links: tuple[bytes, ...],
+        rates: tuple[int, ...] = (),
     ) -> list[Mail]:
-        """The joiner has opened its links; one that only the last scheduler knew is told so."""
+        """The joiner has opened its links, which carry `rates`; one that only the last scheduler
+        knew is told so, one whose links are too slow is refused."""
         if number == 0:
             self._connected(sender, links)
             return []
@@ -217,20 +237,37 @@ class Negotiator:
         if join is None or sender != join.joiner.node:
             return []
         if JOIN_TABLE.allows(join.state, "links open") and links:
+            if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
+                join.unmeasured += 1  # it says so again
+                return []
+            if reason := self._cost.refusal(join.joiner.name, rates):
+                return self.give_up(number, reason, limits.JOIN_AGAIN_SECONDS)
             join.state = JOIN_TABLE.step(join.state, "links open", JoinState.LINKED)
             join.links = links
             self._dirty = True
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
         return []
 
-    def progress(self, now: float, sender: bytes, message: JoinProgress) -> None:
-        """The joiner pulls; one that only says so holds nobody up for ever."""
+    def progress(self, now: float, sender: bytes, message: JoinProgress) -> list[Mail]:
+        """The joiner pulls; one that only says so holds nobody up for ever, nor does one that is
+        much slower than its links were."""
         join = self.joins.get(message.join)
-        if join is not None and join.joiner.node == sender:
-            before = join.progress.pulled_bytes if join.progress is not None else 0
-            if message.pulled_bytes > before:
-                join.deadline = now + limits.JOIN_PROGRESS_SECONDS
-            join.progress = message
+        if join is None or join.joiner.node != sender:
+            return []
+        before = join.progress.pulled_bytes if join.progress is not None else 0
+        if message.pulled_bytes > before:
+            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+        join.progress = message
+        seconds, name = message.pull_us / 1e6, join.joiner.name
+        slow = self._cost.too_slow(name, seconds, message.pulled_bytes)
+        if not slow or join.stops_until == math.inf or self._is_entering(join):
+            return []
+        return self.give_up(join.number, slow, limits.JOIN_MUCH_LATER_SECONDS)
+
+    def pulled(self, number: int) -> None:
+        """The joiner has the state: it stops nobody any more."""
+        if (join := self.joins.get(number)) is not None:
+            join.stops_until = math.inf
 
     def caught_up(self, now: float, sender: bytes, number: int) -> None:
         """The joiner's state follows the cluster's."""
@@ -267,6 +304,14 @@ class Negotiator:
             return [(sender, Refused(peer, False, reason))]
         self._dirty = True
         return []
+
+    def part(self, pair: Edge) -> None:
+        """One of two members is broken: link them no more, unless that would divide the rest."""
+        before, self._divided[pair] = dict(self._divided), True
+        if len(parts(self._next_view())) > 1:
+            self._divided = before
+        else:
+            self._dirty = True
 
     def expel(self, sender: bytes, node: bytes, *, known: bool) -> list[Mail]:
         """A member wants `node` out, for good; `known`: it was a member, and may come back."""
@@ -311,15 +356,16 @@ class Negotiator:
                 mail += self.give_up(join.number, "its link broke")
         return mail
 
-    def give_up(self, number: int, reason: str) -> list[Mail]:
-        """End a join that has not entered."""
+    def give_up(self, number: int, reason: str, pause_s: float = 0.0) -> list[Mail]:
+        """End a join that has not entered; the joiner asks for no other before `pause_s`."""
         join = self.joins.pop(number)
         pulls = self.policy.pulls + (self.switch.policy.pulls if self.switch is not None else ())
         if any(p.join == number for p in pulls):
             self._ended[number] = None
         self._withdraw(join)
         join.state = JOIN_TABLE.step(join.state, "given up", JoinState.ABORTED)
-        return [(EVERYONE, JoinAborted(number, join.joiner.node, reason))]
+        pause_ms = round(1000 * pause_s)
+        return [(EVERYONE, JoinAborted(number, join.joiner.node, reason, pause_ms))]
 
     def _is_entering(self, join: Join) -> bool:
         """Whether a policy that may be in force already lets the joiner in: too late to stop it."""
@@ -379,6 +425,7 @@ class Negotiator:
             if join.state is JoinState.LINKED and policy.pull_of(join.joiner.node):
                 join.state = JOIN_TABLE.step(join.state, "pull in force", JoinState.PULLING)
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+                join.stops_until = now + self._cost.most_s
             elif join.joiner.node in nodes:
                 if JOIN_TABLE.allows(join.state, "entry in force"):
                     join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)
@@ -398,6 +445,9 @@ class Negotiator:
                 continue
             if now >= join.deadline:
                 mail += self.give_up(join.number, "no progress")
+            elif now >= join.stops_until:
+                reason = self._cost.too_long(join.joiner.name)
+                mail += self.give_up(join.number, reason, limits.JOIN_MUCH_LATER_SECONDS)
             elif self._is_left_behind(join):
                 mail += self.give_up(join.number, "all that it was linked to left")
         if not self.passing and now >= self._densify_at:
@@ -407,7 +457,7 @@ class Negotiator:
             self._measured, self._dirty = False, True
             self._replan_at = now + limits.REPLAN_SECONDS
         if self.switch is not None:
-            if now >= self.switch.resend_at and not self.switch.offered:
+            if now >= self.switch.resend_at:
                 mail += self._bodies(now, self.switch)
         elif self._dirty and not self.passing and now >= self._repair_at:
             mail += (repair := self._repair())
@@ -423,10 +473,11 @@ class Negotiator:
     @property
     def deadline(self) -> float | None:
         """When `tick` has something to do by time alone."""
-        times = [j.deadline for j in self.joins.values() if not self._is_entering(j)]
+        open_joins = [j for j in self.joins.values() if not self._is_entering(j)]
+        times = [min(j.deadline, j.stops_until) for j in open_joins]
         if len(self.policy.view.members) > 1 and not self.passing:
             times.append(self._densify_at)
-        if self.switch is not None and not self.switch.offered:
+        if self.switch is not None:
             times.append(self.switch.resend_at)
         if self.switch is None and self._dirty and not self.passing:
             times.append(self._repair_at)

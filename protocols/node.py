@@ -13,28 +13,29 @@ from protocols import limits
 from protocols import messages as m
 from protocols.context import Context, NodeConfig
 from protocols.cycle import Cycle, CycleState
+from protocols.departure import Departure
 from protocols.effects import (
     Applied,
     AwayWanted,
     CloseLink,
     Contributed,
-    Dial,
     DialFailed,
     Distrust,
     Effect,
     Event,
     ExpelWanted,
+    Faulty,
     Frozen,
     LeaveWanted,
     LinkDown,
     LinkUp,
     LinkWanted,
+    Located,
     ManifestReady,
     Measured,
+    PiecesTaken,
     Received,
     RoundReduced,
-    SendManifest,
-    SendShards,
     ShardArrived,
     Silent,
     Tick,
@@ -44,17 +45,25 @@ from protocols.effects import (
 )
 from protocols.election import Election
 from protocols.errors import RemoteProtocolError
-from protocols.joining import Joining, JoiningState, shard_count
+from protocols.introductions import Introductions
+from protocols.joining import Joining, JoiningState
+from protocols.link_end import LinkEnd
 from protocols.monitor import Monitor
+from protocols.orders import check_policy, may_store
 from protocols.planning import Informed
 from protocols.policy import Policy
 from protocols.recovery import Recovery
+from protocols.replicas import Replicas
 from protocols.routing import Router
+from protocols.serving import Serving
 from protocols.succession import Succession
+from protocols.trainer_debt import TrainerDebt
 from protocols.view import make_view
 from protocols.wishes import Wishes
 
 if TYPE_CHECKING:
+    from protocols.ancestry import Past
+    from protocols.envelope import Envelope
     from protocols.negotiator import Negotiator
     from protocols.planning import Planner
     from protocols.view import Member, View
@@ -69,35 +78,40 @@ class Node:
         router = router or Router(me.node, me.incarnation)
         informed = Informed(planner, lambda: self.monitor.measures)
         self.context = Context(config, informed, router, Election(me.node), steps=config.steps)
-        self.monitor = Monitor(self.context)
+        self.debt = TrainerDebt(self.context, self._wish_away, self._hand_back)
+        self.monitor = Monitor(self.context, lambda: self.debt.standing)
         self.context.incoming = self.monitor.incoming
-        self.cycle = Cycle(self.context, self._offered, self._switched)
+        self.replicas = Replicas(self)
+        differs = self.replicas.found
+        self.cycle = Cycle(self.context, self._offered, self._switched, self.debt, differs)
+        self.serving = Serving(self.context, self.cycle)
         self.joining: Joining | None = None
         self.negotiator: Negotiator | None = None
         self.recovery = Recovery(self)
         self.succession = Succession(self)
         self.wishes = Wishes(self)
-        self._leave_again_at = 0.0
-        self._yield_by = 0.0  # when to go without having been let go
+        self.departure = Departure(self)
+        self.introductions = Introductions(self.context)
         self._fetch_at = 0.0
-        self._away = False
         self.now = 0.0
         self.reason = "leave"  # why members leave with the policy that comes into force
-        self._connecting: dict[bytes, bytes] = {}  # member being dialled -> who asked for it
-        self._introduced: dict[int, Member] = {}  # join -> whose link is expected
-        self._begun_anew: dict[int, None] = {}  # joins whose link here is gone
 
     # --- beginnings -------------------------------------------------------------------------------
 
-    def found(self, now: float, lineage: bytes, iteration: int, meta: bytes) -> list[Effect]:
-        """Found a cluster of one; `lineage` is a new random id of `limits.LINEAGE_BYTES`."""
+    def found(
+        self, now: float, lineage: bytes, past: Past, meta: bytes, commit: bytes = bytes(32)
+    ) -> list[Effect]:
+        """Found a cluster of one from a state that has `past` behind it, and `commit` if that was a
+        cluster's; `lineage` is a new random id of `limits.LINEAGE_BYTES`."""
         context = self.context
+        context.now = now
         view = make_view(lineage, 1, [context.config.me], [])
         plan = context.planner.plan(view, context.config.micro_batches, ())
         policy = Policy(1, 1, view, plan.parents, plan.shares, (), plan.reason)
         context.lineage = lineage
-        context.iteration, context.meta = iteration, meta
-        context.samples = iteration * context.config.samples_per_iteration
+        context.iteration, context.meta, context.commit = past.iteration, meta, commit
+        context.ancestors = past.in_lineage(lineage).ancestors
+        context.samples = past.iteration * context.config.samples_per_iteration
         context.store(policy)
         context.policy = policy
         context.election.found()
@@ -117,35 +131,43 @@ class Node:
 
     def handle(self, now: float, event: Event) -> list[Effect]:
         """Take one event; raises `RemoteProtocolError` if a peer broke the protocol with it."""
-        self.now = now
+        self.now = self.context.now = now
+        self._take(now, event)
+        return self._flush(now)
+
+    def _take(self, now: float, event: Event) -> None:
         match event:
             case Received(via, envelope):
                 self._received(now, via, envelope)
             case RoundReduced():
                 self.cycle.reduced(event)
             case Contributed():
-                self.cycle.contributed(event)
+                if self.debt.contributed(event):
+                    self.cycle.contributed(event)
             case Frozen(have):
                 self.recovery.frozen(now, have)
             case Applied():
-                self.wishes.applied()
-                self.cycle.applied(event)
-                if self.cycle.frozen and self.cycle.state is CycleState.FROZEN:
-                    self.recovery.frozen(now, b"")
-                if self.joining is not None:
-                    self.joining.applied(now)
+                if self.debt.applied(event):
+                    self._applied(now, event)
             case LinkUp(peer):
                 self._link_up(now, peer)
             case LinkDown():
                 self._link_down(now, event)
             case Silent(node):
                 self._silent(now, node)
+            case Faulty(node, reason):
+                self.post(now, m.EVERYONE, m.Accused(node, reason[: limits.MAX_NAME_BYTES]))
             case DialFailed(node):
+                self.recovery.relinking.failed(now, node)
                 self._connected(node, is_open=False)
                 name = self.context.name(node)
                 self.wishes.unreachable(node, f"no connection to {name} could be opened")
                 if self.joining is not None:
                     self.joining.link_settled(now, node, is_open=False)
+            case Located(node, addresses):
+                self.recovery.relinking.located(now, node, addresses)
+            case PiecesTaken():
+                self.replicas.taken(event)
             case ShardArrived():
                 if self.joining is not None:
                     self.joining.shard(event)
@@ -153,20 +175,17 @@ class Node:
                 if join in self.cycle.holding_for:
                     self.context.send(joiner, m.Manifest(join, leaves))
             case LeaveWanted():
-                self.context.leaving = True
-                self._leave_again_at = now
+                self.departure.leave(now)
             case YieldWanted():
-                self.context.yielding = True
-                self._yield_by = now + limits.YIELD_SECONDS
-                self._leave_again_at = now
+                self.departure.give_way(now)
             case AwayWanted(away):
-                self._away = away
-                self.post(now, self.context.election.scheduler, m.ShareWish(away))
+                self.debt.away(away)
+                self._wish_away(away or self.debt.is_behind)
             case Measured():
                 if self.monitor.measured(now, event) and self.negotiator is not None:
                     self.negotiator.measured()
                 if self.joining is not None:
-                    self.joining.measured(now)
+                    self.joining.measured(now, event.incoming)
             case LinkWanted() | ExpelWanted():
                 self.wishes.want(now, event)
             case TokenWanted(token):
@@ -177,7 +196,25 @@ class Node:
                     self.joining.tick(now)
             case _:
                 assert_never(event)
-        return self._flush(now)
+
+    def _applied(self, now: float, event: Applied) -> None:
+        """The update of the running iteration is in the state, or kept for a late trainer."""
+        self.context.pace.applied(now)
+        self.wishes.applied()
+        self.cycle.applied(event)
+        if self.cycle.frozen and self.cycle.state is CycleState.FROZEN:
+            self.recovery.frozen(now, b"")
+        if self.joining is not None:
+            self.joining.applied(now)
+
+    def _wish_away(self, away: bool) -> None:
+        """Ask for no share, or for one again."""
+        if not self.over:
+            self.post(self.now, self.context.election.scheduler, m.ShareWish(away))
+
+    def _hand_back(self) -> None:
+        """The trainer is late with the running iteration."""
+        self.cycle.hand_back()
 
     def ping(self, now: float) -> list[Effect]:
         """Measure the delay of every link; the answers come as reports."""
@@ -193,7 +230,8 @@ class Node:
             self.negotiator.deadline
             if self.negotiator and not self.recovery.fence and not self.over
             else None,
-            self._leave_again_at if self.context.departs and not self.over else None,
+            self.departure.deadline,
+            self.debt.deadline if not self.over else None,
             *self.recovery.deadlines,
             self.wishes.deadline if not self.over else None,
             self.succession.deadline if self.negotiator and not self.over else None,
@@ -206,12 +244,22 @@ class Node:
         return self.cycle.state is CycleState.OVER
 
     def _flush(self, now: float) -> list[Effect]:
-        """Let the scheduler and a wish to leave act on what has changed; hand out the effects."""
+        """Let all parts act on what has changed; hand out the effects."""
+        context = self.context
+        self._settle(now)
+        while context.own:
+            self._applied(now, context.own.popleft())
+            self._settle(now)
+        effects, context.effects = context.effects, []
+        return self.departure.hold(now, effects)
+
+    def _settle(self, now: float) -> None:
+        """Let the scheduler, deadlines and a wish to leave act on what has changed."""
         context = self.context
         if not self.over:
+            self.debt.tick()
             self.recovery.watch(now)
-        if context.departs and not self.over and now >= self._leave_again_at:
-            self._pursue_leave(now)
+        self.departure.pursue(now)
         if self.negotiator is not None and not self.over and self.recovery.fence is None:
             for to, message in self.negotiator.tick(now):
                 self.post(now, to, message)
@@ -220,8 +268,6 @@ class Node:
             if switch is not None and switch.policy.key not in context.policies:
                 self._keep(switch.policy)
         self._fetch(now)
-        effects, context.effects = context.effects, []
-        return effects
 
     def _fetch(self, now: float) -> None:
         """Ask for a policy's body as long as it is missing: not every neighbour has it."""
@@ -243,6 +289,7 @@ class Node:
     def _link_up(self, now: float, peer: Member) -> None:
         context = self.context
         context.links[peer.node] = peer
+        self.recovery.relinking.located(now, peer.node, peer.addresses)
         self.recovery.link_up(now, peer)
         context.report("link_up", node=peer.name)
         self.welcome(peer.node)
@@ -260,7 +307,7 @@ class Node:
 
     def _connected(self, node: bytes, *, is_open: bool) -> None:
         """Answer the scheduler that asked a member for a link."""
-        asker = self._connecting.pop(node, None)
+        asker = self.introductions.settled(node)
         if asker is not None and is_open:
             self.post(self.now, asker, m.LinksOpen(0, (node,)))
 
@@ -272,12 +319,14 @@ class Node:
         peer = context.links.pop(node)
         self.recovery.link_gone(now, event)
         self.wishes.link_gone(node)
-        self._begun_anew |= {n: None for n, j in self._introduced.items() if j.node == node}
+        self.introductions.link_down(node)
         context.report("link_down", node=name)
         policy = context.policy
+        if event.why is LinkEnd.PROTOCOL_ERROR:
+            context.do(Distrust(node))  # it may join again, as one that has begun anew
         if self.joining is not None and self.joining.on_the_way:
             self.joining.link_down(node)
-        elif self.over or policy is None or (event.clean and self.is_leaving(node)):
+        elif self.over or policy is None or (event.why.is_clean and self.is_leaving(node)):
             return
         elif context.is_member and not self._is_spare(peer, policy.view):
             self.recovery.say_lost(now, event)
@@ -295,16 +344,24 @@ class Node:
         if node in context.links:
             context.send(node, m.Dropped())
             context.do(CloseLink(node))
-            self._link_down(now, LinkDown(node, clean=False, reset=False))
+            self._link_down(now, LinkDown(node, LinkEnd.SILENT))
+
+    def blame(self, now: float, node: bytes, reason: str) -> None:
+        """`node` does not do what only it can do: part from it, and tell the others."""
+        self.post(now, m.EVERYONE, m.Accused(node, reason))
+        self._silent(now, node)
 
     def _dropped_by(self, now: float, sender: bytes) -> None:
-        """A neighbour did not hear us for too long. If all of them say so, we were away and the
-        others went on without us."""
+        """A neighbour did not hear us for too long. If all of several say so, we were away and they
+        went on without us. One alone has waited first, and where members pause without a quorum
+        they may need us to have one: then a link that is opened again lets us go on with them."""
         context = self.context
         if self.joining is not None and self.joining.on_the_way:
             context.do(CloseLink(sender))  # nothing of what it still sends may reach the state
-        self._link_down(now, LinkDown(sender, clean=False, reset=False))
-        if not context.links and context.is_member and not self.over:
+        self._link_down(now, LinkDown(sender, LinkEnd.DROPPED))
+        members = len(context.policy.view.members) if context.policy is not None else 0
+        went_on = members > 2 and not context.config.pauses
+        if context.is_isolated and went_on and not self.over:  # a joiner that lost us tells nothing
             self.cycle.leave("expelled", "")
 
     def is_leaving(self, node: bytes) -> bool:
@@ -317,7 +374,7 @@ class Node:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def _received(self, now: float, via: bytes, envelope: m.Envelope) -> None:
+    def _received(self, now: float, via: bytes, envelope: Envelope) -> None:
         tags = envelope.tags
         policy = self.context.policy
         outlaws = policy.view.expelled if policy is not None else ()
@@ -335,8 +392,17 @@ class Node:
         strange = tags.lineage not in (self.context.lineage, bytes(limits.LINEAGE_BYTES))
         attaching = self.joining is not None and self.joining.state is JoiningState.ATTACHING
         leads = (*m.FENCE_MESSAGES, m.Welcome)  # they lead into a new lineage
-        if deliver and (attaching or not strange or isinstance(envelope.message, leads)):
+        if tags.origin in self.recovery.suspicions.let_go and isinstance(
+            envelope.message, m.ORDERS
+        ):
+            return
+        if not deliver or (strange and not attaching and not isinstance(envelope.message, leads)):
+            return
+        try:
             self._deliver(now, tags.origin, envelope.message)
+        except RemoteProtocolError:
+            if tags.origin == via:
+                raise  # else a neighbour of its sender has seen it, too, and knows whom to blame
 
     def _deliver(self, now: float, sender: bytes, message: m.Message) -> None:
         match message:
@@ -352,26 +418,31 @@ class Node:
                     self.post(now, sender, m.PolicyBody(body))
             case m.Introduce(number, joiner):
                 if sender == self.context.election.scheduler:
-                    self._expect(number, joiner)
+                    self.introductions.expect(number, joiner)
                     self.post(now, sender, m.Introduced(number))
             case m.Pulled(number):
                 self.cycle.released(number)
-            case m.JoinAborted(number, joiner_node, reason):
+                if self.negotiator is not None:
+                    self.negotiator.pulled(number)
+            case m.JoinAborted(number, joiner_node, reason, pause_ms):
                 self.cycle.released(number)
                 ours = joiner_node == self.context.node
                 if self.joining is not None and ours and number == self.joining.number:
-                    self.joining.fail(reason)
-                self._expect_no_more(number)
+                    self.joining.fail(reason, pause_ms / 1000)
+                self.introductions.expect_no_more(number)
             case m.ManifestRequest(number, shard_bytes):
-                if self._serves(number, shard_bytes):
-                    self.context.do(SendManifest(sender, number, shard_bytes))
+                self.serving.manifest_wanted(sender, number, shard_bytes)
             case m.ShardRequest(number, shard_bytes, shards):
-                self._shards_wanted(sender, number, shard_bytes, shards)
+                self.serving.shards_wanted(sender, number, shard_bytes, shards)
             case m.Dropped():
                 self._dropped_by(now, sender)
             case m.Measured():
                 if self.monitor.heard(sender, message) and self.negotiator is not None:
                     self.negotiator.measured()
+            case m.StatePieces():
+                self.replicas.heard(message)
+            case m.Accused(peer, reason):
+                self.recovery.accused(sender, peer, reason)
             case m.LinkLost(peer, reset):
                 self.recovery.link_lost(now, sender, peer, reset)
             case m.Fence(term, number):
@@ -397,20 +468,21 @@ class Node:
             return False
         mail: list[tuple[bytes, m.Message]] = []
         match message:
-            case m.JoinRequest():
-                mail = negotiator.join_request(now, message)
+            case m.JoinRequest(joiner):
+                mail = self.recovery.bars(now, joiner.node)
+                mail = mail or negotiator.join_request(now, message)
             case m.Introduced(number):
                 mail = negotiator.introduced(sender, number)
-            case m.LinksOpen(number, links):
-                mail = negotiator.links_open(now, sender, number, links)
+            case m.LinksOpen(number, links, rates):
+                mail = negotiator.links_open(now, sender, number, links, rates)
             case m.JoinProgress():
-                negotiator.progress(now, sender, message)
+                mail = negotiator.progress(now, sender, message)
             case m.CaughtUp(number):
                 negotiator.caught_up(now, sender, number)
             case m.LeaveRequest():
                 negotiator.leave_request(sender)
                 if negotiator.passing:
-                    self._leave_again_at = now
+                    self.departure.hurry(now)
             case m.ShareWish(away):
                 negotiator.share_wish(sender, away)
             case m.PolicyStored(term, version):
@@ -450,15 +522,14 @@ class Node:
                 pass  # a new one is not known here yet; whoever needs the links asks again
             case m.OpenLinks(0, members):
                 for member in members:
-                    self._connecting[member.node] = sender
-                    if member.node in self.context.links:
+                    if self.introductions.dial(member, sender):
                         self._connected(member.node, is_open=True)
-                    else:
-                        self.context.do(Dial(member))
             case m.OpenLinks() if joining is not None:
                 for member in message.neighbours:
                     self.context.do(Trust(member))
                 joining.open_links(now, message)
+            case m.Welcome(_, policy, _) if self.recovery.went_on_without_us(policy):
+                self.cycle.leave("expelled", "")
             case m.Welcome() if joining is not None and joining.on_the_way:
                 joining.welcome(now, sender, message)
             case m.PullBegins() if joining is not None:
@@ -466,33 +537,11 @@ class Node:
             case m.Manifest() if joining is not None:
                 joining.manifest(sender, message)
 
-    def _expect(self, number: int, joiner: Member) -> None:
-        """A joiner will open a link."""
-        self.context.do(Trust(joiner))
-        self._introduced[number] = joiner
-        for old in list(self._introduced)[: -limits.MAX_OPEN_JOINS]:
-            del self._introduced[old]
-        self._begun_anew = {n: None for n in self._begun_anew if n in self._introduced}
-
-    def _expect_no_more(self, number: int) -> None:
-        """A join was given up: its joiner, unless it is a member or has begun anew, has to go."""
-        context, joiner = self.context, self._introduced.pop(number, None)
-        if joiner is None or any(j.node == joiner.node for j in self._introduced.values()):
-            return
-        if any(p.view.member(joiner.node) is not None for p in context.policies.values()):
-            return
-        if joiner.node not in context.links:
-            context.do(Distrust(joiner.node))
-        elif number not in self._begun_anew:
-            context.do(Distrust(joiner.node))
-            context.do(CloseLink(joiner.node))
-
     def _store(self, now: float, sender: bytes, policy: Policy) -> None:
         context = self.context
-        if policy.view.lineage != context.lineage or policy.term < context.election.term:
+        if not may_store(context, sender, policy):
             return
-        if context.policy is not None and policy.key < context.policy.key:
-            return
+        check_policy(context, policy)
         self._keep(policy)
         self.post(now, sender, m.PolicyStored(*policy.key))
         self.cycle.stored()
@@ -508,24 +557,6 @@ class Node:
                 context.do(Trust(member))
         context.store(policy)
 
-    def _serves(self, number: int, shard_bytes: int) -> bool:
-        whole = shard_bytes > 0 and shard_bytes % 64 == 0
-        size = self.context.config.state_bytes
-        if not whole or shard_count(size, shard_bytes) > limits.MAX_SHARDS:
-            raise RemoteProtocolError("shards of a size that cannot be")
-        return number in self.cycle.holding_for
-
-    def _shards_wanted(
-        self, joiner: bytes, number: int, shard_bytes: int, shards: tuple[int, ...]
-    ) -> None:
-        if not self._serves(number, shard_bytes) or joiner not in self.context.links:
-            return
-        count = shard_count(self.context.config.state_bytes, shard_bytes)
-        if any(k >= count for k in shards) or len(dict.fromkeys(shards)) != len(shards):
-            raise RemoteProtocolError("a request for shards that do not exist")
-        at = self.context.iteration
-        self.context.do(SendShards(joiner, number, at, shard_bytes, shards))
-
     # --- scheduler --------------------------------------------------------------------------------
 
     def _offered(self) -> tuple[int, int]:
@@ -535,10 +566,10 @@ class Node:
 
     def ask_again(self, now: float) -> None:
         """There is a new scheduler: repeat to it what the old one had not done."""
-        self._leave_again_at = now
+        self.departure.hurry(now)
         if self.joining is not None and self.joining.on_the_way:
             self.joining.repeat(now)
-        if self._away:
+        if self.debt.is_away or self.debt.is_behind:
             self.post(now, self.context.election.scheduler, m.ShareWish(True))
         self.wishes.say(now)
 
@@ -566,27 +597,3 @@ class Node:
             self.negotiator.in_force(self.now, new)
         self.recovery.switched(old.view, new.view)
         self.wishes.switched(self.now, old, new)
-
-    def _pursue_leave(self, now: float) -> None:
-        """Hand over the role if we hold it, then ask to leave; again until it has happened."""
-        context, policy = self.context, self.context.policy
-        self._leave_again_at = now + limits.RETRY_SECONDS
-        if self.joining is not None and self.joining.state is JoiningState.CAUGHT_UP:
-            return  # a policy with this node may be on its way: enter first, then leave
-        idle = self.cycle.state is not CycleState.APPLYING
-        if not context.is_member or policy is None:
-            self.cycle.leave(context.departs, "")
-            return
-        if policy.view.nodes == (context.node,):
-            if idle and context.leaving:  # who yields ends its iteration first
-                self.cycle.leave("left", "")
-            return
-        if context.yielding and (context.is_isolated or now >= self._yield_by) and idle:
-            self.cycle.leave(context.departs, "")
-            return
-        if self.negotiator is None:
-            message = m.LeaveRequest(context.config.me.incarnation)
-            context.send(context.election.scheduler, message)
-            return
-        if self.negotiator.switch is None:
-            self.succession.pass_role(policy, self.negotiator)

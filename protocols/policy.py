@@ -11,7 +11,18 @@ from itertools import accumulate, pairwise
 
 from protocols import limits
 from protocols.view import Edge, Member, View, edge
-from protocols.wire import COUNT32, NODE, NODE_OR_ALL, NUMBER, Many, Nested, Text, UInt, wire
+from protocols.wire import (
+    NODE,
+    NODE_OR_ALL,
+    NUMBER,
+    TERM,
+    VERSION,
+    Many,
+    Nested,
+    Text,
+    UInt,
+    wire,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +49,8 @@ class Pull:
 class Electorate:
     """Whose quorum can act under policy (`term`, `version`): `nodes`, ascending."""
 
-    term: int = wire(COUNT32)
-    version: int = wire(COUNT32)
+    term: int = wire(TERM)
+    version: int = wire(VERSION)
     nodes: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_MEMBERS))
 
     def __post_init__(self) -> None:
@@ -60,8 +71,8 @@ class Policy:
     follow those of the members before it. `reason` says in words why the policy is as it is.
     """
 
-    term: int = wire(COUNT32)  # as in bulk headers
-    version: int = wire(COUNT32)
+    term: int = wire(TERM)
+    version: int = wire(VERSION)
     view: View = wire(Nested(View))
     parents: tuple[bytes, ...] = wire(Many(NODE_OR_ALL, limits.MAX_MEMBERS))
     shares: tuple[int, ...] = wire(Many(UInt(limits.MAX_MICRO_BATCHES), limits.MAX_MEMBERS))

@@ -7,6 +7,7 @@ frozen for a fence goes on only by the decision of that fence or of a newer one 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
@@ -14,7 +15,14 @@ from protocols import messages as m
 from protocols.cycle import CycleState
 from protocols.effects import FreezeRound, LinkDown
 from protocols.fence import Epoch, FenceLeader, FenceState, Lost
+from protocols.link_end import LinkEnd
 from protocols.losses import Losses
+from protocols.orders import check_restart, may_order
+from protocols.relinking import Relinking
+from protocols.standstill import Standstill
+from protocols.stragglers import Stragglers
+from protocols.suspicion import Suspicions
+from protocols.view import is_quorum
 
 LOST_MEANWHILE = "a device was lost meanwhile"
 CUT_OFF_SECONDS = 1.5  # a fence, or the election of a scheduler, that takes so long waits in vain
@@ -33,21 +41,28 @@ class Recovery:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.losses = Losses()
+        self.relinking = Relinking(node.context)
+        self.suspicions = Suspicions()
         self.fence: FenceLeader | None = None
         self._fences = 0  # opened in this term
         self._epoch: Epoch = (0, 0)  # of the newest fence seen
+        self._leader = b""  # whose fence that is
+        self._blamed = b""  # whom we have blamed for a fence
+        self._patient_from = 0.0  # since when it has had us frozen
+        self._fetching_since: float | None = None
         self._report: m.FenceReport | None = None  # our answer to it
         self._acted: Epoch = (0, 0)  # of the newest decision acted on
         self._stand_at: float | None = None  # when to stand for election
         self._lost_since: float | None = None  # how long the scheduler has been lost
         self._handled = Lost()  # what the open or last fence was about
-        self._gone: dict[bytes, bool] = {}  # whose link ended here -> by a reset
+        self._gone: dict[bytes, LinkEnd] = {}  # whose link ended here -> why
+        self._standstill = Standstill(self._context)
         self._missed_from: dict[bytes, float] = {}  # those of them that said goodbye: since when
         self._remind_at = 0.0  # when to say again which links are missing
         self._frozen_since: float | None = None
         self._plead_at = 0.0  # when to say again to a new scheduler that we are frozen
         self._behind = False  # a member waits for one that our view has no more
-        self._answered: dict[tuple[bytes, bytes], float] = {}  # when to tell it so again
+        self._stragglers = Stragglers(node)
 
     @property
     def _context(self) -> Context:
@@ -56,13 +71,25 @@ class Recovery:
     @property
     def deadlines(self) -> tuple[float | None, ...]:
         """When there is something to do by time alone."""
+        if self._node.over:
+            return ()
+        until = self._patient_until
         return (
             self.fence.deadline if self.fence else None,
             self._stand_at,
-            self._remind_at if self._missing_links else self._leaver_missed_at,
+            self._remind_at if self._missing_links or self._reopened else self._leaver_missed_at,
             self._plead_at if self._pleads else None,
             self.losses.deadline(self._node.now) if self._wants_fence else None,
+            self.relinking.deadline,
+            until if until is not None and until > self._node.now else None,
         )
+
+    @property
+    def unheard(self) -> tuple[bytes, ...]:
+        """Members to which no way is known any more."""
+        policy = self._context.policy
+        lost = self._lost(self._node.now, policy.view) if policy is not None else Lost()
+        return (*lost.nodes, *lost.dead)
 
     @property
     def is_cut_off(self) -> bool:
@@ -78,35 +105,55 @@ class Recovery:
         context = self._context
         member = context.policy.view.member(peer.node) if context.policy else None
         if member is not None and member.incarnation != peer.incarnation:
-            self._gone[peer.node] = True
+            self._gone[peer.node] = LinkEnd.STARTED_ANEW
             if context.is_member:
-                self.say_lost(now, LinkDown(peer.node, clean=False, reset=True))
+                self.say_lost(now, LinkDown(peer.node, LinkEnd.STARTED_ANEW))
             return
-        self.losses.mended(context.node, peer.node)
+        if peer.node in self._standstill:
+            return  # its other end does not know how often it stood still
+        self.losses.renewed(context.node, peer.node)
         self._gone.pop(peer.node, None)
         self._missed_from.pop(peer.node, None)
+        if self._report is not None and self._node.cycle.frozen:
+            self._report = replace(self._report, links=self._standstill.near)
+            self._node.post(now, context.election.scheduler, self._report)
 
     def link_gone(self, now: float, event: LinkDown) -> None:
         """The link to a node ended."""
-        self._gone[event.node] = event.reset or event.clean
-        if event.clean:
+        self._gone[event.node] = event.why
+        if event.why is LinkEnd.STALLED:
+            self._standstill.stalled(event.node)
+        if event.why.is_clean:
             self._missed_from[event.node] = now + limits.LEAVER_GONE_SECONDS
 
     def say_lost(self, now: float, event: LinkDown) -> None:
         """Tell everybody that our link to a member is lost."""
-        lost = m.LinkLost(event.node, event.reset or event.clean)
+        lost = m.LinkLost(event.node, event.why.proves_departure)
         self._node.post(now, m.EVERYONE, lost)
         self._remind_at = now + limits.RETRY_SECONDS
+
+    def _has_departed(self, node: bytes) -> bool:
+        """Whether the end of our link to `node` proves that it takes no more part."""
+        return node in self._gone and self._gone[node].proves_departure
+
+    def _may_come_back(self, node: bytes) -> bool:
+        """Whether to open a link to `node` again: not if it has departed, nor if it sent what
+        cannot be (then it has to join anew), nor if links to it stand still again and again."""
+        if node in self._standstill:
+            return False  # another way takes its place
+        return not self._has_departed(node) and self._gone.get(node) is not LinkEnd.PROTOCOL_ERROR
 
     def switched(self, old: View, view: View) -> None:
         """A policy with `view` came into force. What was said of links that were not in the view is
         forgotten: those that are in it now have been opened since, or will be missed again."""
         links = self._context.links
         self.losses.forget_all_but(old)
+        self.suspicions.switched(self._node.now, view)
         self._remind_at = self._node.now
         self._gone = {n: r for n, r in self._gone.items() if n in view.nodes or n in links}
         self._missed_from = {n: t for n, t in self._missed_from.items() if n in self._gone}
-        self._answered = {}
+        self._standstill.switched()
+        self._stragglers.switched()
 
     def led(self) -> None:
         """Another node is the scheduler now."""
@@ -126,9 +173,11 @@ class Recovery:
     def prepare(self, now: float, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
         """A decision is to be stored: it may come into force elsewhere, even if not here."""
         context = self._context
-        current = epoch >= self._epoch and epoch[0] >= context.election.term
+        current = epoch >= self._epoch and epoch > self._acted
+        current = current and may_order(context, sender, epoch[0])
         if current and context.is_member:
-            self._epoch = epoch
+            check_restart(context, restart)
+            self._epoch, self._leader = epoch, sender
             context.prepared = restart.policy.key
             context.store(restart.policy)
             self._node.post(now, sender, m.Prepared(*epoch))
@@ -139,14 +188,81 @@ class Recovery:
             self.fence.committed(sender)
             self._close_fence()
 
+    def went_on_without_us(self, policy: Policy) -> bool:
+        """Whether `policy`, which a neighbour has in force, shows that our lineage has gone on and
+        this member is no part of it: we were away when that was decided."""
+        context = self._context
+        if context.policy is None or not context.is_member or self._node.over:
+            return False
+        ours = policy.view.lineage == context.lineage and policy.key > context.policy.key
+        return ours and context.node not in policy.view.nodes and not context.departs
+
     def content(self, candidate: bytes) -> bool:
         """Whether the scheduler is in reach of this member and is not the candidate itself."""
         context, policy = self._context, self._context.policy
         scheduler = context.election.scheduler
         if policy is None or candidate == scheduler or not context.is_member:
             return False
-        lost = self.losses.lost(self._node.now, policy.view, context.node, context.near)
-        return scheduler in policy.view.nodes and scheduler not in (*lost.nodes, *lost.dead)
+        lost = self._lost(self._node.now, policy.view)
+        gone = (*lost.nodes, *lost.dead, *lost.out)
+        return scheduler in policy.view.nodes and scheduler not in gone
+
+    def accused(self, accuser: bytes, accused: bytes, reason: str) -> None:
+        """A member has cut its link to another, which sent it what cannot be."""
+        context, policy = self._context, self._context.policy
+        if policy is None or not context.is_member:
+            return
+        if self.suspicions.accuse(policy.view, accuser, accused, reason):
+            names = context.name(accuser), context.name(accused)
+            context.report("accused", by=names[0], node=names[1], reason=reason)
+            self.part_pairs()
+
+    def bars(self, now: float, joiner: bytes) -> list[Mail]:
+        """Return what to answer to one that was let go a short while ago."""
+        if not self.suspicions.bars(now, joiner):
+            return []
+        return [(joiner, m.JoinAborted(0, joiner, "it has sent what cannot be"))]
+
+    def part_pairs(self) -> None:
+        """Have the scheduler keep pairs of which one is broken from being linked again."""
+        if self._node.negotiator is not None:
+            for pair in self.suspicions.pairs:
+                self._node.negotiator.part(pair)
+
+    @property
+    def _patient_until(self) -> float | None:
+        """When somebody else is to blame for that we stand still."""
+        if self._node.over or not self._context.is_member:
+            return None
+        if self._node.cycle.frozen:
+            waits = self._leader not in (self._context.node, self._blamed)
+            return self._patient_from + limits.FENCE_PATIENCE_SECONDS if waits else None
+        if self._node.cycle.state is CycleState.FETCHING and self._fetching_since is not None:
+            return self._fetching_since + limits.FETCH_PATIENCE_SECONDS
+        return None
+
+    def _lose_patience(self, now: float, policy: Policy, lost: Lost) -> None:
+        """Blame the scheduler for a fence that it could have decided long ago; the root of the last
+        round for naming a policy that nobody has: who sums only passes on what it has itself."""
+        fetching = self._node.cycle.state is CycleState.FETCHING
+        self._fetching_since = (self._fetching_since or now) if fetching else None
+        if (until := self._patient_until) is None or now < until:
+            return
+        gone = (*lost.nodes, *lost.dead, *lost.out)
+        here = [n for n in policy.view.nodes if n not in gone]
+        if not self._node.cycle.frozen:
+            self._fetching_since = now
+            self._node.blame(now, policy.root, "it has named a policy that nobody has")
+        elif is_quorum(policy.view.nodes, here) and self._leader in here:
+            self._blamed = self._leader
+            self._node.blame(now, self._leader, "its fence is never decided")
+        else:
+            self._patient_from = now
+
+    def _lost(self, now: float, view: View) -> Lost:
+        """What is lost, and who is let go."""
+        lost = self.losses.lost(now, view, self._context.node, self._standstill.near)
+        return replace(lost, out=self.suspicions.let_go)
 
     def link_lost(self, now: float, reporter: bytes, peer: bytes, reset: bool) -> None:
         """A link is reported broken."""
@@ -161,26 +277,20 @@ class Recovery:
         else:
             if reporter in nodes:
                 self._lost_before(now, reporter, peer)
+            else:
+                self._stragglers.stranger(now, reporter)
             if self._node.negotiator is not None:
                 for to, body in self._node.negotiator.link_lost(reporter, peer):
                     self._node.post(now, to, body)
 
     def _lost_before(self, now: float, reporter: bytes, peer: bytes) -> None:
-        """A member misses a link to a node that our view has no more: if that is one of a view
-        before, the member is behind. It must learn from that node's other neighbours, too, that
-        they do not reach it any more."""
-        context, negotiator = self._context, self._node.negotiator
-        assert context.policy is not None
-        key = context.policy.key
-        before = [p.view for k, p in context.policies.items() if k < key]
-        ours = any(peer in v.neighbours(context.node) for v in before)
-        again_at = self._answered.get((reporter, peer), now)
-        if ours and peer not in context.links and now >= again_at:
-            self._answered[reporter, peer] = now + limits.RETRY_SECONDS
-            self._node.post(now, reporter, m.LinkLost(peer, self._gone.get(peer, False)))
+        """A member misses a link to a node that our view has no more: it may be behind."""
+        departed = self._has_departed(peer)
+        was_one = self._stragglers.misses(now, reporter, peer, departed=departed)
+        negotiator = self._node.negotiator
         joins = negotiator.joins.values() if negotiator is not None else ()
         if negotiator is not None and not any(j.joiner.node == peer for j in joins):
-            self._behind |= any(v.member(peer) is not None for v in before)
+            self._behind |= was_one
 
     @property
     def _missing_links(self) -> list[bytes]:
@@ -194,9 +304,16 @@ class Recovery:
         waits = cycle.state not in (CycleState.HOLDING, CycleState.APPLYING)
         return [
             n
-            for n in context.unlinked
+            for n in self._standstill.unlinked
             if cycle.frozen or not self._node.is_leaving(n) or (waits and now >= missed.get(n, 0.0))
         ]
+
+    @property
+    def _reopened(self) -> list[bytes]:
+        """Neighbours to whom another link is open than the round began with. The scheduler may not
+        know that: where it is one of them, it may have counted us as a member only since."""
+        waits = self._context.is_member and not self._node.cycle.frozen and not self._wants_fence
+        return self.losses.reopened(self._context.node) if waits else []
 
     @property
     def _leaver_missed_at(self) -> float | None:
@@ -222,10 +339,13 @@ class Recovery:
         if policy is None:
             return
         missing = self._missing_links
-        if missing and now >= self._remind_at:
+        told = [*missing, *self._reopened]
+        if told and now >= self._remind_at:
             self._remind_at = now + limits.RETRY_SECONDS
-            for node in missing:
-                self._node.post(now, m.EVERYONE, m.LinkLost(node, self._gone.get(node, False)))
+            for node in told:
+                self._node.post(now, m.EVERYONE, m.LinkLost(node, self._has_departed(node)))
+        wanted = [n for n in missing if self._may_come_back(n)]
+        self.relinking.watch(now, wanted if context.is_member else [])
         if not context.is_member:
             return
         if self._pleads and now >= self._plead_at and self._report is not None:
@@ -235,12 +355,19 @@ class Recovery:
             for to, body in self.fence.tick(now):
                 self._node.post(now, to, body)
             self._close_fence()
-        lost = self.losses.lost(now, policy.view, context.node, context.near)
+        lost = self._lost(now, policy.view)
+        if context.node in lost.out:
+            self.fence = self._stand_at = None
+            self._lost_since = now if self._lost_since is None else self._lost_since
+            if now - self._lost_since >= limits.LEAVE_SECONDS:
+                self._node.cycle.leave("expelled", "")  # nobody is left who would say so
+            return  # the others go on without us
+        self._lose_patience(now, policy, lost)
         if self._node.negotiator is not None:
             overdue = self.fence is not None and self.fence.is_overdue(now)
             if overdue or (self._behind and self.fence is None):
                 self.open_fence(now, policy)
-            elif lost != self._handled and (lost.nodes or lost.dead or lost.links):
+            elif lost != self._handled and lost != Lost():
                 if self.fence is not None and self.fence.state in (
                     FenceState.REPORTING,
                     FenceState.WAITING,
@@ -256,7 +383,7 @@ class Recovery:
     def _watch_scheduler(self, now: float, policy: Policy, lost: Lost) -> None:
         """Stand for election in the order of ids once the scheduler is lost."""
         context = self._context
-        gone = (*lost.nodes, *lost.dead)
+        gone = (*lost.nodes, *lost.dead, *lost.out)
         scheduler = context.election.scheduler
         if scheduler not in gone and scheduler in policy.view.nodes:
             self._stand_at = self._lost_since = None
@@ -290,7 +417,7 @@ class Recovery:
         """Freeze everybody and find out how to go on."""
         context = self._context
         self._behind = False
-        self._handled = lost = self.losses.lost(now, policy.view, context.node, context.near)
+        self._handled = lost = self._lost(now, policy.view)
         negotiator = self._node.negotiator
         switch = negotiator.switch if negotiator is not None else None
         self._end_changes(now, switch.policy.view if switch and switch.offered else policy.view)
@@ -305,7 +432,10 @@ class Recovery:
             context.config.micro_batches,
             context.planner,
             now,
+            at=(context.iteration, context.attempt),
+            known=tuple(p.electorate for p in context.policies.values()),
             pauses=context.config.pauses,
+            waited=self._fences == 1 and not context.election.by_quorum,
         )
         for to, body in self.fence.tick(now):
             self._node.post(now, to, body)
@@ -329,10 +459,12 @@ class Recovery:
     def fenced(self, now: float, sender: bytes, epoch: Epoch) -> None:
         """The scheduler of a term asks this member to freeze and report."""
         context = self._context
-        if epoch < self._epoch or epoch[0] < context.election.term or self._node.over:
+        if epoch < self._epoch or self._node.over:
             return
         if epoch <= self._acted:
             return  # it comes late: that fence is decided
+        if not may_order(context, sender, epoch[0]):
+            return
         if not context.is_member:
             self._fenced_joiner(now, sender, epoch)
             return
@@ -342,7 +474,9 @@ class Recovery:
             self._node.post(now, sender, self._report)
             return
         first = epoch > self._epoch
-        self._epoch, self._report = epoch, None
+        if sender != self._leader or not self._node.cycle.frozen:
+            self._patient_from = now
+        self._epoch, self._leader, self._report = epoch, sender, None
         if self._node.cycle.frozen and not first:
             return
         if not self._node.cycle.frozen:
@@ -357,7 +491,8 @@ class Recovery:
         if joining is None or not joining.on_the_way:
             return
         if joining.may_enter:
-            self._epoch, self._context.election.scheduler = epoch, sender
+            self._epoch, self._leader, self._patient_from = epoch, sender, now
+            self._context.election.scheduler = sender
             cycle.frozen = True
             return
         self._node.post(now, sender, m.Outside(*epoch))
@@ -384,7 +519,7 @@ class Recovery:
             self._node.cycle.working,
             policy,
             max(v for _, v in context.policies),
-            context.near,
+            self._standstill.near,
             context.electorates[1:],
         )
         self._node.post(now, context.election.scheduler, self._report)
@@ -407,10 +542,23 @@ class Recovery:
             for to, body in self.fence.prepared(now, sender):
                 self._node.post(now, to, body)
 
+    def _follows(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> bool:
+        """Whether the decision is that of the fence to which this member has reported, or that of a
+        scheduler that does without it."""
+        context = self._context
+        if (epoch, sender) == (self._epoch, self._leader):
+            if epoch > self._acted:  # else it comes late, and again
+                check_restart(context, restart)
+            return True
+        stays = context.node in restart.policy.view.nodes
+        return not stays and may_order(context, sender, epoch[0])
+
     def commit(self, now: float, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
         """A decision: act on it, once."""
         context = self._context
         if epoch < self._epoch or self._node.over or not context.is_member:
+            return
+        if not self._follows(sender, epoch, restart):
             return
         self._node.post(now, sender, m.Committed(*epoch))
         if epoch <= self._acted:

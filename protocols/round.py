@@ -20,6 +20,8 @@ from protocols.errors import LocalProtocolError, RemoteProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from protocols.word_check import Part
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -49,6 +51,8 @@ class RoundSpec:
     contributes: bool
     spread: tuple[Spread, ...] = ()
     term: int = 0
+    parts: tuple[Part, ...] = ()  # what the children may say, in the order of `children`
+    silent: int = 0  # bitmap of the members that were found to have another state: they claim none
 
     @property
     def key(self) -> tuple[bytes, int, int, int, int, int]:
@@ -170,6 +174,19 @@ class Round:
             raise RemoteProtocolError("a reduced chunk came twice")
         if self.spec.contributes and not kept and not self._sent_up(chunk):
             raise RemoteProtocolError("a reduced chunk came before its parts were sent")
+
+    def owes(self, sender: bytes) -> bool:
+        """Whether `sender` has not sent all chunks of this round that it is to send."""
+        children, parent = self.spec.children, self.spec.parent
+        bit = 1 << children.index(sender) if sender in children else 0
+        for chunk in range(self.spec.chunks):
+            kept = self._kept.get(chunk)
+            source = kept.source if kept else parent
+            if source == sender and not self._reduced[chunk]:
+                return True
+            if bit and not kept and not self._arrived[chunk] & bit:
+                return True
+        return False
 
     def _bitmap(self, chunks: Iterable[int]) -> bytes:
         value = sum(1 << chunk for chunk in chunks if self._reduced[chunk])

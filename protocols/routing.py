@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocols import limits
-from protocols.messages import EVERYONE, Envelope, Message, Tags
+from protocols.envelope import Envelope, Tags
+from protocols.messages import EVERYONE, Message
 
 Identities = tuple[
     bytes, int, int, int, int, int

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols import messages as m
+from protocols.join_cost import JoinCost
 from protocols.negotiator import Negotiator
+from protocols.orders import may_order
 
 if TYPE_CHECKING:
     from protocols.context import Context
@@ -42,7 +44,8 @@ class Succession:
         context, policy = self._context, self._context.policy
         election = context.election
         if isinstance(message, m.Lead):
-            if election.led(sender, message):
+            term = message.new_term
+            if may_order(context, sender, term) and election.led(sender, message):
                 self._node.negotiator = None
                 self._asked_until = None
                 self._node.recovery.led()
@@ -57,7 +60,9 @@ class Succession:
         match message:
             case m.PassRole() if context.departs:
                 context.send(sender, m.LeaveRequest(context.config.me.incarnation))
-            case m.PassRole() if sender == election.scheduler:
+            case m.PassRole() if sender == election.scheduler and election.is_credible(
+                message.next_term
+            ):
                 mail = election.role_passed(message, context.electorates, context.newest_key)
             case m.VoteRequest():
                 mail = self._vote_wanted(now, sender, message, policy)
@@ -95,9 +100,12 @@ class Succession:
         context = self._context
         term, total = context.election.term, context.config.micro_batches
         self._since, self._asked_until = context.iteration, None
-        negotiator = Negotiator(context.node, term, policy, total, context.planner)
+        config = context.config
+        cost = JoinCost(config.state_bytes, config.vector_bytes, config.join_stall_s, context.pace)
+        negotiator = Negotiator(context.node, term, policy, total, context.planner, cost)
         negotiator.resume(now)
         self._node.negotiator = negotiator
+        self._node.recovery.part_pairs()
 
     def rotate(self, now: float) -> None:
         """Hand the role over if it is time to and nothing is open."""

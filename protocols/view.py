@@ -12,7 +12,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.wire import COUNT32, LINEAGE, NODE, NUMBER, Blob, Bool, Many, Nested, Text, wire
+from protocols.wire import (
+    LINEAGE,
+    NODE,
+    NUMBER,
+    VIEW_NUMBER,
+    Blob,
+    Bool,
+    Many,
+    Nested,
+    Text,
+    wire,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -81,7 +92,7 @@ class View:
     """
 
     lineage: bytes = wire(LINEAGE)
-    number: int = wire(COUNT32)  # as in bulk headers
+    number: int = wire(VIEW_NUMBER)
     members: tuple[Member, ...] = wire(Many(Nested(Member), limits.MAX_MEMBERS))
     edges: tuple[Edge, ...] = wire(Many(Nested(Edge)))
     apart: tuple[Edge, ...] = wire(Many(Nested(Edge)))

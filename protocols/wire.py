@@ -8,7 +8,7 @@ order; a record only ever grows at its end.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Generic, Protocol, TypeVar
 
 from protocols import limits
@@ -131,9 +131,9 @@ class Nested(Generic[R]):
         return decode_fields(self.record, raw)
 
 
-def wire(kind: Kind[Any]) -> Any:
-    """Declare a dataclass field that travels as `kind`."""
-    return field(metadata={"kind": kind})
+def wire(kind: Kind[Any], default: Any = MISSING) -> Any:
+    """Declare a dataclass field that travels as `kind`; `default` is for who builds a record."""
+    return field(default=default, metadata={"kind": kind})
 
 
 def encode_fields(record: object) -> list[object]:
@@ -160,3 +160,10 @@ LINEAGE = Blob(limits.LINEAGE_BYTES, limits.LINEAGE_BYTES)
 DIGEST = Blob(32, 32)
 NUMBER = UInt()
 COUNT32 = UInt((1 << 32) - 1)
+TERM = UInt(limits.MAX_TERM)
+VERSION = UInt(limits.MAX_VERSION)  # of a policy
+VIEW_NUMBER = UInt(limits.MAX_VIEW)
+ITERATION = UInt(limits.MAX_ITERATION)
+ATTEMPT = UInt(limits.MAX_ATTEMPT)
+FENCE_NUMBER = UInt(limits.MAX_FENCE)
+SAMPLES = UInt(limits.MAX_SAMPLES)

@@ -4,8 +4,8 @@ Law: a module here has `add_parser(commands)`, which sets `execute`, a function 
 arguments to the exit status. Importing it is cheap: a command imports what it needs when it runs.
 """
 
-from edgeagent.commands import demo, expel, leave, link, run, status, token
+from edgeagent.commands import demo, expel, export, leave, link, run, status, token
 
-COMMANDS = (demo, run, status, link, leave, expel, token)
+COMMANDS = (demo, run, status, link, leave, expel, token, export)
 
 __all__ = ["COMMANDS"]

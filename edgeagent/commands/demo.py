@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgeagent.commands.options import add_command, positive
+from edgeagent.commands.options import add_command, positive, present_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +43,7 @@ def add_parser(commands: Commands) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the demo; return the exit status."""
+    present_folder()
     from edgeagent.demo.story import DEFAULT_STEPS, run_demo
 
     return run_demo(steps=args.steps or DEFAULT_STEPS, as_json=args.json)

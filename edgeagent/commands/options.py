@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent.config import COUNT_RULE, is_count, is_name, name_rule
 from edgeagent.errors import UsageError
+from edgeagent.terminal.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from edgeagent.local.state_dir import RunningAgent
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+MOST_DIGITS = 40  # of a number; what is longer is no number that anybody means
+THREADS_A_CORE = 8  # more only wait for each other, and some libraries crash
+LEAST_MOST_THREADS = 64
 
 
 def add_command(
@@ -48,16 +54,38 @@ EXIT_STATUSES = (
 
 
 def positive(text: str) -> int:
-    """Return `text` as a whole number of at least 1."""
-    if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    """Return `text` as a whole number from 1 to `limits.MAX_ITERATION`."""
+    from protocols import limits  # not before it is known to be ours
+
+    if not _is_number(text) or not 1 <= int(text) <= limits.MAX_ITERATION:
+        raise argparse.ArgumentTypeError(
+            f"{_cut(text)!r} is not a whole number from 1 to {limits.MAX_ITERATION}"
+        )
     return int(text)
+
+
+def threads(text: str) -> int:
+    """Return `text` as a number of threads that this device can run."""
+    number, cores = positive(text), os.cpu_count() or 1
+    if number > max(LEAST_MOST_THREADS, THREADS_A_CORE * cores):
+        raise argparse.ArgumentTypeError(
+            f"{text} are too many threads: this device has {plural(cores, 'processor core')}"
+        )
+    return number
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_DIGITS else f"{text[:MOST_DIGITS]}..."
 
 
 def seed(text: str) -> int:
     """Return `text` as a seed: a whole number from 0 to 2^63 - 1."""
-    if not text.isascii() or not text.isdecimal() or int(text) >= 1 << 63:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2^63 - 1")
+    if not _is_number(text) or int(text) >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not a whole number from 0 to 2^63 - 1")
     return int(text)
 
 
@@ -107,6 +135,17 @@ def add_agent_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="AGENT", help="which agent on this device, if several")
 
 
+def present_folder() -> str:
+    """Return the folder in which this was started; raise `UsageError` if it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"the folder in which this was started is gone ({error.strerror}): "
+            "change to one that exists, and start again"
+        ) from None
+
+
 def existing_file(option: str, path: str) -> str:
     """Return the absolute `path` of a file that can be read."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
@@ -121,15 +160,18 @@ def existing_folder(option: str, path: str) -> str:
     return os.path.abspath(path)
 
 
-def writable_file(option: str, path: str) -> str:
-    """Return the absolute `path` of a file that can be written, now or in time."""
-    folder = os.path.dirname(os.path.abspath(path))
+def writable_file(option: str, path: str, *, regular: bool = False) -> str:
+    """Return the absolute `path` of a file that can be written, now or in time; `regular`: and no
+    device or pipe."""
+    folder = os.path.dirname(os.path.abspath(os.path.realpath(path) if regular else path))
     if not os.path.isdir(folder):
         raise UsageError(f"{option} {path}: there is no folder {folder}")
     if os.path.isdir(path):
         raise UsageError(f"{option} {path}: that is a folder; give a file's path")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise UsageError(f"{option} {path}: it cannot be written")
+    if regular and os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(f"{option} {path}: that is no regular file; --no-save writes no model")
     return os.path.abspath(path)
 
 

@@ -17,11 +17,14 @@ from edgeagent.commands.options import (
     existing_folder,
     node_name,
     positive,
+    present_folder,
     seed,
+    threads,
     whole,
     writable_file,
 )
 from edgeagent.config import (
+    DEFAULT_JOIN_STALL,
     DEFAULT_ROTATE_EVERY,
     GO_ON,
     PAUSE,
@@ -30,18 +33,26 @@ from edgeagent.config import (
     TrainerConfig,
     agent_config_from_environment,
     replace,
+    saving_from_environment,
     split_address,
     state_root,
 )
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.launch import BUILT_IN_JOBS, Job, how_it_ended, resolve_job
+from edgeagent.launch import (
+    BUILT_IN_JOBS,
+    Job,
+    TrainerProcess,
+    check_device,
+    how_it_ended,
+    resolve_job,
+)
 
 if TYPE_CHECKING:
     import argparse
-    import subprocess
     from collections.abc import Mapping
 
     from edgeagent.commands.options import Commands
+    from edgeagent.launch import TrainerProcess
 
 MAX_TOKEN_FILE_BYTES = 4096
 BUILT_IN_END_S = 30.0  # a built-in job has nothing more to do once training is over
@@ -96,6 +107,19 @@ def add_parser(commands: Commands) -> None:
         "(default ./edgeagent-JOB.safetensors)",
     )
     save.add_argument("--no-save", action="store_true", help="do not write the model")
+    files.add_argument(
+        "--save-every",
+        metavar="N",
+        type=whole,
+        help="write the state after every N steps, too, each to a file of its own "
+        "(PATH-step-000300.safetensors; default 0, never)",
+    )
+    files.add_argument(
+        "--keep",
+        metavar="K",
+        type=whole,
+        help="how many of the files of --save-every stay (default 3, 0 all)",
+    )
     files.add_argument("--resume", metavar="PATH", help="start from a file that --save wrote")
     files.add_argument("--data", metavar="DIR", help="folder of the job's data set")
     files.add_argument(
@@ -134,6 +158,18 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="address of a node to try; repeatable",
     )
+    group.add_argument(
+        "--join-only",
+        action="store_true",
+        help="found no cluster: wait for one to join, for as long as it takes",
+    )
+    group.add_argument(
+        "--join-stall",
+        metavar="SECONDS",
+        type=whole,
+        help="longest that a newcomer may stop the others while it copies the state, or a few of "
+        f"their steps if that is longer (default {DEFAULT_JOIN_STALL}, 0 no limit)",
+    )
     group.add_argument("--no-mdns", action="store_true", help="neither look nor be seen by mDNS")
     group.add_argument(
         "--neighbours",
@@ -167,16 +203,25 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
         "--steps", metavar="N", type=positive, help="stop after N steps (the founder's N holds)"
     )
     group.add_argument("--global-batch", metavar="N", type=positive, help="samples a step")
-    group.add_argument("--micro-batch", metavar="N", type=positive, help="samples a unit of work")
+    group.add_argument(
+        "--micro-batch",
+        metavar="N",
+        type=positive,
+        help="samples of a micro-batch, the unit of "
+        "work that devices share (default: the global batch in 64 parts, of at least 8)",
+    )
     group.add_argument(
         "--seed", metavar="N", type=seed, help="random seed (default the script's own, else 0)"
     )
     own = parser.add_argument_group("this device")
     own.add_argument(
-        "--device", metavar="DEVICE", default="cpu", help="cpu (default), cuda, cuda:N or mps"
+        "--device",
+        metavar="DEVICE",
+        help="cpu, cuda, cuda:N or mps: the model is moved there, and a script finds it as "
+        "trainer.device (default cpu, or where the script puts its model)",
     )
     own.add_argument(
-        "--threads", metavar="N", type=positive, help="processor threads of the trainer"
+        "--threads", metavar="N", type=threads, help="processor threads of the trainer"
     )
 
 
@@ -184,9 +229,12 @@ def execute(args: argparse.Namespace) -> int:
     """Run the agent and its trainer until both are done; return the exit status."""
     if args.token is not None:
         print(_TOKEN_WARNING, file=sys.stderr)
+    present_folder()
     job = resolve_job(args.job, args.script_arguments)
     agent = agent_config(args, job, os.environ)
-    trainer = trainer_config(args, job)
+    trainer = trainer_config(args, job, os.environ)
+    if trainer.device not in ("", "cpu") and (note := check_device(trainer.device, os.environ)):
+        print(f"edgeagent: {note}", file=sys.stderr)
     return _run(job, agent, trainer)
 
 
@@ -217,6 +265,8 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         on_partition=args.on_partition or base.on_partition,
         rotate_every=base.rotate_every if args.rotate_every is None else args.rotate_every,
         policy=checked_policy(args.policy or base.policy),
+        join_only=args.join_only or base.join_only,
+        join_stall=base.join_stall if args.join_stall is None else args.join_stall,
     )
 
 
@@ -229,12 +279,17 @@ def checked_policy(name: str) -> str:
     return name
 
 
-def trainer_config(args: argparse.Namespace, job: Job) -> TrainerConfig:
+def trainer_config(
+    args: argparse.Namespace, job: Job, environment: Mapping[str, str]
+) -> TrainerConfig:
     """Return the trainer's configuration; raise `UsageError` naming the option that is wrong."""
-    if not _DEVICE.fullmatch(args.device):
+    if args.device is not None and not _DEVICE.fullmatch(args.device):
         raise UsageError(f"--device {args.device}: use cpu, cuda, cuda:N or mps")
     if args.global_batch and args.micro_batch and args.micro_batch > args.global_batch:
         raise UsageError("--micro-batch must not be larger than --global-batch")
+    every, keep = saving_from_environment(environment)
+    if args.no_save and args.save_every:
+        raise UsageError("--save-every needs a place to save to: leave --no-save away")
     save = "" if args.no_save else args.save or f"edgeagent-{job.name}.safetensors"
     return TrainerConfig(
         job=job.name,
@@ -242,8 +297,10 @@ def trainer_config(args: argparse.Namespace, job: Job) -> TrainerConfig:
         global_batch=args.global_batch,
         micro_batch=args.micro_batch,
         seed=args.seed,
-        device=args.device,
-        save=writable_file("--save", save) if save else "",
+        device=args.device or "",
+        save=writable_file("--save", save, regular=True) if save else "",
+        save_every=every if args.save_every is None else args.save_every,
+        keep=keep if args.keep is None else args.keep,
         resume=existing_file("--resume", args.resume) if args.resume else "",
         threads=args.threads or 0,
         data=existing_folder("--data", args.data) if args.data else "",
@@ -295,24 +352,25 @@ def _run(job: Job, agent: AgentConfig, trainer: TrainerConfig) -> int:
         with ours:
             try:
                 status = run_agent(agent, ours, process)
-            except EdgeAgentError:
+            except (EdgeAgentError, KeyboardInterrupt):
                 process.terminate()  # before it says that it misses an agent: nothing has begun
                 raise
-            if status == 0:
+            if status == 0 and not process.dismissed:
                 status = _wait_for_script(job, process)
         return status
     finally:
         stop_trainer(process)
 
 
-def _wait_for_script(job: Job, process: subprocess.Popen[bytes]) -> int:
-    """Let the job do what it does after training (Ctrl+C ends it); return the exit status."""
+def _wait_for_script(job: Job, process: TrainerProcess) -> int:
+    """Let the job do what it does after training (Ctrl+C ends it); return the exit status. A job
+    that hung and was ended by the agent, which has saved its model, has ended well."""
     import subprocess
 
     try:
         status = process.wait(BUILT_IN_END_S if job.built_in else None)
     except subprocess.TimeoutExpired:
         raise EdgeAgentError(f"{job.name} did not end after training was over") from None
-    if status != 0:
+    if status != 0 and not process.was_killed:
         raise EdgeAgentError(f"{job.name} ended with {how_it_ended(status)}")
     return 0

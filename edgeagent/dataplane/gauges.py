@@ -54,7 +54,13 @@ class Gauges:
     def read(self, links: Mapping[bytes, Link]) -> Measured:
         """Return all of it."""
         incoming = tuple(
-            Incoming(node, self._heartbeats.delay(node), link.incoming_rate, link.bulk_bytes_sent)
+            Incoming(
+                node,
+                self._heartbeats.delay(node),
+                link.incoming_rate,
+                link.bulk_bytes_sent,
+                link.bulk_bytes_received,
+            )
             for node, link in sorted(links.items())
         )
         if self._clock() - self._paced_at > limits.PACE_SECONDS:

@@ -1,31 +1,42 @@
 """Runs a round's effects on real memory: adds, sends and receives chunks.
 
-Law: P (the contribution) is only read. Reduced chunks are received straight into R; partial sums of
-children into scratch that is bounded per neighbour: beyond the bound the neighbour's bulk
+Law: what a neighbour sends is checked while it is known who sent it: who sent what cannot be is
+accused. P (the contribution) is only read. Reduced chunks are received straight into R; partial
+sums of children into scratch that is bounded per neighbour: beyond the bound the neighbour's bulk
 connection is not read until the scratch is used up. Chunks of a round that has not begun here are
-kept, those of a round that is over are dropped.
+kept, those of a round that is over are dropped. A large vector is worked on in slices, in the order
+in which its parts came up, so that heartbeats and messages never wait for a whole one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from protocols import limits
-from protocols.bulk import BulkHeader, BulkKind
+from protocols.bulk import BulkHeader, BulkKind, checksum
 from protocols.control_word import ControlWord, decode_word, merge
+from protocols.divergence import claimants, is_final
 from protocols.errors import RemoteProtocolError
+from protocols.frame_order import FrameOrder, check_place
 from protocols.round import Add, Complete, Finish, Round, RoundEffect, RoundSpec, SendDown, SendUp
+from protocols.word_check import check_part, check_result, check_word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from protocols.policy import Policy
+    from protocols.word_check import WordShape
 
 Vector = np.ndarray[Any, np.dtype[Any]]
 Key = tuple[bytes, int, int, int, int, int]
 Early = tuple[Key, BulkKind, int]
 _PAST_LINEAGES = 16
+SLICE_SECONDS = 0.01  # of work on a round after which whatever else has come up has its turn
 
 
 class Wire(Protocol):
@@ -62,6 +73,7 @@ class _Peer:
     sums: dict[int, memoryview] = field(default_factory=dict)  # chunk -> partial sum
     scratch: int = 0
     held: bool = False
+    order: FrameOrder = field(default_factory=FrameOrder)
 
 
 @dataclass(slots=True)
@@ -69,6 +81,7 @@ class _Result:
     """What belongs to an iteration's R beside the vector."""
 
     square_sums: list[float] = field(default_factory=list)
+    checks: list[int] = field(default_factory=list)  # of all chunks
     word: ControlWord | None = None
 
 
@@ -88,14 +101,31 @@ class Reducer:
         chunk_elements: int,
         wire: Wire,
         done: Callable[[RoundSpec, ControlWord], None],
+        shape: WordShape | None = None,
+        policies: Callable[[], Mapping[tuple[int, int], Policy]] | None = None,
+        later: Callable[[Callable[[], None]], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`contribution` and both `reduced`: float32 or float64, one dimension, equal lengths.
-        `done` is called once a round is complete here."""
+        `done` is called once a round is complete here. `shape`: what the job's control words are
+        like; `policies`: those whose bodies are stored here. `later` calls what it is given soon,
+        after what else has come up; None: no work is put off. `clock`: seconds of its own."""
         self._contribution = contribution
-        self._reduced = reduced
+        self._shared = reduced
+        self._vectors: dict[int, Vector] = {}  # R of the last two iterations
+        self._lent: dict[int, int] = {}  # buffer -> iteration for which the trainer reads it
+        self._no_own = False  # no micro-batch is contributed: P counts as zeros
+        self._zeros = np.zeros(min(chunk_elements, len(contribution)), contribution.dtype)
         self._chunk_elements = chunk_elements
         self._wire = wire
         self._done = done
+        self._shape = shape
+        self._policies = policies
+        self._later = later
+        self._clock = clock
+        self._todo: deque[RoundEffect] = deque()  # of the running round
+        self._sliced = False  # `later` will go on with it
+        self._over: Key | None = None  # the round that was completed here last
         self._round: Round | None = None
         self._peers: dict[bytes, _Peer] = {}
         self._own_word: ControlWord | None = None
@@ -131,8 +161,9 @@ class Reducer:
     def reset(self) -> None:
         """Forget everything: another cluster's rounds begin. What is on its way in is dropped."""
         peers, self._peers = self._peers, {}
+        self._todo.clear()
         self._round = self._own_word = None
-        self._results, self._frozen, self._past = {}, False, []
+        self._results, self._vectors, self._frozen, self._past = {}, {}, False, []
         for name, peer in peers.items():
             if peer.held:
                 self._wire.hold_bulk(name, False)
@@ -143,35 +174,41 @@ class Reducer:
             self._past = [*self._past, self._round.spec.lineage][-_PAST_LINEAGES:]
         self.freeze()
         self._frozen = False
+        self._make_room(spec.iteration)
         self._round = Round(spec)
         self._own_word = None
         kept = self._results.get(spec.iteration, _Result())
-        result = _Result([0.0] * (spec.chunks - 1))
+        result = _Result([0.0] * (spec.chunks - 1), [0] * spec.chunks)
         for spread in spec.spread:
             for chunk in spread.chunks if spread.source is None else ():
+                result.checks[chunk] = kept.checks[chunk]
                 if chunk:
                     result.square_sums[chunk - 1] = kept.square_sums[chunk - 1]
                 else:
                     result.word = kept.word
         self._results = {i: r for i, r in self._results.items() if i == spec.iteration - 1}
         self._results[spec.iteration] = result
-        self._drive(self._round, self._round.begin())
+        self._drive(self._round.begin())
         for name, peer in list(self._peers.items()):
             self._free(peer, sum(len(b) for b in peer.sums.values()))
             peer.sums.clear()
             early, peer.early = peer.early, {}
+            wrong = ""
             for frame in early.values():
                 try:
                     self._take(name, peer, frame)
-                except RemoteProtocolError:  # nobody here to blame; the frame fits no round
+                except RemoteProtocolError as error:
                     self._free(peer, frame.size)
+                    wrong = wrong or str(error)
             self._relieve(name, peer)
+            if wrong:
+                self._wire.accuse(name, wrong)
 
     def freeze(self) -> bytes:
         """Accept, send and complete nothing more; return the bitmap of the reduced chunks.
 
-        Sums in which somebody handed micro-batches back are not worth keeping, and only the control
-        word tells."""
+        Whether sums are worth keeping only the control word tells."""
+        self._work_off(whole=True)  # what counts as reduced has to be so
         self._frozen = True
         for name, peer in self._peers.items():
             if peer.arriving is not None and peer.arriving.size == 0:
@@ -181,7 +218,7 @@ class Reducer:
         if now is None:
             return b""
         have = now.have
-        whole = word is not None and not any(word.refusing) and bool(have) and have[0] & 1
+        whole = word is not None and is_final(word) and bool(have) and have[0] & 1
         return have if whole else now.kept
 
     def serve(self, spec: RoundSpec) -> None:
@@ -194,7 +231,8 @@ class Reducer:
         """P and `word` are this node's part."""
         if self._round is not None:
             self._own_word = word
-            self._drive(self._round, self._round.contribute())
+            self._no_own = not any(word.done)
+            self._drive(self._round.contribute())
 
     def forget(self, peer: bytes) -> None:
         """The link to `peer` is gone. Partial sums that came whole stay: the round counts them."""
@@ -210,8 +248,11 @@ class Reducer:
         peer = self._peers.setdefault(sender, _Peer())
         now = self._round
         current = now is not None and key_of(header) == now.spec.key
+        peer.order.follows(header)
         if current and self._frozen:
             return None
+        if now is not None and not current and not self._frozen:
+            self._check_place(header, sender, now)
         if not current and not self._is_newer(header):
             return None
         self._check_length(header)
@@ -256,20 +297,48 @@ class Reducer:
         if header.kind is BulkKind.UP:
             now.check_up(sender, header.index)
             if header.index == 0:
-                decode_word(frame.buffer)  # refused while it is known who sent it
+                self._read_word(now.spec, sender, frame.buffer, header.kind)
             peer.sums[header.index] = frame.buffer
             self._free(peer, frame.size - len(frame.buffer))
-            self._drive(now, now.up(sender, header.index))
+            self._drive(now.up(sender, header.index))
             return
         now.check_down(sender, header.index)
+        if checksum(frame.buffer, header.square_sum) != header.check:
+            raise RemoteProtocolError("a reduced chunk that was altered on its way")
+        self._result.checks[header.index] = header.check
         if header.index == 0:
-            self._word = decode_word(frame.buffer)
+            self._word = self._read_word(now.spec, sender, frame.buffer, header.kind)
         else:
             if frame.size:  # its header came before its round
                 self._chunk(header.index)[:] = frame.buffer
             self.square_sums[header.index - 1] = header.square_sum
         self._free(peer, frame.size)
-        self._drive(now, now.down(sender, header.index))
+        self._drive(now.down(sender, header.index))
+
+    def _read_word(
+        self, spec: RoundSpec, sender: bytes, data: memoryview, kind: BulkKind
+    ) -> ControlWord:
+        """Return the control word that `sender` has sent, if it can be one. A child may send a
+        reduced one, too, where a fence has it spread what was reduced along another tree."""
+        word = decode_word(data)
+        if word.encode() != bytes(data):
+            raise RemoteProtocolError("a control word in bytes of its own")
+        if claimants(word.claims) & spec.silent:
+            raise RemoteProtocolError("a claim of a member whose state was found to differ")
+        if self._shape is not None:
+            check_word(word, self._shape)
+            own, farewell = self._own_word, spec.chunks < self.chunks
+            if sender == spec.parent and own is not None and not farewell:
+                check_result(word, own, self._shape.micro_batches)
+        for part in spec.parts if kind is BulkKind.UP else ():
+            if part.child == sender:
+                check_part(word, part)
+        return word
+
+    def _check_place(self, header: BulkHeader, sender: bytes, now: Round) -> None:
+        stored = self._policies().values() if self._policies is not None else ()
+        known = [p.view.lineage for p in stored] if stored else [header.lineage]
+        check_place(header, sender, now, (*known, *self._past), self._over)
 
     def _is_newer(self, header: BulkHeader) -> bool:
         if self._round is None:
@@ -277,6 +346,8 @@ class Reducer:
         spec = self._round.spec
         if header.lineage != spec.lineage:  # a lineage that a fence leads into, or one we left
             return header.lineage not in self._past
+        if (header.term, header.policy) < (spec.term, spec.policy):
+            return False  # of before a fence, from somebody who was an iteration ahead
         return (header.iteration, header.attempt) > (spec.iteration, spec.attempt)
 
     def _check_length(self, header: BulkHeader) -> None:
@@ -296,36 +367,88 @@ class Reducer:
 
     # --- memory -------------------------------------------------------------------------------
 
+    def lend(self, iteration: int) -> int | None:
+        """Return the number of the shared buffer in which R of `iteration` lies, None if it lies in
+        none. Nothing is written there until `returned`: the trainer reads it."""
+        buffer = iteration % 2
+        if self._vectors.get(iteration) is not self._shared[buffer]:
+            return None
+        self._lent[buffer] = iteration
+        return buffer
+
+    def returned(self, iteration: int) -> None:
+        """The trainer has applied the update of `iteration`."""
+        if self._lent.get(iteration % 2) == iteration:
+            del self._lent[iteration % 2]
+
+    def kept(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
+        """Return R of `iteration`, which will not be written to any more, and the sums of squares
+        of its data chunks."""
+        vector = self._vectors[iteration]
+        mine = vector.copy() if any(vector is shared for shared in self._shared) else vector
+        return mine, tuple(self._results[iteration].square_sums)
+
+    def _make_room(self, iteration: int) -> None:
+        """Choose where R of `iteration` lies: in shared memory, unless the trainer still reads that
+        of an iteration before there."""
+        before = {i: v for i, v in self._vectors.items() if i in (iteration, iteration - 1)}
+        if iteration not in before:
+            buffer = iteration % 2
+            lent = self._lent.get(buffer, iteration) != iteration
+            before[iteration] = np.zeros_like(self._contribution) if lent else self._shared[buffer]
+        self._vectors = before
+
+    def _own(self, chunk: int) -> Vector:
+        """Return this node's own part of a data chunk."""
+        own = self._slice(self._contribution, chunk)
+        return self._zeros[: len(own)] if self._no_own else own
+
     def _slice(self, vector: Vector, chunk: int) -> Vector:
         start = (chunk - 1) * self._chunk_elements
         return vector[start : start + self._chunk_elements]
 
     def _chunk(self, chunk: int) -> memoryview:
         """Return the bytes of a data chunk of R of the running round's iteration."""
-        parity = self._round.spec.iteration % 2 if self._round is not None else 0
-        return self._slice(self._reduced[parity], chunk).data.cast("B")
+        now = self._round
+        vector = self._vectors[now.spec.iteration] if now is not None else self._shared[0]
+        return self._slice(vector, chunk).data.cast("B")
 
-    def _drive(self, now: Round, effects: list[RoundEffect]) -> None:
-        spec = now.spec
-        for effect in effects:
-            match effect:
-                case Add(chunk, child, first):
-                    try:
-                        self._add(spec, chunk, child, first)
-                    except RemoteProtocolError as error:
-                        self._round = None  # without this child's part there is no round
-                        self._wire.accuse(child, str(error))
-                        return
-                case SendUp(chunk, own):
-                    if spec.parent is not None:
-                        self._send(spec, BulkKind.UP, (spec.parent,), chunk, own, 0.0)
-                case Finish(chunk, own):
-                    self._finish(spec, chunk, own)
-                case SendDown(chunk, to):
-                    self._send_down(spec, chunk, to)
-                case Complete():
-                    if self._word is not None:
-                        self._done(spec, self._word)
+    def _drive(self, effects: list[RoundEffect]) -> None:
+        self._todo.extend(effects)
+        if not self._sliced:
+            self._work_off()
+
+    def _work_off(self, *, whole: bool = False) -> None:
+        """Do what is due for the running round; if not `whole`, only for one slice of time."""
+        self._sliced = False
+        until = self._clock() + SLICE_SECONDS
+        while self._todo and (now := self._round) is not None:
+            self._perform(now.spec, self._todo.popleft())
+            if self._todo and self._later is not None and not whole and self._clock() >= until:
+                self._sliced = True
+                self._later(self._work_off)
+                return
+
+    def _perform(self, spec: RoundSpec, effect: RoundEffect) -> None:
+        match effect:
+            case Add(chunk, child, first):
+                try:
+                    self._add(spec, chunk, child, first)
+                except RemoteProtocolError as error:
+                    self._todo.clear()
+                    self._round = None  # without this child's part there is no round
+                    self._wire.accuse(child, str(error))
+            case SendUp(chunk, own):
+                if spec.parent is not None:
+                    self._send(spec, BulkKind.UP, (spec.parent,), chunk, own, 0.0)
+            case Finish(chunk, own):
+                self._finish(spec, chunk, own)
+            case SendDown(chunk, to):
+                self._send_down(spec, chunk, to)
+            case Complete():
+                self._over = spec.key
+                if self._word is not None:
+                    self._done(spec, self._word)
 
     def _add(self, spec: RoundSpec, chunk: int, child: bytes, first: bool) -> None:
         peer = self._peers[child]
@@ -333,27 +456,41 @@ class Reducer:
         if chunk == 0:
             base = self._own_word if first else self._word
             if base is not None:
-                self._word = merge(base, decode_word(part))
+                self._word = self._merge(spec, base, decode_word(part))
         else:
-            result = self._slice(self._reduced[spec.iteration % 2], chunk)
-            own = self._slice(self._contribution, chunk)
+            result = self._slice(self._vectors[spec.iteration], chunk)
+            own = self._own(chunk)
             np.add(own if first else result, np.frombuffer(part, result.dtype), out=result)
         self._free(peer, len(part))
         self._relieve(child, peer)
 
+    def _merge(self, spec: RoundSpec, base: ControlWord, part: ControlWord) -> ControlWord:
+        """Return the word of both. A policy is only passed on by who holds its body: so one that
+        nobody has comes into force nowhere, and the scheduler sends bodies until it does."""
+        if self._policies is not None and (part.term, part.policy) not in self._policies():
+            part = replace(part, term=spec.term, policy=spec.policy)
+        whole = merge(base, part)
+        if base.agree and not whole.agree:
+            raise RemoteProtocolError("its micro-batches left other values in buffers than ours")
+        return whole
+
     def _finish(self, spec: RoundSpec, chunk: int, own: bool) -> None:
         if chunk == 0:
             self._word = self._own_word if own else self._word
+            if self._word is not None:
+                self._result.checks[0] = checksum(self._word.encode(), 0.0)
             return
-        result = self._slice(self._reduced[spec.iteration % 2], chunk)
+        result = self._slice(self._vectors[spec.iteration], chunk)
         if own:
-            result[:] = self._slice(self._contribution, chunk)
+            result[:] = self._own(chunk)
         wide = result.astype(np.float64, copy=False)
-        self.square_sums[chunk - 1] = float(np.dot(wide, wide))
+        squares = self.square_sums[chunk - 1] = float(np.dot(wide, wide))
+        self._result.checks[chunk] = checksum(result.data.cast("B"), squares)
 
     def _send_down(self, spec: RoundSpec, chunk: int, to: tuple[bytes, ...]) -> None:
-        squares = self._results[spec.iteration].square_sums[chunk - 1] if chunk else 0.0
-        self._send(spec, BulkKind.DOWN, to, chunk, False, squares)
+        result = self._results[spec.iteration]
+        squares = result.square_sums[chunk - 1] if chunk else 0.0
+        self._send(spec, BulkKind.DOWN, to, chunk, False, squares, result.checks[chunk])
 
     def _send(
         self,
@@ -363,6 +500,7 @@ class Reducer:
         chunk: int,
         own: bool,
         squares: float,
+        check: int = 0,
     ) -> None:
         """Send a chunk. Partial sums go as they lie in memory: nobody writes there before the
         parent has them. Reduced chunks are copied once: R is used again before a subscriber, or a
@@ -371,11 +509,11 @@ class Reducer:
             word = self._own_word if own else self._results[spec.iteration].word
             payload = memoryview(word.encode() if word is not None else b"")
         elif own:
-            payload = self._slice(self._contribution, chunk).data.cast("B")
+            payload = self._own(chunk).data.cast("B")
         elif kind is BulkKind.UP:
-            payload = self._slice(self._reduced[spec.iteration % 2], chunk).data.cast("B")
+            payload = self._slice(self._vectors[spec.iteration], chunk).data.cast("B")
         else:
-            reduced = self._slice(self._reduced[spec.iteration % 2], chunk)
+            reduced = self._slice(self._vectors[spec.iteration], chunk)
             payload = memoryview(bytes(reduced.data.cast("B")))
         header = BulkHeader(
             kind,
@@ -388,6 +526,7 @@ class Reducer:
             len(payload),
             squares,
             term=spec.term,
+            check=check,
         )
         for neighbour in to:
             self._wire.send_bulk(neighbour, header, payload)

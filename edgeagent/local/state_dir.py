@@ -15,12 +15,15 @@ import stat
 import tempfile
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from edgeagent.config import default_name
 from edgeagent.errors import UsageError
 from edgeagent.transport.identity import write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 MAX_SLOTS = 64
 MAX_SOCKET_PATH_BYTES = 100  # the kernel's limit is 108 on Linux and 104 on macOS
@@ -75,8 +78,15 @@ def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
     """Lock the first free slot of `cluster` under `root` and return it.
 
     `name` "" means the host's name, with "-N" from slot 2 on. Blocks up to 30 ms for each slot in
-    use. Raises `UsageError` if the folder cannot be made or all slots are taken.
+    use. Raises `UsageError` if the folder cannot be made, if all slots are taken, or if an agent of
+    that name runs in this cluster already: nobody could say which of the two is meant.
     """
+    others = {a.name: a.pid for a in running_agents(root) if a.cluster == cluster}
+    if name in others:
+        raise UsageError(
+            f"an agent called {name!r} runs on this device already (process {others[name]}): give "
+            "this one another --name (EDGEAGENT_NAME)"
+        )
     base = os.path.join(root, _folder_name(cluster))
     for slot in range(1, MAX_SLOTS + 1):
         path = os.path.join(base, f"slot-{slot}")
@@ -89,7 +99,7 @@ def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
         if lock is None:
             continue
         try:
-            return _claimed(path, cluster, slot, name, lock)
+            return _claimed(path, cluster, slot, name or _free_name(slot, others), lock)
         except BaseException:
             os.close(lock)
             raise
@@ -107,21 +117,26 @@ def running_agents(root: str) -> tuple[RunningAgent, ...]:
     return tuple(sorted(found, key=lambda agent: (agent.cluster, agent.slot)))
 
 
+def _free_name(slot: int, taken: Collection[str]) -> str:
+    """The host's name, with a number that nobody else's name has."""
+    names = [default_name(), *(f"{default_name()}-{n}" for n in range(2, 2 * MAX_SLOTS + 1))]
+    return next(name for name in names[slot - 1 :] if name not in taken)
+
+
 def _claimed(path: str, cluster: str, slot: int, name: str, lock: int) -> StateDir:
-    own_name = name or (default_name() if slot == 1 else f"{default_name()}-{slot}")
     socket_path = _socket_path(path)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(socket_path)
     incarnation = _next_incarnation(os.path.join(path, _COUNTER_NAME))
     record: dict[str, Any] = {
         "cluster": cluster,
-        "name": own_name,
+        "name": name,
         "slot": slot,
         "pid": os.getpid(),
         "socket": socket_path,
     }
     write_private(os.path.join(path, _RECORD_NAME), json.dumps(record).encode())
-    return StateDir(path, cluster, slot, own_name, incarnation, socket_path, lock)
+    return StateDir(path, cluster, slot, name, incarnation, socket_path, lock)
 
 
 def _folder_name(cluster: str) -> str:

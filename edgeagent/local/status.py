@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from protocols.policy import Policy
     from protocols.view import Member
 
-WAITING = 0.1  # of the longest computation; who is waited for less holds nobody up
-
 
 def status_of(
     name: str, node_id: bytes, cluster: str, phase: Phase, shell: Shell | None, observer: Observer
@@ -54,6 +52,8 @@ def status_of(
         mesh=[],
         reason="",
         holds_up="",
+        waiting=None,
+        advice=None,
         tree=TreeStatus(root="", parents={}),
         pending=[],
         joining=None,
@@ -77,7 +77,9 @@ def status_of(
             _member(node, member, share, member.node == leader)
             for member, share in zip(policy.view.members, policy.shares, strict=True)
         ]
-        status["holds_up"] = holds_up(status["members"])
+        status["waiting"] = waiting = shell.waits.waiting()
+        status["advice"] = shell.waits.advice(waiting)
+        status["holds_up"] = waiting["node"] if waiting is not None else ""
         status["mesh"] = _mesh(node, policy)
         pairs = zip(policy.view.members, policy.parents, strict=True)
         status["tree"] = TreeStatus(
@@ -141,6 +143,7 @@ def _ms(seconds: float | None) -> float | None:
 
 def _member(node: Node, member: Member, share: int, scheduler: bool) -> MemberStatus:
     times = node.monitor.times(member.node)
+    keeping_up, owed_s = node.monitor.waits_for(member.node)
     return MemberStatus(
         name=member.name,
         id=member.node.hex(),
@@ -150,18 +153,9 @@ def _member(node: Node, member: Member, share: int, scheduler: bool) -> MemberSt
         micro_batch_ms=_ms(node.monitor.measures.speeds.get(member.node)),
         compute_ms=_ms(times.compute_s) if times else None,
         sync_ms=_ms(times.sync_s) if times else None,
+        trainer=keeping_up.name.lower(),
+        owes_s=round(owed_s, 3),
     )
-
-
-def holds_up(members: list[MemberStatus]) -> str:
-    """Return the member that computes longest, if the others wait for it longer than for a tenth of
-    that; else ""."""
-    known = [(m["compute_ms"], m["name"]) for m in members if m["compute_ms"] is not None]
-    if len(known) < 2:
-        return ""
-    known.sort(reverse=True)
-    (longest, name), (next_longest, _) = known[:2]
-    return name if longest - next_longest > WAITING * longest else ""
 
 
 def _mesh(node: Node, policy: Policy) -> list[PairStatus]:

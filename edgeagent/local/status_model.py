@@ -16,7 +16,9 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 class MemberStatus(TypedDict):
     """One member of the cluster; `id` is hexadecimal, `share` a number of micro-batches, of which
     one takes `micro_batch_ms`. `compute_ms` and `sync_ms` (waiting for the round) are those of its
-    last iteration."""
+    last iteration. `trainer`: "prompt", "slow" (the others wait for it), "late" (they do its work)
+    or "away" (the same, and its script has said so); `owes_s`: for how many seconds the trainer has
+    not answered, 0 if it is prompt."""
 
     name: str
     id: str
@@ -26,6 +28,8 @@ class MemberStatus(TypedDict):
     micro_batch_ms: float | None
     compute_ms: float | None
     sync_ms: float | None
+    trainer: str
+    owes_s: float
 
 
 class LinkStatus(TypedDict):
@@ -89,10 +93,48 @@ class PullStatus(TypedDict):
     seconds_left: float | None
 
 
+class WaitingStatus(TypedDict):
+    """Whom the members wait for. `cause`: "computing", "link", "silence", "joiner" or "unknown".
+    `seconds`: of each step, if `step_s` says how long one takes, else of the running one so far.
+    With a link `peer` is its other end, `mbit_s` what its slower direction carries, `delay_ms` its
+    delay one way, `shared` whether it is as much that one's as `node`'s, `late` whether its delay
+    costs more time than its rate. `trainer`: the trainer of `node` has not answered. `more`: so
+    many others are waited for likewise. `text`: all of it in words."""
+
+    cause: str
+    node: str
+    seconds: float
+    step_s: float
+    peer: str
+    mbit_s: float | None
+    delay_ms: float | None
+    shared: bool
+    late: bool
+    trainer: bool
+    more: int
+    text: str
+
+
+class AdviceStatus(TypedDict):
+    """Members that cost more than they give: without `left_out` a step would take about `without_s`
+    instead of `step_s`. `alone`: the device that would even by itself be faster (`alone_s`) than
+    with all `others`, "" if there is none. `text`: in words, and what would help."""
+
+    left_out: list[str]
+    step_s: float
+    without_s: float
+    alone: str
+    alone_s: float
+    others: int
+    text: str
+
+
 class Status(TypedDict):
     """Everything `edgeagent status` shows. `loss` is None before the first iteration; `reason` says
-    why the policy in force is as it is; `holds_up` names the member that the others wait for, "" if
-    nobody waits; `tasks` counts what the agent's loop has under way, for whoever looks for leaks.
+    why the policy in force is as it is; `waiting` tells whom the members wait for, None for nobody,
+    and `holds_up` names that one, "" for nobody; `advice` is None where no device costs more than
+    it gives, as far as is known; `tasks` counts what the agent's loop has under way, for whoever
+    looks for leaks.
     """
 
     node: str
@@ -113,6 +155,8 @@ class Status(TypedDict):
     tree: TreeStatus
     reason: str
     holds_up: str
+    waiting: WaitingStatus | None
+    advice: AdviceStatus | None
     pending: list[PendingStatus]
     joining: PullStatus | None
     tasks: int

@@ -120,7 +120,14 @@ class _Settled:
     """Nothing is refreshed from here on."""
 
 
-_Item = _Said | _Settled | TrainingLine | JoinLine
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """All that came before is shown."""
+
+    shown: threading.Event
+
+
+_Item = _Said | _Settled | _Mark | TrainingLine | JoinLine
 
 
 class Console:
@@ -181,6 +188,13 @@ class Console:
         if self._thread is not None:
             self._post(_Settled())
 
+    def flush(self) -> None:
+        """Wait until all that was to be shown is, at most `CLOSE_S`. Not for the agent's loop."""
+        if self._thread is not None and not self._closed:
+            shown = threading.Event()
+            self._post(_Mark(shown))
+            shown.wait(CLOSE_S)
+
     def close(self) -> None:
         """Settle, and see the lines out; return within `CLOSE_S`. Idempotent."""
         if self._closed:
@@ -206,10 +220,14 @@ class Console:
     def _paint(self) -> None:
         try:
             while (item := self._queue.get()) is not None:
-                self._painter.paint(item)
+                if isinstance(item, _Mark):
+                    item.shown.set()
+                else:
+                    self._painter.paint(item)
         except (OSError, ValueError):  # the terminal or the pipe is gone: nobody reads
-            while self._queue.get() is not None:
-                pass
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, _Mark):
+                    item.shown.set()
         else:
             with contextlib.suppress(OSError, ValueError):
                 self._painter.close()
@@ -234,7 +252,7 @@ class _Painter:
         self._console: RichConsole | None = None
         self._bottom: Live | None = None
 
-    def paint(self, item: _Item) -> None:
+    def paint(self, item: _Said | _Settled | TrainingLine | JoinLine) -> None:
         """Show `item`."""
         if isinstance(item, JoinLine):
             self._joining(item)

@@ -73,7 +73,7 @@ def render(status: Status) -> Group:
     parts: list[RenderableType] = [_headline(status)]
     if members := status["members"]:
         parts += ["", _Cropped(_members(members[:MAX_ROWS])), *_more(len(members))]
-        parts.append(Text(_waited_for(status)))
+        parts += _waited_for(status)
     if pairs := _pairs(status):
         parts += ["", _Cropped(_links(pairs[:MAX_ROWS])), *_more(len(pairs))]
     if status["tree"]["root"]:
@@ -150,7 +150,11 @@ def _members(members: Iterable[MemberStatus]) -> Table:
         figures = (str(member["share"]), *map(ms_text, (member["micro_batch_ms"], compute, sync)))
         role = ", ".join(
             word
-            for word, holds in (("scheduler", member["scheduler"]), ("here", member["me"]))
+            for word, holds in (
+                ("scheduler", member["scheduler"]),
+                ("here", member["me"]),
+                (f"{member['trainer']} {member['owes_s']:.0f} s", member["trainer"] != "prompt"),
+            )
             if holds
         )
         style = "bold" if member["me"] else ""
@@ -158,13 +162,16 @@ def _members(members: Iterable[MemberStatus]) -> Table:
     return table
 
 
-def _waited_for(status: Status) -> str:
-    """Return the line on who holds everybody up."""
-    if status["holds_up"]:
-        return f"all wait for {clean(status['holds_up'])}, which computes longest"
-    if sum(member["compute_ms"] is not None for member in status["members"]) > 1:
-        return "nobody holds the others up"
-    return "all wait for: -"
+def _waited_for(status: Status) -> list[RenderableType]:
+    """Return the line on who holds everybody up, and what to do about it."""
+    if (waiting := status["waiting"]) is None:
+        known = sum(member["compute_ms"] is not None for member in status["members"])
+        lines = ["nobody holds the others up" if known > 1 else "waiting for: -"]
+    else:
+        lines = [clean(waiting["text"])]
+    if (advice := status["advice"]) is not None:
+        lines.append(clean(advice["text"]))
+    return [Text(line, overflow="fold") for line in lines]
 
 
 def _pairs(status: Status) -> list[PairStatus]:

@@ -1,20 +1,43 @@
 """Numbers and names as people read them.
 
-Law: pure functions; what came from another device never reaches a terminal before `clean`.
+Law: pure functions, but for the present folder; what came from another device never reaches a
+terminal before `clean`.
 """
 
 from __future__ import annotations
 
+import io
 import math
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TextIO
 
 _BYTE_UNITS = ("kB", "MB", "GB", "TB")
 MAX_LINE = 500
+
+
+def accept_all(*streams: TextIO) -> None:
+    """Have `streams` write what their encoding lacks as \\xfc and the like, instead of failing."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def clean(text: str) -> str:
     """Return `text` as one printable line: no control or escape characters, no line ends."""
     line = "".join(c if c.isprintable() else " " for c in text)
     return line if len(line) <= MAX_LINE else line[: MAX_LINE - 3] + "..."
+
+
+def shown_path(path: str) -> str:
+    """Return a file's path as it is found from the present folder: "./x" if it lies below that."""
+    try:
+        near = os.path.relpath(path)
+    except OSError:  # the present folder is gone
+        return path
+    return path if near.startswith(os.pardir) else os.path.join(os.curdir, near)
 
 
 def bytes_text(count: float) -> str:

@@ -4,7 +4,9 @@ Law: every micro-batch starts from the iteration's buffers, whoever computes it.
 floating buffer is the mean of its values after each micro-batch; any other buffer must be left the
 same by all micro-batches. The mean is taken of the *change*, so that a buffer nobody changes stays
 exactly what it is (elements that start out infinite or NaN contribute their value instead).
-The module works on buffers of its own; the shared state changes only when a step is applied.
+The module works on buffers of its own; the training state changes only when a step is applied.
+Between two rounds everything stays on the device: what the micro-batches left in the buffers that
+must agree is looked at when the share is handed in (`exact`, `exact_agree`), in one copy.
 """
 
 from __future__ import annotations
@@ -48,12 +50,19 @@ class ModelBuffers:
         self._count = sum(len(places) for places in owners.values())
         self._shared: list[torch.Tensor] = []
         self._sums: dict[int, torch.Tensor] = {}
-        self.exact = b""  # what the micro-batches so far left in the buffers that must agree
-        self.exact_agree = True
+        self._left: dict[int, torch.Tensor] = {}  # by the first micro-batch, where all must agree
+        self._differs: torch.Tensor | None = None  # whether a later one left anything else
+        self._found: tuple[bytes, bool] | None = None  # what both mean, if that was looked at
 
     def averaged(self) -> list[int]:
         """Return the numbers of the buffers that are averaged."""
         return [n for n, buffer in enumerate(self._working) if is_averaged(buffer)]
+
+    def exact_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Return number and bytes of each buffer that all micro-batches must leave the same."""
+        averaged = self.averaged()
+        every = enumerate(self._working)
+        return tuple((n, buffer.nbytes) for n, buffer in every if n not in averaged)
 
     def sizes(self) -> list[int]:
         """Return the numbers of elements of the averaged buffers."""
@@ -66,7 +75,7 @@ class ModelBuffers:
     def attach(
         self, shared: Mapping[str, torch.Tensor], layout: VectorLayout, vector: torch.Tensor
     ) -> None:
-        """Use `shared` (by name, CPU) as the iteration's buffers and `vector` for the sums."""
+        """Use `shared` (by name) as the iteration's buffers and `vector` for the sums."""
         self._shared = [shared[name] for name in self.names]
         for view, buffer in zip(self._shared, self._working, strict=True):
             view.copy_(buffer)
@@ -81,8 +90,21 @@ class ModelBuffers:
 
     def clear(self) -> None:
         """Forget what the micro-batches of the last iteration left."""
-        self.exact = b""
-        self.exact_agree = True
+        self._left = {}
+        self._differs = self._found = None
+
+    @property
+    def exact(self) -> bytes:
+        """Return what the micro-batches so far left in the buffers that must agree.
+
+        Raises `UsageError` if that is more than fits.
+        """
+        return self._look()[0]
+
+    @property
+    def exact_agree(self) -> bool:
+        """Return whether they left all of them the same."""
+        return self._look()[1]
 
     def restore(self) -> None:
         """Give the module the iteration's buffers."""
@@ -94,25 +116,23 @@ class ModelBuffers:
 
     def collect(self) -> None:
         """Take in what one micro-batch left; raise `UsageError` if a buffer changed its kind."""
-        changed: list[tuple[int, bytes]] = []
         for number, (name, shared) in enumerate(zip(self.names, self._shared, strict=True)):
             module, key = self._owners[number][0]
             value = module._buffers.get(key)
             if value is None or value.shape != shared.shape or value.dtype != shared.dtype:
                 raise UsageError(f"buffer {name} changed its shape or dtype while training")
-            after = value.detach().to("cpu")
+            after = value.detach().to(shared.device)
             if number in self._sums:
                 _add_change(self._sums[number], shared, after)
-            elif not torch.equal(after, shared):
-                changed.append(
-                    (number, after.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-                )
+            else:
+                self._keep(number, after)
         self._check_new()
-        if len(self._sums) < len(self.names):
-            self._agree(changed)
 
-    def apply(self, sums: Mapping[int, torch.Tensor], weight: int, exact: bytes) -> None:
-        """Write the next iteration's buffers; raise `EdgeAgentError` if `exact` does not fit."""
+    def apply(self, means: Mapping[int, torch.Tensor], exact: bytes) -> None:
+        """Write the next iteration's buffers; raise `EdgeAgentError` if `exact` does not fit.
+
+        `means`: of the changes of the averaged buffers, by number.
+        """
         for number, data in _read_exact(exact):
             view = self._shared[number] if number < len(self._shared) else None
             if view is None or number in self._sums or view.nbytes != len(data):
@@ -120,10 +140,9 @@ class ModelBuffers:
             view.view(-1).view(torch.uint8).copy_(
                 torch.frombuffer(bytearray(data), dtype=torch.uint8)
             )
-        for number, total in sums.items():
+        for number, mean in means.items():
             shared = self._shared[number]
-            start = shared.to(total.dtype)
-            mean = total / weight
+            start = shared.to(mean.dtype)
             shared.copy_(torch.where(torch.isfinite(start), start + mean, mean))
         self.restore()
 
@@ -131,7 +150,37 @@ class ModelBuffers:
         """Return the names of the buffers that must agree, for a message."""
         return ", ".join(n for k, n in enumerate(self.names) if k not in self._sums)
 
-    def _agree(self, changed: Sequence[tuple[int, bytes]]) -> None:
+    def _keep(self, number: int, after: torch.Tensor) -> None:
+        self._found = None
+        first = self._left.setdefault(number, after)
+        if first is after:
+            self._left[number] = after.clone()
+            return
+        differs = (after != first).any()
+        self._differs = differs if self._differs is None else self._differs | differs
+
+    def _look(self) -> tuple[bytes, bool]:
+        if self._found is None:
+            self._found = self._read_left() if self._left else (b"", True)
+        return self._found
+
+    def _read_left(self) -> tuple[bytes, bool]:
+        """Return what changed, packed, and whether all agree; one copy from the device."""
+        pairs = [(self._left[n], self._shared[n]) for n in self._left]
+        parts = [tensor.reshape(-1).view(torch.uint8) for pair in pairs for tensor in pair]
+        if self._differs is not None:
+            parts.append(self._differs.reshape(1).view(torch.uint8))
+        data = torch.cat(parts).cpu().numpy().tobytes()
+        changed: list[tuple[int, bytes]] = []
+        at = 0
+        for number, (left, _) in zip(self._left, pairs, strict=True):
+            after, before = data[at : at + left.nbytes], data[at + left.nbytes :][: left.nbytes]
+            if after != before:
+                changed.append((number, after))
+            at += 2 * left.nbytes
+        return self._packed(changed), self._differs is None or not data[-1]
+
+    def _packed(self, changed: Sequence[tuple[int, bytes]]) -> bytes:
         exact = _COUNT.pack(len(changed)) + b"".join(
             _ENTRY.pack(number, len(data)) + data for number, data in changed
         )
@@ -141,9 +190,7 @@ class ModelBuffers:
                 f"buffers {names}: more than {limits.MAX_INTEGER_BUFFER_BYTES} bytes of integer"
                 " buffers change in an iteration"
             )
-        if self.exact and self.exact != exact:
-            self.exact_agree = False
-        self.exact = self.exact or exact
+        return exact
 
     def _check_new(self) -> None:
         count = sum(

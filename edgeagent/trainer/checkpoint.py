@@ -1,76 +1,115 @@
 """The training state in one file, in the safetensors format.
 
-Law: replicas with equal states write equal bytes. The file appears whole or not at all (temporary
-file, fsync, rename). Reading checks everything before it changes anything; the first mismatch is
-named. Tensors are called as in `layout.py`; the scalars are text in the file's metadata. Nothing is
-ever executed to read a file.
+Law: replicas with equal states write equal bytes. Reading checks everything before it changes
+anything; the first mismatch is named. What would be lost is given another name first. Tensors are
+called as in `layout.py`; the scalars are text in the file's metadata. Nothing is ever executed to
+read a file.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import json
 import os
-import struct
-import tempfile
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from edgeagent.checkpoint_file import FORMAT, KEYS, LENGTH, Entry, write_checkpoint
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.places import (
+    MOST_ASIDE,
+    free_name,
+    is_replaceable,
+    move_aside,
+    numbered,
+)
 from edgeagent.trainer.meta import decode_meta
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edgeagent.trainer.layout import StateLayout
+    from edgeagent.trainer.state import TrainingState
 
-FORMAT = "edgeagent/1"
-_LENGTH = struct.Struct("<Q")
+ASIDE = "before-joining"  # marks what another cluster's state has replaced
+EARLIER = "earlier"  # marks what a later run did not overwrite
 _MAX_HEADER_BYTES = 64 << 20
-_HEADER_ALIGNMENT = 8
-_KEYS = ("edgeagent", "meta")
 
 
-def save_checkpoint(path: str, layout: StateLayout, state: memoryview, meta: bytes) -> None:
-    """Write the state to `path`; `state` is the shared state, `meta` its scalars.
+def save_checkpoint(
+    path: str,
+    layout: StateLayout,
+    state: memoryview,
+    meta: bytes,
+    notes: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Write the state to `path`; `state` is the shared state, `meta` its scalars; `notes` as in
+    `write_checkpoint`.
 
     Raises `EdgeAgentError` if the file cannot be written; an older file then stays as it was.
     """
-    header = _header(layout, meta)
-    folder = os.path.dirname(os.path.abspath(path))
-    temporary = ""
+    write_checkpoint(path, entries_of(layout), state, meta, notes)
+
+
+def entries_of(layout: StateLayout) -> list[Entry]:
+    """Return where each tensor lies, and what it is."""
+    return [
+        Entry(spec.name, spec.dtype_name, spec.shape, offset, spec.bytes)
+        for spec, offset in zip(layout.specs, layout.offsets, strict=True)
+    ]
+
+
+def keep_what_is_there(path: str, layout: StateLayout, iteration: int) -> str:
+    """Move the file at `path` to another name if a state after `iteration` steps must not replace
+    it: it holds more training, or is no checkpoint of this job. Return what was done, "" for
+    nothing. Raises `EdgeAgentError` if it could not be moved."""
+    target = os.path.realpath(path)
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".edgeagent-")
-        with open(descriptor, "wb") as file:
-            file.write(_LENGTH.pack(len(header)) + header)
-            for _, offset, size in layout.tensors():
-                file.write(state[offset : offset + size])
-            file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(folder)
+        if not is_replaceable(target) or not os.path.exists(target) or not os.path.getsize(target):
+            return ""
+        try:
+            found = checkpoint_iteration(target, layout)
+            if found <= iteration:
+                return ""
+            why = f"was trained further (to step {found})"
+        except UsageError:
+            why = "is of another job"
+        kept = move_aside(target, EARLIER)
     except OSError as error:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         raise EdgeAgentError(f"cannot save {path}: {error.strerror}") from None
+    return f"the file that was at {path} {why}: it is kept as {kept}"
 
 
-def aside_path(save: str) -> str:
-    """Return where to keep the state that another cluster's will replace, beside `save`."""
-    stem, extension = os.path.splitext(save)
-    return f"{stem}-before-joining{extension or '.safetensors'}"
+def aside_place(save: str, layout: StateLayout) -> tuple[str, str]:
+    """Return where, beside `save`, to keep the state that another cluster's will replace, and what
+    to say of a file that has to go for it, "" if none has."""
+    if free := free_name(save, ASIDE, MOST_ASIDE):
+        return free, ""
+    taken = [(_iteration_or_none(path, layout), path) for path in numbered(save, ASIDE, MOST_ASIDE)]
+    ours = [(count, path) for count, path in taken if count is not None]
+    if not ours:
+        return free_name(save, ASIDE), ""
+    count, path = min(ours)
+    line = f"{path} (trained to step {count}, the least of {MOST_ASIDE} such files) is replaced"
+    return path, line
 
 
-def check_save_path(path: str) -> None:
-    """Raise `UsageError` if a checkpoint could not be written to `path`."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise UsageError(f"cannot save {path}: there is no folder {folder}")
-    if os.path.isdir(path):
-        raise UsageError(f"cannot save {path}: it is a folder")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"cannot save {path}: the folder {folder} is not writable")
+def checkpoint_iteration(path: str, layout: StateLayout) -> int:
+    """Return how many updates the state in `path` has behind it.
+
+    Raises `UsageError` if the file is not a checkpoint of this job, `OSError` if it is unreadable.
+    """
+    with open(path, "rb") as file:
+        header, _ = _read_header(path, file, os.fstat(file.fileno()).st_size)
+    return decode_meta(_check_header(path, header, layout)).iteration
+
+
+def _iteration_or_none(path: str, layout: StateLayout) -> int | None:
+    try:
+        return checkpoint_iteration(path, layout)
+    except (OSError, UsageError):
+        return None
 
 
 def load_checkpoint(path: str, layout: StateLayout, state: memoryview) -> tuple[int, bytes]:
@@ -93,25 +132,22 @@ def load_checkpoint(path: str, layout: StateLayout, state: memoryview) -> tuple[
     return decode_meta(meta).iteration, meta
 
 
-def _header(layout: StateLayout, meta: bytes) -> bytes:
-    text = base64.b64encode(meta).decode()
-    header: dict[str, Any] = {"__metadata__": {_KEYS[0]: FORMAT, _KEYS[1]: text}}
-    at = 0
-    for spec in layout.specs:
-        header[spec.name] = {
-            "dtype": spec.dtype_name,
-            "shape": list(spec.shape),
-            "data_offsets": [at, at + spec.bytes],
-        }
-        at += spec.bytes
-    data = json.dumps(header, separators=(",", ":")).encode()
-    return data + b" " * (-len(data) % _HEADER_ALIGNMENT)
+def resume(path: str, state: TrainingState, memory: memoryview) -> None:
+    """Have `state`, whose shared state is `memory`, go on from the checkpoint in `path`.
+
+    Raises `UsageError` if that is none of this job.
+    """
+    iteration, meta = load_checkpoint(path, state.layout, memory)
+    try:
+        state.adopt(iteration, meta)
+    except EdgeAgentError as error:
+        raise UsageError(f"cannot resume from {path}: {error}") from None
 
 
 def _read_header(path: str, file: Any, size: int) -> tuple[dict[str, Any], int]:
-    lead = file.read(_LENGTH.size)
-    length = _LENGTH.unpack(lead)[0] if len(lead) == _LENGTH.size else 0
-    if not 0 < length <= min(_MAX_HEADER_BYTES, size - _LENGTH.size):
+    lead = file.read(LENGTH.size)
+    length = LENGTH.unpack(lead)[0] if len(lead) == LENGTH.size else 0
+    if not 0 < length <= min(_MAX_HEADER_BYTES, size - LENGTH.size):
         raise UsageError(f"{path} is not a checkpoint")
     try:
         header = json.loads(file.read(length))
@@ -119,13 +155,13 @@ def _read_header(path: str, file: Any, size: int) -> tuple[dict[str, Any], int]:
         raise UsageError(f"{path} is not a checkpoint") from None
     if not isinstance(header, dict):
         raise UsageError(f"{path} is not a checkpoint")
-    return header, _LENGTH.size + length
+    return header, LENGTH.size + length
 
 
 def _check_header(path: str, header: dict[str, Any], layout: StateLayout) -> bytes:
     """Return the scalars; raise `UsageError` naming the first tensor that does not fit."""
     notes = header.pop("__metadata__", None)
-    if not isinstance(notes, dict) or notes.get(_KEYS[0]) != FORMAT:
+    if not isinstance(notes, dict) or notes.get(KEYS[0]) != FORMAT:
         raise UsageError(f"{path} was not saved by this version of edgeagent")
     at = 0
     for spec in layout.specs:
@@ -144,7 +180,7 @@ def _check_header(path: str, header: dict[str, Any], layout: StateLayout) -> byt
     if header:
         raise UsageError(f"{path} is of another job: it also has {sorted(header)[0]}")
     try:
-        meta = base64.b64decode(notes.get(_KEYS[1], ""), validate=True)
+        meta = base64.b64decode(notes.get(KEYS[1], ""), validate=True)
         decode_meta(meta)
     except (binascii.Error, TypeError, ValueError, EdgeAgentError) as error:
         raise UsageError(f"{path} is damaged: {error}") from None
@@ -158,17 +194,3 @@ def _fill(path: str, file: Any, target: memoryview) -> None:
         if not count:
             raise UsageError(f"{path} is not a whole checkpoint: it ends too early")
         at += count
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
 
-from edgeagent.errors import EdgeAgentError
+from edgeagent.errors import AgentLost, EdgeAgentError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,6 +33,7 @@ class _Ending:
 
     installed = False
     crash = ""
+    agent_speaks = False
     status = 0
 
 
@@ -47,12 +49,31 @@ def watch_for_crashes() -> None:
         _Ending.crash = f"the script failed with {kind.__name__}"
         if isinstance(error, EdgeAgentError):
             _Ending.crash = str(error)
-            if not (isinstance(error, AgentRefused) and error.shown):
+            shown = isinstance(error, AgentRefused) and error.shown
+            if not shown and (isinstance(error, AgentLost) or not _Ending.agent_speaks):
                 print(f"edgeagent: {error}", file=sys.stderr, flush=True)
             raise SystemExit(error.exit_status)
         before(kind, error, trace)
 
     sys.excepthook = hook
+
+
+def agent_speaks(speaks: bool) -> None:
+    """Say whether the agent tells the user what ends the script: then that is its one line."""
+    _Ending.agent_speaks = speaks
+
+
+def end_fast() -> None:
+    """Spare the interpreter, at its end, a second in which it looks for cycles in all of torch."""
+    atexit.unregister(_freeze)
+    atexit.register(_freeze)
+
+
+def _freeze() -> None:
+    """Not where nanobind is loaded (by triton, for one): it counts what is still there when the
+    interpreter has ended, which is all that lies in cycles, and lists it as leaked."""
+    if not any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type)):
+        gc.freeze()
 
 
 def fail_at_exit(status: int) -> None:
@@ -67,6 +88,11 @@ def _exit_at_exit() -> None:
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         os._exit(_Ending.status)
+
+
+def say(line: str) -> None:
+    """Tell the user."""
+    print(f"edgeagent: {line}", file=sys.stderr, flush=True)
 
 
 def crash() -> str:

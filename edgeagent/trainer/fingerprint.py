@@ -2,12 +2,14 @@
 
 Law: fields come in a fixed order and are plain text; the first one that differs is named to the
 user. Whatever changes the meaning of a micro-batch or the bits of an update is in here; whatever
-does not (the number of steps, names, devices) is not.
+does not (the number of steps, names, devices) is not, or in fields that are not compared
+(`numerics.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,8 @@ import torch
 
 from edgeagent.errors import UsageError
 from edgeagent.trainer.loader import sample_numbers
+from edgeagent.trainer.numerics import numeric_fields
+from edgeagent.trainer.schedule import future_rates
 from edgeagent.trainer.slots import lone_optimizer
 from protocols import limits
 
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 
 SAMPLES_HASHED = 16
 _MOST_NAMED = limits.MAX_JOB_FIELDS // 2
+_MOST_MODULES = limits.MAX_JOB_FIELDS // 4
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _TEST_STEPS = 3
 _TEST_RATE = 0.01
 _TEST_SHAPE = (15, 51)  # odd on purpose: vector code and its scalar remainder both run
@@ -41,7 +47,7 @@ def job_fields(
     state: TrainingState, optimizer: Optimizer, scheduler: Any, settings: Mapping[str, Any]
 ) -> Fields:
     """Return the fields of model, optimizer, schedule and `settings`, in this order."""
-    fields = _tensor_fields(state)
+    fields = [*numeric_fields(state.device), *_tensor_fields(state), *_module_fields(state)]
     fields.append(("state layout", state.layout.digest()))
     fields.append(("gradient sums", f"{state.vector.accumulate}, {state.vector.chunk_elements}"))
     fields.append(("optimizer", type(optimizer).__name__))
@@ -56,6 +62,8 @@ def job_fields(
     fields.append(("lr_scheduler", type(scheduler).__name__ if scheduler is not None else "none"))
     if scheduler is not None:
         fields.append(("lr_scheduler state", hashlib.sha256(state.schedule_bytes()).hexdigest()))
+        fields += [(name, _short(text)) for name, text in future_rates(optimizer, scheduler)]
+    fields += state.replicated.fields()
     fields += [(name, repr(value)) for name, value in settings.items()]
     return tuple(fields)
 
@@ -92,13 +100,7 @@ def _updated(optimizer: Optimizer, group: dict[str, Any], like: torch.Tensor) ->
     if settings.get("lr") == 0:  # a warm-up starts here: test the update, not its absence
         settings["lr"] = _TEST_RATE
     lone = lone_optimizer(optimizer, [settings])
-    lone.state[trial] = {  # some optimizers make their slots when they are constructed
-        slot: value.clone()
-        if value.dim() == 0
-        else torch.full(_TEST_SHAPE, float(value.flatten()[0]), dtype=value.dtype)
-        for slot, value in optimizer.state.get(like, {}).items()
-        if isinstance(value, torch.Tensor) and value.numel()
-    }
+    lone.state[trial] = trial_slots(optimizer.state.get(like, {}), like)
     for step in range(1, _TEST_STEPS + 1):
         trial.grad = _fixed_values(step).to(like.dtype).to(like.device)
         try:
@@ -106,6 +108,24 @@ def _updated(optimizer: Optimizer, group: dict[str, Any], like: torch.Tensor) ->
         except Exception as error:
             raise UsageError(f"{type(optimizer).__name__} cannot step: {error}") from error
     return trial.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def trial_slots(slots: Mapping[str, Any], like: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the memory of a trial parameter, from the `slots` that the parameter `like` has.
+
+    Some optimizers make their slots when they are constructed, and a script may have loaded them:
+    they are where the optimizer has them. Empty, so that the optimizer makes new ones, if a slot is
+    neither a number nor shaped like the parameter.
+    """
+    tensors = {slot: v for slot, v in slots.items() if isinstance(v, torch.Tensor) and v.numel()}
+    if any(value.dim() and value.shape != like.shape for value in tensors.values()):
+        return {}
+    return {
+        slot: value.clone()
+        if value.dim() == 0 and (like.dim() or slot == "step")
+        else value.flatten()[:1].expand(_TEST_SHAPE).clone(memory_format=torch.contiguous_format)
+        for slot, value in tensors.items()
+    }
 
 
 def _fixed_values(label: int) -> torch.Tensor:
@@ -129,6 +149,27 @@ def _tensor_fields(state: TrainingState) -> list[tuple[str, str]]:
     if len(fields) > _MOST_NAMED or any(len(n.encode()) > limits.MAX_TEXT_BYTES for n, _ in fields):
         return [("parameters and buffers", _digest(repr(fields)))]
     return fields
+
+
+def _module_fields(state: TrainingState) -> list[tuple[str, str]]:
+    """Return the kind and the settings of each module: what is no tensor, an activation or the
+    probability of a dropout, makes another model, too."""
+    fields = []
+    for name, module in state.model.named_modules():
+        text = f"{type(module).__name__}({_extra(module)})"
+        fields.append((f"module {name}" if name else "model", _short(text)))
+    too_long = any(len(name.encode()) > limits.MAX_TEXT_BYTES for name, _ in fields)
+    if too_long or len(fields) > _MOST_MODULES:
+        return [("modules", _digest(repr(fields)))]
+    return fields
+
+
+def _extra(module: torch.nn.Module) -> str:
+    """Return a module's own settings, without what is another address in each process."""
+    try:
+        return _ADDRESS.sub("", " ".join(module.extra_repr().split()))
+    except Exception:  # whatever a module of the script's own raises
+        return ""
 
 
 def _hash_value(digest: Any, value: Any) -> None:

@@ -3,8 +3,9 @@
 Law: the vector holds the gradients of all trainable parameters in canonical order, then the
 changes of the floating buffers. Every tensor starts at a multiple of 16 elements; if there are
 buffers, the first section ends with a chunk, so that a chunk never holds both. Padding is zero.
-Everything the step sees (division, clipping) is computed on the CPU from the reduced bytes alone,
-so it is the same on all replicas.
+A node sums on its own device and brings the vector home once for its share. Everything the step
+sees (division, clipping) is computed on the CPU from the reduced bytes alone, so it is the same on
+all replicas, and then goes to the device as one vector.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.trainer.image import CPU
 from protocols import limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from edgeagent.trainer.staging import Staging
 
 ELEMENT_STEP = 16  # tensors, chunks and later shards are cut at multiples of this
 CHUNK_ELEMENTS_AIM = 65536
@@ -82,46 +86,65 @@ def chunk_elements_for(elements: int, item_bytes: int) -> int:
 class GradientSum:
     """This node's own contribution: the sum over the micro-batches it computed.
 
-    `vector`: the flat vector in shared memory. `parameters`: trainable ones in canonical order.
+    `shared`: the flat vector in shared memory. `parameters`: trainable ones in canonical order.
+    `staging`: how the sum comes from `device` to the shared memory; None sums there at once.
     """
 
     def __init__(
         self,
         layout: VectorLayout,
-        vector: torch.Tensor,
+        shared: torch.Tensor,
         parameters: Sequence[torch.nn.Parameter],
         names: Sequence[str],
+        device: torch.device = CPU,
+        staging: Staging | None = None,
     ) -> None:
         self._layout = layout
-        self._vector = vector
+        self._shared = shared
+        self._staging = staging
+        self.vector = shared if staging is None else torch.zeros_like(shared, device=device)
         self._parameters = list(parameters)
         self._names = list(names)
         self._views = [
-            vector[offset : offset + parameter.numel()].view(parameter.shape)
+            self.vector[offset : offset + parameter.numel()].view(parameter.shape)
             for offset, parameter in zip(layout.gradient_offsets, parameters, strict=True)
         ]
         self._bits = 0
         self._clean = True
+        self._is_home = True
 
     def clear(self) -> None:
         """Start a new iteration with zeros."""
         if not self._clean:
-            self._vector.zero_()
+            self.vector.zero_()
+            self._is_home = False
         self._bits = 0
         self._clean = True
 
-    def add(self) -> None:
-        """Add every parameter's `.grad` and set it to None; raise `UsageError` if it is sparse."""
-        self._clean = False
+    def add(self) -> bool:
+        """Add every parameter's `.grad` and set it to None; return whether there was any.
+
+        Raises `UsageError` for a sparse one.
+        """
+        self._clean = self._is_home = False
+        found = False
         for number, (parameter, view) in enumerate(zip(self._parameters, self._views, strict=True)):
             gradient = parameter.grad
             if gradient is None:
                 continue
             if gradient.layout != torch.strided:
                 raise UsageError(f"{self._names[number]} has a sparse gradient; use a dense one")
-            view.add_(gradient.detach().to("cpu"))
+            view.add_(gradient.detach().to(view.device))
             self._bits |= 1 << number
             parameter.grad = None
+            found = True
+        return found
+
+    def bring_home(self) -> None:
+        """Have the sum, buffers included, in the shared memory."""
+        if self._staging is not None and not self._is_home:
+            self._staging.copy(self.vector, self._shared)
+        self._is_home = True
 
     def bitmap(self) -> bytes:
         """Return which parameters had a gradient, one bit each, little-endian."""
@@ -136,7 +159,7 @@ def is_finite(square_sums: Sequence[float], layout: VectorLayout) -> bool:
 
 
 def clip_coefficient(
-    square_sums: Sequence[float], layout: VectorLayout, weight: int, max_norm: float | None
+    square_sums: Sequence[float], layout: VectorLayout, weight: float, max_norm: float | None
 ) -> float | None:
     """Return what to multiply the mean gradient by, None if its norm is within `max_norm`.
 
@@ -151,25 +174,42 @@ def clip_coefficient(
     return coefficient if coefficient < 1.0 else None
 
 
-def set_gradients(
+def mean_of(
     layout: VectorLayout,
     reduced: torch.Tensor,
-    parameters: Sequence[torch.nn.Parameter],
-    bitmap: bytes,
     weight: int,
     coefficient: float | None,
-) -> None:
-    """Set `.grad` of each parameter to the clipped mean, or None where nobody had a gradient.
+    scale: float = 1.0,
+) -> torch.Tensor:
+    """Return the mean that the step sees, a vector of its own on the CPU: of gradients clipped.
 
-    `reduced`: the summed vector, not changed. `weight`: micro-batches summed, positive. Raises
-    `EdgeAgentError` if the bitmap or the weight is impossible.
+    `reduced`: the summed vector, not changed. `weight`: micro-batches summed. `scale`: what every
+    loss was multiplied by. Raises `EdgeAgentError` if the weight is impossible.
+    """
+    if weight < 1:
+        raise EdgeAgentError("the agent reported an impossible reduction")
+    mean = reduced / weight
+    gradients = mean[: layout.gradient_elements]
+    if scale != 1.0:
+        gradients /= scale  # for itself: their product may be more than a float32 holds
+    if coefficient is not None:
+        gradients *= coefficient
+    return mean
+
+
+def set_gradients(
+    layout: VectorLayout,
+    mean: torch.Tensor,
+    parameters: Sequence[torch.nn.Parameter],
+    bitmap: bytes,
+) -> None:
+    """Set `.grad` of each parameter to its part of `mean`, or None where nobody had a gradient.
+
+    Raises `EdgeAgentError` if the bitmap is impossible.
     """
     bits = int.from_bytes(bitmap, "little")
-    if len(bitmap) != math.ceil(len(parameters) / 8) or bits >> len(parameters) or weight < 1:
+    if len(bitmap) != math.ceil(len(parameters) / 8) or bits >> len(parameters):
         raise EdgeAgentError("the agent reported an impossible reduction")
-    mean = reduced[: layout.gradient_elements] / weight
-    if coefficient is not None:
-        mean *= coefficient
     for number, (offset, parameter) in enumerate(
         zip(layout.gradient_offsets, parameters, strict=True)
     ):

@@ -79,12 +79,28 @@ class StateLayout:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def views(self, memory: mmap) -> dict[str, torch.Tensor]:
-        """Return every tensor as a view of `memory`, which holds at least `size` bytes."""
-        raw = torch.frombuffer(memory, dtype=torch.uint8, count=max(1, self.size))
+        """Return every tensor as a view of `memory`, which holds at least `size` bytes.
+
+        Each is a storage of its own, for `torch.save` writes a tensor's whole storage.
+        """
+        return {
+            spec.name: _view(memory, spec, offset)
+            for spec, offset in zip(self.specs, self.offsets, strict=True)
+        }
+
+    def cut(self, raw: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return every tensor as a view of `raw`: at least `size` bytes, as uint8, anywhere."""
         return {
             spec.name: raw[offset : offset + spec.bytes].view(spec.dtype).view(spec.shape)
             for spec, offset in zip(self.specs, self.offsets, strict=True)
         }
+
+
+def _view(memory: mmap, spec: TensorSpec, offset: int) -> torch.Tensor:
+    count = spec.bytes // spec.dtype.itemsize
+    if not count:
+        return torch.empty(spec.shape, dtype=spec.dtype)
+    return torch.frombuffer(memory, dtype=spec.dtype, count=count, offset=offset).view(spec.shape)
 
 
 def tensor_spec(name: str, tensor: torch.Tensor) -> TensorSpec:

@@ -31,6 +31,7 @@ class StateMeta:
     `groups`: each parameter group's entries without "params". `presence`: bit s (little-endian)
     set if tensor slot s of the layout exists. `scalar_slots`: (parameter index, slot, value).
     `schedule`: the scheduler's state, None without one. `skipped`: steps left out as non-finite.
+    `loss_scale`: the scaler's scalars, None (and no bytes) without one.
     """
 
     iteration: int
@@ -39,6 +40,7 @@ class StateMeta:
     presence: bytes
     scalar_slots: tuple[tuple[int, str, Any], ...]
     schedule: dict[str, Any] | None
+    loss_scale: dict[str, Any] | None = None
 
     def encode(self) -> bytes:
         """Return the canonical bytes; raise `UsageError` for a value that has none."""
@@ -51,6 +53,8 @@ class StateMeta:
             [[p, name, _pack(v, f"slot {name}")] for p, name, v in self.scalar_slots],
             _pack(self.schedule, "lr_scheduler"),
         ]
+        if self.loss_scale is not None:
+            value.append(_pack(self.loss_scale, "grad_scaler"))
         data: bytes = msgpack.packb(value, use_bin_type=True)
         if len(data) > limits.MAX_STATE_META_BYTES:
             raise UsageError(
@@ -66,8 +70,8 @@ def decode_meta(data: bytes) -> StateMeta:
         raise EdgeAgentError("the state's scalars are larger than allowed")
     try:
         raw = msgpack.unpackb(data, use_list=True, raw=False, strict_map_key=True)
-        version, iteration, skipped, groups, presence, slots, schedule = raw
-        if version != META_VERSION:
+        version, iteration, skipped, groups, presence, slots, schedule, *more = raw
+        if version != META_VERSION or len(more) > 1:
             raise ValueError("another version")
         meta = StateMeta(
             _count(iteration),
@@ -76,6 +80,7 @@ def decode_meta(data: bytes) -> StateMeta:
             _instance(presence, bytes),
             tuple(_slot(slot) for slot in _list(slots)),
             None if schedule is None else _dictionary(_unpack(schedule, 0)),
+            _dictionary(_unpack(more[0], 0)) if more else None,
         )
         canonical = meta.encode()
     except (ValueError, TypeError, msgpack.UnpackException, UsageError) as error:
@@ -83,6 +88,24 @@ def decode_meta(data: bytes) -> StateMeta:
     if canonical != data:
         raise EdgeAgentError("the state's scalars are malformed: not in canonical form")
     return meta
+
+
+def encode_value(value: Any, where: str) -> bytes:
+    """Return one value's canonical bytes; raise `UsageError`, naming `where`, if it has none."""
+    data: bytes = msgpack.packb(_pack(value, where), use_bin_type=True)
+    return data
+
+
+def decode_value(data: bytes) -> Any:
+    """Read what `encode_value` wrote; raise `EdgeAgentError` on anything else."""
+    try:
+        value = _unpack(msgpack.unpackb(data, use_list=True, raw=False, strict_map_key=True), 0)
+        canonical = encode_value(value, "a value")
+    except (ValueError, TypeError, msgpack.UnpackException, UsageError) as error:
+        raise EdgeAgentError(f"a value is malformed: {error}") from None
+    if canonical != data:
+        raise EdgeAgentError("a value is malformed: not in canonical form")
+    return value
 
 
 def adopt_value(mine: Any, theirs: Any, where: str) -> Any:

@@ -2,17 +2,26 @@
 
 Law: global batch i takes positions [i*G, (i+1)*G) of the endless sequence of epochs; epoch e is a
 permutation of the data set that follows from (seed, e, length) alone: the order of numpy's raw
-Philox output, whose stream numpy guarantees. Nothing depends on the number of nodes.
+Philox output, whose stream numpy guarantees; or what a sampler of torch's gives when all generators
+are seeded for that epoch. Nothing depends on the number of nodes, nor on the epochs before: a
+device that joins in epoch 7 has drawn none of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch.utils.data import BatchSampler, DistributedSampler
 
+from edgeagent.errors import UsageError
 from edgeagent.trainer.streams import derived_seed
+
+if TYPE_CHECKING:
+    from edgeagent.trainer.streams import RandomStreams
 
 _EPOCHS_KEPT = 2
 
@@ -27,6 +36,10 @@ class SampleOrder:
         self._micro_batch = micro_batch
         self._epochs: OrderedDict[int, np.ndarray[Any, Any]] = OrderedDict()
 
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Return what members must have in common, for the job's fingerprint."""
+        return (("sampler", "none"),)
+
     def indices(self, iteration: int, micro_batch: int) -> list[int]:
         """Return the indices of micro-batch `micro_batch` (0-based) of `iteration`, in order."""
         first = iteration * self._global_batch + micro_batch * self._micro_batch
@@ -38,9 +51,104 @@ class SampleOrder:
 
     def _epoch(self, epoch: int) -> np.ndarray[Any, Any]:
         if epoch not in self._epochs:
-            key = derived_seed(self._seed, "epoch", epoch, self._length)
-            raw = np.random.Philox(key=key).random_raw(self._length)
-            self._epochs[epoch] = np.argsort(raw, kind="stable")
+            self._epochs[epoch] = self._drawn(epoch)
             while len(self._epochs) > _EPOCHS_KEPT:
                 self._epochs.popitem(last=False)
         return self._epochs[epoch]
+
+    def _drawn(self, epoch: int) -> np.ndarray[Any, Any]:
+        key = derived_seed(self._seed, "epoch", epoch, self._length)
+        raw = np.random.Philox(key=key).random_raw(self._length)
+        return np.argsort(raw, kind="stable")
+
+
+class SamplerOrder(SampleOrder):
+    """The order that `sampler` gives, over a data set of `samples` samples.
+
+    Raises `UsageError`, by name, for one whose order does not follow from the epoch alone.
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        samples: int,
+        streams: RandomStreams,
+        seed: int,
+        global_batch: int,
+        micro_batch: int,
+    ) -> None:
+        self._sampler = sampler
+        self._samples = samples
+        self._streams = streams
+        self._name = type(sampler).__name__
+        super().__init__(seed, _check_sampler(sampler), global_batch, micro_batch)
+        first = self._epoch(0)
+        if not np.array_equal(self._drawn(0), first):
+            raise UsageError(
+                f"the sampler {self._name} gives another order when it is asked again: it must"
+                " follow from torch's, numpy's and Python's global generators (and set_epoch())"
+            )
+
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Return its name, and the hash of the first epoch."""
+        order = self._epoch(0).astype("<i8").tobytes()
+        digest = hashlib.sha256(order).hexdigest()
+        return (("sampler", self._name), ("sampler order", digest))
+
+    def _drawn(self, epoch: int) -> np.ndarray[Any, Any]:
+        self._streams.enter("epoch", epoch)
+        try:
+            if callable(set_epoch := getattr(self._sampler, "set_epoch", None)):
+                set_epoch(epoch)
+            drawn = list(islice(iter(self._sampler), self._length + 1))
+        finally:
+            self._streams.leave()
+        try:
+            order = np.asarray([int(k) for k in drawn], dtype=np.int64)
+        except (TypeError, ValueError):
+            raise UsageError(f"the sampler {self._name} gives no numbers of samples") from None
+        if len(order) != self._length:
+            raise UsageError(f"the sampler {self._name} has not {self._length} samples in an epoch")
+        if order.min() < 0 or order.max() >= self._samples:
+            raise UsageError(f"the sampler {self._name} names samples that the data set has not")
+        return order
+
+
+def sample_order(
+    sampler: Any,
+    samples: int,
+    streams: RandomStreams,
+    seed: int,
+    global_batch: int,
+    micro_batch: int,
+) -> SampleOrder:
+    """Return the order that `sampler` gives, or the trainer's own if that is None."""
+    if sampler is None:
+        return SampleOrder(seed, samples, global_batch, micro_batch)
+    return SamplerOrder(sampler, samples, streams, seed, global_batch, micro_batch)
+
+
+def _check_sampler(sampler: Any) -> int:
+    """Return how many samples an epoch has; raise `UsageError` if it cannot be used."""
+    name = type(sampler).__name__
+    if isinstance(sampler, DistributedSampler):
+        raise UsageError(
+            f"{name} divides the samples among devices, which the trainer does: leave it away, or"
+            " give the sampler that chooses among all samples"
+        )
+    if isinstance(sampler, BatchSampler):
+        raise UsageError(f"{name} makes batches, which the trainer does: give the sampler inside")
+    if getattr(sampler, "generator", None) is not None:
+        raise UsageError(
+            f"{name} has a generator of its own, with which a device that joins later would draw"
+            " other samples: leave generator= away, the trainer's seed decides"
+        )
+    try:
+        length = len(sampler) if hasattr(sampler, "__iter__") else None
+    except (TypeError, NotImplementedError):
+        length = None
+    if length is None:
+        raise UsageError(f"the sampler {name} needs __iter__ and a length (__len__)")
+    if length < 1:
+        raise UsageError(f"the sampler {name} is empty")
+    return length

@@ -11,13 +11,20 @@ import contextlib
 import os
 import socket
 import subprocess
+from typing import TYPE_CHECKING
 
 from edgeagent.config import RUN_VARIABLE, SOCKET_VARIABLE
-from edgeagent.errors import UsageError
+from edgeagent.errors import AgentLost, UsageError
 from edgeagent.launch import module_command, package_environment
+from edgeagent.trainer import endings
+from edgeagent.trainer.workers import keep_from_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 AGENT_MODULE = "edgeagent.agent_process"
 AGENT_END_SECONDS = 10.0
+AGENT_GONE_SECONDS = 2.0  # from the end of its connection to that of its process
 
 
 class AgentConnection:
@@ -32,6 +39,14 @@ class AgentConnection:
         """Return whether this is a plain script that started its own agent."""
         return self.child is not None
 
+    def exit_status(self) -> int:
+        """Return the positive exit status that a child agent has ended with, or 0."""
+        if self.child is None:
+            return 0
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return max(0, self.child.wait(AGENT_GONE_SECONDS))
+        return 0
+
     def finish(self) -> None:
         """Wait for a child agent to end; after `AGENT_END_SECONDS`, end it."""
         if self.child is None:
@@ -42,6 +57,18 @@ class AgentConnection:
             self.child.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.child.wait(1.0)
+
+
+@contextlib.contextmanager
+def ended_with_a_reason(agent: AgentConnection) -> Iterator[None]:
+    """Where the agent is lost in this block, and is one of our own that ended with an error, raise
+    `AgentRefused`: it has said why."""
+    try:
+        yield
+    except AgentLost as error:
+        if status := agent.exit_status():
+            raise endings.AgentRefused(str(error), status, shown=True) from None
+        raise
 
 
 def connect_agent() -> AgentConnection:
@@ -56,6 +83,7 @@ def connect_agent() -> AgentConnection:
         except (OSError, ValueError):
             raise UsageError(f"{SOCKET_VARIABLE}={text} names no open socket") from None
         connection.set_inheritable(False)
+        keep_from_workers(connection.close)
         return AgentConnection(connection, None)
     if RUN_VARIABLE in os.environ:
         raise UsageError("there can be one Trainer in a script under `edgeagent run`")
@@ -73,4 +101,5 @@ def _start_agent() -> AgentConnection:
             stdin=subprocess.DEVNULL,
             process_group=0,
         )
+    keep_from_workers(ours.close)
     return AgentConnection(ours, child)

@@ -2,8 +2,8 @@
 
 Law: which slots exist, with which shape and dtype, is found out before training by dry steps on
 copies, one parameter at a time; nothing of the real optimizer changes by that. After a real step
-every slot tensor is a view of the shared state (`rehome`), or copied there from another device.
-A slot that does not exist yet has zeros in the shared state and a clear bit in `presence`.
+every slot tensor is a view of the state's image (`rehome`); one on another device is a stray, which
+is copied. A slot that does not exist yet has zeros in the state and a clear bit in `presence`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from edgeagent.trainer.image import StateImage
+
 _DRY_STEPS = 2
+_DRY_GRADIENT = 1e-3
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -100,7 +103,7 @@ def _dry_slots(
         for slot, value in optimizer.state.get(parameter, {}).items()
     }
     for _ in range(_DRY_STEPS):
-        copy.grad = torch.full_like(copy, 1e-3)
+        copy.grad = torch.full_like(copy, _DRY_GRADIENT)
         try:
             type(lone).step(lone)
         except Exception as error:
@@ -108,6 +111,7 @@ def _dry_slots(
                 f"{type(optimizer).__name__} cannot step a parameter of shape"
                 f" {tuple(parameter.shape)}: {error}"
             ) from error
+    _check_result(lone, group, copy)
     return {
         slot: torch.empty((), dtype=value.dtype, device=value.device).expand(value.shape)
         if isinstance(value, torch.Tensor)
@@ -116,29 +120,43 @@ def _dry_slots(
     }
 
 
+def _check_result(lone: Optimizer, group: dict[str, Any], copy: torch.nn.Parameter) -> None:
+    """Raise `UsageError` if steps with ordinary gradients left no numbers, as Adam does in fp16."""
+    if copy.is_meta or bool(torch.isfinite(copy.detach()).all()):
+        return
+    kind, dtype, eps = type(lone).__name__, str(copy.dtype).removeprefix("torch."), group.get("eps")
+    hint = ""
+    if isinstance(eps, float) and float(torch.tensor(eps, dtype=copy.dtype)) == 0.0:
+        hint = f"; its eps={eps} is 0 in {dtype}, so choose a larger one, such as 1e-4"
+    raise UsageError(
+        f"{kind} leaves infinity or NaN in {dtype} parameters after steps with gradients of"
+        f" {_DRY_GRADIENT}{hint}; or keep the parameters in float32 and compute under autocast"
+    )
+
+
 class OptimizerSlots:
-    """Keeps the optimizer's memory and the shared state the same thing."""
+    """Keeps the optimizer's memory and the state's image the same thing."""
 
     def __init__(
         self,
         optimizer: Optimizer,
         names: Mapping[torch.nn.Parameter, str],
         specs: Sequence[SlotSpec],
-        views: Mapping[str, torch.Tensor],
-        mirror: bool,
+        image: StateImage,
     ) -> None:
         self._optimizer = optimizer
         self._parameters = list(names)
         self._names = list(names.values())
         self._specs = tuple(specs)
-        self._views = [views[spec.spec.name] for spec in specs]
-        self._mirror = mirror
+        self._image = image
+        self._views = [image.views[spec.spec.name] for spec in specs]
+        self._empty = [False for _ in specs]  # whether the view is known to be zeros
         self._known: list[set[str]] = [set() for _ in self._parameters]
         for spec in specs:
             self._known[spec.parameter].add(spec.slot)
 
     def rehome(self) -> None:
-        """Move what the last step created into the shared state; copy what lies elsewhere.
+        """Move what the last step created into the image.
 
         Raises `EdgeAgentError` if the optimizer made a slot that the dry steps did not show.
         """
@@ -147,19 +165,45 @@ class OptimizerSlots:
                 if isinstance(value, torch.Tensor) and slot not in self._known[number]:
                     name = slot_name(self._names[number], slot)
                     raise EdgeAgentError(f"the optimizer made {name} only while training")
-        for spec, view in zip(self._specs, self._views, strict=True):
-            memory = self._optimizer.state.get(self._parameters[spec.parameter], {})
-            value = memory.get(spec.slot)
+        for place, (spec, view) in enumerate(zip(self._specs, self._views, strict=True)):
+            value = self._value(spec)
             if value is None:
-                view.zero_()
+                if not self._empty[place]:
+                    view.zero_()
+                self._empty[place] = True
                 continue
+            self._empty[place] = False
             if value.data_ptr() == view.data_ptr() and value.numel():
                 continue
             if value.dtype != view.dtype or value.shape != view.shape:
                 raise EdgeAgentError(f"the optimizer changed the shape of {spec.spec.name}")
-            view.copy_(value)
-            if not self._mirrored(spec):
-                memory[spec.slot] = view
+            if self._image.holds(value.device):
+                view.copy_(value)
+                self._optimizer.state[self._parameters[spec.parameter]][spec.slot] = view
+
+    def strays(self) -> dict[str, torch.Tensor]:
+        """Return the slots that exist and cannot lie in the image, by name."""
+        values = [(spec, self._value(spec)) for spec in self._specs]
+        return {
+            spec.spec.name: value
+            for spec, value in values
+            if value is not None and not self._image.holds(value.device)
+        }
+
+    def _value(self, spec: SlotSpec) -> torch.Tensor | None:
+        memory = self._optimizer.state.get(self._parameters[spec.parameter], {})
+        value: torch.Tensor | None = memory.get(spec.slot)
+        return value
+
+    def tensors(self) -> list[tuple[torch.nn.Parameter, str, torch.Tensor]]:
+        """Return parameter, slot and tensor of the slots that exist."""
+        found = []
+        for spec in self._specs:
+            parameter = self._parameters[spec.parameter]
+            value = self._optimizer.state.get(parameter, {}).get(spec.slot)
+            if isinstance(value, torch.Tensor):
+                found.append((parameter, spec.slot, value))
+        return found
 
     def presence(self) -> bytes:
         """Return which tensor slots exist, one bit each, little-endian."""
@@ -196,11 +240,11 @@ class OptimizerSlots:
         for parameter in self._parameters:
             self._optimizer.state.pop(parameter, None)
         for number, (spec, view) in enumerate(zip(self._specs, self._views, strict=True)):
+            self._empty[number] = False
             if bits >> number & 1:
-                value = view.to(spec.device, copy=True) if self._mirrored(spec) else view
+                value = view
+                if not self._image.holds(spec.device):
+                    value = self._image.stray(spec.spec.name).to(spec.device, copy=True)
                 self._optimizer.state[self._parameters[spec.parameter]][spec.slot] = value
         for number, slot, value in scalars:
             self._optimizer.state[self._parameters[number]][slot] = value
-
-    def _mirrored(self, spec: SlotSpec) -> bool:
-        return self._mirror or spec.device.type != "cpu"

@@ -1,33 +1,44 @@
 """The training state of one replica: model, optimizer, schedule, iteration, and its one update.
 
 Law: the state changes in `apply` and `adopt` only, and in `apply` only from bytes that are the same
-on all replicas. A micro-batch reads it and adds to this node's own sum. On the CPU parameters and
-optimizer slots *are* views of the shared state; on other devices (`mirror`) the shared state is a
-copy that is brought up to date within `apply` and read within `adopt`.
+on all replicas. A micro-batch reads it and adds to this node's own sum. Parameters and optimizer
+slots are views of the state's image (`image.py`): on the CPU that is the shared memory itself;
+elsewhere the shared memory is brought up to date when somebody is going to read it, and read within
+`adopt`.
 """
 
 from __future__ import annotations
 
+import json
 import time
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from edgeagent.checkpoint_file import MODEL_KEYS
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.handover import Applied, Contributed
+from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, Applied, Contributed
+from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
 from edgeagent.trainer.gradients import (
     GradientSum,
     clip_coefficient,
     is_finite,
+    mean_of,
     plan_vector,
     set_gradients,
 )
+from edgeagent.trainer.guards import GradientWatch, Guards, module_places
+from edgeagent.trainer.image import StateImage, device_of
 from edgeagent.trainer.layout import plan_layout, tensor_spec
+from edgeagent.trainer.losses import LossSum
 from edgeagent.trainer.meta import StateMeta, adopt_value, decode_meta
+from edgeagent.trainer.replicated import ReplicatedTensors
+from edgeagent.trainer.scaling import LossScale
+from edgeagent.trainer.schedule import step_schedule
+from edgeagent.trainer.settings import GroupSettings, group_scalars
 from edgeagent.trainer.slots import OptimizerSlots, discover_slots
+from edgeagent.trainer.undeclared import warn_of_undeclared_averages
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -37,11 +48,9 @@ if TYPE_CHECKING:
     from edgeagent.handover import Reduced
     from edgeagent.shared_memory import SharedMemory
 
-_NOT_SCALARS = ("params", "param_names")
-
 
 class TrainingState:
-    """One replica. `mirror` forces the way of other devices on the CPU (for tests)."""
+    """One replica. `mirror` forces an image of its own, as on other devices, on the CPU, too."""
 
     def __init__(
         self,
@@ -50,76 +59,146 @@ class TrainingState:
         scheduler: Any = None,
         max_grad_norm: float | None = None,
         *,
+        grad_scaler: Any = None,
         mirror: bool = False,
     ) -> None:
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._max_grad_norm = max_grad_norm
         self._mirror = mirror
+        self.model = model
         self.parameters = dict(sorted(model.named_parameters()))
         self._trainable = {p: name for name, p in self.parameters.items() if p.requires_grad}
         self._frozen = {n: p for n, p in self.parameters.items() if p not in self._trainable}
         self.buffers = ModelBuffers(model)
         self._slot_specs = discover_slots(optimizer, self._trainable)
-        model_tensors = {**self.parameters, **self.buffers.tensors()}
-        self.layout = plan_layout(
-            [tensor_spec(f"model.{name}", tensor) for name, tensor in model_tensors.items()]
-            + [slot.spec for slot in self._slot_specs]
-        )
+        self.replicated = ReplicatedTensors(model)
+        self.scaling = LossScale(grad_scaler)
+        self.guards = Guards(optimizer, self.schedule_bytes)
+        self._settings = GroupSettings(optimizer, scheduler)
+        self._watch = GradientWatch()
+        self._looked = False
+        self.plan()
         wide = any(p.dtype == torch.float64 for p in self.parameters.values())
         self.vector = plan_vector(
             [p.numel() for p in self._trainable],
             self.buffers.sizes(),
             torch.float64 if wide else torch.float32,
         )
+        self._notes: dict[str, str] | None = None
         self.iteration = 0
         self.skipped = 0
+        self.stop = False  # the script wants training to end, on all nodes
         self._micro_batches: list[int] = []
-        self._loss_sum = 0.0
+        self._losses = LossSum(waits=mirror)
         self._compute_seconds = 0.0
         self._started = 0.0
+        self._turn = 0
+
+    def plan(self) -> None:
+        """Place all tensors that are known by now in the flat state."""
+        model_tensors = {**self.parameters, **self.buffers.tensors()}
+        self.layout = plan_layout(
+            [tensor_spec(f"model.{name}", tensor) for name, tensor in model_tensors.items()]
+            + [slot.spec for slot in self._slot_specs]
+            + self.replicated.specs()
+        )
+
+    def share(self) -> SharedMemory:
+        """Return new shared memory, in which this replica lies from now on."""
+        vector = self.vector
+        memory = create_shared_memory(self.layout.size, vector.elements, vector.accumulate)
+        self.attach(memory)
+        return memory
 
     def attach(self, memory: SharedMemory) -> None:
         """Move into `memory`, which this replica uses from now on."""
-        self._views = self.layout.views(memory.state.memory)
-        self._reduced = tuple(self._flat(region.memory) for region in memory.reduced)
+        image = StateImage(
+            self.layout, memory.state.memory, self.device, apart=self._mirror or self._is_spread()
+        )
+        self.image = image
+        regions = (*memory.reduced, memory.replay)
+        self._reduced = tuple(self._flat(region.memory) for region in regions)
+        self._marks = memory.marks.array("int64")
         own = self._flat(memory.contribution.memory)
         names = list(self._trainable.values())
-        self._sum = GradientSum(self.vector, own, list(self._trainable), names)
-        for name, parameter in self.parameters.items():
-            view = self._views[f"model.{name}"]
-            view.copy_(parameter.detach())
-            if not self._mirrored(parameter):
-                parameter.data = view
-        self._buffer_views = {name: self._views[f"model.{name}"] for name in self.buffers.names}
-        self.buffers.attach(self._buffer_views, self.vector, own)
-        self._slots = OptimizerSlots(
-            self._optimizer, self._trainable, self._slot_specs, self._views, self._mirror
+        staging = image.staging if image.apart else None
+        self._sum = GradientSum(
+            self.vector, own, list(self._trainable), names, self.device, staging
         )
+        for name, parameter in self.parameters.items():
+            if image.holds(parameter.device):
+                view = image.views[f"model.{name}"]
+                view.copy_(parameter.detach())
+                parameter.data = view
+        shared = {name: image.views[f"model.{name}"] for name in self.buffers.names}
+        self.buffers.attach(shared, self.vector, self._sum.vector)
+        self._slots = OptimizerSlots(self._optimizer, self._trainable, self._slot_specs, image)
         self._slots.rehome()
+        self.replicated.attach(image)
+        image.changed()
+        self.bring_home()
+        self._guard(memory)
+        self._note()
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the model is, or most of it."""
+        return device_of(self.parameters.values())
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """Return where each parameter is."""
+        return [parameter.device for parameter in self.parameters.values()]
+
+    def bring_home(self) -> None:
+        """Have the state in the shared memory, for whoever is going to read it there."""
+        image = self.image
+        if not image.is_home:
+            self._marks[MARK_APPLYING] = self.iteration + 1
+            image.bring_home(self._strays())
+        self._marks[MARK_ITERATION] = self.iteration
+        self._marks[MARK_APPLYING] = 0
 
     def meta(self) -> bytes:
         """Return the scalars of the state, canonical; raise `UsageError` if one has no bytes."""
         return StateMeta(
             self.iteration,
             self.skipped,
-            tuple(self._group_scalars()),
+            tuple(group_scalars(self._optimizer)),
             self._slots.presence(),
             self._slots.scalars(),
             None if self._scheduler is None else self._scheduler.state_dict(),
+            self.scaling.state(),
         ).encode()
+
+    def notes(self) -> dict[str, str]:
+        """Return what a file says of the model beside its tensors: the keys of its `state_dict()`
+        that are other names of the same tensors, and which tensors are not in there."""
+        if self._notes is None:
+            known = {**self.parameters, **self.buffers.tensors()}
+            names = {id(tensor): name for name, tensor in known.items()}
+            own = self.model.state_dict(keep_vars=True)
+            keys = {key: names[id(t)] for key, t in own.items() if id(t) in names}
+            aliases = {key: name for key, name in sorted(keys.items()) if key != name}
+            transient = sorted(known.keys() - keys.values())
+            self._notes = {MODEL_KEYS: json.dumps({"aliases": aliases, "transient": transient})}
+        return self._notes
 
     def schedule_bytes(self) -> bytes:
         """Return the schedule's state in canonical bytes."""
         schedule = None if self._scheduler is None else self._scheduler.state_dict()
         return StateMeta(0, 0, (), b"", (), schedule).encode()
 
-    def start_iteration(self) -> None:
-        """Start this node's sum at zero: the agent gave work of a new iteration."""
+    def start_iteration(self, turn: int) -> None:
+        """Start this node's sum at zero: the agent gave work of a new iteration, or took back what
+        was computed of this one and gave work in another `turn`."""
+        self._turn = turn
         self._sum.clear()
         self.buffers.clear()
+        self._settings.clear()
         self._micro_batches = []
-        self._loss_sum = 0.0
+        self._losses.clear()
         self._compute_seconds = 0.0
 
     def start_micro_batch(self) -> None:
@@ -127,17 +206,32 @@ class TrainingState:
         self.buffers.restore()
         self._started = time.monotonic()
 
-    def collect(self, micro_batch: int, loss: float) -> None:
-        """Add the gradients and buffers that `micro_batch` left to this node's sum."""
+    def collect(self, micro_batch: int, loss: Any) -> None:
+        """Add to this node's sum what `micro_batch` left: gradients, buffers, its mean `loss`.
+
+        Raises `UsageError` for what a script must not have done since the last one.
+        """
+        self.guards.check()
+        self.scaling.check()
+        if not self._looked:
+            warn_of_undeclared_averages(self.replicated)
+            self._looked = True
+        self._settings.collect()
         for name, parameter in self._frozen.items():
             if parameter.grad is not None:
                 raise UsageError(f"{name} was frozen when Trainer() was made and has a gradient")
         with torch.no_grad():
-            self._sum.add()
+            has_gradient = self._sum.add()
             self.buffers.collect()
+            self._losses.add(loss)
         self._micro_batches.append(micro_batch)
-        self._loss_sum += loss
         self._compute_seconds += time.monotonic() - self._started
+        self._watch.computed(self.iteration, has_gradient)
+
+    @property
+    def trainable(self) -> int:
+        """Return how many parameters can have a gradient."""
+        return len(self._trainable)
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
@@ -145,21 +239,33 @@ class TrainingState:
         return tuple(self._micro_batches)
 
     def contribution(self) -> Contributed:
-        """Say what this node's sum holds."""
+        """Say what this node's sum holds, and what the script has set by now."""
+        self.guards.check()
+        self._settings.collect()
+        began = time.monotonic()
+        self._sum.bring_home()  # what a device computes behind our back is waited for here
+        loss_sum = self._losses.total()
+        exact, agree = self.buffers.exact, self.buffers.exact_agree
+        self._compute_seconds += time.monotonic() - began
         return Contributed(
             iteration=self.iteration,
             micro_batches=self.micro_batches,
-            loss_sum=self._loss_sum,
+            loss_sum=loss_sum,
             gradient_bitmap=self._sum.bitmap(),
-            integer_buffers=self.buffers.exact,
-            integer_buffers_agree=self.buffers.exact_agree,
+            integer_buffers=exact,
+            integer_buffers_agree=agree,
             compute_seconds=self._compute_seconds,
+            turn=self._turn,
+            settings=self._settings.settings,
+            other_settings=self._settings.other_settings,
+            stop=self.stop,
         )
 
     def apply(self, reduced: Reduced) -> Applied:
         """Step from the round's sums; the one place where training changes the state.
 
-        Raises `EdgeAgentError` if the sums cannot be those of this iteration.
+        Raises `EdgeAgentError` if the sums cannot be those of this iteration, or if the scripts set
+        different rates, and `UsageError` if this one has changed the state meanwhile.
         """
         if reduced.iteration != self.iteration or reduced.weight < 1:
             raise EdgeAgentError("the agent reduced another iteration than the trainer computes")
@@ -168,15 +274,25 @@ class TrainingState:
             raise EdgeAgentError(f"micro-batches left different values in buffers {names}")
         loss = reduced.loss_sum / reduced.weight
         finite = is_finite(reduced.square_sums, self.vector)
-        if finite:
-            self._check_homes()
-            with torch.no_grad():
+        self.guards.check()
+        self._settings.put(reduced.settings, reduced.other_settings)
+        if not self.image.apart:
+            self._marks[MARK_APPLYING] = reduced.iteration + 1
+        with torch.no_grad(), self.guards.own_change():
+            if finite:
                 self._step(reduced)
-        else:
-            self.skipped += 1
-            self._drop_gradients()
-        self._step_schedule(loss)
-        self.iteration += 1
+            else:
+                self.skipped += 1
+                self._drop_gradients()
+            self.scaling.stepped(finite)
+            step_schedule(self._scheduler, loss)
+            self.iteration += 1
+            if finite:
+                self.replicated.apply()
+            self.image.changed()
+            if reduced.is_read or not self.image.apart:
+                self.bring_home()
+        self._note()
         return Applied(reduced.iteration, loss, not finite, self.meta())
 
     def adopt(self, iteration: int, data: bytes) -> None:
@@ -189,6 +305,7 @@ class TrainingState:
             raise EdgeAgentError("the state to adopt belongs to another iteration")
         if (meta.schedule is None) != (self._scheduler is None):
             raise EdgeAgentError("the state to adopt has another lr_scheduler")
+        self.scaling.fits(meta.loss_scale)
         groups = self._adopted_groups(meta)
         schedule = None
         if self._scheduler is not None:
@@ -200,61 +317,66 @@ class TrainingState:
         if schedule is not None:
             self._scheduler.load_state_dict(schedule)
         with torch.no_grad():
+            self.image.take_over()
             self._slots.adopt(meta.presence, meta.scalar_slots)
-            for name, parameter in self.parameters.items():
-                if self._mirrored(parameter):
-                    parameter.copy_(self._views[f"model.{name}"])
+            for name, tensor in self._fixed_strays().items():
+                tensor.copy_(self.image.stray(name))
+        self.scaling.adopt(meta.loss_scale)
         self.buffers.restore()
         self._drop_gradients()
         self.iteration = iteration
         self.skipped = meta.skipped
-
-    def view(self, name: str) -> torch.Tensor:
-        """Return a tensor of the shared state by its name in the layout."""
-        return self._views[name]
+        self.stop = False  # that was said of another state
+        self.bring_home()
+        self._note()
 
     def _step(self, reduced: Reduced) -> None:
         vector = self._reduced[reduced.buffer]
+        scale = self.scaling.scale
         coefficient = clip_coefficient(
-            reduced.square_sums, self.vector, reduced.weight, self._max_grad_norm
+            reduced.square_sums, self.vector, reduced.weight * scale, self._max_grad_norm
         )
-        set_gradients(
-            self.vector,
-            vector,
-            list(self._trainable),
-            reduced.gradient_bitmap,
-            reduced.weight,
-            coefficient,
-        )
+        squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
+        self._watch.reduced(squares, any(reduced.gradient_bitmap))
+        mean = self._on_device(mean_of(self.vector, vector, reduced.weight, coefficient, scale))
+        set_gradients(self.vector, mean, list(self._trainable), reduced.gradient_bitmap)
         self._optimizer.step()
         self._drop_gradients()
         self._slots.rehome()
-        for name, parameter in self.parameters.items():
-            if self._mirrored(parameter):
-                self._views[f"model.{name}"].copy_(parameter)
-        sums = self.buffers.section(self.vector, vector)
-        self.buffers.apply(sums, reduced.weight, reduced.integer_buffers)
+        self.buffers.apply(self.buffers.section(self.vector, mean), reduced.integer_buffers)
 
-    def _step_schedule(self, loss: float) -> None:
-        if isinstance(self._scheduler, ReduceLROnPlateau):
-            self._scheduler.step(loss)
-        elif self._scheduler is not None:
-            with warnings.catch_warnings():  # torch warns if the very first step was skipped
-                warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-                self._scheduler.step()
+    def _on_device(self, vector: torch.Tensor) -> torch.Tensor:
+        if not self.image.apart:
+            return vector
+        target = torch.empty_like(vector, device=self.device)
+        self.image.staging.copy(vector, target)
+        return target
+
+    def _strays(self) -> dict[str, torch.Tensor]:
+        return {**self._fixed_strays(), **self._slots.strays()}
+
+    def _fixed_strays(self) -> dict[str, torch.Tensor]:
+        """Return those that are the same tensors all the time, by their names in the layout."""
+        strays = {
+            f"model.{name}": parameter.detach()
+            for name, parameter in self.parameters.items()
+            if not self.image.holds(parameter.device)
+        }
+        return {**strays, **self.replicated.strays()}
+
+    def _is_spread(self) -> bool:
+        """Whether tensors of the state lie on several devices: then none is in shared memory."""
+        tensors = (*self.parameters.values(), *self.replicated.tensors().values())
+        devices = [tensor.device for tensor in tensors]
+        devices += [slot.device for slot in self._slot_specs]
+        return any(device != self.device for device in devices)
 
     def _drop_gradients(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def _group_scalars(self) -> list[dict[str, Any]]:
-        return [
-            {key: value for key, value in group.items() if key not in _NOT_SCALARS}
-            for group in self._optimizer.param_groups
-        ]
-
     def _adopted_groups(self, meta: StateMeta) -> list[dict[str, Any]]:
-        mine = self._group_scalars()
+        mine = group_scalars(self._optimizer)
         if len(mine) != len(meta.groups):
             raise EdgeAgentError("the state to adopt has another number of parameter groups")
         return [
@@ -262,26 +384,30 @@ class TrainingState:
             for n, (own, other) in enumerate(zip(mine, meta.groups, strict=True))
         ]
 
-    def _check_homes(self) -> None:
-        for name, parameter in self.parameters.items():
-            home = self._views[f"model.{name}"]
-            if not self._mirrored(parameter) and parameter.data_ptr() != home.data_ptr():
-                raise UsageError(f"{name} was moved or replaced after Trainer() was made")
+    def _guard(self, memory: SharedMemory) -> None:
+        """From now on the script must not change what is part of the state."""
+        places = [*module_places("", self.model, self.parameters), *self.replicated.places()]
+        count = self.layout.size // 4
+        words: torch.Tensor | None = None  # on a device a look at them would wait for it
+        if not self.image.apart:
+            words = torch.frombuffer(memory.state.memory, dtype=torch.int32, count=max(1, count))
+        slots = {slot.spec.name for slot in self._slot_specs}
+        buffers = {f"model.{name}" for name in self.buffers.names}
+        spans = [
+            (offset // 4, -(-length // 4))
+            for name, offset, length in self.layout.tensors()
+            if length and name not in slots and name not in buffers
+        ]
+        self.guards.watch(places, words, spans)
+        self.scaling.watch()
 
-    def _mirrored(self, parameter: torch.Tensor) -> bool:
-        return self._mirror or parameter.device.type != "cpu"
+    def _note(self) -> None:
+        """The state is as the trainer wants it: what differs from now on is the script's."""
+        self._settings.note()
+        self.guards.note(self._slots.tensors())
 
     def _flat(self, memory: mmap) -> torch.Tensor:
         count = max(1, self.vector.elements)
         return torch.frombuffer(memory, dtype=self.vector.dtype, count=count)[
             : self.vector.elements
         ]
-
-
-def mean_loss(loss: Any) -> float:
-    """Return the script's loss as a number; raise `UsageError` if it is not one."""
-    value = loss.detach() if isinstance(loss, torch.Tensor) else loss
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise UsageError("update() takes the micro-batch's mean loss, a single number") from None

@@ -1,8 +1,9 @@
 """Random numbers that follow from (seed, iteration, micro-batch) alone.
 
-Law: before a micro-batch's samples are fetched, Python's `random`, numpy's global generator and
-torch's generators (CPU and the model's device) are seeded from a hash of those three numbers, so
-augmentation and dropout do not depend on who computes the micro-batch. Between micro-batches the
+Law: before a micro-batch's samples are fetched, and again before it is computed, Python's `random`,
+numpy's global generator and torch's generators (CPU and the model's devices) are seeded from a hash
+of those three numbers (with a label for the samples), so augmentation and dropout do not depend on
+who fetches, nor on who computes the micro-batch. Between micro-batches the
 script has its own streams back, as if none of this happened.
 """
 
@@ -10,10 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def derived_seed(seed: int, *labels: object) -> int:
@@ -25,11 +29,10 @@ def derived_seed(seed: int, *labels: object) -> int:
 class RandomStreams:
     """Switches the global generators between the script's streams and a micro-batch's."""
 
-    def __init__(self, seed: int, device: torch.device) -> None:
-        self._seed = seed
-        self._accelerator: Any = None  # torch.cuda, torch.mps, ...
-        if device.type != "cpu":
-            self._accelerator = torch.get_device_module(device)
+    def __init__(self, seed: int, devices: Iterable[torch.device]) -> None:
+        self.seed = seed
+        others = dict.fromkeys(device for device in devices if device.type != "cpu")
+        self._generators = [generator_of(device) for device in others]
         self._saved: tuple[Any, ...] | None = None
 
     def enter(self, *labels: object) -> None:
@@ -39,28 +42,41 @@ class RandomStreams:
         """
         if self._saved is None:
             self._saved = self._state()
-        torch_seed = derived_seed(self._seed, *labels, "torch") >> 1
+        torch_seed = derived_seed(self.seed, *labels, "torch") >> 1
         torch.default_generator.manual_seed(torch_seed)  # torch.manual_seed is 50 times slower
-        if self._accelerator is not None:
-            self._accelerator.manual_seed(torch_seed)
-        np.random.seed(derived_seed(self._seed, *labels, "numpy") & 0xFFFFFFFF)
-        random.seed(derived_seed(self._seed, *labels, "random"))
+        for generator in self._generators:
+            generator.manual_seed(torch_seed)
+        np.random.seed(derived_seed(self.seed, *labels, "numpy") & 0xFFFFFFFF)
+        random.seed(derived_seed(self.seed, *labels, "random"))
 
     def leave(self) -> None:
         """Give the script's streams back."""
         if self._saved is None:
             return
-        cpu, legacy, python, accelerator = self._saved
+        cpu, legacy, python, others = self._saved
         self._saved = None
         torch.default_generator.set_state(cpu)
         np.random.set_state(legacy)
         random.setstate(python)
-        if self._accelerator is not None:
-            self._accelerator.set_rng_state(accelerator)
+        for generator, state in zip(self._generators, others, strict=True):
+            generator.set_state(state)
 
     def _state(self) -> tuple[Any, ...]:
-        accelerator = None
-        if self._accelerator is not None:
-            accelerator = self._accelerator.get_rng_state()
+        others = [generator.get_state() for generator in self._generators]
         cpu = torch.default_generator.get_state()
-        return (cpu, np.random.get_state(), random.getstate(), accelerator)
+        return (cpu, np.random.get_state(), random.getstate(), others)
+
+
+def generator_of(device: torch.device) -> torch.Generator:
+    """Return the default generator of `device`, as a tensor names it with its number.
+
+    That need not be the current device, which torch's own functions mean.
+    """
+    module: Any = torch.get_device_module(device)
+    generator: torch.Generator
+    if device.type == "mps":
+        generator = module._get_default_mps_generator()
+        return generator
+    module.init()  # until then there are no generators
+    generator = module.default_generators[device.index]
+    return generator

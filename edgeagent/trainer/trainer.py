@@ -10,69 +10,59 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import math
 import os
-import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edgeagent.config import TrainerConfig, trainer_config_from
 from edgeagent.errors import AgentLost, EdgeAgentError, UsageError
 from edgeagent.handover import (
-    HANDOVER_VERSION,
     Away,
     Begin,
     End,
+    EndHeard,
     Evaluated,
     ExitRequested,
     Finished,
-    Hello,
     Reduced,
     SaveAside,
-    SavedAside,
+    Saved,
     Work,
 )
-from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer import endings
-from edgeagent.trainer.checkpoint import (
-    aside_path,
-    check_save_path,
-    load_checkpoint,
-    save_checkpoint,
-)
+from edgeagent.trainer.checkpoint import resume
 from edgeagent.trainer.client import AgentClient
+from edgeagent.trainer.devices import place_as_told
 from edgeagent.trainer.fingerprint import dataset_fields, job_fields
 from edgeagent.trainer.interrupts import Interrupts
-from edgeagent.trainer.loader import MicroBatchSource, default_micro_batch
-from edgeagent.trainer.order import SampleOrder
-from edgeagent.trainer.process import connect_agent
-from edgeagent.trainer.state import TrainingState, mean_loss
+from edgeagent.trainer.introduction import introduce, work_in_words
+from edgeagent.trainer.loader import LoaderOptions, Samples
+from edgeagent.trainer.options import DEFAULT_GLOBAL_BATCH, resolve_options
+from edgeagent.trainer.order import sample_order
+from edgeagent.trainer.process import connect_agent, ended_with_a_reason
+from edgeagent.trainer.saving import Saving
+from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer.streams import RandomStreams
-from edgeagent.trainer.validation import (
-    check_batches,
-    check_dataset,
-    check_job,
-    settle_implementation,
-)
+from edgeagent.trainer.validation import check_dataset, check_job, settle_implementation
+from edgeagent.trainer.workers import fetching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from edgeagent.handover import Message
     from edgeagent.shared_memory import SharedMemory
+    from edgeagent.trainer.loader import MicroBatchSource
+    from edgeagent.trainer.order import SampleOrder
     from edgeagent.trainer.process import AgentConnection
-
-DEFAULT_GLOBAL_BATCH = 256
 
 
 class Trainer:
     """Trains `model` together with every other node of the cluster.
 
     Args:
-        model: any `torch.nn.Module`, already on its device.
+        model: any `torch.nn.Module`; `edgeagent run --device` moves it, else it stays where it is.
         optimizer: any `torch.optim` optimizer over all trainable parameters of `model`.
         global_batch: samples per iteration, of the whole cluster.
         lr_scheduler: stepped once an iteration (`ReduceLROnPlateau` with the mean loss); the script
@@ -81,6 +71,12 @@ class Trainer:
         micro_batch: samples per micro-batch, a divisor of `global_batch`; None chooses one.
         steps: end after this many iterations; None trains until somebody leaves.
         seed: decides sample order and all random numbers of the micro-batches; None is 0.
+        grad_scaler: a `torch.amp.GradScaler` for mixed precision. The script calls
+            `scaler.scale(loss).backward()` and gives `update()` the loss as it is; the trainer
+            unscales, skips and adapts the scale, on all nodes alike.
+        save_every: write the state after every so many iterations, on each node, to a file of its
+            own, `edgeagent-JOB-step-000100.safetensors`; None and 0 do not.
+        keep: how many of these files stay, 0 for all; None is 3.
 
     What `edgeagent run` was told overrides these. Raises `UsageError` if the model, the optimizer
     or the numbers cannot be used. The cluster is joined at the first `loader()`.
@@ -96,53 +92,60 @@ class Trainer:
         micro_batch: int | None = None,
         steps: int | None = None,
         seed: int | None = None,
+        grad_scaler: Any = None,
+        save_every: int | None = None,
+        keep: int | None = None,
         *,
         _agent: AgentConnection | None = None,
         _mirror: bool = False,
     ) -> None:
         endings.watch_for_crashes()
-        config = trainer_config_from(os.environ) or TrainerConfig()
-        self._config = config
+        options = resolve_options(
+            os.environ, global_batch, micro_batch, steps, seed, save_every, keep
+        )
+        config = self._config = options.config
         if config.threads > 0:
             torch.set_num_threads(config.threads)
-        self._global_batch = _first(config.global_batch, global_batch)
-        self._micro_batch = _first(config.micro_batch, micro_batch)
-        if self._micro_batch is None:
-            check_batches(self._global_batch, self._global_batch)
-            self._micro_batch = default_micro_batch(self._global_batch)
-        check_batches(self._global_batch, self._micro_batch)
-        self._seed = _first(config.seed, seed) or 0
-        self._steps = _first(config.steps, steps) or 0
-        if self._steps < 0:
-            raise UsageError(f"steps is {self._steps}; it must not be negative")
+        self._global_batch, self._micro_batch = options.global_batch, options.micro_batch
+        self._seed, self._steps = options.seed, options.steps
         check_job(model, optimizer, lr_scheduler, max_grad_norm)
-        if config.save:
-            check_save_path(config.save)
         settle_implementation(optimizer)
+        place_as_told(config.device, model, optimizer)
         self._optimizer = optimizer
         self._scheduler = lr_scheduler
         self._max_grad_norm = max_grad_norm
-        self._state = TrainingState(model, optimizer, lr_scheduler, max_grad_norm, mirror=_mirror)
-        self._device = next(iter(self._state.parameters.values())).device
-        self._streams = RandomStreams(self._seed, self._device)
+        self._state = TrainingState(
+            model, optimizer, lr_scheduler, max_grad_norm, grad_scaler=grad_scaler, mirror=_mirror
+        )
+        self._chosen = self._state.device if config.device else None  # with `run --device`
+        self._streams = RandomStreams(self._seed, self._state.devices)
         self._agent = _agent
         self._client: AgentClient | None = None
         self._memory: SharedMemory | None = None
         self._interrupts: Interrupts | None = None
         self._dataset: Any = None
+        self._sampler: Any = None
+        self._order: SampleOrder | None = None
+        self._source: MicroBatchSource | None = None
         self._began = False
         self._ended: End | None = None
         self._leaving = False  # handing back all work until the agent says End
         self._exit_sent = False
         self._closed = False
         self._round = -1  # the iteration that this node's sum belongs to; -1: none yet
+        self._turn = 0  # grows when the agent takes back what was computed of an iteration
         self._pending: deque[int] = deque()
         self._current: int | None = None  # handed to the script, update() not yet called
         self._loss = math.nan
-        self._save_error = ""
+        self._saving = Saving(options, self._state, endings.say)
         self._failure = ""
 
     # What the script reads.
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device that the model is on: that of `edgeagent run --device`, if given."""
+        return self._state.device
 
     @property
     def iteration(self) -> int:
@@ -151,7 +154,8 @@ class Trainer:
 
     @property
     def loss(self) -> float:
-        """Return the cluster's mean loss in the last iteration; NaN before the first."""
+        """Return the cluster's mean loss in the last iteration; NaN before the first that was
+        applied here, also after a join: a list of it has gaps where `iteration` has."""
         return self._loss
 
     @property
@@ -171,26 +175,78 @@ class Trainer:
 
     # The loop.
 
+    def replicate(
+        self,
+        name: str,
+        tensors: torch.nn.Module | dict[str, torch.Tensor],
+        update: Callable[[torch.nn.Module], Any] | None = None,
+    ) -> None:
+        """Make tensors beside the model part of the training state: an EMA copy, a teacher.
+
+        `tensors`: a module (its parameters and buffers), or a dictionary of tensors by name. They
+        are pulled by joiners, saved, resumed and hashed with the state; they keep their shapes.
+        `update(model)` is called after every step, on every node, with the model that `Trainer()`
+        was given and `iteration` already counted, without gradients; not after a skipped step.
+        It must follow from the state alone: no random numbers, and no memory of its own but
+        in `tensors`. Without `update` they never change. Anywhere else they must not change: a node
+        without a share does not run the loop's body, nor has a joiner run it before, so only what
+        the trainer calls itself happens on all nodes alike. For example
+        `replicate("ema", ema, update=ema.update_parameters)` with an
+        `ema = torch.optim.swa_utils.AveragedModel(model, ...)`.
+
+        Call it before the first `loader()`. Raises `UsageError` if it is too late or if the tensors
+        cannot be replicated.
+        """
+        if self._client is not None:
+            raise UsageError("replicate() belongs before the first loader()")
+        self._state.replicated.add(name, tensors, update, self._chosen)
+        self._state.plan()
+
     def loader(
-        self, dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None
+        self,
+        dataset: Any,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        *,
+        workers: int = 0,
+        prefetch: int | None = None,
+        sampler: Any = None,
+        pin_memory: bool = False,
+        worker_init_fn: Callable[[int], Any] | None = None,
     ) -> Iterator[Any]:
         """Join (at the first call) and return an iterator over this node's micro-batches.
 
         `dataset` has `__len__` and `__getitem__`; samples are put together by `collate_fn`
-        (default: torch's `default_collate`) and moved nowhere unless a device was chosen with
-        `edgeagent run --device`. Rounds in which this node has no share run inside `next()`; a
-        micro-batch that another node did not finish may be yielded after the others. Ends on all
-        nodes at `steps`, and on this one when it has left. Raises `UsageError` for an unusable data
-        set, `EdgeAgentError` (`AgentLost` among them) if training cannot begin or go on.
+        (default: torch's `default_collate`) and, if `edgeagent run --device` chose one, moved to
+        `device`. Rounds in which this node has no share run inside `next()`; a micro-batch that
+        another node did not finish may be yielded after the others. Ends on all nodes at `steps`,
+        and on this one when it has left.
+
+        `workers`: processes of torch's `DataLoader` that fetch and collate, each `prefetch` (2)
+        micro-batches ahead; 0 fetches in the script. They are this device's own matter: samples and
+        their random numbers are the same with any number of them (from the global generators of
+        `random`, numpy and torch; a generator that the data set keeps is its own).
+        `sampler`: a `torch.utils.data.Sampler` of single samples without `generator=`, the same on
+        all nodes; each epoch is what it gives with all generators seeded for that epoch.
+        `pin_memory`, `worker_init_fn`: as in torch.
+
+        Raises `UsageError` for an unusable data set or sampler, `EdgeAgentError` (`AgentLost` among
+        them) if training cannot begin or go on.
         """
+        options = LoaderOptions(workers, prefetch, pin_memory, worker_init_fn)
         length = check_dataset(dataset)
+        if self._order is None:
+            batches = (self._global_batch, self._micro_batch)
+            self._order = sample_order(sampler, length, self._streams, self._seed, *batches)
+            self._dataset, self._sampler = dataset, sampler
+        elif dataset is not self._dataset or sampler is not self._sampler:
+            raise UsageError("a Trainer trains on one data set and sampler; make another Trainer")
         if self._client is None:
-            self._join(dataset, length)
-        elif dataset is not self._dataset:
-            raise UsageError("a Trainer trains on one data set; make another Trainer for another")
-        order = SampleOrder(self._seed, length, self._global_batch, self._batch())
-        device = self._device if self._config.device != "cpu" else None
-        return self._micro_batches(MicroBatchSource(dataset, order, collate_fn, device))
+            self._join(dataset, length, self._order)
+        samples = Samples(dataset, collate_fn)
+        source = fetching(
+            samples, self._order, self._streams, options, self._chosen, lambda: self._steps
+        )
+        return self._micro_batches(source)
 
     def update(self, loss: Any) -> bool | None:
         """Take in the micro-batch whose `backward()` was just called.
@@ -203,8 +259,9 @@ class Trainer:
         if micro_batch is None or client is None:
             raise UsageError("update() belongs after each micro-batch of loader(), once")
         self._current = None
+        self._state.guards.script_ran()
         try:
-            self._state.collect(micro_batch, mean_loss(loss))
+            self._state.collect(micro_batch, loss)
         finally:
             self._streams.leave()
         before = self._state.iteration
@@ -237,9 +294,13 @@ class Trainer:
             return self._ended.why == "left"
         self._client.poll()
         self._pass_interrupt_on()
-        asked = self._client.leave_asked or self._exit_sent
-        asked = asked or any(isinstance(message, End) for message in self._client.waiting())
-        busy = self._current is not None or self._pending or self._state_has_work()
+        asked = (
+            self._client.leave_asked
+            or self._exit_sent
+            or any(isinstance(message, End) for message in self._client.waiting())
+        )
+        computed = self._round >= 0 and bool(self._state.micro_batches)
+        busy = self._current is not None or self._pending or computed
         return bool(asked and not busy)
 
     def request_node_exit(self) -> None:
@@ -258,12 +319,26 @@ class Trainer:
         if self._current is None and not self._pending:
             self._leave()
 
+    def stop(self) -> None:
+        """End training on all nodes with the running iteration, as if its number were `steps`.
+
+        Called when `update()` has returned True, that is the iteration after it; what this node
+        computes of an iteration brings the wish to all the others at once. Each of them applies
+        that iteration, saves and ends with exit status 0; `end_reason` is "steps". Any script may
+        call it, and one is enough. Returns at once: go on with the loop until the loader ends.
+        Raises `UsageError` before the first `loader()`.
+        """
+        if self._client is None:
+            raise UsageError("stop() belongs after the first loader()")
+        self._state.stop = True
+
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
         """Take no share while the block runs, for example to evaluate between two iterations.
 
-        No rounds are served inside; the agent keeps what it misses, and the trainer catches up when
-        the block ends. Entered in the middle of an iteration it makes the cluster wait.
+        The others go on meanwhile. The agent keeps the updates that this trainer misses, and the
+        trainer catches up when the block ends; if they become too many to keep, the device leaves
+        the cluster and joins it again then. Others compute what it had begun of an iteration.
         """
         self._tell(Away(True))
         try:
@@ -271,8 +346,19 @@ class Trainer:
         finally:
             self._tell(Away(False))
 
+    def save(self, path: str) -> None:
+        """Write the training state after the last update to `path`, whole or not at all, as --save
+        does; at any time from the first `loader()` on. A file that is there is replaced.
+
+        Raises `UsageError` if it is too early or if nothing can be written there, `EdgeAgentError`
+        if writing fails.
+        """
+        if self._client is None:
+            raise UsageError("save() belongs after the first loader()")
+        self._saving.now(path)
+
     def report(self, name: str, value: float) -> None:
-        """Have the agent show a figure of merit, for example `report("accuracy", 0.97)`."""
+        """Have the agent show this node's figure of merit, for example `report("accuracy", x)`."""
         self._tell(Evaluated(self._state.iteration, name, float(value)))
 
     def close(self) -> None:
@@ -293,97 +379,76 @@ class Trainer:
             error = str(failure)
             raise
         finally:
-            self._hang_up(error or self._save_error)
-        if self._save_error:
-            raise endings.AgentRefused(self._save_error, 1, self._agent_speaks)
+            self._hang_up(error or self._saving.error)
+        if self._saving.error:
+            raise endings.AgentRefused(self._saving.error, 1, self._agent_speaks)
 
     # Joining.
 
-    def _join(self, dataset: Any, length: int) -> None:
-        job = self._job(dataset, length)
-        vector = self._state.vector
-        self._memory = create_shared_memory(
-            self._state.layout.size, vector.elements, vector.accumulate
-        )
-        self._state.attach(self._memory)
-        if self._config.resume:
-            self._resume(self._config.resume)
-        meta = self._state.meta()
-        micro_batches = self._global_batch // self._batch()
-        _say(
-            f"global batch {self._global_batch} = {micro_batches} micro-batches"
-            f" of {self._batch()} samples"
-        )
-        agent = self._agent or connect_agent()
-        self._agent = agent
-        self._interrupts = Interrupts(agent.plain)
-        wake = self._interrupts.wake
-        self._client = AgentClient(agent.connection, wake, self._pass_interrupt_on)
-        self._dataset = dataset
-        atexit.register(gc.freeze)  # else the interpreter sweeps torch for a second at its end
-        atexit.register(self._close_at_exit)
-        hello = Hello(
-            version=HANDOVER_VERSION,
-            pid=os.getpid(),
-            job=job,
-            state_bytes=self._state.layout.size,
-            tensors=self._state.layout.tensors(),
-            accumulate=vector.accumulate,
-            elements=vector.elements,
-            chunk_elements=vector.chunk_elements,
-            micro_batches=micro_batches,
-            micro_batch_size=self._batch(),
-            steps=self._steps,
-            iteration=self._state.iteration,
-            meta=meta,
-        )
-        self._client.greet(hello, self._memory)
-        self._memory.close_descriptors()
-        while not self._began and self._ended is None:
-            self._advance()
-
-    def _job(self, dataset: Any, length: int) -> tuple[tuple[str, str], ...]:
+    def _join(self, dataset: Any, length: int, order: SampleOrder) -> None:
         settings = {
             "max_grad_norm": self._max_grad_norm,
             "global batch": self._global_batch,
-            "micro batch": self._batch(),
+            "micro batch": self._micro_batch,
             "seed": self._seed,
+            "grad_scaler": self._state.scaling.state(),
         }
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
-        return (*fields, *dataset_fields(dataset, length, self._streams))
-
-    def _resume(self, path: str) -> None:
-        if self._memory is None:
-            return
-        layout, memory = self._state.layout, self._memory.state.view()
-        iteration, meta = load_checkpoint(path, layout, memory)
-        try:
-            self._state.adopt(iteration, meta)
-        except EdgeAgentError as error:
-            raise UsageError(f"cannot resume from {path}: {error}") from None
+        job = (*fields, *dataset_fields(dataset, length, self._streams), *order.fields())
+        self._memory = self._saving.memory = self._state.share()
+        if self._config.resume:
+            resume(self._config.resume, self._state, self._memory.state.view())
+        save = self._config.save or ""
+        hello = introduce(
+            self._state, job, self._global_batch, self._micro_batch, self._steps, save
+        )
+        self._saving.changed(hello.meta)
+        endings.say(work_in_words(hello))
+        agent = self._agent = self._agent or connect_agent()
+        self._interrupts = Interrupts(agent.plain)
+        wake = self._interrupts.wake
+        self._client = AgentClient(agent.connection, wake, self._pass_interrupt_on)
+        endings.end_fast()
+        atexit.register(self._close_at_exit)
+        with ended_with_a_reason(agent):
+            self._client.greet(hello, self._memory)
+            self._memory.close_descriptors()
+            while not self._began and self._ended is None:
+                self._advance()
+        endings.agent_speaks(self._agent_speaks and self._ended is None)
 
     # Serving the agent.
 
     def _micro_batches(self, source: MicroBatchSource) -> Iterator[Any]:
-        while True:
-            if self._current is not None:
-                raise UsageError("update(loss) was not called for the last micro-batch")
-            if self._pending:
-                self._settle_early()
-            while not self._pending and self._ended is None:
-                self._advance()
-            if self._ended is not None:
-                return
-            self._current = self._pending.popleft()
-            iteration = self._state.iteration
-            self._state.start_micro_batch()
+        self._source = source
+        try:
+            while self._next_is_ready():
+                yield self._fetched(source)
+        finally:
+            source.close()
+
+    def _next_is_ready(self) -> bool:
+        """Wait for something to compute; False at the end."""
+        self._state.guards.script_ran()
+        if self._current is not None:
+            raise UsageError("update(loss) was not called for the last micro-batch")
+        self._settle_early()
+        while not self._pending and self._ended is None:
+            self._advance()
+            self._settle_early()
+        return self._ended is None
+
+    def _fetched(self, source: MicroBatchSource) -> Any:
+        self._current = self._pending.popleft()
+        iteration = self._state.iteration
+        self._state.start_micro_batch()
+        try:
+            batch = source.fetch(iteration, self._current, self._pending)
             self._streams.enter(iteration, self._current)
-            try:
-                batch = source.fetch(iteration, self._current)
-            except BaseException:
-                self._streams.leave()
-                raise
-            yield batch
+        except BaseException:
+            self._streams.leave()
+            raise
+        return batch
 
     def _advance(self) -> None:
         """Wait for one message and do what it says."""
@@ -409,8 +474,9 @@ class Trainer:
             self._loss = applied.loss
             self._round = -1
             client.send(applied)
+            self._saving.applied(applied.meta)
         elif isinstance(message, SaveAside):
-            client.send(self._save_aside(message.keep))
+            client.send(self._saving.aside(message.keep))
         elif isinstance(message, End):
             self._on_end(message)
         else:
@@ -419,6 +485,8 @@ class Trainer:
     def _on_begin(self, begin: Begin) -> None:
         if begin.adopt:
             self._state.adopt(begin.iteration, begin.meta)
+            self._saving.changed(begin.meta)
+            self._loss = math.nan  # that of the last iteration is not known here
         elif begin.iteration != self._state.iteration:
             raise EdgeAgentError("the agent began at another iteration than the trainer's")
         self._began = True
@@ -429,9 +497,10 @@ class Trainer:
     def _on_work(self, client: AgentClient, work: Work) -> None:
         if not self._began or work.iteration != self._state.iteration:
             raise EdgeAgentError("the agent gave work of another iteration than the trainer's")
-        if self._round != work.iteration:
-            self._state.start_iteration()
-            self._round = work.iteration
+        if (self._round, self._turn) != (work.iteration, work.turn):
+            self._state.start_iteration(work.turn)
+            self._round, self._turn = work.iteration, work.turn
+            self._pending.clear()
         if not self._leaving:
             self._pending.extend(work.micro_batches)
         if not self._pending:
@@ -439,33 +508,20 @@ class Trainer:
 
     def _on_end(self, end: End) -> None:
         self._ended = end
+        self._tell(EndHeard())
         self._pending.clear()
+        self._state.guards.release()
+        endings.agent_speaks(False)
         if self._interrupts is not None:
             self._interrupts.restore()
+        if self._began and end.whole:
+            self._state.buffers.restore()  # a micro-batch that was handed back has changed them
+            self._saving.at_end()
+        self._tell(Saved(self._saving.saved, self._saving.error))
         if end.why == "error":
-            raise endings.AgentRefused(end.message, end.exit_status, self._agent_speaks)
-        if self._config.save and self._began:
-            self._save_error = self._save(self._config.save)
-
-    def _save_aside(self, keep: bool) -> SavedAside:
-        """Keep, if there is something to, what was trained before another state replaces it."""
-        keep = keep and self._began
-        self._began = False  # from now on the shared state may be half of one, half of another
-        if not keep or not self._config.save:
-            return SavedAside("", "")
-        path = aside_path(self._config.save)
-        return SavedAside(path, self._save(path))
-
-    def _save(self, path: str) -> str:
-        """Write a checkpoint; return what went wrong, "" if nothing did."""
-        if self._memory is None:
-            return ""
-        memory = self._memory.state.view()
-        try:
-            save_checkpoint(path, self._state.layout, memory, self._state.meta())
-        except EdgeAgentError as error:
-            return str(error)
-        return ""
+            raise endings.AgentRefused(end.message, end.exit_status, shown=True)
+        if end.exit_status and not self._agent_speaks:  # expelled: the loader ends, the model stays
+            endings.fail_at_exit(end.exit_status)
 
     def _settle_early(self) -> bool:
         """Apply the round if it was completed without this node's help; return whether it was."""
@@ -473,7 +529,7 @@ class Trainer:
         if client is None:
             return False
         client.poll()
-        if not any(isinstance(message, Reduced | Begin | End) for message in client.waiting()):
+        if not any(self._decides(message) for message in client.waiting()):
             return False
         before = self._state.iteration
         self._pending.clear()
@@ -481,19 +537,23 @@ class Trainer:
             self._advance()
         return True
 
+    def _decides(self, message: Message) -> bool:
+        """Return whether what this trainer still has to compute is of no use after `message`."""
+        if isinstance(message, Work):
+            return message.turn != self._turn
+        return isinstance(message, Reduced | Begin | End)
+
     def _undecided(self, before: int) -> bool:
         """Return whether `update()` has still to wait for the round of iteration `before`."""
         same = self._state.iteration == before and self._round == before
         return same and not self._pending and self._ended is None
-
-    def _state_has_work(self) -> bool:
-        return self._round >= 0 and bool(self._state.micro_batches)
 
     # Leaving.
 
     def _leave(self) -> None:
         self._leaving = True
         self._pending.clear()
+        self._state.guards.script_ran()
         if self._round >= 0 and self._client is not None:
             self._client.send(self._state.contribution())
         while self._ended is None:
@@ -510,16 +570,16 @@ class Trainer:
             self._ask_exit()
 
     def _tell(self, message: Message) -> None:
-        if self._client is not None and not self._closed_connection():
+        open_still = self._agent is not None and self._agent.connection.fileno() >= 0
+        if self._client is not None and open_still:
             self._client.send(message)
-
-    def _closed_connection(self) -> bool:
-        return self._agent is None or self._agent.connection.fileno() < 0
 
     def _hang_up(self, error: str) -> None:
         self._streams.leave()
+        if self._source is not None:
+            self._source.close()
         if self._client is not None and self._agent is not None:
-            self._client.send(Finished(error))
+            self._client.send(Finished(error, self._saving.saved))
             self._client.close()
             self._agent.finish()
         if self._interrupts is not None:
@@ -530,21 +590,10 @@ class Trainer:
             self.close()
         except EdgeAgentError as error:
             if not (isinstance(error, endings.AgentRefused) and error.shown):
-                _say(str(error))
+                endings.say(str(error))
             endings.fail_at_exit(error.exit_status)
 
     @property
     def _agent_speaks(self) -> bool:
         """Whether the agent is what the user started, and shows what ends the training."""
         return self._agent is not None and not self._agent.plain
-
-    def _batch(self) -> int:
-        return int(self._micro_batch or self._global_batch)
-
-
-def _first(chosen: Any, default: Any) -> Any:
-    return default if chosen is None else chosen
-
-
-def _say(line: str) -> None:
-    print(f"edgeagent: {line}", file=sys.stderr, flush=True)

@@ -9,8 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from protocols.ancestry import NOTHING
+
 if TYPE_CHECKING:
+    from protocols.ancestry import Past
     from protocols.bulk import BulkHeader
+    from protocols.link_end import LinkEnd
+    from protocols.progress import Sending
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,10 @@ class Link(Protocol):
     def incoming_rate(self) -> float | None:
         """Payload bytes/s that large frames arrive with, None while that is not known."""
 
+    @property
+    def sending(self) -> tuple[Sending, ...]:
+        """How the control and the bulk connection send; empty if that is not known."""
+
     def send_control(self, frame: bytes) -> None:
         """Queue one control frame (at most `limits.MAX_CONTROL_BYTES`); order is kept."""
 
@@ -64,6 +73,10 @@ class Link(Protocol):
     def discard_bulk(self) -> None:
         """The payload that is being received goes nowhere: its buffer is not written any more."""
 
+    def cut(self, reason: str, why: LinkEnd) -> None:
+        """End the link now, without a goodbye. Idempotent; the local listener gets `link_down`
+        with the same arguments before this returns."""
+
     async def close(self, *, flush: bool) -> None:
         """Close both connections, after sending what is queued if `flush`. Idempotent. The local
         listener gets `link_down` once, the peer's too."""
@@ -76,8 +89,8 @@ class LinkListener(Protocol):
     def link_up(self, link: Link) -> None:
         """Both connections of `link` are open and the peer proved its key."""
 
-    def link_down(self, link: Link, reason: str, clean: bool) -> None:
-        """`link` is gone. `clean`: the peer or we closed it on purpose at a frame boundary."""
+    def link_down(self, link: Link, reason: str, why: LinkEnd) -> None:
+        """`link` is gone; `reason` is for people."""
 
     def control_received(self, link: Link, frame: bytes) -> None:
         """One whole control frame arrived."""
@@ -93,9 +106,11 @@ class LinkListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A joiner whose token proof was right; not yet a member, its key not yet proven."""
+    """A joiner whose token proof was right; not yet a member, its key not yet proven. `script`: the
+    digests of its script's statements, b"" if it runs none."""
 
     peer: PeerInfo
+    script: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +119,8 @@ class Standing:
 
     `phase`: "founding" (no cluster yet) or "member". `samples`, `members`, `lineage` order
     clusters that meet (ROUNDS, Views). `scheduler`: node id; while founding, the smallest id known
-    at first hand that may found, b"" if there is none.
+    at first hand that may found, b"" if there is none. `past`: what a member's state has behind it.
+    `script`: the digests of its script's statements, b"" if it runs none.
     """
 
     me: PeerInfo
@@ -114,6 +130,8 @@ class Standing:
     lineage: bytes
     scheduler: bytes
     known: tuple[PeerInfo, ...]
+    past: Past = NOTHING
+    script: bytes = b""
 
 
 class AdmissionPolicy(Protocol):
@@ -121,6 +139,9 @@ class AdmissionPolicy(Protocol):
 
     def job(self) -> tuple[tuple[str, str], ...] | None:
         """The job's (field, value) pairs, None while the trainer has not said them yet."""
+
+    def script(self) -> bytes:
+        """The digests of the statements of the script that we run, b"" if we run none."""
 
     def standing(self) -> Standing:
         """What to tell a proven joiner now."""

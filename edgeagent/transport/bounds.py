@@ -29,9 +29,11 @@ PORTS_TRIED = 100
 # Waiting.
 TLS_CLOSE_SECONDS = 1.0  # for the peer's TLS goodbye
 CLOSE_SECONDS = 2.0  # for the peer's confirmation of a close
+END_SECONDS = 0.1  # between the ends of a link's two connections, when a process dies
 FLUSH_SECONDS = 10.0  # for queued frames when closing with flush
 DIAL_STAGGER_SECONDS = 0.25  # between two addresses of one peer
 COMPLAINT_SECONDS = 10.0  # between two lines of the same kind
+ADDRESS_SECONDS = 2.0  # between two looks at this device's addresses
 HINT_RESOLVE_SECONDS = 3.0
 
 # Discovery: anybody on the network can announce anything.

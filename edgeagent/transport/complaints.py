@@ -1,7 +1,8 @@
 """One clear line for trouble from outside, however often it comes.
 
 Law: the first complaint of a kind is logged at once; those after it are counted and reported in at
-most one line per `COMPLAINT_SECONDS` and kind. Kinds are ours, never text of a peer.
+most one line per `COMPLAINT_SECONDS` and kind. What happens to good devices, too, where much goes
+on at once, is only counted, and reported if there are many. Kinds are ours, never text of a peer.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class _Window:
     reason: str
     timer: asyncio.TimerHandle
     count: int = 0
+    least: int = 1  # fewer are not reported
     sources: dict[str, None] = field(default_factory=dict)
 
 
@@ -55,13 +57,15 @@ class Complaints:
         self._interval = interval
         self._windows: dict[str, _Window] = {}
 
-    def refused(self, source: str, kind: str, reason: str) -> None:
-        """A connection from `source` (a host) was refused because of `reason`."""
+    def refused(self, source: str, kind: str, reason: str, least: int = 1) -> None:
+        """A connection from `source` (a host) was refused because of `reason`. Fewer than `least`
+        of them in a while are not worth a line."""
         window = self._windows.get(kind)
-        if window is None:
+        if window is None and least == 1:
             self._log(f"refused a connection from {source}: {reason}")
             self._open(kind, reason)
             return
+        window = window or self._open(kind, reason, least)
         window.count += 1
         window.reason = reason
         if len(window.sources) < _SOURCES_KEPT:
@@ -74,23 +78,25 @@ class Complaints:
             self._report(window)
         self._windows.clear()
 
-    def _open(self, kind: str, reason: str) -> None:
+    def _open(self, kind: str, reason: str, least: int = 1) -> _Window:
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._interval, self._expired, kind)
-        self._windows[kind] = _Window(reason, timer)
+        self._windows[kind] = window = _Window(reason, timer, least=least)
+        return window
 
     def _expired(self, kind: str) -> None:
         window = self._windows.pop(kind)
         if window.count:
             self._report(window)
-            self._open(kind, window.reason)
+            self._open(kind, window.reason, window.least)
 
     def _report(self, window: _Window) -> None:
-        if not window.count:
+        if window.count < window.least:
             return
         sources = list(window.sources)
         where = sources[0] if len(sources) == 1 else f"{len(sources)} addresses"
         if len(sources) >= _SOURCES_KEPT:
             where = "many addresses"
         plural = "connection" if window.count == 1 else "connections"
-        self._log(f"refused {window.count} more {plural} from {where}: {window.reason}")
+        plural = f"more {plural}" if window.least == 1 else plural
+        self._log(f"refused {window.count} {plural} from {where}: {window.reason}")

@@ -8,6 +8,7 @@ the link.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
@@ -40,6 +41,7 @@ class Dialler:
         self._registry = registry
         self._links = links
         self._dialling: dict[bytes, asyncio.Task[TcpLink]] = {}
+        self.segments: dict[bytes, int] = {}  # of the nodes to which the path needs short ones
 
     async def dial(self, peer: PeerInfo) -> TcpLink:
         """Return the link with `peer`, opening one if there is none, within LINK_OPEN_SECONDS.
@@ -183,11 +185,13 @@ class Dialler:
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         connection = Connection(self._registry)
+        where: dict[str, Any] = {"host": host, "port": port}
         try:
+            if (segment := self.segments.get(peer.node)) is not None:
+                where = {"sock": await connect_short(host, port, segment)}
             transport, _connection = await loop.create_connection(
                 lambda: connection,
-                host,
-                port,
+                **where,
                 ssl=self._trust.client,
                 server_hostname="",
                 ssl_handshake_timeout=limits.HANDSHAKE_SECONDS,
@@ -206,6 +210,38 @@ class Dialler:
             raise Unreachable(f"{address} is not {peer.name}")
         tune_socket(transport, channel)
         return connection
+
+
+async def connect_short(host: str, port: int, segment: int) -> socket.socket:
+    """Return a TCP connection whose segments, both ways, have at most `segment` bytes.
+
+    Raises OSError if none of the addresses of `host` answers.
+    """
+    loop = asyncio.get_running_loop()
+    problem: OSError = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            shorten_segments(sock, segment)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            problem = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise problem
+
+
+def shorten_segments(sock: socket.socket, segment: int) -> None:
+    """Have connections that `sock` opens or accepts use segments of at most so many bytes."""
+    with contextlib.suppress(OSError):  # a system that has no such option, a socket that is closed
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
 
 
 def tune_socket(transport: asyncio.BaseTransport, channel: Channel) -> None:

@@ -113,6 +113,16 @@ class Discovery:
         if self._info is not None and (self._retelling is None or self._retelling.done()):
             self._retelling = asyncio.get_running_loop().create_task(self._retell())
 
+    async def use_addresses(self, addresses: tuple[str, ...]) -> None:
+        """This device has other addresses now, perhaps on another network: announce them there, and
+        look for everybody anew."""
+        await self.stop()
+        self._addresses = addresses
+        for kept in (self._known, self._strangers, self._waiting):
+            kept.clear()
+        self._retelling = None
+        await self.start()
+
     async def _retell(self) -> None:
         """Announce our tag of now, until it is the one that was announced last."""
         told = ""

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
     from edgeagent.transport.complaints import Complaints
 
-_GREETING = f"no valid TLS greeting in time ({limits.HANDSHAKE_SECONDS:.0f} s, less when crowded)"
+_GREETING = "no TLS greeting of an agent"
+_LATE = f"no whole TLS greeting within {limits.HANDSHAKE_SECONDS:.0f} s"
+_CROWDED = "too many at once; an agent asks again"
+_MANY = 16  # greetings that are late or too many: fewer are usual where devices are busy
 _UNTRUSTED = "its certificate is not one this cluster has let in"
 
 
@@ -31,6 +34,7 @@ class Visitor:
 
     def __init__(self, doorkeeper: Doorkeeper, number: int, sock: socket.socket, host: str) -> None:
         self.host = host
+        self.is_surplus = False  # dropped for others
         self._doorkeeper = doorkeeper
         self._number = number
         self._sock = sock
@@ -76,7 +80,9 @@ class Doorkeeper:
     def enter(self, sock: socket.socket, host: str) -> Visitor:
         """Count a new connection, dropping the oldest unproven one if there are too many."""
         while len(self._unproven) >= self._limit:
-            self._unproven.pop(next(iter(self._unproven))).drop()
+            oldest = self._unproven.pop(next(iter(self._unproven)))
+            oldest.is_surplus = True
+            oldest.drop()
         number = next(self._numbers)
         visitor = Visitor(self, number, sock, host)
         self._unproven[number] = visitor
@@ -149,8 +155,8 @@ class Gate:
         try:
             await self._serve(visitor)
         except (OSError, EOFError) as error:
-            kind, reason = _why(error)
-            self._complaints.refused(visitor.host, kind, reason)
+            kind, reason, least = _why(error, visitor)
+            self._complaints.refused(visitor.host, kind, reason, least)
         except BaseException:
             visitor.drop()  # cancelled, or a bug of ours: the task reports it
             raise
@@ -158,8 +164,13 @@ class Gate:
             visitor.proven()
 
 
-def _why(error: Exception) -> tuple[str, str]:
+def _why(error: Exception, visitor: Visitor) -> tuple[str, str, int]:
+    """Return the kind of trouble, a reason for people, and how many are worth a line."""
+    if visitor.is_surplus:
+        return "crowded", _CROWDED, _MANY
     refused = getattr(error, "reason", None) == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
     if refused or isinstance(error, ssl.SSLCertVerificationError):
-        return "untrusted", _UNTRUSTED
-    return "greeting", _GREETING
+        return "untrusted", _UNTRUSTED, 1
+    if isinstance(error, ssl.SSLError):
+        return "greeting", _GREETING, 1
+    return "late", _LATE, _MANY

@@ -11,6 +11,9 @@ Bulk frame: `BulkHeader` (80 bytes) and payload; a header of zeros announces a c
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
 from collections import deque
 from time import monotonic  # finer than the loop's clock, which may tell milliseconds
 from typing import TYPE_CHECKING, Protocol, cast
@@ -96,6 +99,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._lost = False
         self._error: Exception | None = None
+        self._offered = 0  # bytes of the buffer that was asked for last
+        self._read_all = True  # nothing that arrived waits to be read
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -125,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiter.set_exception(ConnectionResetError("the connection was closed"))
         else:
             self._part, self._filled, self._in_body = memoryview(bytearray(LENGTH_BYTES)), 0, False
-            self.transport.resume_reading()
+            self.resume_reading()
         return self._waiter
 
     def send(self, body: bytes) -> None:
@@ -141,6 +146,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._writing_paused:
             sink.paused()
+        self.resume_reading()
+
+    def pause_reading(self) -> None:
+        """Take no bytes for now. If the end comes meanwhile a TLS transport may drop them all."""
+        self._read_all = False
+        self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        self._read_all = False  # until the transport asks for a buffer
         self.transport.resume_reading()
 
     def close(self) -> None:
@@ -152,9 +167,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, also if the connection is still being made."""
+        """Close at once, also if the connection is still being made.
+
+        The other end sees a reset, never an orderly end: that is left to the system of a process
+        that is no more (`protocols.link_end`).
+        """
         self._abandoned = True
         if self._transport is not None:
+            reset_on_close(self._transport)
             self._transport.abort()
 
     # The event loop's side.
@@ -173,13 +193,17 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Say where received bytes go."""
         if self._closing:
-            return _scratch
-        if self._sink is not None:
-            return self._sink.buffer()
-        return self._part[self._filled :]
+            buffer = _scratch
+        elif self._sink is not None:
+            buffer = self._sink.buffer()
+        else:
+            buffer = self._part[self._filled :]
+        self._offered, self._read_all = len(buffer), True  # unless bytes follow
+        return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take received bytes."""
+        self._read_all = nbytes < self._offered
         if self._closing:
             return
         if self._sink is not None:
@@ -206,11 +230,16 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever waits or listens."""
+        """Tell whoever waits or listens. At the other end's orderly end a TLS transport reads one
+        buffer more, if that, and drops what is behind it, perhaps a goodbye: that is an error."""
+        if exc is None and self._abandoned:
+            exc = ConnectionAbortedError("closed here")
+        elif exc is None and not self._read_all:
+            exc = ConnectionAbortedError("not read to its end")
         self._lost, self._error = True, exc
         self._registry.discard(self)
         if self._sink is not None:
-            self._sink.lost(exc)
+            self._sink.lost(self._error)
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(ConnectionResetError("the connection was closed"))
 
@@ -227,6 +256,14 @@ class Connection(asyncio.BufferedProtocol):
             self._waiter.set_result(bytes(self._part))
         else:
             self._waiter.set_exception(RemoteProtocolError("opening frame of a forbidden length"))
+
+
+def reset_on_close(transport: asyncio.BaseTransport) -> None:
+    """Have the system reset the connection when it is closed (SO_LINGER of 0 s)."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError):  # it is closed already
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _seen(waiter: asyncio.Future[bytes]) -> None:
@@ -281,11 +318,15 @@ class ControlStream:
         if self._queued > bounds.MAX_CONTROL_QUEUE_BYTES:
             self._failed("it does not read its control connection")
 
+    def mute(self) -> None:
+        """Send nothing more."""
+        self._queue.clear()
+        self._queued = 0
+
     def stop(self) -> None:
         """Deliver and send nothing more."""
         self._stopped = True
-        self._queue.clear()
-        self._queued = 0
+        self.mute()
 
     def buffer(self) -> memoryview:
         """Return where the next bytes go."""
@@ -417,12 +458,16 @@ class BulkStream:
         """Tell the peer that no frame follows; only when idle."""
         self._connection.transport.write(BULK_GOODBYE)
 
-    def stop(self) -> None:
-        """Deliver and send nothing more."""
-        self._stopped = True
+    def mute(self) -> None:
+        """Send nothing more, and drop the payload that is being received."""
         self._queue.clear()
         self._target = None
         self.queued = 0
+
+    def stop(self) -> None:
+        """Deliver and send nothing more."""
+        self._stopped = True
+        self.mute()
 
     def paused(self) -> None:
         """Stop writing."""

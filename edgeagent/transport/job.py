@@ -1,22 +1,42 @@
-"""The job's fingerprint, and how two jobs are told apart.
+"""The job's fingerprint, and how two jobs, and two scripts, are told apart.
 
 Law: pure. A job is an ordered tuple of (field, value) texts; equal fingerprints mean the same
-fields with the same values in the same order (DESIGN, Same job).
+fields with the same values in the same order (DESIGN, Same job). Fields whose names begin with
+`ABOUT` only explain a difference (`rounding.py`): they are not compared. Scripts are compared
+statement by statement and may differ: that is told, not refused, for a line that only prints harms
+nobody.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import NamedTuple
 
 Job = tuple[tuple[str, str], ...]
+Script = tuple[tuple[bytes, str], ...]  # (digest of a statement, where it is and what it says)
 
+ABOUT = "about "
+SCRIPT_DIGEST_BYTES = 4
+MAX_STATEMENTS = 512
 _SHOWN = 120
+_LONG = 60  # letters of a value; of a longer one the part that differs is shown,
+_BEFORE = 16  # and so much before it
+_HASH = re.compile("[0-9a-f]{64}")
 ABSENT = "absent"
+KIND = "kind"  # of a module: what stands before the brackets
+UNNAMED = ("optimizer group 0",)  # fields whose settings speak for themselves
+HASHED = {
+    "sample digest": "the data set is another one: the samples that were compared differ",
+    "lr_scheduler state": "the schedule (lr_scheduler) is in another state",
+    "state layout": "the model's parameters and buffers are others, or in another order",
+    "parameters and buffers": "the model's parameters and buffers differ",
+    "modules": "the model's modules differ",
+}
 
 
 class Difference(NamedTuple):
-    """The first field in which two jobs differ."""
+    """The first field in which two jobs differ, with both values as they are."""
 
     field: str
     ours: str
@@ -30,27 +50,125 @@ def length_prefixed(*parts: bytes) -> bytes:
 
 def job_fingerprint(job: Job) -> bytes:
     """Return the SHA-256 of the job's fields."""
-    parts = [text.encode() for pair in job for text in pair]
+    parts = [text.encode() for pair in compared(job) for text in pair]
     return hashlib.sha256(length_prefixed(*parts)).digest()
+
+
+def compared(job: Job) -> Job:
+    """Return the fields that make the job what it is."""
+    return tuple(pair for pair in job if not pair[0].startswith(ABOUT))
 
 
 def first_difference(ours: Job, theirs: Job) -> Difference | None:
     """Return the first differing field in our order, then fields only they have; None if equal."""
+    ours, theirs = compared(ours), compared(theirs)
     known = dict(theirs)
     for field, value in ours:
         other = known.get(field, ABSENT)
         if other != value:
-            return Difference(field, _shown(value), _shown(other))
+            return Difference(field, value, other)
     mine = dict(ours)
     for field, value in theirs:
         if field not in mine:
-            return Difference(field, ABSENT, _shown(value))
+            return Difference(field, ABSENT, value)
     for (ours_field, _), (theirs_field, _) in zip(ours, theirs, strict=False):
         if ours_field != theirs_field:
             return Difference("order of fields", ours_field, theirs_field)
     return None
 
 
-def _shown(value: str) -> str:
+def difference_text(difference: Difference) -> str:
+    """Return a difference for people: "lr is 0.001 there and 0.01 here".
+
+    Of several settings in one field only the first that differs is shown, of long values only what
+    is around it, of hashes nothing. The other device's text is cut and cleaned.
+    """
+    field, ours, theirs = shown(difference.field), difference.ours, difference.theirs
+    if _is_hash(ours) and (_is_hash(theirs) or theirs == ABSENT):
+        return HASHED.get(difference.field, f"{field} differs")
+    mine, others = _settings(ours), _settings(theirs)
+    if mine is not None and others is not None:
+        key = next((k for k in (*mine, *others) if mine.get(k) != others.get(k)), None)
+        if key is not None:
+            what = shown(key) if field in UNNAMED else f"{field}: {shown(key)}"
+            there, here = _around(others.get(key, ABSENT), mine.get(key, ABSENT))
+            return f"{field if key == KIND else what} is {there} there and {here} here"
+    there, here = _around(theirs, ours)
+    return f"{field} is {there} there and {here} here"
+
+
+def script_difference(ours: Script, theirs: bytes) -> str | None:
+    """Return where our script differs from one whose statements' digests are `theirs`, None if it
+    does not, or if one of the two jobs has no script. Only our own text is shown."""
+    if not ours or not theirs:
+        return None
+    cut = range(0, len(theirs), SCRIPT_DIGEST_BYTES)
+    others = [theirs[k : k + SCRIPT_DIGEST_BYTES] for k in cut]
+    for (digest, place), other in zip(ours, others, strict=False):
+        if digest != other:
+            return f"at {shown(place)}"
+    if len(ours) == len(others):
+        return None
+    return f"after {shown(ours[min(len(ours), len(others)) - 1][1])}"
+
+
+def script_digests(script: Script) -> bytes:
+    """Return what another device needs to compare its script with ours."""
+    return b"".join(digest for digest, _ in script)
+
+
+def _is_hash(value: str) -> bool:
+    return _HASH.fullmatch(value) is not None
+
+
+def _settings(value: str) -> dict[str, str] | None:
+    """Return a value such as "Adam(lr=0.1, betas=(0.9, 0.999))" by name, None if it is none such.
+    What stands before the brackets has no name."""
+    head, bracket, inside = value.partition("(")
+    if bracket and value.endswith(")") and head.isidentifier():
+        found = {KIND: head}
+        inside = inside[:-1]
+    else:
+        found, inside = {}, value
+    for part in _parts(inside):
+        key, sign, setting = part.partition("=")
+        if not sign or not key.strip().isidentifier():
+            return {KIND: value} if found else None
+        found[key.strip()] = setting.strip()
+    return found or None
+
+
+def _parts(text: str, mark: str = ",") -> list[str]:
+    """Return what `mark`, outside of all brackets, parts."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == mark and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part.strip()]
+
+
+def _around(theirs: str, ours: str) -> tuple[str, str]:
+    """Return both, as far as they differ: of equally many words those, of long texts that part."""
+    theirs_words, ours_words = _parts(theirs, " "), _parts(ours, " ")
+    if len(theirs_words) == len(ours_words):
+        pairs = [(a, b) for a, b in zip(theirs_words, ours_words, strict=True) if a != b]
+        if pairs:
+            theirs, ours = (" ".join(words) for words in zip(*pairs, strict=True))
+    if max(len(theirs), len(ours)) <= _LONG:
+        return shown(theirs), shown(ours)
+    same = 0
+    while same < min(len(theirs), len(ours)) and theirs[same] == ours[same]:
+        same += 1
+    start = max(0, same - _BEFORE)
+    dots = "..." if start else ""
+    first, second = (f"{dots}{text[start : start + _LONG]}" for text in (theirs, ours))
+    return shown(first), shown(second)
+
+
+def shown(value: str) -> str:
+    """Return a peer's text, cleaned and cut, as it can be shown."""
     clean = "".join(letter if letter.isprintable() else "?" for letter in value)
     return clean if len(clean) <= _SHOWN else clean[: _SHOWN - 3] + "..."

@@ -16,10 +16,11 @@ from edgeagent.errors import JobMismatch, JoinRefused
 from edgeagent.transport import bounds, join_wire
 from edgeagent.transport.certificate import check_certificate, node_id
 from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
-from edgeagent.transport.job import Job, first_difference
+from edgeagent.transport.job import Job, difference_text, first_difference
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.join_wire import Reason
 from edgeagent.transport.proof import Role, Transcript, make_proof, proof_is_right
+from edgeagent.transport.rounding import UPDATE, unlike
 from edgeagent.transport.tls import unauthenticated_client_context
 from edgeagent.transport.token import job_tag
 from protocols import limits
@@ -51,14 +52,16 @@ async def join(
     job: Job,
     versions: tuple[int, ...] = join_wire.VERSIONS,
     reachable: tuple[str, ...] = (),
+    script: bytes = b"",
 ) -> Standing:
     """Be admitted by the agent at `address`: when this returns, its peer listener trusts us.
 
-    Its certificate is `Standing.me.certificate`; trust that before dialling it. Takes
-    `JOIN_SECONDS` at most. Raises `Unreachable`, `JoinRefused`, `JobMismatch` (first difference
-    named), `NotReady` (it does not know its own job yet), `SameIdentity`, `Expelled`.
+    `script`: digests of our script's statements. Its certificate is `Standing.me.certificate`;
+    trust that before dialling it. Takes `JOIN_SECONDS` at most. Raises `Unreachable`,
+    `JoinRefused`, `JobMismatch` (first difference named), `NotReady` (it does not know its own job
+    yet), `SameIdentity`, `Expelled`.
     """
-    return await _Conversation(address, me, secret, job, versions, reachable).run()
+    return await _Conversation(address, me, secret, job, versions, reachable, script).run()
 
 
 class _Conversation:
@@ -72,6 +75,7 @@ class _Conversation:
         job: Job | None,
         versions: tuple[int, ...],
         reachable: tuple[str, ...],
+        script: bytes = b"",
     ) -> None:
         self._address = address
         self._reachable = reachable
@@ -79,6 +83,7 @@ class _Conversation:
         self._secret = secret
         self._job = job
         self._versions = versions
+        self._script = script
 
     async def run(self) -> Standing:
         """Connect, talk, close."""
@@ -140,7 +145,7 @@ class _Conversation:
             body = await stream.read(limits.MAX_JOIN_FRAME_BYTES)
             raise self._mismatch(self._job, join_wire.decode_server_job(body))
         me = self._me
-        entrant = join_wire.Entrant(me.incarnation, me.name, me.addresses)
+        entrant = join_wire.Entrant(me.incarnation, me.name, me.addresses, self._script)
         enter = join_wire.Farewell(self._reachable, entrant)
         await stream.write(join_wire.encode_farewell(enter))
         body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
@@ -210,7 +215,6 @@ class _Conversation:
         difference = first_difference(ours, theirs)
         if difference is None:
             return JobMismatch(f"{self._address} trains another job than this device")
-        return JobMismatch(
-            f"{self._address} trains another job: {difference.field} is {difference.theirs} there "
-            f"and {difference.ours} here"
-        )
+        if difference.field == UPDATE and (text := unlike(ours, theirs)):
+            return JobMismatch(f"{self._address} cannot train with this device: {text}")
+        return JobMismatch(f"{self._address} trains another job: {difference_text(difference)}")

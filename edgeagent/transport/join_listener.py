@@ -37,7 +37,7 @@ _REASONS = {
     Reason.TOKEN: "its token or its cluster name is not ours",
     Reason.BUSY: f"more than {limits.MAX_OPEN_JOINS} joins at once",
     Reason.NOT_READY: "our own job is not known yet; it may ask again",
-    Reason.JOB: "it trains another job",
+    Reason.JOB: "it trains another job; its own terminal says what differs",
     Reason.EXPELLED: "a user has expelled it",
     Reason.SAME_IDENTITY: "it holds this node's own key (a copied disk?)",
 }
@@ -192,7 +192,9 @@ class JoinListener:
             raise RemoteProtocolError("asks to be admitted without naming a job")
         self._check_admissible(session, another_job)
         node, certificate = session.transcript.joiner_certificate, session.certificate
-        self._admission.admitted(Candidate(PeerInfo(node, *said.enters, certificate)))
+        number, name, addresses, script = said.enters
+        peer = PeerInfo(node, number, name, addresses, certificate)
+        self._admission.admitted(Candidate(peer, script))
         await stream.write(join_wire.encode_admitted())
         with contextlib.suppress(EOFError, OSError, RemoteProtocolError):
             await stream.read(limits.MAX_JOIN_HELLO_BYTES)  # the joiner closes first

@@ -8,7 +8,7 @@
                                                ServerJob(fields)   if both job tags differ
     Greeting(reachable)                                            if it only asked, or
     Enter(incarnation, name, addresses,
-        reachable)                                                 to be admitted
+        reachable, script)                                                 to be admitted
                                                Admitted
     At any point the server may send Refusal(reason, versions) instead and close. Before the other
     end's proof an end says nothing of itself but its certificate; job tags depend on both nonces.
@@ -25,9 +25,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from edgeagent.transport import bounds, fields
 from edgeagent.transport.api import Standing
+from edgeagent.transport.job import MAX_STATEMENTS, SCRIPT_DIGEST_BYTES
 from edgeagent.transport.proof import PROOF_BYTES
 from edgeagent.transport.token import TAG_BYTES
 from protocols import limits
+from protocols.ancestry import Ancestor, Past
 from protocols.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -103,11 +105,13 @@ class Farewell:
 
 
 class Entrant(NamedTuple):
-    """The joiner's `PeerInfo`, but for the certificate that its hello had."""
+    """The joiner's `PeerInfo`, but for the certificate that its hello had; and its `script`, the
+    digests of the statements."""
 
     incarnation: int
     name: str
     addresses: tuple[str, ...]
+    script: bytes = b""
 
 
 class ServerProof(NamedTuple):
@@ -199,6 +203,8 @@ def encode_server_proof(proof: bytes, standing: Standing) -> bytes:
         standing.lineage,
         standing.scheduler,
         [fields.peer_values(peer) for peer in standing.known],
+        _past_values(standing.past),
+        standing.script,
     )
 
 
@@ -207,8 +213,8 @@ def decode_server_proof(body: bytes) -> ServerProof | Refusal:
     values = fields.unpack(body, _LATER_ITEMS)
     if values[0] == Kind.REFUSAL:
         return _refusal(values)
-    proof, me, phase, samples, members, lineage, scheduler, known = fields.shape(
-        values, Kind.SERVER_PROOF, 8
+    proof, me, phase, samples, members, lineage, scheduler, known, past, script = fields.shape(
+        values, Kind.SERVER_PROOF, 10
     )
     if phase not in PHASES:
         raise RemoteProtocolError("unknown phase")
@@ -222,6 +228,8 @@ def decode_server_proof(body: bytes) -> ServerProof | Refusal:
         known=tuple(
             fields.peer_info(peer) for peer in fields.array(known, "known", 0, limits.MAX_MEMBERS)
         ),
+        past=_past(past),
+        script=_script(script),
     )
     return ServerProof(fields.blob(proof, "proof", PROOF_BYTES, PROOF_BYTES), standing)
 
@@ -256,8 +264,8 @@ def encode_farewell(said: Farewell) -> bytes:
     reachable = list(said.reachable)
     if said.enters is None:
         return fields.pack(Kind.GREETING, reachable)
-    number, name, addresses = said.enters
-    return fields.pack(Kind.ENTER, number, name, list(addresses), reachable)
+    number, name, addresses, script = said.enters
+    return fields.pack(Kind.ENTER, number, name, list(addresses), reachable, script)
 
 
 def decode_farewell(body: bytes) -> Farewell:
@@ -266,8 +274,10 @@ def decode_farewell(body: bytes) -> Farewell:
     if values[0] == Kind.GREETING:
         (reachable,) = fields.shape(values, Kind.GREETING, 1)
         return Farewell(fields.addresses(reachable))
-    number, name, addresses, reachable = fields.shape(values, Kind.ENTER, 4)
-    entrant = Entrant(fields.incarnation(number), fields.name(name), fields.addresses(addresses))
+    number, name, addresses, reachable, script = fields.shape(values, Kind.ENTER, 5)
+    entrant = Entrant(
+        fields.incarnation(number), fields.name(name), fields.addresses(addresses), _script(script)
+    )
     return Farewell(fields.addresses(reachable), entrant)
 
 
@@ -297,6 +307,29 @@ def _refusal(values: list[object]) -> Refusal:
     return Refusal(known, _versions(versions))
 
 
+def _past_values(past: Past) -> list[object]:
+    before = [[a.lineage, a.iteration] for a in past.ancestors]
+    return [past.iteration, past.lineage, before]
+
+
+def _past(value: object) -> Past:
+    iteration, lineage, before = fields.array(value, "past", 3, 3)
+    ancestors = []
+    for item in fields.array(before, "ancestors", 0, limits.MAX_ANCESTORS):
+        name, count = fields.array(item, "ancestor", 2, 2)
+        size = limits.LINEAGE_BYTES
+        ancestors.append(Ancestor(fields.blob(name, "ancestor", size, size), _count(count)))
+    return Past(
+        _count(iteration),
+        fields.blob(lineage, "lineage", 0, limits.LINEAGE_BYTES),
+        tuple(ancestors),
+    )
+
+
+def _count(value: object) -> int:
+    return fields.integer(value, "iteration", 0, limits.MAX_INTEGER)
+
+
 def _versions(value: object) -> tuple[int, ...]:
     found = fields.array(value, "versions", 1, bounds.MAX_VERSIONS)
     return tuple(fields.integer(item, "version", 1, bounds.MAX_VERSION) for item in found)
@@ -304,6 +337,13 @@ def _versions(value: object) -> tuple[int, ...]:
 
 def _nonce(value: object) -> bytes:
     return fields.blob(value, "nonce", bounds.NONCE_BYTES, bounds.NONCE_BYTES)
+
+
+def _script(value: object) -> bytes:
+    found = fields.blob(value, "script", 0, MAX_STATEMENTS * SCRIPT_DIGEST_BYTES)
+    if len(found) % SCRIPT_DIGEST_BYTES:
+        raise RemoteProtocolError("script of the wrong size")
+    return found
 
 
 def _tag(value: object) -> bytes:

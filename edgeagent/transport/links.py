@@ -3,6 +3,10 @@
 Law: `link_up` comes first, `link_down` last and once. A clean close is agreed on: each side marks
 the end of both its streams and waits (not for ever) for the other's mark, because the end of a TLS
 stream may overtake data that the receiver has not taken yet. After `close` nothing is delivered.
+
+How a connection ends without a mark is evidence of what happened at the other end (`LinkEnd`). A
+process that was killed leaves a connection on which it had read everything with an orderly end, and
+the other with a reset, so after a reset the other connection has END_SECONDS to say more.
 """
 
 from __future__ import annotations
@@ -13,14 +17,17 @@ from typing import TYPE_CHECKING
 
 from edgeagent.transport import bounds
 from edgeagent.transport.framing import BulkStream, Connection, ControlStream
+from edgeagent.transport.tcp_info import sending_of
 from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
+from protocols.link_end import LinkEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgeagent.transport.api import LinkListener, PeerInfo
     from protocols.bulk import BulkHeader
+    from protocols.progress import Sending
 
 
 class TcpLink:
@@ -58,6 +65,9 @@ class TcpLink:
         self._heard_control_goodbye = False
         self._heard_bulk_goodbye = False
         self._reading_bulk = True
+        self._first_end: LinkEnd | None = None  # of the connection that ended first
+        self._first_text = ""
+        self._patience: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._down = asyncio.Event()
 
@@ -71,7 +81,7 @@ class TcpLink:
             self._connections[0].attach(self._control)
             self._connections[1].attach(self._bulk)
             if not self._reading_bulk:
-                self._connections[1].transport.pause_reading()
+                self._connections[1].pause_reading()
 
     @property
     def peer(self) -> PeerInfo:
@@ -99,9 +109,21 @@ class TcpLink:
         return self._bulk.meter.rate
 
     @property
+    def sending(self) -> tuple[Sending, ...]:
+        """How the control and the bulk connection send; empty if that is not known."""
+        known = [sending_of(connection.transport) for connection in self._connections]
+        both = tuple(sending for sending in known if sending is not None)
+        return both if len(both) == len(known) else ()
+
+    @property
     def is_down(self) -> bool:
         """Whether `link_down` was reported."""
         return self._down.is_set()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it delivers nothing more, so that a new link may take its place."""
+        return self._closing or self._first_end is not None or self._down.is_set()
 
     def send_control(self, frame: bytes) -> None:
         """Queue one control frame; ignored when the link is closing or gone.
@@ -156,24 +178,30 @@ class TcpLink:
                     async with asyncio.timeout(wait):
                         await self._idle.wait()
             await self._wait_down(bounds.CLOSE_SECONDS)
-            self.finish("closed by us", clean=self._said_goodbye)
+            self.finish("closed by us", LinkEnd.GOODBYE if self._said_goodbye else LinkEnd.CUT)
         await self._wait_down(bounds.FLUSH_SECONDS + bounds.CLOSE_SECONDS)
 
-    def finish(self, reason: str, *, clean: bool) -> None:
+    def cut(self, reason: str, why: LinkEnd) -> None:
+        """End the link now; `link_down` is reported before this returns. Idempotent."""
+        self.finish(reason, why)
+
+    def finish(self, reason: str, why: LinkEnd) -> None:
         """End the link now and report it, once."""
         if self._down.is_set():
             return
         self._down.set()
+        if self._patience is not None:
+            self._patience.cancel()
         self._idle.set()
         self._control.stop()
         self._bulk.stop()
         for connection in self._connections:
-            if clean:
+            if why.is_clean:
                 connection.close()
             else:
                 connection.abort()
         self._gone(self)
-        self._listener.link_down(self, reason, clean)
+        self._listener.link_down(self, reason, why)
 
     # What the streams report.
 
@@ -184,16 +212,16 @@ class TcpLink:
             self._progress()
         elif self._heard_control_goodbye:
             raise RemoteProtocolError("control frame after its goodbye")
-        elif not self._closing:
+        elif not self.is_ending:
             self._listener.control_received(self, frame)
 
     def _bulk_arriving(self, header: BulkHeader) -> memoryview | None:
         if self._heard_bulk_goodbye:
             raise RemoteProtocolError("bulk frame after its goodbye")
-        return None if self._closing else self._listener.bulk_arriving(self, header)
+        return None if self.is_ending else self._listener.bulk_arriving(self, header)
 
     def _bulk_received(self, header: BulkHeader) -> None:
-        if not self._closing:
+        if not self.is_ending:
             self._listener.bulk_received(self, header)
 
     def _bulk_goodbye(self) -> None:
@@ -203,18 +231,46 @@ class TcpLink:
     def _failed(self, reason: str) -> None:
         if not self._down.is_set():
             self._log(f"closed the link to {self._peer.name}: {reason}")
-            self.finish(reason, clean=False)
+            self.finish(reason, LinkEnd.PROTOCOL_ERROR)
 
     def _lost(self, error: Exception | None) -> None:
-        if self._closing and self._said_goodbye:
-            self.finish("closed by us", clean=True)
+        """One of the connections has ended."""
+        if self._down.is_set():
             return
+        if self._closing and self._said_goodbye:
+            self.finish("closed by us", LinkEnd.GOODBYE)
+            return
+        if self._heard_control_goodbye and self._first_end is None:
+            self.finish("closed by the peer", LinkEnd.GOODBYE)
+            return
+        said_goodbye = self._heard_control_goodbye or self._heard_bulk_goodbye
+        why = how_it_ended(error, said_goodbye=said_goodbye)
         text = f"connection lost ({error})" if error and str(error) else "connection lost"
-        self.finish(text, clean=False)
+        if why is LinkEnd.PROCESS_ENDED:
+            self.finish(text, why)
+        elif self._first_end is not None:
+            self._conclude()
+        else:
+            self._wait_for_the_other(why, text)
+
+    def _wait_for_the_other(self, why: LinkEnd, text: str) -> None:
+        """Deliver nothing more, and read on to see how the other connection ends, and whether a
+        goodbye comes before that."""
+        self._first_end, self._first_text = why, text
+        self._control.mute()
+        self._bulk.mute()
+        self._read_bulk(True)
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(bounds.END_SECONDS, self._conclude)
+
+    def _conclude(self) -> None:
+        if self._first_end is not None:
+            self.finish(self._first_text, self._first_end)
 
     def _progress(self) -> None:
         """Take the next step of a clean close, if one is going on."""
-        if self._down.is_set() or not (self._closing or self._heard_control_goodbye):
+        ended = self._down.is_set() or self._first_end is not None
+        if ended or not (self._closing or self._heard_control_goodbye):
             return
         if not self._said_goodbye and self._bulk.idle and self._control.idle:
             heard_all = self._heard_control_goodbye and self._heard_bulk_goodbye
@@ -223,9 +279,9 @@ class TcpLink:
         if not self._said_goodbye:
             return
         if self._closing and self._heard_control_goodbye:
-            self.finish("closed by us", clean=True)
+            self.finish("closed by us", LinkEnd.GOODBYE)
         elif self._heard_control_goodbye and self._heard_bulk_goodbye:
-            self.finish("closed by the peer", clean=True)
+            self.finish("closed by the peer", LinkEnd.GOODBYE)
 
     def _say_goodbye(self) -> None:
         self._said_goodbye = True
@@ -236,18 +292,37 @@ class TcpLink:
     # Helpers.
 
     def _sends(self) -> bool:
-        return not (self._closing or self._heard_control_goodbye or self._down.is_set())
+        return not (self.is_ending or self._heard_control_goodbye)
 
     def _read_bulk(self, wanted: bool) -> None:
         if wanted == self._reading_bulk or self._down.is_set():
             return
         self._reading_bulk = wanted
         if wanted:
-            self._connections[1].transport.resume_reading()
+            self._connections[1].resume_reading()
         else:
-            self._connections[1].transport.pause_reading()
+            self._connections[1].pause_reading()
 
     async def _wait_down(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._down.wait()
+
+
+def how_it_ended(error: Exception | None, *, said_goodbye: bool = False) -> LinkEnd:
+    """Return what the end of one connection says.
+
+    said_goodbye: whether the other connection broke before all was read, and on this one there was
+    a goodbye. Then a living agent has closed the link, and why it did was not read any more: one
+    that sleeps while the others close their links to it writes first when it wakes, and so loses
+    what they have said.
+
+    `error` is what the event loop gave: None after an orderly end, behind which nothing is left to
+    read. A write after an orderly end leads to "broken pipe" or "connection reset"; then a goodbye
+    may be among what was not read any more, so these prove nothing.
+    """
+    if error is None:
+        return LinkEnd.RESET if said_goodbye else LinkEnd.PROCESS_ENDED
+    if isinstance(error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError):
+        return LinkEnd.RESET
+    return LinkEnd.SOCKET_ERROR

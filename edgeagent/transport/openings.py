@@ -16,6 +16,7 @@ from edgeagent.transport.errors import LinkRefused
 from edgeagent.transport.link_wire import Channel, Kind, LinkHello, Refusal
 from edgeagent.transport.links import TcpLink
 from protocols import limits
+from protocols.link_end import LinkEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,8 +67,9 @@ class Links:
         return tuple(self._up.values())
 
     def get(self, node: bytes) -> TcpLink | None:
-        """Return the link with `node`, None if there is none."""
-        return self._up.get(node)
+        """Return the link with `node`, None if there is none that lasts."""
+        link = self._up.get(node)
+        return link if link is not None and not link.is_ending else None
 
     def is_opening(self, node: bytes) -> bool:
         """Return whether a link with `node` is being opened, by either end."""
@@ -156,7 +158,7 @@ class Links:
             opening.end()
         link = self._up.get(node)
         if link is not None:
-            link.finish(reason, clean=False)
+            link.finish(reason, LinkEnd.CUT)
 
     async def close_all(self, seconds: float) -> None:
         """End all openings and close all links, clean where the peer plays along in time."""
@@ -167,7 +169,7 @@ class Links:
         if closing:
             await asyncio.wait(closing, timeout=seconds)
         for link in self.up:
-            link.finish("closed by us", clean=False)
+            link.finish("closed by us", LinkEnd.CUT)
         await asyncio.gather(*closing)
 
     def _objection_now(self, hello: LinkHello) -> Refusal | None:
@@ -191,8 +193,10 @@ class Links:
             raise LinkRefused(f"{hello.name} is not trusted any more")
         old = self._up.get(node)
         if old is not None:
-            newer = old.peer.incarnation < hello.incarnation
-            old.finish("the peer started anew" if newer else "the peer lost it", clean=False)
+            if old.peer.incarnation < hello.incarnation:
+                old.finish("the peer started anew", LinkEnd.STARTED_ANEW)
+            else:
+                old.finish("the peer lost it", LinkEnd.REPLACED)
             self._trust.add(certificate)  # the end of a link may be the end of a pending distrust
         peer = PeerInfo(node, hello.incarnation, hello.name, hello.addresses, certificate)
         link = TcpLink(peer, control, bulk, self._listener, self._link_gone, self._log)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edgeagent.transport import bounds, join_client, tls
 from edgeagent.transport.api import PeerInfo
 from edgeagent.transport.complaints import Complaints
-from edgeagent.transport.dialler import Dialler
+from edgeagent.transport.dialler import Dialler, shorten_segments
 from edgeagent.transport.doorkeeper import Doorkeeper
 from edgeagent.transport.framing import Registry
 from edgeagent.transport.join_listener import JoinListener
@@ -52,6 +52,7 @@ class TcpTransport:
         self._name = name
         self._admission = admission
         self._peer_sockets: tuple[socket.socket, ...] = ()
+        self._join_sockets: tuple[socket.socket, ...] = ()
         self._addresses: tuple[str, ...] = ()
         self._reachable: tuple[str, ...] = ()  # of the join listener
         self._trust = tls.Trust(identity)
@@ -90,6 +91,7 @@ class TcpTransport:
         """
         sockets = listen_pair(listen)
         self._addresses = told_addresses(sockets.peer)
+        self._peer_sockets, self._join_sockets = sockets.peer, sockets.join
         join_listener = JoinListener(
             sockets.join,
             tls.join_server_context(self._identity),
@@ -111,6 +113,16 @@ class TcpTransport:
         peer_listener.start()
         self._listeners = (join_listener, peer_listener)
         self._reachable = told_addresses(sockets.join)
+        return self._reachable
+
+    def renew_addresses(self) -> tuple[str, ...]:
+        """Find out anew under which addresses others reach us, and tell those from now on.
+
+        Returns those of the join listener, best first. Raises OSError if the system does not say.
+        """
+        if self._listeners is not None:
+            self._addresses = told_addresses(self._peer_sockets)
+            self._reachable = told_addresses(self._join_sockets)
         return self._reachable
 
     def use_token(self, token: bytes) -> None:
@@ -135,6 +147,13 @@ class TcpTransport:
         self._trust.remove(node)
         self._links.drop(node, "not trusted any more")
 
+    def shorten(self, node: bytes, segment: int) -> None:
+        """Open connections with `node` with segments of at most so many bytes from now on; those
+        that others open, from whomever they come."""
+        self._dialler.segments[node] = segment
+        for sock in self._peer_sockets:
+            shorten_segments(sock, segment)
+
     async def dial(self, peer: PeerInfo) -> Link:
         """Return the link with `peer`, opening one if there is none, within LINK_OPEN_SECONDS.
 
@@ -156,7 +175,12 @@ class TcpTransport:
         if job is None:
             raise LocalProtocolError("cannot join before the job is known: use ask")
         return await join_client.join(
-            address, self.me, self._secret, job, reachable=self._reachable
+            address,
+            self.me,
+            self._secret,
+            job,
+            reachable=self._reachable,
+            script=self._admission.script(),
         )
 
     async def stop(self, seconds: float = bounds.FLUSH_SECONDS) -> None:

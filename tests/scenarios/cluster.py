@@ -287,13 +287,12 @@ class Cluster:
     ) -> Agent:
         """Start `command` in `folder`, with only these settings for edgeagent."""
         log = self.folder / f"{name}.log"
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
-        kept |= {"EDGEAGENT_HOME": str(self.home), "OMP_NUM_THREADS": "1", **environment}
+        settings = {"OMP_NUM_THREADS": "1", **environment}
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
                 cwd=folder or self.folder,
-                env=package_environment(kept),
+                env=self.environment(settings),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -304,12 +303,16 @@ class Cluster:
         self.agents.append(agent)
         return agent
 
+    def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of what is started: only these settings for edgeagent."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
+        return package_environment({**kept, "EDGEAGENT_HOME": str(self.home), **settings})
+
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another `edgeagent` command to its end, as the user of these agents."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
         return subprocess.run(
             [*module_command("edgeagent"), *arguments],
-            env=package_environment({**kept, "EDGEAGENT_HOME": str(self.home)}),
+            env=self.environment({}),
             capture_output=True,
             text=True,
             timeout=WAIT_S,

@@ -1,4 +1,4 @@
-"""The numbers that come out: the same from one node and from four, and a flipped bit shows."""
+"""The numbers that come out: the same from one node and from four, and a flipped bit is found."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.scenarios.cluster import SCRIPTS, Cluster
 SCRIPT = str(SCRIPTS / "classifier.py")
 STEPS = 100
 FLIP_AT = 35
+WINDOWS = 5  # of the state, each of which is compared in another step
 LIMITS = {"float64": 1e-9, "float32": 1e-3}
 
 
@@ -33,7 +34,7 @@ def test_one_node_and_four(tmp_path: Path, precision: str) -> None:
         assert together > 0
 
 
-def test_a_flipped_bit_shows_in_the_digest(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_found_within_a_few_steps(tmp_path: Path) -> None:
     with Cluster(tmp_path, job=SCRIPT) as cluster:
         flip = {"FLIP_AT": str(FLIP_AT)}
         alice = cluster.start("alice", script=["float32"])
@@ -41,10 +42,12 @@ def test_a_flipped_bit_shows_in_the_digest(tmp_path: Path) -> None:
         with alice.held():
             bob = cluster.start("bob", script=["float32"], peers=[alice], environment=flip)
             bob.wait_ready()
+        found = [agent.wait("diverged") for agent in (alice, bob)]
         for agent in (alice, bob):
             assert agent.wait_exit() == 0, agent.describe()
+        assert found[0]["node"] == found[1]["node"]  # of two, that is the one with the higher id
+        at = found[0]["iteration"]
+        assert FLIP_AT <= at <= FLIP_AT + WINDOWS
         mine, theirs = alice.digests, bob.digests
-        common = [i for i in mine if i in theirs]
-        assert [i for i in common if mine[i] == theirs[i]] == [i for i in common if i <= FLIP_AT]
-        assert min(common) <= FLIP_AT < max(common) == STEPS
-        assert alice.save_path.read_bytes() != bob.save_path.read_bytes()
+        differ = [i for i in mine if i in theirs and mine[i] != theirs[i]]
+        assert all(FLIP_AT <= i <= at for i in differ)

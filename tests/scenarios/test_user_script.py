@@ -79,3 +79,19 @@ def test_a_trainer_is_killed(alone: Agent, cluster: Cluster) -> None:
     assert [e["iteration"] for e in steps] == list(range(1, STEPS + 1))
     assert sum(e["samples"] for e in steps) == STEPS * GLOBAL_BATCH
     assert founder.save_path.read_bytes() == other.save_path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"EDGEAGENT_TOKEN": "secret"}, "this is no token"),
+        ({"EDGEAGENT_TOKEN": "", "EDGEAGENT_POLICY": "none"}, "no installed package has a policy"),
+    ],
+)
+def test_a_wrong_setting_of_a_plain_script_is_one_line(
+    cluster: Cluster, settings: dict[str, str], line: str
+) -> None:
+    agent = cluster.plain("alone", SCRIPT, environment=settings)
+    assert agent.wait_exit() == 2, agent.describe()
+    (said,) = [text for text in agent.log.splitlines() if "token: training" not in text][1:]
+    assert said.startswith(f"edgeagent: {line}")

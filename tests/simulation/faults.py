@@ -13,13 +13,14 @@ import random
 from dataclasses import dataclass, fields, replace
 
 FRAME_KINDS = ("loss", "delay", "reorder", "duplicate", "truncate")
-LINK_KINDS = ("stall", "cut")
+LINK_KINDS = ("stall", "cut", "small_frames")
 PARTITION_KINDS = ("split", "one_way", "isolate", "bridge")
 DEVICE_KINDS = ("crash", "power_off", "pause", "clock_step", "drift")
 RESTART_KINDS = ("restart", "restart_blank")
 AMBUSH_KINDS = ("ambush",)
 PEOPLE_KINDS = ("leave", "join")
 MEASURE_KINDS = ("measure",)
+TRAINER_KINDS = ("hang", "away")
 KINDS = (
     *FRAME_KINDS,
     *LINK_KINDS,
@@ -29,6 +30,15 @@ KINDS = (
     *AMBUSH_KINDS,
     *PEOPLE_KINDS,
     *MEASURE_KINDS,
+    *TRAINER_KINDS,
+)
+
+HITTING_KINDS = (  # what takes somebody time to get over
+    *LINK_KINDS,
+    *PARTITION_KINDS,
+    *DEVICE_KINDS,
+    *RESTART_KINDS,
+    *AMBUSH_KINDS,
 )
 
 _OFTEN = {
@@ -73,6 +83,9 @@ class Intensities:
     leave: float = 0.0  # a user wants a device to leave
     join: float = 0.0  # a new device comes
     measure: float = 0.0  # a device finds its links and itself quite unlike before
+    hang: float = 0.0  # a trainer answers nothing for a while
+    away: float = 0.0  # its script does something else for a while, and says so
+    small_frames: float = 0.0  # a path passes small frames only, for a while or for ever
 
     @property
     def active(self) -> tuple[str, ...]:

@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING
 from edgeagent.planner import StandardPlanner
 from protocols import codec, effects
 from protocols.errors import RemoteProtocolError
+from protocols.founding import GIVE_UP_SECONDS
+from protocols.link_end import LinkEnd
 from protocols.messages import EVERYONE, Message
 from protocols.node import Node
-from tests.simulation.faults import KINDS, Intensities, stream
+from tests.simulation.faults import HITTING_KINDS, KINDS, Intensities, stream
 from tests.simulation.host import Host
+from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME, Narrow
 from tests.simulation.seeker import Seeker
 from tests.simulation.truth import Truth
+from tests.simulation.waits import Waits
 from tests.simulation.world import World, decoded, member
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ LATE_SECONDS = 1.5  # most that a frame comes late
 DIAL_SECONDS = (0.5, 3.0)  # how long a dial into the void takes
 RESET_SECONDS = 0.5  # an old connection of a device that came back fails within
 REJOIN_SECONDS = 0.5
+UNREAD = 0.2  # how likely a process dies with bytes unread on both connections of a link
 
 Pair = tuple[bytes, bytes]
 
@@ -62,6 +67,7 @@ class HarshWorld(World):
         self.truth = Truth(self)
         self.seekers: dict[bytes, Seeker] = {}
         self.dice = {kind: stream(seed, kind) for kind in KINDS}
+        self._unread = stream(seed, "unread")
         self.log: list[str] | None = None  # every event, if anybody wants to compare
         self.deserted: list[str] = []  # who found nobody, although somebody was there
         self._links = 0
@@ -71,12 +77,16 @@ class HarshWorld(World):
         self._control: dict[tuple[bytes, int], float] = {}  # when its last frame arrives
         self._bulk: dict[tuple[bytes, int], float] = {}
         self.ambushes: list[Ambush] = []
+        self.narrow = Narrow(self)
+        self.waits = Waits(self)
         self._frame_kinds = any(getattr(intensities, k) for k in ("loss", "delay", "reorder"))
         self._frame_kinds |= bool(intensities.duplicate or intensities.truncate)
 
     def fire(self, kind: str) -> None:
         """Note that a fault of this kind has happened."""
         self.fired[kind] = self.fired.get(kind, 0) + 1
+        if kind in HITTING_KINDS:
+            self.waits.disturb()
 
     def happens(self, kind: str) -> bool:
         """Whether a fault of this kind happens to the frame at hand."""
@@ -108,10 +118,11 @@ class HarshWorld(World):
                 what = partial(self._hears_half, sender.me.node, cut)
             if self.happens("reorder"):
                 extra = self.dice["reorder"].uniform(0.0, LATE_SECONDS)
-                self.later(self.delay() + extra, partial(self._arrive, sender, to, link, what))
+                arrive = partial(self._pass, sender, to, link, what)
+                self.later(self.delay() + extra, arrive)
                 copies -= 1
         for _ in range(copies):
-            self._queue_up(self._control, sender, to, link, late, what)
+            self._queue_up(self._control, sender, to, link, late, len(frame), what)
 
     def _ambushed(self, sender: Host, host: Host, frame: bytes) -> None:
         message = decoded(frame).message
@@ -122,11 +133,23 @@ class HarshWorld(World):
                     self.ambushes.remove(ambush)
                     self.later(0.0, partial(ambush.strike, sender, host))
 
-    def stream(self, sender: Host, to: bytes, what: Callable[[Host], None]) -> None:
+    def stream(
+        self, sender: Host, to: bytes, what: Callable[[Host], None], size: int = LARGE_FRAME
+    ) -> None:
         """Send a bulk frame."""
         link = sender.ends.get(to)
         if link is not None:
-            self._queue_up(self._bulk, sender, to, link, 0.0, what)
+            self._queue_up(self._bulk, sender, to, link, 0.0, size, what)
+
+    def probe(self, host: Host, node: bytes) -> None:
+        """With holes about, a probe is large, and what swallows it is noticed."""
+        if self.narrow.active:
+            self.stream(host, node, partial(self._probed, host))
+        else:
+            super().probe(host, node)
+
+    def _probed(self, sender: Host, host: Host) -> None:
+        host.probed(sender)
 
     def _queue_up(
         self,
@@ -135,19 +158,44 @@ class HarshWorld(World):
         to: bytes,
         link: int,
         late: float,
+        size: int,
         what: Callable[[Host], None],
     ) -> None:
         key = (sender.me.node, link)
         at = max(streams.get(key, 0.0), self.now + self.delay() + late)
         streams[key] = at
-        self.later(at - self.now, partial(self._arrive, sender, to, link, what))
+        is_bulk = streams is self._bulk
+        self.narrow.sent((*key, is_bulk), size)
+        self.later(at - self.now, partial(self._arrive, sender, to, link, is_bulk, size, what))
 
-    def _arrive(self, sender: Host, to: bytes, link: int, what: Callable[[Host], None]) -> None:
+    def _arrive(
+        self,
+        sender: Host,
+        to: bytes,
+        link: int,
+        is_bulk: bool,
+        size: int,
+        what: Callable[[Host], None],
+    ) -> None:
         """A frame is at its receiver, unless the way is blocked or the link has ended."""
         pair = (sender.me.node, to)
+        again = partial(self._arrive, sender, to, link, is_bulk, size, what)
         if self._blocked and pair in self._blocked:
-            held = self._held.setdefault(pair, [])
-            held.append(partial(self._arrive, sender, to, link, what))
+            self._held.setdefault(pair, []).append(again)
+            return
+        host = self.hosts[to]
+        if host.gone is not None or host.ends.get(sender.me.node) != link:
+            return
+        if not self.narrow.keeps((sender.me.node, link, is_bulk), to, size, again):
+            self.arrives()
+            what(host)
+
+    def _pass(self, sender: Host, to: bytes, link: int, what: Callable[[Host], None]) -> None:
+        """Something small arrives that is part of no connection's order."""
+        pair = (sender.me.node, to)
+        if pair in self._blocked:
+            again = partial(self._pass, sender, to, link, what)
+            self._held.setdefault(pair, []).append(again)
             return
         host = self.hosts[to]
         if host.gone is None and host.ends.get(sender.me.node) == link:
@@ -162,15 +210,16 @@ class HarshWorld(World):
         try:
             codec.decode(frame)
         except RemoteProtocolError:
-            self.reset_end(self.hosts[sender], host.me.node, host.ends[sender])
-            self.end(host, sender, clean=False)
+            self.reset_end(self.hosts[sender], host.me.node, host.ends[sender], LinkEnd.RESET)
+            self.end(host, sender, LinkEnd.PROTOCOL_ERROR)
         else:
             raise AssertionError("a truncated frame was taken for a whole one")
 
     # --- links --------------------------------------------------------------------------------
 
     def dial(self, host: Host, who: Member) -> None:
-        if host.gone is not None or who.node in host.ends:
+        known = host.node.context.links if host.node is not None else {}
+        if host.gone is not None or who.node in known:
             return
         if host.asleep:
             host.waiting.append(partial(self.dial, host, who))
@@ -184,10 +233,12 @@ class HarshWorld(World):
         elif other.node is None or host.me.node not in other.trusted:
             host.handle(effects.DialFailed(who.node))
         else:
-            self.end(other, host.me.node, clean=False)  # "the peer lost it"
+            self.end(host, who.node, LinkEnd.GOODBYE)  # it was closing
+            self.end(other, host.me.node, LinkEnd.REPLACED)
             self._links += 1
             for a, b in ((host, other), (other, host)):
                 a.links[b.me.node], a.ends[b.me.node] = b, self._links
+            self.narrow.linked(host, other, self._links)
             host.handle(effects.LinkUp(other.me))
             other.handle(effects.LinkUp(host.me))
 
@@ -197,12 +248,18 @@ class HarshWorld(World):
         open_ = (a, b) not in self._blocked and (b, a) not in self._blocked
         return open_ and other.gone is None and not other.asleep and self.hosts.get(b) is other
 
-    def end(self, host: Host, peer: bytes, *, clean: bool, reset: bool = True) -> None:
+    def passes(self, sender: Host, host: Host) -> bool:
+        """Whether frames of any length get from one to the other."""
+        narrow = self.narrow.is_open((sender.me.node, host.me.node))
+        return not self.is_shut(sender, host) and not narrow
+
+    def end(self, host: Host, peer: bytes, why: LinkEnd) -> None:
         """The link to `peer` is over for `host`."""
         if host.ends.pop(peer, None) is not None:
             del host.links[peer]
+            self.narrow.gone(host, peer)
             if host.gone is None:
-                host.handle(effects.LinkDown(peer, clean, reset))
+                host.handle(effects.LinkDown(peer, why))
 
     def hang_up(self, host: Host, node: bytes) -> None:
         """Say goodbye after all that is on its way, as the transport does."""
@@ -215,21 +272,24 @@ class HarshWorld(World):
                 streams[me, link] = max(streams[me, link], self._control.get((me, link), 0.0))
 
         def goodbye(other: Host) -> None:
-            self.end(other, me, clean=True)
+            self.end(other, me, LinkEnd.GOODBYE)
 
         late = max(0.0, self._bulk.get((me, link), 0.0) - self.now)
-        self._queue_up(self._control, host, node, link, late, goodbye)
-        self.end(host, node, clean=True)
+        self._queue_up(self._control, host, node, link, late, SMALL_FRAME, goodbye)
+        self.end(host, node, LinkEnd.GOODBYE)
 
-    def reset_end(self, other: Host, gone: bytes, link: int, most: float = 0.0) -> None:
-        """The system of `gone` tells `other` that its connection is no more."""
+    def reset_end(
+        self, other: Host, gone: bytes, link: int, why: LinkEnd, most: float = 0.0
+    ) -> None:
+        """The system of `gone`, or something on the way, tells `other` that its connection is no
+        more."""
 
         def told(at: Host) -> None:
-            self.end(at, gone, clean=False)
+            self.end(at, gone, why)
 
         sender = self.hosts[gone]
         wait = self.random.uniform(0.0, most) if most else self.delay()
-        self.later(wait, partial(self._arrive, sender, other.me.node, link, told))
+        self.later(wait, partial(self._pass, sender, other.me.node, link, told))
 
     def close(self, host: Host) -> None:
         for node in list(host.ends):
@@ -241,14 +301,17 @@ class HarshWorld(World):
         """A link breaks; each end notices at its own moment."""
         link = a.ends.get(b.me.node)
         if link is not None:
-            self.reset_end(a, b.me.node, link)
-            self.reset_end(b, a.me.node, link)
+            self.reset_end(a, b.me.node, link, LinkEnd.RESET)
+            self.reset_end(b, a.me.node, link, LinkEnd.RESET)
 
     def kill(self, host: Host) -> None:
-        """`kill -9`: every neighbour sees a reset, each at its own moment."""
+        """`kill -9`: every neighbour sees its connections end, each at its own moment; where bytes
+        were unread on both, with no more than a reset."""
         host.gone = "killed"
         for other in list(host.links.values()):
-            self.reset_end(other, host.me.node, host.ends[other.me.node])
+            unread = self._unread.random() < UNREAD
+            why = LinkEnd.RESET if unread else LinkEnd.PROCESS_ENDED
+            self.reset_end(other, host.me.node, host.ends[other.me.node], why)
 
     def power_off(self, host: Host) -> None:
         """No goodbye, no reset: nothing more comes from there."""
@@ -270,11 +333,12 @@ class HarshWorld(World):
         self.later(seconds, partial(self._unblock, blocked))
 
     def _unblock(self, pairs: list[Pair]) -> None:
+        self.waits.disturb()
         for pair in pairs:
             self._blocked[pair] -= 1
             if self._blocked[pair] == 0:
                 del self._blocked[pair]
-                self._heard(pair)
+                self.heard(pair)
                 for frame in self._held.pop(pair, []):
                     self.later(0.0, frame)
 
@@ -289,10 +353,11 @@ class HarshWorld(World):
 
     def _wake(self, host: Host) -> None:
         host.asleep = False
+        self.waits.disturb()
         if host.gone is not None:
             return
         for node, other in list(host.links.items()):
-            self._heard((host.me.node, node))
+            self.heard((host.me.node, node))
             if self._is_mute(other, host):
                 self._listen(host, other)  # it was asleep itself: the time begins anew
         waiting, host.waiting = host.waiting, []
@@ -308,12 +373,20 @@ class HarshWorld(World):
 
     # --- silence ------------------------------------------------------------------------------
 
-    def _is_mute(self, sender: Host, host: Host) -> bool:
-        """Whether nothing of `sender` comes through to `host`."""
+    def is_shut(self, sender: Host, host: Host) -> bool:
+        """Whether no packet of `sender` comes through to `host`."""
         off = sender.gone == "powered off" or self.hosts[sender.me.node] is not sender
         return off or sender.asleep or (sender.me.node, host.me.node) in self._blocked
 
-    def _heard(self, pair: Pair) -> None:
+    def _is_mute(self, sender: Host, host: Host) -> bool:
+        """Whether `host` hears nothing of `sender`."""
+        return self.is_shut(sender, host) or self.narrow.is_mute(sender, host.me.node)
+
+    def listen_to(self, node: bytes, sender: bytes) -> None:
+        """From now on a node may hear nothing of another."""
+        self._listen(self.hosts[node], self.hosts[sender])
+
+    def heard(self, pair: Pair) -> None:
         """One cause of silence is over; if it was the last one, the receiver hears again."""
         sender, host = (self.hosts.get(node) for node in pair)
         if sender is not None and host is not None and not self._is_mute(sender, host):
@@ -333,6 +406,7 @@ class HarshWorld(World):
             return
         if self._opened.get((node, host.me.node), -1.0) <= since:
             self.fire("silence")
+            self.narrow.silent(host, node)
             host.handle(effects.Silent(node))
 
     # --- devices ------------------------------------------------------------------------------
@@ -342,10 +416,11 @@ class HarshWorld(World):
         who = member(number, incarnation)
         before = self.hosts.get(who.node)
         host = self.hosts[who.node] = Host(self, who)
+        host.apart = number % 2 == 1
         if before is not None:
             for other in list(self.hosts.values()):
                 if (link := other.ends.get(who.node)) is not None:
-                    self.reset_end(other, who.node, link, RESET_SECONDS)
+                    self.reset_end(other, who.node, link, LinkEnd.RESET, RESET_SECONDS)
         drift = self.intensities.drift
         host.rate = 1.0 + self.dice["drift"].uniform(-drift, drift)
         host.offset = self.random.uniform(0.0, 1000.0)
@@ -364,11 +439,19 @@ class HarshWorld(World):
         """Drop the node of `host` and its links; the process goes on as a new incarnation."""
         if host.node is not None:
             if host.node.context.is_member:
-                host.spoilt = False
+                host.spoilt, host.trained = False, True
+                past = host.node.context.past  # a late trainer has not all of that
+                host.past = replace(past, iteration=host.iteration)
+                host.commit = self.commit_of(host)
             host.me = replace(host.me, incarnation=host.me.incarnation + 1)
         self.close(host)
         host.node = None
         host.forget()
+
+    def commit_of(self, host: Host) -> bytes:
+        assert host.node is not None
+        context = host.node.context
+        return self.truth.earlier(context.commit, context.iteration - host.iteration)
 
     def join_failed(self, host: Host) -> None:
         if host.node is not None and host.node.context.leaving:
@@ -378,12 +461,15 @@ class HarshWorld(World):
 
     def departed(self, host: Host, why: str) -> None:
         seeker = self.seekers[host.me.node]
-        if why == "expelled":
+        if why in ("expelled", "diverged"):
             seeker.join_again()
+        elif why == "stalled":
+            host.work(seeker.join_again)
         elif why == "yielded":
             self.later(0.0, seeker.join)
         else:
-            if why == "given up" and any(self.reachable(host, h) for h in self.members):
+            knows = self.now - self.waits.disturbed_at > GIVE_UP_SECONDS  # of everybody in reach
+            if why == "given up" and knows and any(self.reachable(host, h) for h in self.members):
                 self.deserted.append(host.me.name)
             super().departed(host, why)
 
@@ -396,6 +482,7 @@ class HarshWorld(World):
     def check(self) -> None:
         """All is checked when it happens; what is not committed may differ (see `truth.py`)."""
         self.changed.clear()
+        self.waits.look()
 
     def handled(self, host: Host, event: effects.Event) -> None:
         if self.log is not None:
@@ -404,6 +491,9 @@ class HarshWorld(World):
 
     def begun(self, host: Host, spec: RoundSpec) -> None:
         self.truth.begun(host, spec)
+
+    def replaced(self, host: Host) -> None:
+        self.truth.replaced(host)
 
     def completed(self, host: Host, iteration: int) -> None:
         self.truth.completed(host, iteration)

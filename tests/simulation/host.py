@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from protocols import codec, control_word, effects
+from protocols import codec, control_word, effects, limits
+from protocols.ancestry import Past
 from protocols.control_word import ControlWord
+from protocols.divergence import is_final
+from protocols.progress import Progress
 from protocols.round import Add, Complete, Finish, Round, RoundEffect, RoundSpec, SendDown, SendUp
+from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +36,11 @@ LEAST_RATE = 1e5  # bytes/s that a probe finds
 def contribution(iteration: int, micro_batch: int) -> list[int]:
     """Return the known gradient of one micro-batch."""
     return [(iteration * 31 + micro_batch * 7 + k * 3) % 1009 + 1 for k in range(VECTOR)]
+
+
+def settings(iteration: int) -> bytes:
+    """Return what a script sets of the optimizer's scalars in an iteration."""
+    return b"lr of %d" % iteration
 
 
 @cache
@@ -83,6 +92,8 @@ class Host:
         self.node: Node | None = None
         self.gone: str | None = None  # why it departed
         self.state = [0] * VECTOR
+        self.home = self.state  # what the agent hashes and sends: a trainer may keep it to itself
+        self.apart = False  # it does: the agent claims nothing of a state that it has not read
         self.iteration = 0
         self.done: tuple[int, ...] = ()
         self.own = [0] * VECTOR
@@ -100,6 +111,7 @@ class Host:
         self.inbox: list[effects.Event] = []
         self.busy = False
         self.refuses = False  # the trainer hands everything back ...
+        self.stops = False  # its script wants training to end, on all nodes
         self.most_work: int | None = None  # ... or what exceeds this number of micro-batches
         self.ends: dict[bytes, int] = {}  # number of the link to each neighbour
         self.rate = 1.0  # its clock's seconds in one of the world
@@ -110,6 +122,30 @@ class Host:
         self.life = 0  # grows when its node is given up for another
         self.rates: dict[bytes, float] = {}  # of links, as probes have shown, in bytes/s
         self.spoilt = False  # a pull has begun to overwrite the state
+        self.turn = 0  # of the work that the trainer does
+        self.hangs = False  # the trainer answers nothing
+        self.undone: list[Callable[[], None]] = []  # what it has to do then
+        self.slips = False  # the next update goes wrong here, and nobody notices
+        self.is_wrong = False  # the state is another than that of the others
+        self.past = Past()  # of the state, while no member has it
+        self.commit = bytes(32)  # the same, as the oracle wants it
+        self.trained = False  # it has been a member with a whole state since it was let in last
+        self.aside: list[int] = []  # iterations of the states that were put aside
+        self.progress = Progress()
+        self.segments: dict[bytes, int] = {}  # to whom new links need segments so short
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it takes part in a cluster at present."""
+        return self.gone is None and self.node is not None and self.node.context.is_member
+
+    @property
+    def has_time(self) -> bool:
+        """Whether its trainer answers nothing, and the others still wait for that, until a time
+        that is known."""
+        debt = self.node.debt if self.node is not None else None
+        due = debt.deadline if debt is not None and not debt.is_behind else None
+        return self.hangs and due is not None and self.clock() <= due
 
     def clock(self) -> float:
         """Return what this device's clock says."""
@@ -133,7 +169,7 @@ class Host:
         self.life += 1
         self.reduce = None
         self.early, self.sums, self.kept, self.pulled, self.made = [], {}, {}, {}, {}
-        self.done, self.own = (), [0] * VECTOR
+        self.done, self.own, self.turn = (), [0] * VECTOR, 0
         self.armed = math.inf
 
     # --- effects ------------------------------------------------------------------------------
@@ -171,10 +207,10 @@ class Host:
             case effects.Dial(who):
                 world.later(world.delay(), lambda: world.dial(self, who))
             case effects.Probe(node):
-                if (other := world.hosts.get(node)) is not None:
-                    world.later(world.delay(), partial(other.probed, self))
+                world.probe(self, node)
             case effects.CloseLink(node):
-                world.later(world.most_delay, lambda: world.hang_up(self, node))  # flushed
+                end = self.ends.get(node)
+                world.later(world.most_delay, lambda: self.hang_up(node, end))  # flushed
             case effects.BeginTraining(iteration, adopt, _, _):
                 self.iteration = iteration
                 if adopt:
@@ -187,17 +223,24 @@ class Host:
             case effects.FreezeRound():
                 assert self.reduce is not None
                 self.handle(effects.Frozen(self.freeze()))
-            case effects.GiveWork(iteration, micro_batches):
-                work = (iteration, micro_batches)
-                self.soon(world.compute(), partial(self.compute, *work))
+            case effects.GiveWork():
+                self.soon(world.compute(), partial(self.work, partial(self.compute, effect)))
+            case effects.KeepUpdate():
+                pass  # the sums of all iterations are kept
             case effects.Contribute(word):
                 self.contribute(word)
-            case effects.Apply(iteration, _, _):
-                world.completed(self, iteration)
-                self.soon(world.compute(), partial(self.apply, iteration))
+            case effects.Apply(iteration, word, _):
+                assert (word.settings, word.other_settings) == (settings(iteration), b"")
+                if self.node is not None and self.node.context.iteration == iteration:
+                    world.completed(self, iteration)
+                is_read = self.node is None or self.node.cycle.reads_state(iteration)
+                update = partial(self.apply, iteration, is_read)
+                self.soon(world.compute(), partial(self.work, update))
+            case effects.TakePieces(iteration):
+                self.handle(effects.PiecesTaken(iteration, self.digest()))
             case effects.TakeDigest(iteration, commit):
                 lineage = self.node.context.lineage if self.node else b""
-                self.history[iteration] = (lineage, commit, tuple(self.state))
+                self.history[iteration] = (lineage, commit, tuple(self.home))
             case effects.SendManifest(joiner, join, shard_bytes):
                 self.send_manifest(joiner, join, shard_bytes)
             case effects.SendShards(joiner, join, _, shard_bytes, shards):
@@ -214,13 +257,46 @@ class Host:
             case effects.Depart(why, message):
                 world.departed(self, why if why != "error" else message)
 
+    def hang_up(self, node: bytes, end: int | None) -> None:
+        """Close this link to `node`, not one that was opened since."""
+        if self.ends.get(node) == end:
+            self.world.hang_up(self, node)
+
     # --- trainer stand-in ---------------------------------------------------------------------
 
-    def compute(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
+    def work(self, what: Callable[[], None]) -> None:
+        """The trainer does one thing after the other, unless it hangs."""
+        if self.hangs:
+            self.undone.append(partial(self.awake, self.life, what))
+        else:
+            what()
+
+    def hang(self, seconds: float, *, promised: bool = False) -> None:
+        """The trainer answers nothing for so long; `promised`: its script has said so."""
+        if self.hangs or self.gone is not None:
+            return
+        self.hangs = True
+        if promised:
+            self.handle(effects.AwayWanted(True))
+        self.world.later(seconds, partial(self.wake, promised=promised))
+
+    def wake(self, *, promised: bool) -> None:
+        """The trainer goes on with what has come up."""
+        self.hangs = False
+        if promised:
+            self.handle(effects.AwayWanted(False))
+        undone, self.undone = self.undone, []
+        for what in undone:
+            what()
+
+    def compute(self, work: effects.GiveWork) -> None:
+        iteration, micro_batches = work.iteration, work.micro_batches
         if self.gone is not None:
             return
-        if iteration != self.iteration:
+        if iteration != self.iteration or work.turn < self.turn:
             return
+        if work.turn != self.turn:
+            self.turn, self.done, self.own = work.turn, (), [0] * VECTOR
         if self.refuses:
             micro_batches = ()
         elif self.most_work is not None:
@@ -228,26 +304,43 @@ class Host:
         for m in micro_batches:
             assert m not in self.done, "a micro-batch given twice"
             self.own = [a + b for a, b in zip(self.own, contribution(iteration, m), strict=True)]
+            self.own[0] += self.is_wrong  # a gradient at another place
         self.done += micro_batches
-        event = effects.Contributed(iteration, self.done, float(len(self.done)), b"", b"", True)
-        self.handle(event)
+        wanted = settings(iteration) if self.done else b""
+        said = (iteration, self.done, float(len(self.done)), b"", b"", True, self.turn, wanted, b"")
+        self.handle(effects.Contributed(*said, self.stops))
 
-    def apply(self, iteration: int) -> None:
+    def apply(self, iteration: int, is_read: bool) -> None:
         if self.gone is not None:
             return
         assert iteration == self.iteration, "an update out of order"
         total = self.sums[iteration]
         self.state = [a + b for a, b in zip(self.state, total, strict=True)]
+        if self.slips:
+            self.state[-1] += 1
+            self.slips, self.is_wrong = False, True
+        self.home = self.state if is_read else self.home
         self.iteration += 1
         self.done, self.own = (), [0] * VECTOR
-        self.handle(effects.Applied(iteration, b"meta %d" % self.iteration))
+        if self.node is not None and (self.node.context.is_member or self.node.over):
+            self.spoilt, self.trained = False, True
+            self.past = replace(self.node.context.past, iteration=self.iteration)
+            self.commit = self.world.commit_of(self)
+        self.handle(effects.Applied(iteration, b"meta %d" % self.iteration, self.digest()))
+
+    def digest(self) -> bytes:
+        """Return what this device claims of its state, b"" if the agent cannot see that."""
+        if self.apart and self.home is not self.state:
+            return b""
+        return hashlib.sha256(repr(self.state).encode()).digest()[: limits.CLAIM_BYTES]
 
     def adopt(self) -> None:
         joining = self.node.joining if self.node else None
         assert joining is not None
         whole = b"".join(self.pulled[k] for k in sorted(self.pulled))
         first = [whole[k : k + 16] for k in range(0, 16 * VECTOR, 16)]
-        self.state = [int.from_bytes(x, "little") for x in first]
+        self.home = self.state = [int.from_bytes(x, "little") for x in first]
+        self.is_wrong = False
         assert whole == state_bytes(self.state), "a torn state"
 
     # --- data plane ---------------------------------------------------------------------------
@@ -273,8 +366,10 @@ class Host:
         word = self.reduce.partial.get(0)
         have = self.reduce.round.have
         reduced = bool(have) and bool(have[0] & 1) and isinstance(word, ControlWord)
-        whole = reduced and isinstance(word, ControlWord) and not any(word.refusing)
-        return have if whole else self.reduce.round.kept
+        whole = reduced and isinstance(word, ControlWord) and is_final(word)
+        worth = have if whole else self.reduce.round.kept
+        self.world.kept(self, self.reduce, worth)
+        return worth
 
     def serve_round(self, spec: RoundSpec) -> None:
         if self.reduce is not None and self.reduce.round.spec.iteration == spec.iteration:
@@ -288,7 +383,8 @@ class Host:
 
     def contribute(self, word: ControlWord) -> None:
         assert self.reduce is not None
-        self.reduce.own, self.reduce.word = list(self.own), word
+        own = list(self.own) if word.done else [0] * VECTOR
+        self.reduce.own, self.reduce.word = own, word
         self.drive(self.reduce.round.contribute())
 
     def chunk(
@@ -355,7 +451,8 @@ class Host:
         assert self.reduce is not None
         key = (spec or self.reduce.round.spec).key
         me = self.me.node
-        self.world.stream(self, to, lambda host: host.chunk(me, key, kind, chunk, value))
+        size = LARGE_FRAME if chunk else SMALL_FRAME  # chunk 0 is a control word
+        self.world.stream(self, to, lambda host: host.chunk(me, key, kind, chunk, value), size)
 
     def probed(self, sender: Host) -> None:
         """A joiner knows the rate of a link as soon as a probe came over it; what members measure
@@ -368,15 +465,15 @@ class Host:
         self.handle(effects.Measured(tuple(found), None, None, None))
 
     def send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
-        leaves = leaves_of(state_bytes(self.state), shard_bytes)
+        leaves = leaves_of(state_bytes(self.home), shard_bytes)
         ready = effects.ManifestReady(joiner, join, leaves)
         self.soon(self.world.compute(), partial(self.handle, ready))
 
     def send_shard(self, joiner: bytes, shard_bytes: int, shard: int) -> None:
-        piece = state_bytes(self.state)[shard * shard_bytes : (shard + 1) * shard_bytes]
+        piece = state_bytes(self.home)[shard * shard_bytes : (shard + 1) * shard_bytes]
         piece = self.world.tamper(self, shard, piece)
         me = self.me.node
-        self.world.stream(self, joiner, lambda host: host.shard(me, shard, piece))
+        self.world.stream(self, joiner, lambda host: host.shard(me, shard, piece), LARGE_FRAME)
 
     def shard(self, source: bytes, shard: int, piece: bytes) -> None:
         if self.asleep:
@@ -385,6 +482,8 @@ class Host:
         if self.gone is None and self.node is not None and self.node.joining is not None:
             if not self.node.joining.expects(source, shard):
                 return
+            if not self.spoilt:
+                self.world.replaced(self)
             self.spoilt = True
             self.pulled[shard] = piece
             digest = hashlib.sha256(piece).digest()

@@ -7,6 +7,7 @@ takes to be found.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -15,16 +16,22 @@ from unittest.mock import patch
 
 from protocols import control_word, fence
 from protocols import messages as m
+from protocols.ancestry import Past
 from protocols.context import Context
 from protocols.cycle import Cycle
 from protocols.election import Election
-from protocols.founding import Heard
+from protocols.fence import FenceLeader
+from protocols.founding import Founding, Heard
 from protocols.negotiator import Negotiator
+from protocols.progress import Progress
 from protocols.recovery import Recovery
+from protocols.standstill import Standstill
+from protocols.trainer_debt import TrainerDebt
 from tests.simulation.host import Host
+from tests.simulation.seeker import Seeker
 
 if TYPE_CHECKING:
-    from protocols.effects import RoundReduced
+    from protocols.effects import Applied, Contributed, RoundReduced
     from protocols.view import Member
 
 
@@ -162,7 +169,7 @@ def count_old_incarnations() -> Iterator[None]:
         return tuple(n for n in nodes if n in context.links)
 
     def link_up(recovery: Recovery, _now: float, peer: Member) -> None:
-        recovery.losses.mended(recovery._context.node, peer.node)
+        recovery.losses.renewed(recovery._context.node, peer.node)
         recovery._gone.pop(peer.node, None)
 
     with (
@@ -172,6 +179,139 @@ def count_old_incarnations() -> Iterator[None]:
         ),
         patch.object(Recovery, "link_up", link_up),
     ):
+        yield
+
+
+@contextmanager
+def forget_to_put_aside() -> Iterator[None]:
+    """What was trained apart from the cluster that is joined is not kept."""
+    with patch.object(Past, "contains", lambda *_: True):
+        yield
+
+
+@contextmanager
+def join_who_is_behind() -> Iterator[None]:
+    """A device that was left behind joins whoever answers, with what samples ever."""
+    real = Founding.standing
+
+    def standing(
+        search: Founding, now: float, address: str, heard: Heard, own: Heard, **k: Any
+    ) -> Any:
+        own = own if own.member else replace(own, samples=0)
+        return real(search, now, address, heard, own, **k)
+
+    with patch.object(Founding, "standing", standing):
+        yield
+
+
+@contextmanager
+def found_after_admission() -> Iterator[None]:
+    """A newcomer whose pull broke off founds a cluster of its own."""
+    real = Founding.refused
+
+    def refused(search: Founding, now: float, **_: Any) -> None:
+        real(search, now)
+
+    with patch.object(Founding, "refused", refused):
+        yield
+
+
+@contextmanager
+def count_what_was_handed_back() -> Iterator[None]:
+    """What a late trainer computed counts, although others have computed it meanwhile."""
+    real = TrainerDebt.contributed
+
+    def contributed(debt: TrainerDebt, event: Contributed) -> bool:
+        return real(debt, replace(event, turn=debt.turn))
+
+    with patch.object(TrainerDebt, "contributed", contributed):
+        yield
+
+
+@contextmanager
+def lose_a_kept_update() -> Iterator[None]:
+    """Of several updates that a trainer missed, one is not replayed."""
+    real = TrainerDebt.applied
+
+    def applied(debt: TrainerDebt, event: Applied) -> bool:
+        if len(debt._kept) > 2:
+            del debt._kept[1]
+        return real(debt, event)
+
+    with patch.object(TrainerDebt, "applied", applied):
+        yield
+
+
+@contextmanager
+def offer_a_stale_state() -> Iterator[None]:
+    """A member whose trainer lacks updates offers its state to joiners."""
+    real = Cycle._serve
+
+    def serve(cycle: Cycle) -> None:
+        with patch.object(TrainerDebt, "is_stale", new=False):
+            real(cycle)
+
+    with patch.object(Cycle, "_serve", serve):
+        yield
+
+
+@contextmanager
+def notice_no_swallowed_frames() -> Iterator[None]:
+    """A link over which small frames alone arrive is never ended."""
+    with patch.object(Progress, "beat", lambda *_: ()):
+        yield
+
+
+@contextmanager
+def keep_a_link_that_stands_still() -> Iterator[None]:
+    """A link that was given up counts again as soon as its other end opens it anew."""
+    near = property(lambda standstill: standstill._context.near)
+    with patch.object(Standstill, "near", near):
+        yield
+
+
+@contextmanager
+def blame_no_segments_for_silence() -> Iterator[None]:
+    """Where the other end notices first that frames are swallowed, segments stay long."""
+
+    def gone(progress: Progress, _now: float, node: bytes) -> None:
+        progress._senders.pop(node, None)
+
+    with patch.object(Progress, "gone", gone):
+        yield
+
+
+@contextmanager
+def wait_for_a_trainer_for_ever() -> Iterator[None]:
+    """The deadline of a late trainer never comes."""
+    never = property(lambda _debt: None)
+    with patch.object(TrainerDebt, "_work_due", never):
+        yield
+
+
+@contextmanager
+def wait_for_reports_for_ever() -> Iterator[None]:
+    """A fence waits for all who are not known to be lost."""
+    real = FenceLeader._try
+
+    def attempt(leader: FenceLeader, now: float, event: str) -> list[Any]:
+        leader._deadline = math.inf
+        return real(leader, now, event)
+
+    with patch.object(FenceLeader, "_try", attempt):
+        yield
+
+
+@contextmanager
+def forget_what_was_trained() -> Iterator[None]:
+    """A device that was left behind looks for a cluster as if it had trained nothing."""
+    real = Seeker.own
+
+    def own(seeker: Seeker) -> Heard:
+        heard = real(seeker)
+        return heard if heard.member else replace(heard, samples=0, past=Past())
+
+    with patch.object(Seeker, "own", own), patch.object(Past, "contains", lambda *_: True):
         yield
 
 
@@ -186,6 +326,18 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         redo_what_was_applied,
         copy_what_moves,
         count_old_incarnations,
+        forget_to_put_aside,
+        join_who_is_behind,
+        found_after_admission,
+        count_what_was_handed_back,
+        lose_a_kept_update,
+        offer_a_stale_state,
+        notice_no_swallowed_frames,
+        keep_a_link_that_stands_still,
+        blame_no_segments_for_silence,
+        wait_for_a_trainer_for_ever,
+        wait_for_reports_for_ever,
+        forget_what_was_trained,
         # Found by histories of their own (`rare.py`): other rules cover for these nearly always.
         two_votes,
         keep_sums_that_lack_work,

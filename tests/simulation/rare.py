@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from protocols import messages as m
 from protocols.effects import LeaveWanted
+from tests.simulation.faults import Intensities
+from tests.simulation.harsh import HarshWorld
 from tests.simulation.test_failures import cluster
 from tests.simulation.test_small_world import finish
 from tests.simulation.truth import Truth
@@ -94,6 +96,15 @@ def leavers_cut_off(seed: int) -> None:
     end(world)
 
 
+def a_trainer_hangs(seed: int) -> None:
+    """Of three members past their first iterations one trainer answers nothing for two minutes."""
+    world = HarshWorld(seed, Intensities(), micro_batches=6, steps=40)
+    hosts = [world.start(k, first=k == 0) for k in range(3)]
+    world.run(lambda: all(h.is_member and h.trained and h.iteration >= 20 for h in hosts))
+    random.Random(seed).choice(hosts).hang(120.0)
+    world.run(lambda: all(h.gone is not None for h in hosts))
+
+
 def end(world: World) -> None:
     """Run to the end and judge."""
     world.joins_end = True
@@ -103,6 +114,7 @@ def end(world: World) -> None:
 # Planted bug -> the histories that find it, where random ones do not.
 HISTORIES: dict[str, Callable[[int], None]] = {
     "two_votes": rivals,
+    "wait_for_a_trainer_for_ever": a_trainer_hangs,
     "keep_sums_that_lack_work": a_death_while_work_is_handed_back,
     "offer_what_nobody_stores": leavers_cut_off,
 }

@@ -3,14 +3,17 @@
 Law: decides nothing; the real `protocols.founding` does, and this does what `edgeagent/search.py`
 and `edgeagent/agent.py` do around it. Every device hears of every address, as by multicast DNS. A
 device whose cluster went on without it, or whose join failed, looks again; if nobody is there it
-founds from its own state, unless half a pull lies on it: then it gives up after a while.
+founds from its own state if it has trained that, else it gives up after a while. What it has
+trained is put aside before it joins a cluster that has not all of it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from protocols.ancestry import Past
 from protocols.effects import YieldWanted
 from protocols.founding import (
     SOMEBODY_HAS_FOUNDED,
@@ -24,6 +27,7 @@ from protocols.founding import (
     JoinAt,
 )
 from protocols.joining import JoiningState
+from tests.simulation.world import SAMPLES
 
 if TYPE_CHECKING:
     from protocols.view import Member
@@ -44,6 +48,8 @@ class Seeker:
         self.host = host
         self.founding = Founding(host.me.node, (), not first, host.clock())
         self._sponsor: Member | None = None
+        self._sponsor_past = Past()
+        self._admitted = False
         self._asking: dict[str, None] = {}
         world.later(0.0 if first else world.random.uniform(0.0, TICK_SECONDS), self.tick)
 
@@ -73,14 +79,25 @@ class Seeker:
         if node.recovery.is_cut_off:
             return Heard(me, False, elder=SOMEBODY_HAS_FOUNDED)
         context, members = node.context, len(node.context.policy.view.members)
-        return Heard(me, True, context.samples, members, context.lineage)
+        return Heard(me, True, context.samples, members, context.lineage, past=context.past)
+
+    def standing_for(self, host: Host) -> Heard:
+        """The same, and whether its view has `host` as it is now."""
+        policy = self.host.node.context.policy if self.host.node else None
+        them = policy.view.member(host.me.node) if policy is not None else None
+        counts = them is not None and them.incarnation == host.me.incarnation
+        return replace(self.standing(), counts_us=counts)
 
     def own(self) -> Heard:
-        """The same for itself: who waits for the rest of its cluster counts as a cluster of one."""
-        node = self.host.node
+        """The same for itself: who waits for the rest of its cluster counts as a cluster of one,
+        who is no member has what it trained before."""
+        host, node = self.host, self.host.node
         if node is not None and (node.context.is_isolated or node.recovery.is_cut_off):
-            return Heard(self.host.me.node, True, node.context.samples, 1)
-        return self.standing()
+            return Heard(host.me.node, True, node.context.samples, 1, past=node.context.past)
+        standing = self.standing()
+        if standing.member or host.spoilt:
+            return standing
+        return replace(standing, samples=host.iteration * SAMPLES, past=host.past)
 
     def _perform(self, wanted: list[FoundingEffect]) -> None:
         for effect in wanted:
@@ -104,7 +121,7 @@ class Seeker:
 
     def _ask(self, address: str) -> None:
         other = self._at(address)
-        heard = self.world.seekers[other.me.node].standing() if other is not None else None
+        heard = self.world.seekers[other.me.node].standing_for(self.host) if other else None
         wait = self.world.delay() if heard is not None else ANSWER_SECONDS
         self.world.later(wait, partial(self._answered, address, heard))
 
@@ -121,8 +138,10 @@ class Seeker:
         else:
             now, own = host.clock(), self.own()
             wanted = self.founding.standing(now, address, heard, own, ready=True)
-            behind = (heard.samples, heard.members) < (own.samples, own.members)
-            assert not (wanted and own.member and behind), "gave way to a cluster that is behind"
+            members = own.members if own.member else heard.members
+            behind = (heard.samples, heard.members) < (own.samples, members)
+            stays = own.member or not self.founding.must_join
+            assert not (wanted and stays and behind), "gave way to a cluster that is behind"
             self._perform(wanted)
 
     def _admit(self, address: str) -> None:
@@ -141,6 +160,8 @@ class Seeker:
         other.trusted[host.me.node] = None
         host.trusted |= dict.fromkeys(policy.view.nodes)
         self._sponsor = other.me
+        self._sponsor_past = other.node.context.past if other.node else Past()
+        self._admitted = True
         if host.node is None:
             self.join()
         else:
@@ -151,7 +172,10 @@ class Seeker:
         host, world, sponsor = self.host, self.world, self._sponsor
         if sponsor is None or host.gone is not None:
             return
-        host.perform(world.begin(host).join(host.clock(), sponsor))
+        node = world.begin(host)
+        if not host.spoilt and not self._sponsor_past.contains(host.past):
+            host.aside.append(host.iteration)
+        host.perform(node.join(host.clock(), sponsor))
         world.arm(host)
 
     def _found(self) -> None:
@@ -159,8 +183,9 @@ class Seeker:
         if host.node is None and not host.spoilt:
             lineage = world.random.randbytes(16)
             meta = b"meta %d" % host.iteration
+            assert self._may_found, "one that was let in founded from nothing"
             node = world.begin(host)
-            host.perform(node.found(host.clock(), lineage, host.iteration, meta))
+            host.perform(node.found(host.clock(), lineage, host.past, meta, host.commit))
             world.arm(host)
 
     def join_again(self) -> None:
@@ -177,4 +202,11 @@ class Seeker:
         if host.asleep:
             host.waiting.append(self._refused)
         elif host.gone is None:
-            self.founding.refused(host.clock(), spoilt=host.spoilt)
+            self.founding.refused(host.clock(), may_found=self._may_found)
+
+    @property
+    def _may_found(self) -> bool:
+        host = self.host
+        if host.node is not None and host.node.context.is_member:
+            return True
+        return not host.spoilt and (host.trained or not self._admitted)

@@ -18,6 +18,7 @@ from protocols.effects import Incoming, LeaveWanted, Measured
 from tests.simulation import faults
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
 from tests.simulation.host import Host, expected_state
+from tests.simulation.narrow import NO_BULK, PASSES
 from tests.simulation.world import member
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
 
 MOST_HOSTS = 20  # devices that ever exist in one history
 CALM_SECONDS = 240.0
+FOUND_SECONDS = 45.0  # after that a hole that lasts for ever is known, or a way round it
 PLANNED = (
     *faults.LINK_KINDS,
     *faults.PARTITION_KINDS,
     *faults.PEOPLE_KINDS,
     *faults.AMBUSH_KINDS,
     *faults.MEASURE_KINDS,
+    *faults.TRAINER_KINDS,
     "crash",
     "power_off",
     "pause",
@@ -154,6 +157,26 @@ class Storm:
             other = dice.choice(sorted(host.links))
             self._block(dice, kind, [(host.me.node, other)])
 
+    def _small_frames(self, dice: random.Random, kind: str) -> None:
+        """Large frames are swallowed between two devices, or between one and all others, one way or
+        both ways; for ever, unless no segments are short enough."""
+        host = self._linked(dice)
+        if host is None:
+            return
+        me, everybody = host.me.node, [member(k).node for k in range(MOST_HOSTS)]
+        wide = dice.random() < 0.25
+        others = [n for n in everybody if n != me] if wide else [dice.choice(sorted(host.links))]
+        out, back = [(me, n) for n in others], [(n, me) for n in others]
+        pairs = dice.choice((out, back, [*out, *back]))
+        passes = dice.choice(PASSES)
+        spans = (dice.uniform(1.0, 8.0), dice.uniform(8.0, 40.0), None)
+        seconds = dice.choice(spans)
+        if wide and passes == NO_BULK and seconds is None:
+            seconds = spans[1]
+        self.world.fire(kind)
+        self._calm(FOUND_SECONDS if seconds is None else seconds)
+        self.world.narrow.open(pairs, passes, seconds)
+
     def _cut(self, dice: random.Random, kind: str) -> None:
         host = self._linked(dice)
         if host is not None:
@@ -268,6 +291,18 @@ class Storm:
                     for node in sorted(host.links)
                 )
                 host.handle(Measured(links, 10 ** -dice.uniform(1, 3), 0.1, 0.1))
+
+    def _hang(self, dice: random.Random, kind: str) -> None:
+        """A trainer stops for a while; now and then those of all devices."""
+        everybody = dice.random() < 0.15
+        for victim in self._running if everybody else [self._victim(dice)]:
+            if victim is not None:
+                self.world.fire(kind)
+                seconds = dice.choice((dice.uniform(0.1, 4.0), dice.uniform(4.0, 50.0)))
+                self._calm(seconds)
+                victim.hang(seconds, promised=kind == "away")
+
+    _away = _hang
 
     def _join(self, _dice: random.Random, kind: str) -> None:
         self.world.fire(kind)

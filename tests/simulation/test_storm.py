@@ -20,10 +20,13 @@ from tests.simulation.storm import Size
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEEDS = range(150)
 ONCE_FAILED = [int(s) for s in (Path(__file__).parent / "seeds.txt").read_text("utf-8").split()]
-EVENTFUL = 29  # crashes, restarts, a partition, doubled frames
-HARDEST = (*range(58), 117)
+EVENTFUL = 189  # crashes, restarts, a partition, frames out of order
+HARDEST = (*range(58), 117, 146)
 EVERYTHING = Intensities(
-    *(0.01, 0.01, 0.05, 0.05, 0.002, 2, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0.001, 0.6, 0.5, 1, 1, 2, 2)
+    *(0.01, 0.01, 0.05, 0.05, 0.002, 2, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0.001, 0.6, 0.5, 1, 1, 2, 2),
+    hang=2,
+    away=2,
+    small_frames=2,
 )
 REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 

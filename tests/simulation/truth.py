@@ -4,12 +4,15 @@ Law: the oracle knows the exact sum of every iteration. It reads the nodes' stat
 nothing. What is checked:
 
 - every state that an update leads to is the one in which each micro-batch counted exactly once;
+- a chunk that is kept over a fence is the sum of every micro-batch, each of them once (`world.py`);
 - all who take part in one attempt of a round have the same history (commit id) behind them;
 - in one lineage, one history: the round of iteration i can only be complete somewhere if all its
   members have applied i - 1, so C(i - 1) is committed, and there is one such C for each i;
 - a commit id names one iteration only, and one way in which each chunk of its sum came about (with
   floating point numbers another attempt, that is another tree, means other bits);
 - who gives way to another cluster (`seeker.py`) does not give way to one that is behind;
+- no state is replaced by another unless it was put aside or all its samples are in the other's
+  history (the commit ids say which; its last update may have been made again) and that has no less;
 - one policy for each (lineage, term, version) that comes into force, one decision of a fence too;
 - at most one scheduler for each (lineage, term) that a quorum elected;
 - policies, open joins and early frames stay within their limits.
@@ -23,6 +26,7 @@ from protocols import effects, limits
 from tests.simulation.host import VECTOR, expected_state
 
 if TYPE_CHECKING:
+    from protocols.context import Context
     from protocols.policy import Policy
     from protocols.round import RoundSpec
     from tests.simulation.host import Host
@@ -43,6 +47,8 @@ class Truth:
         self._policies: dict[tuple[bytes, int, int], Policy] = {}
         self._leaders: dict[tuple[bytes, int], bytes] = {}
         self._last: dict[bytes, Policy] = {}
+        self._before: dict[bytes, bytes] = {}  # commit id -> the one before
+        self._seen: dict[bytes, tuple[Context, int, bytes]] = {}  # where a node's part stood last
 
     def handled(self, host: Host, event: effects.Event) -> None:
         """`host` has taken an event."""
@@ -50,6 +56,7 @@ class Truth:
         if node is None:
             return
         context = node.context
+        self._follow(host.me.node, context)
         if type(event) is effects.Applied and not node.over:
             self._applied(host, context.iteration)
         policy = context.policy
@@ -65,11 +72,19 @@ class Truth:
             leader = self._leaders.setdefault(held, host.me.node)
             assert leader == host.me.node, f"two schedulers in term {election.term}"
 
+    def _follow(self, node: bytes, context: Context) -> None:
+        """Note which commit id comes after which."""
+        same, iteration, commit = self._seen.get(node, (context, -1, b""))
+        if context is same and context.iteration == iteration + 1 and iteration >= 0:
+            self._before[context.commit] = commit
+        self._seen[node] = (context, context.iteration, context.commit)
+
     def _applied(self, host: Host, iteration: int) -> None:
         right = expected_state(host.iteration, self._world.micro_batches)
-        assert host.state == right, f"{host.me.name}: wrong state at {host.iteration}"
-        assert iteration == host.iteration, f"{host.me.name}: node and trainer out of step"
-        if host.node is not None:
+        assert host.state == right or host.is_wrong, f"{host.me.name}: wrong state {host.iteration}"
+        behind = len(host.node.debt.kept) if host.node is not None else 0
+        assert iteration == host.iteration + behind, f"{host.me.name}: node and trainer out of step"
+        if host.node is not None and not behind:
             commit = host.node.context.commit
             known = self._iterations.setdefault(commit, iteration)
             assert known == iteration, "one commit id for two iterations"
@@ -99,3 +114,20 @@ class Truth:
             commit = host.node.context.commit
             known = self._commits.setdefault(key, commit)
             assert known == commit, f"{host.me.name}: two committed histories before {iteration}"
+
+    def replaced(self, host: Host) -> None:
+        """Another state begins to be written over the whole one of `host`."""
+        if host.node is None or host.iteration == 0 or host.iteration in host.aside:
+            return
+        context, before = host.node.context, self._before.get(host.commit, b"")
+        assert context.iteration >= host.iteration, f"{host.me.name}: replaced by a younger state"
+        commit = context.commit
+        while commit not in (host.commit, before):
+            assert commit in self._before, f"{host.me.name}: a state replaced and not put aside"
+            commit = self._before[commit]
+
+    def earlier(self, commit: bytes, updates: int) -> bytes:
+        """Return the commit id so many updates before `commit`."""
+        for _ in range(updates):
+            commit = self._before.get(commit, b"")
+        return commit

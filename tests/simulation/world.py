@@ -15,21 +15,24 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from edgeagent.planner import StandardPlanner
-from protocols import codec, effects
+from protocols import codec, control_word, effects
+from protocols.ancestry import Past
 from protocols.context import NodeConfig
+from protocols.link_end import LinkEnd
 from protocols.messages import EVERYONE, Message
 from protocols.node import Node
 from protocols.view import Member
-from tests.simulation.host import STATE_ELEMENTS, VECTOR
+from tests.simulation.host import STATE_ELEMENTS, VECTOR, contribution
 from tests.simulation.host import Host as Host
 from tests.simulation.host import expected_state as expected_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocols.messages import Envelope
+    from protocols.envelope import Envelope
     from protocols.round import RoundSpec
     from protocols.routing import Router
+    from tests.simulation.host import Reduce
 
 SAMPLES = 32
 
@@ -65,6 +68,7 @@ class World:
             False
         )
         self.unreachable: Callable[[Host, Host], bool] = lambda _host, _other: False
+        self.severed: dict[tuple[bytes, bytes], None] = {}  # between whom no link can be opened
         self.linger = 1.0  # seconds between a node's departure and the end of its links
         self.most_compute = 0.02
         self.arrived = 0  # messages and bulk frames
@@ -137,14 +141,19 @@ class World:
         else:
             host.handle(effects.Received(sender.me.node, envelope))
 
-    def stream(self, sender: Host, to: bytes, what: Callable[[Host], None]) -> None:
-        """Deliver over bulk, in order."""
+    def stream(self, sender: Host, to: bytes, what: Callable[[Host], None], size: int = 0) -> None:
+        """Deliver over bulk, in order; of how many bytes matters elsewhere (`narrow.py`)."""
         if (host := sender.links.get(to)) is None:
             return
         key = (sender.me.node, to)
         at = max(self._streams.get(key, 0.0), self.now + self.delay())
         self._streams[key] = at
         self.later(at - self.now, partial(self.bulk, host, what))
+
+    def probe(self, host: Host, node: bytes) -> None:
+        """`host` sends so much to a node that this one can measure the link."""
+        if (other := self.hosts.get(node)) is not None:
+            self.later(self.delay(), partial(other.probed, host))
 
     def bulk(self, host: Host, what: Callable[[Host], None]) -> None:
         self.arrives()
@@ -164,7 +173,8 @@ class World:
         if host.gone is not None:
             return
         dead = other is None or other.gone is not None or host.me.node not in other.trusted
-        if other is None or dead or self.unreachable(host, other):
+        apart = (host.me.node, who.node) in self.severed
+        if other is None or dead or apart or self.unreachable(host, other):
             host.handle(effects.DialFailed(who.node))
         elif who.node not in host.links:
             host.links[who.node], other.links[host.me.node] = other, host
@@ -173,20 +183,24 @@ class World:
 
     def hang_up(self, host: Host, node: bytes) -> None:
         if (other := host.links.get(node)) is not None:
-            self.unlink(host, other, clean=True)
+            self.unlink(host, other, LinkEnd.GOODBYE)
 
-    def unlink(self, a: Host, b: Host, *, clean: bool) -> None:
+    def unlink(self, a: Host, b: Host, why: LinkEnd) -> None:
+        self.unlink_for(a, b, why, why)
+
+    def unlink_for(self, a: Host, b: Host, why: LinkEnd, other: LinkEnd) -> None:
+        """A link ends for another reason at each end."""
         a.links.pop(b.me.node, None)
         b.links.pop(a.me.node, None)
-        a.handle(effects.LinkDown(b.me.node, clean))
-        b.handle(effects.LinkDown(a.me.node, clean))
+        a.handle(effects.LinkDown(b.me.node, why))
+        b.handle(effects.LinkDown(a.me.node, other))
 
     def close(self, host: Host) -> None:
         for other in list(host.links.values()):
-            self.unlink(host, other, clean=True)
+            self.unlink(host, other, LinkEnd.GOODBYE)
 
     def kill(self, host: Host) -> None:
-        """`kill -9`: every neighbour sees a reset, each at its own moment."""
+        """`kill -9`: every neighbour sees its connections end, each at its own moment."""
         host.gone = "killed"
         for other in list(host.links.values()):
             del host.links[other.me.node]
@@ -194,21 +208,22 @@ class World:
 
     def reset(self, host: Host, gone: Host) -> None:
         if host.links.pop(gone.me.node, None) is not None:
-            host.handle(effects.LinkDown(gone.me.node, clean=False, reset=True))
+            host.handle(effects.LinkDown(gone.me.node, LinkEnd.PROCESS_ENDED))
 
     def cut(self, a: Host, b: Host) -> None:
-        """A link fails: both ends time out."""
+        """A link fails for good: both ends time out."""
+        self.severed |= dict.fromkeys(((a.me.node, b.me.node), (b.me.node, a.me.node)))
         if b.me.node in a.links:
             a.links.pop(b.me.node, None)
             b.links.pop(a.me.node, None)
-            a.handle(effects.LinkDown(b.me.node, clean=False, reset=False))
-            b.handle(effects.LinkDown(a.me.node, clean=False, reset=False))
+            a.handle(effects.LinkDown(b.me.node, LinkEnd.SILENT))
+            b.handle(effects.LinkDown(a.me.node, LinkEnd.SILENT))
 
     def vanish(self, host: Host) -> None:
         """Power off: no goodbye."""
         host.gone = host.gone or "vanished"
         for other in list(host.links.values()):
-            self.unlink(host, other, clean=False)
+            self.unlink(host, other, LinkEnd.PROCESS_ENDED)
 
     def say(self, sender: Host, to: Host, message: Message, *, everyone: bool = False) -> None:
         """Have `sender` say something that its machine did not decide to say."""
@@ -246,7 +261,7 @@ class World:
         host = self.add(number)
         assert host.node is not None
         lineage = self.random.randbytes(16)
-        host.perform(host.node.found(self.now, lineage, 0, b"meta 0"))
+        host.perform(host.node.found(self.now, lineage, Past(), b"meta 0"))
         self.arm(host)
         return host
 
@@ -281,8 +296,24 @@ class World:
     def handled(self, host: Host, event: effects.Event) -> None:
         """`host` has taken an event."""
 
+    def commit_of(self, _host: Host) -> bytes:
+        """Return the commit id of the trainer's state, which may be behind its node's."""
+        return bytes(32)
+
     def begun(self, host: Host, spec: RoundSpec) -> None:
         """`host` is about to begin a round."""
+
+    def kept(self, host: Host, reduce: Reduce, have: bytes) -> None:
+        """`host` has frozen, and of its round these chunks are worth keeping."""
+        spec, chunks = reduce.round.spec, control_word.numbers(have, reduce.round.spec.chunks)
+        parts = [contribution(spec.iteration, m) for m in range(self.micro_batches)]
+        whole = [sum(column) for column in zip(*parts, strict=True)]
+        wrong = [c for c in chunks if c and reduce.partial[c] != whole[c - 1]]
+        liars = any(h.is_wrong for h in self.hosts.values())
+        assert not wrong or liars, f"{host.me.name} keeps sums that lack work at {spec.iteration}"
+
+    def replaced(self, host: Host) -> None:
+        """The first shard of another state is about to be written over that of `host`."""
 
     def completed(self, host: Host, iteration: int) -> None:
         """The round of `iteration` is complete at `host`."""
@@ -311,7 +342,9 @@ class World:
                 known = self.commits.setdefault((lineage, iteration), commit)
                 assert known == commit, "two histories"
                 right = expected_state(iteration, self.micro_batches)
-                assert list(state) == right, f"{host.me.name} has the wrong state at {iteration}"
+                assert list(state) == right or host.is_wrong, (
+                    f"{host.me.name} has the wrong state at {iteration}"
+                )
 
     def describe(self) -> str:
         lines = []

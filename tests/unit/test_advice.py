@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from edgeagent.advice import command, ended_too_early, internal_error, nobody_found
+from edgeagent.advice import (
+    command,
+    ended_too_early,
+    internal_error,
+    leaving_waits_for,
+    nobody_found,
+)
 from edgeagent.config import AgentConfig
 
 
@@ -37,3 +43,8 @@ def test_an_internal_error_names_its_place() -> None:
         text = internal_error({"exception": error})
     assert text.startswith("internal error: RuntimeError('oh') (test_advice.py:")
     assert internal_error({"message": "odd"}) == "internal error: odd; please report it"
+
+
+def test_leaving_waits_for_a_trainer_that_hangs() -> None:
+    assert leaving_waits_for("founding", None) == " before training begins"
+    assert "which does not answer" in leaving_waits_for("founding", None, hangs=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,31 +12,38 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from edgeagent import agent as module
-from edgeagent import handover, shell
-from edgeagent.agent import run_agent
+from edgeagent import handover, trainer_side
+from edgeagent.agent import Agent, run_agent
 from edgeagent.config import AgentConfig
 from edgeagent.shared_memory import create_shared_memory, send_descriptors
+from edgeagent.shell import Shell
 from edgeagent.transport.api import Standing
 from edgeagent.transport.identity import renew_identity
+from protocols import cycle, effects
 
 STATE_BYTES, ELEMENTS = 256, 32
 LIMIT_S = 30.0
 
 
 class Trainer:
-    """Computes nothing. `wrong(trainer, message)` is asked first, and may do it its own way."""
+    """Computes nothing. `wrong(trainer, message)` is asked first, and may do it its own way.
+    `apart`: its state is in the shared memory only where that is read."""
 
-    def __init__(self, wrong: Callable[[Trainer, handover.Message], bool]) -> None:
+    def __init__(
+        self, wrong: Callable[[Trainer, handover.Message], bool], *, apart: bool = False
+    ) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.theirs.settimeout(LIMIT_S)
         self.heard: list[handover.Message] = []
         self.failure: BaseException | None = None
         self._wrong = wrong
+        self._apart = apart
         self._thread = threading.Thread(target=self._live, daemon=True)
 
     def run(self, folder: Path, **options: Any) -> int:
@@ -78,6 +86,7 @@ class Trainer:
 
     def _greet(self) -> None:
         memory = create_shared_memory(STATE_BYTES, ELEMENTS, "float32")
+        self._marks = memory.marks.array("int64")
         send_descriptors(self.theirs, memory)
         job = (("model", "none"),)
         tensors = (("model.x", 0, STATE_BYTES),)
@@ -91,6 +100,8 @@ class Trainer:
                 said = (iteration, numbers, 1.0, b"", b"", True, 0.01)
                 self.send(handover.Contributed(*said))
             case handover.Reduced(iteration):
+                if message.is_read or not self._apart:
+                    self._marks[handover.MARK_ITERATION] = iteration + 1
                 self.send(handover.Applied(iteration, 1.0, False, b"m%d" % iteration))
             case handover.End():
                 self.send(handover.Finished(""))
@@ -129,6 +140,67 @@ def test_a_good_end(tmp_path: Path, events: Events) -> None:
     assert [e["event"] for e in events("digest")] == ["digest"]
 
 
+def test_the_trainer_is_told_when_its_state_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(kept_at_least_s: float) -> list[bool]:
+        monkeypatch.setattr(trainer_side, "KEPT_AT_LEAST_S", kept_at_least_s)
+        trainer = Trainer(lambda trainer, message: False)
+        assert trainer.run(tmp_path) == 0
+        return [m.is_read for m in trainer.heard if isinstance(m, handover.Reduced)]
+
+    assert told(1000.0) == [False] * 4 + [True]  # the last one is hashed
+    assert told(0.0) == [True] * 5
+
+
+def claims(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *, apart: bool, kept_at_least_s: float = 1000.0
+) -> list[tuple[int, bool]]:
+    """Train; return each iteration, and whether the state at its start was claimed and, when asked
+    to be, cut to pieces."""
+    monkeypatch.setattr(trainer_side, "KEPT_AT_LEAST_S", kept_at_least_s)
+    found: list[tuple[int, bool]] = []
+    handle = Shell.handle
+
+    def watch(shell: Shell, event: effects.Event) -> None:
+        if isinstance(event, effects.Applied):
+            found.append((event.iteration + 1, bool(event.claim)))
+            shell.trainer.take_pieces(event.iteration + 1)
+        elif isinstance(event, effects.PiecesTaken):
+            assert (event.iteration, bool(event.pieces)) == found[-1]
+        handle(shell, event)
+
+    monkeypatch.setattr(Shell, "handle", watch)
+    assert Trainer(lambda trainer, message: False, apart=apart).run(folder) == 0
+    return found
+
+
+def test_a_trainer_on_the_cpu_claims_every_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert claims(monkeypatch, tmp_path, apart=False) == [(i, True) for i in range(1, 6)]
+
+
+def test_of_a_state_that_is_not_here_nothing_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle, "DIGEST_EVERY", 2)
+    assert claims(monkeypatch, tmp_path, apart=True) == [
+        (1, False),
+        (2, True),
+        (3, False),
+        (4, True),
+        (5, True),  # the last
+    ]
+
+
+def test_a_state_that_was_brought_here_for_another_reason_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = claims(monkeypatch, tmp_path, apart=True, kept_at_least_s=0.0)
+    assert found == [(i, True) for i in range(1, 6)]
+
+
 def test_the_last_digest_is_waited_for(
     tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,8 +208,8 @@ def test_the_last_digest_is_waited_for(
         time.sleep(0.3)
         return "ab"
 
-    monkeypatch.setattr(shell, "HASH_INLINE_BYTES", 0)
-    monkeypatch.setattr(shell, "state_digest", slowly)
+    monkeypatch.setattr(trainer_side, "HASH_INLINE_BYTES", 0)
+    monkeypatch.setattr(trainer_side, "state_digest", slowly)
     assert Trainer(lambda trainer, message: False).run(tmp_path) == 0
     (digest,), (left,) = events("digest"), events("left")
     assert (digest["iteration"], digest["state"]) == (5, "ab")
@@ -165,6 +237,34 @@ def test_a_save_that_takes_for_ever(
 def test_a_trainer_that_dies_while_it_saves(tmp_path: Path, events: Events) -> None:
     assert Trainer(at_end(lambda t: t.theirs.shutdown(socket.SHUT_RDWR))).run(tmp_path) == 1
     assert "ended before it said" in events("error")[0]["message"]
+
+
+def test_a_script_may_take_its_time_once_the_model_is_saved(
+    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SAVE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "SCRIPT_SECONDS", 0.05)
+
+    def evaluate(trainer: Trainer) -> None:
+        trainer.send(handover.Saved("m.safetensors", ""))
+        time.sleep(0.6)
+        trainer.send(handover.Evaluated(5, "accuracy", 0.5))
+        trainer.send(handover.Finished("", "m.safetensors"))
+
+    assert Trainer(at_end(evaluate)).run(tmp_path) == 0
+    assert not events("error")
+    assert [e["value"] for e in events("evaluated")] == [0.5]
+
+
+def test_how_a_script_ends_that_has_saved_is_not_for_the_agent_to_say(
+    tmp_path: Path, events: Events
+) -> None:
+    def end(trainer: Trainer) -> None:
+        trainer.send(handover.Saved("m.safetensors", ""))
+        trainer.theirs.shutdown(socket.SHUT_RDWR)
+
+    assert Trainer(at_end(end)).run(tmp_path) == 0
+    assert not events("error")
 
 
 def test_a_script_that_fails_leaves(
@@ -216,7 +316,7 @@ def test_a_copied_key_is_renewed_once(
     async def listen(agent: module.Agent) -> None:
         listened.append(1)
         if len(listened) == 2:
-            agent._end("left")
+            agent.end("left")
             return
         me = agent._lonely_peer()
         copy = Standing(replace(me, incarnation=0), "founding", 0, 0, b"", b"", ())
@@ -246,6 +346,8 @@ class Child:
         return self._status if self._asked > 2 else None
 
     def terminate(self) -> None: ...
+
+    def dismiss(self) -> None: ...
 
     def kill(self) -> None: ...
 
@@ -278,6 +380,20 @@ def test_a_trainer_that_ends_before_it_says_anything(
     assert said == ([f"edgeagent: {line}"] if line else [])
     (error,) = events("error")
     assert error["message"].startswith("train ended with ")
+
+
+def test_a_trainer_for_which_the_device_was_let_go_has_had_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "HUNG_END_HEARD_SECONDS", 0.01)
+    hung = SimpleNamespace(
+        shell=None,
+        observer=SimpleNamespace(compute_seconds=0.0),
+        membership=SimpleNamespace(awaits_trainer=True),
+        _end_heard=asyncio.Event(),
+    )
+    hears = Agent._hears_of_the_end(cast("Agent", hung))
+    assert not asyncio.run(asyncio.wait_for(hears, 1.0))
 
 
 @pytest.fixture(autouse=True)

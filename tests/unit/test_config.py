@@ -41,6 +41,31 @@ def test_the_hosts_name_leaves_room_for_a_slot(host: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("EDGEAGENT_NO_MDNS", "yes"),
+        ("EDGEAGENT_JOIN_ONLY", "true"),
+        ("EDGEAGENT_PEERS", "10.0.0.1:1,a..b"),
+        ("EDGEAGENT_LISTEN", "h:x"),
+        ("EDGEAGENT_ON_PARTITION", "stop"),
+        ("EDGEAGENT_ROTATE_EVERY", "-1"),
+        ("EDGEAGENT_JOIN_STALL", "1.5"),
+    ],
+)
+def test_a_variable_that_is_wrong_is_named(variable: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"^{variable}: "):
+        agent_config_from_environment({variable: value})
+
+
+def test_flags_in_the_environment() -> None:
+    for text, yes in (("1", True), ("0", False), ("", False)):
+        config = agent_config_from_environment(
+            {"EDGEAGENT_NO_MDNS": text, "EDGEAGENT_JOIN_ONLY": text}
+        )
+        assert (not config.mdns, config.join_only) == (yes, yes)
+
+
+@pytest.mark.parametrize(
     "address", ["a..b:1", ".a:1", "x" * 64 + ":1", "a b:1", "a\0b:1", "h:٣", "h:" + "9" * 5000]
 )
 def test_addresses_that_no_resolver_takes_are_refused(address: str) -> None:

@@ -128,3 +128,43 @@ def test_a_founder_after_a_failed_join_has_no_sources(bench: Bench) -> None:
     bench.observer.report("scheduler", {"node": "me", "term": 1, "why": "founded"})
     bench.observer.report("joined", {"term": 1, "members": ["me"]})
     assert [e["sources"] for e in bench.all("joined")] == [[], []]
+
+
+def test_a_trainer_that_does_not_keep_up_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Quiet, "say", lambda self, text: said.append(text))
+    bench = Bench()
+    late = {"node": "bob", "away": False}
+    bench.observer.report("member_late", late)
+    assert not said, "what happens among the others before the own entry is not told"
+    bench.observer.report("joined", {"term": 1, "members": ["me", "bob"]})
+    bench.observer.report("member_late", late)
+    bench.observer.report("member_late", {"node": "me", "away": True})
+    bench.observer.report("member_back", {"node": "bob", "seconds": None})
+    assert said == [
+        "the trainer of bob does not answer in time: the others compute its share",
+        "the trainer here is away: the others compute its share",
+        "the trainer of bob is back",
+    ]
+    assert [e["node"] for e in bench.all("member_late")] == ["bob", "me"]
+    assert [e["seconds"] for e in bench.all("member_back")] == [None]
+
+
+def test_states_that_differ_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Quiet, "say", lambda self, text: said.append(text))
+    bench = Bench()
+    bench.observer.report("diverged", {"node": "bob", "iteration": 3})
+    assert not said
+    bench.observer.report("joined", {"term": 1, "members": ["me", "bob"]})
+    bench.observer.report("diverged", {"node": "bob", "iteration": 9})
+    bench.observer.report("diverged", {"node": "me", "iteration": 9})
+    bench.observer.report("first_difference", {"iteration": 9, "where": "the tensor a"})
+    assert said == [
+        "the training state of bob differs from that of the others before step 10: it leaves and "
+        "pulls theirs",
+        "the training state of this device differs from that of the others before step 10: this "
+        "device leaves and pulls theirs",
+        "the training state here differs in: the tensor a",
+    ]
+    assert [e["node"] for e in bench.all("diverged")] == ["bob", "me"]

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from edgeagent.search import Search, heard_from
+from edgeagent.search import (
+    EXPLAIN_SECONDS,
+    TICK_SECONDS,
+    UNANSWERED_OFTEN,
+    Search,
+    heard_from,
+)
 from edgeagent.transport.api import PeerInfo, Standing
-from edgeagent.transport.errors import SameIdentity
-from protocols import founding
+from edgeagent.transport.errors import SameIdentity, Unreachable
+from protocols import founding, limits
 
 if TYPE_CHECKING:
+    import pytest
+
     from edgeagent.errors import JobMismatch, JoinRefused
     from edgeagent.transport.tcp import TcpTransport
     from protocols.founding import Heard
@@ -46,9 +55,11 @@ class Outcome:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.found_at: list[PeerInfo] = []
+        self.lines: list[str] = []
         self.standing = NOBODY
         self.is_in = False
-        self.is_spoilt = False
+        self.founds = True
 
     def own(self) -> Heard:
         return heard_from(self.standing)
@@ -65,8 +76,11 @@ class Outcome:
     def entered(self) -> bool:
         return self.is_in
 
-    def spoilt(self) -> bool:
-        return self.is_spoilt
+    def may_found(self) -> bool:
+        return self.founds
+
+    def located(self, peer: PeerInfo) -> None:
+        self.found_at.append(peer)
 
     def given_up(self) -> None:
         self.calls.append("given up")
@@ -94,7 +108,7 @@ def searching(
             ("h:1",),
             False,
             outcome,
-            lambda text: None,
+            outcome.lines.append,
             lambda: "",
             loop.create_task,
         )
@@ -129,17 +143,88 @@ def test_a_member_that_is_alone_again_looks_for_others() -> None:
         outcome.standing = Standing(ME, "member", 5, 1, b"k", ME.node, ())  # all others are gone
         await until(lambda: outcome.calls == ["join", "join"])
         assert transport.asked > before
+        assert outcome.found_at[-1] == OTHER
 
     searching(transport, story)
 
 
-def test_who_is_spoilt_gives_up() -> None:
+def test_an_agent_that_is_announced_and_answers_nowhere_may_be_behind_a_firewall() -> None:
+    def nobody() -> Standing:
+        raise Unreachable("10.0.0.7:7430: timed out")
+
+    async def story(search: Search, outcome: Outcome) -> None:
+        search.hint(("10.0.0.7:7430", "[fd00::7]:7430"))
+        await until(lambda: any("firewall" in line for line in outcome.lines))
+
+    said = [line for line in searching(Transport(nobody), story).lines if "announced" in line]
+    assert said[0].startswith("an agent of this cluster is announced at ")
+    assert "but TCP 7430 does not answer there (10.0.0.7:7430: timed out)" in said[0]
+
+
+def test_who_has_answered_and_is_gone_is_not_behind_a_firewall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(founding, "ASK_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(founding, "ASK_STRANGERS_SECONDS", 0.02)
+    gone: list[str] = []
+
+    class Hint(Transport):
+        async def ask(self, address: str) -> Standing:
+            if gone and address != "h:1":
+                gone.append(address)
+            return await super().ask(address)
+
+    def answer() -> Standing:
+        if gone:
+            raise Unreachable("10.0.0.7:7430: Connection refused")
+        return CLUSTER
+
+    transport = Hint(answer)
+
+    async def story(search: Search, outcome: Outcome) -> None:
+        outcome.standing = Standing(ME, "member", 20, 1, b"l", ME.node, ())
+        search.hint(("10.0.0.7:7430", "[fd00::7]:7430"))
+        await until(lambda: transport.asked >= 3)
+        gone.append("left")
+        await until(lambda: len(gone) > 2 * UNANSWERED_OFTEN + 2)
+
+    lines = searching(transport, story).lines
+    assert not [line for line in lines if "announced" in line]
+
+
+def test_after_a_move_everybody_is_asked_again_at_once() -> None:
+    def nobody() -> Standing:
+        raise Unreachable("10.0.0.7:7430: timed out")
+
+    transport = Transport(nobody)
+
+    async def story(search: Search, outcome: Outcome) -> None:
+        for number in range(limits.MAX_HINTS + 5):
+            search.hint((f"10.0.{number // 250}.{number % 250}:1",))
+        assert len(search._groups) == limits.MAX_HINTS
+        await until(lambda: transport.asked > 10)
+        search.moved()
+        before = transport.asked
+        await until(lambda: transport.asked > before)
+
+    searching(transport, story)
+
+
+def test_a_cluster_whose_view_has_us_counts_us() -> None:
+    ours = Standing(OTHER, "member", 10, 2, b"l", OTHER.node, (ME, OTHER))
+    before = replace(ME, incarnation=ME.incarnation + 1)
+    counts = [heard_from(ours, us).counts_us for us in (ME, before, None)]
+    assert counts == [True, False, False]
+    assert not heard_from(CLUSTER, ME).counts_us
+
+
+def test_who_may_not_found_gives_up() -> None:
     transport = Transport(lambda: CLUSTER)
     before, founding.GIVE_UP_SECONDS = founding.GIVE_UP_SECONDS, 0.2
 
     async def story(search: Search, outcome: Outcome) -> None:
         await until(lambda: outcome.calls == ["join"])
-        outcome.is_spoilt = True
+        outcome.founds = False
         transport.seconds = 60.0
         search.refused()
         await until(lambda: "given up" in outcome.calls)
@@ -166,3 +251,37 @@ def test_a_search_that_was_stopped_says_nothing() -> None:
 
 
 NOBODY_REST = ("founding", 0, 0, b"", b"", ())
+
+
+def test_who_waits_for_a_slow_founder_says_so_and_nothing_that_alarms() -> None:
+    """Also a device that may found none, as long as somebody is about to."""
+    for founds in (True, False):
+        slow = Standing(OTHER, "founding", 0, 0, b"", min(ME.node, OTHER.node, bytes(32)), ())
+
+        async def story(search: Search, outcome: Outcome, founds: bool = founds) -> None:
+            if not founds:
+                outcome.founds = False
+                search.refused()
+            await until(lambda: search._heard_anybody)
+            search._begun -= EXPLAIN_SECONDS
+            search._heard_at -= EXPLAIN_SECONDS
+            await until(lambda: any("waiting" in line for line in outcome.lines))
+            await asyncio.sleep(3 * TICK_SECONDS)
+
+        lines = searching(Transport(lambda slow=slow: slow), story).lines  # type: ignore[misc]
+        assert lines == ["waiting for another agent, which founds the cluster once it is ready"]
+
+
+def test_a_named_peer_that_is_not_there_yet_is_told_of_after_a_moment() -> None:
+    def nobody() -> Standing:
+        raise Unreachable("10.0.0.7:7430 cannot be reached: Connection refused")
+
+    async def story(search: Search, outcome: Outcome) -> None:
+        await until(lambda: bool(search._unreachable))
+        await asyncio.sleep(3 * TICK_SECONDS)
+        assert not outcome.lines
+        search._unreachable = {a: t - 3.0 for a, t in search._unreachable.items()}
+        await until(lambda: bool(outcome.lines))
+
+    lines = searching(Transport(nobody), story).lines
+    assert lines[0] == "10.0.0.7:7430 cannot be reached: Connection refused (trying again)"

@@ -10,6 +10,7 @@ import torch
 from edgeagent.config import TrainerConfig, trainer_config_from
 from edgeagent.errors import UsageError
 from edgeagent.trainer import endings
+from edgeagent.trainer.devices import usable_device
 from edgeagent.trainer.jobs import digits, fashion, train_and_evaluate
 
 JOBS = {"digits": digits.make, "fashion-mnist": fashion.make}
@@ -21,14 +22,14 @@ def main(arguments: list[str]) -> None:
     if len(arguments) != 1 or arguments[0] not in JOBS:
         raise UsageError(f"name one built-in job: {', '.join(JOBS)}")
     config = trainer_config_from(os.environ) or TrainerConfig()
-    try:
-        device = torch.device(config.device)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"device {config.device!r} cannot be used: {reason}") from None
+    device = usable_device(config.device or "cpu")
     torch.manual_seed(config.seed or 0)
-    train_and_evaluate(JOBS[arguments[0]](device, config.data), device)
+    try:
+        train_and_evaluate(JOBS[arguments[0]](device, config.data), device)
+    except FileNotFoundError:
+        if os.path.exists("."):
+            raise
+        raise UsageError("the folder in which this was started is gone: start again") from None
 
 
 if __name__ == "__main__":

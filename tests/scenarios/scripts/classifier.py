@@ -32,4 +32,5 @@ for x, y in trainer.loader(dataset):
     loss.backward()
     if trainer.update(loss) and trainer.iteration == FLIP_AT:
         momentum = optimizer.state[first.weight]["momentum_buffer"]
-        momentum.view(torch.int32)[0, 0] ^= 1 << 22
+        words = momentum.numpy().view("int32")  # behind PyTorch's back,
+        words[7, 3] ^= 1 << 22  # and where the trainer does not look

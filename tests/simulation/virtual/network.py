@@ -17,11 +17,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edgeagent.errors import EdgeAgentError
+from protocols.bulk import decode_header
 from protocols.errors import RemoteProtocolError
+from protocols.link_end import LinkEnd
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import Link, LinkListener, PeerInfo
     from protocols.bulk import BulkHeader
+    from protocols.progress import Sending
+    from tests.simulation.virtual.liar import Liar
 
 MOST_DELAY_S = 0.004
 
@@ -82,7 +86,13 @@ class MemoryLink:
     def peer(self) -> PeerInfo:
         return self._peer
 
+    @property
+    def sending(self) -> tuple[Sending, ...]:
+        return ()
+
     def send_control(self, frame: bytes) -> None:
+        if self.network.tamper is not None:
+            frame = self.network.tamper.control(frame)
         self.control.later(lambda: self._other.control_arrived(frame))
 
     def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
@@ -94,7 +104,10 @@ class MemoryLink:
             assert bytes(payload) == was, f"a queued payload has changed: {header}"
             self.bulk_queued -= len(was)
             self.bulk_bytes_sent += len(was)
-            self._other.bulk_begins(header, was)
+            if self.network.tamper is None:
+                self._other.bulk_begins(header, was)
+            else:
+                self._other.altered_begins(*self.network.tamper.bulk(header, was))
 
         self.bulk.later(leave)
 
@@ -140,6 +153,15 @@ class MemoryLink:
         if len(self._waiting) == 1:
             self._read_bulk()
 
+    def altered_begins(self, header: BulkHeader, payload: bytes) -> None:
+        """A bulk frame of a member whose frames are changed: read as the transport reads it."""
+        try:
+            read = decode_header(header.encode())
+        except RemoteProtocolError as error:
+            self.cut(str(error), LinkEnd.PROTOCOL_ERROR)
+        else:
+            self.bulk_begins(read, payload)
+
     def _read_bulk(self) -> None:
         if self._paused or not self._waiting or self._target is not None or not self.open:
             return
@@ -181,14 +203,20 @@ class MemoryLink:
         try:
             tell()
         except RemoteProtocolError as error:
-            raise AssertionError(f"an honest peer was called a liar: {error}") from error
+            raise AssertionError(f"the shell has left it to the transport: {error}") from error
 
-    def down(self, reason: str, *, clean: bool = True) -> None:
+    def cut(self, reason: str, why: LinkEnd) -> None:
+        if self.open:
+            self.control.later(partial(self._other.down, "reset by the peer", LinkEnd.RESET))
+        self.down(reason, why)
+
+    def down(self, reason: str, why: LinkEnd = LinkEnd.GOODBYE) -> None:
         """The end of this end."""
         if self.open:
             self.open = False
-            self.network.links.pop(self.peer.node, None)
-            self.network.listener.link_down(self, reason, clean)
+            if self.network.links.get(self.peer.node) is self:
+                del self.network.links[self.peer.node]
+            self.network.listener.link_down(self, reason, why)
 
 
 class Network:
@@ -201,6 +229,7 @@ class Network:
         self.links: dict[bytes, MemoryLink] = {}
         self.refuses: dict[bytes, None] = {}
         self.gone = False
+        self.tamper: Liar | None = None
         self._listener: LinkListener | None = None
 
     @property
@@ -218,20 +247,22 @@ class Network:
         self.trusted[node] = None
         return node
 
+    def shorten(self, node: bytes, segment: int) -> None:
+        pass
+
     def distrust(self, node: bytes) -> None:
         self.trusted.pop(node, None)
         if (link := self.links.get(node)) is not None:
-            link.down("not trusted any more")
-            link.control.later(lambda: link._other.down("not trusted any more"))
+            link.cut("not trusted any more", LinkEnd.CUT)
 
     def die(self) -> None:
-        """The process is killed: its system resets every connection."""
+        """The process is killed: its system ends every connection."""
         self.gone = True
         for link in list(self.links.values()):
             link.open = False
             other = link.other
             assert other is not None
-            link.control.later(partial(other.down, "reset by the peer", clean=False))
+            link.control.later(partial(other.down, "its process ended", LinkEnd.PROCESS_ENDED))
         self.links.clear()
 
     async def dial(self, peer: PeerInfo) -> Link:

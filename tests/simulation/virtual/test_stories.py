@@ -159,9 +159,9 @@ async def a_neighbour_is_out_of_reach(world: World) -> None:
 
 async def one_is_away_for_a_while(world: World) -> None:
     hosts = await world.cluster(3)
-    hosts[1].shell.from_trainer(handover.Away(True))
+    hosts[1].shell.trainer.received(handover.Away(True))
     await world.until(lambda: hosts[1].share == 0)
-    hosts[1].shell.from_trainer(handover.Away(False))
+    hosts[1].shell.trainer.received(handover.Away(False))
     await world.until(lambda: hosts[1].share > 0)
 
 

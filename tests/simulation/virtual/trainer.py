@@ -35,6 +35,11 @@ def gradient(iteration: int, micro_batch: int) -> Vector:
     return (iteration * 31 + micro_batch * 7 + k * 3) % 1009 + 1
 
 
+def settings(iteration: int) -> bytes:
+    """What the script sets of the optimizer's scalars in an iteration."""
+    return b"lr of %d" % iteration
+
+
 @cache
 def expected_sum(iteration: int) -> Vector:
     """The sum over all micro-batches of an iteration."""
@@ -59,9 +64,10 @@ def meta(iteration: int) -> bytes:
 
 
 class StandIn:
-    """One trainer. `say` gives its messages to the shell."""
+    """One trainer. `say` gives its messages to the shell. `apart`: its state lies on a device of
+    its own, and in the shared memory only where the agent has said that it may read it."""
 
-    def __init__(self, chance: random.Random, steps: int) -> None:
+    def __init__(self, chance: random.Random, steps: int, *, apart: bool = False) -> None:
         self.memory: SharedMemory = create_shared_memory(STATE_BYTES, ELEMENTS, "float64")
         self.memory.close_descriptors()
         self.say: Callable[[handover.Message], None] = lambda message: None
@@ -71,14 +77,21 @@ class StandIn:
         self.squares: dict[int, tuple[float, ...]] = {}
         self._chance = chance
         self._steps = steps
-        self._state = self.memory.state.array("int64")
+        self._shared = self.memory.state.array("int64")
+        self._state = self._shared.copy() if apart else self._shared
+        self._apart = apart
+        self._marks = self.memory.marks.array("int64")
         self._own = self.memory.contribution.array("float64")
-        self._reduced = tuple(region.array("float64") for region in self.memory.reduced)
+        regions = (*self.memory.reduced, self.memory.replay)
+        self._reduced = tuple(region.array("float64") for region in regions)
+        self.busy_until = 0.0  # it hangs until then, or is away
         self._began = False
         self._todo: list[int] = []
         self._done: tuple[int, ...] = ()
         self._round = -1
         self._computing = False
+        self._turn = 0
+        self._inbox: list[handover.Message] = []
 
     def hello(self) -> handover.Hello:
         """What it would introduce itself with."""
@@ -119,11 +132,13 @@ class StandIn:
                 self._began = True
                 if adopt:
                     assert data == meta(iteration)
+                    self._state[:] = self._shared
                     assert self.state == expected_state(iteration), "a torn state was pulled"
                     self.iteration, self._round, self._todo = iteration, -1, []
+                    self._marks[handover.MARK_ITERATION] = iteration
                 assert iteration == self.iteration
-            case handover.Work(iteration, micro_batches):
-                self._on_work(iteration, micro_batches)
+            case handover.Work(iteration, micro_batches, turn):
+                self._on_work(iteration, micro_batches, turn)
             case handover.Reduced():
                 self._todo = []
                 self._later(self._apply, message)
@@ -136,11 +151,11 @@ class StandIn:
         seconds = self._chance.uniform(0.0001, MOST_COMPUTE_S)
         asyncio.get_running_loop().call_later(seconds, what, *values)
 
-    def _on_work(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
+    def _on_work(self, iteration: int, micro_batches: tuple[int, ...], turn: int) -> None:
         assert self._began
         assert iteration == self.iteration, "work of another iteration"
-        if self._round != iteration:
-            self._round, self._done = iteration, ()
+        if (self._round, self._turn) != (iteration, turn):
+            self._round, self._turn, self._done, self._todo = iteration, turn, (), []
             self._own[:] = 0
         assert not [m for m in micro_batches if m in (*self._done, *self._todo)], "given twice"
         self._todo += micro_batches
@@ -163,9 +178,9 @@ class StandIn:
         self._computing = False
         if self._round == iteration == self.iteration:
             n = len(self._done)
-            self.say(
-                handover.Contributed(iteration, self._done, float(n), b"", b"", True, 0.001 * n)
-            )
+            wanted = settings(iteration) if n else b""
+            said = (iteration, self._done, float(n), b"", b"", True, 0.001 * n)
+            self.say(handover.Contributed(*said, self._turn, wanted))
 
     def _compute_rest(self, iteration: int, micro_batch: int, half: int) -> None:
         if self.alive:
@@ -179,10 +194,16 @@ class StandIn:
         i = self.iteration
         assert (reduced.iteration, reduced.weight) == (i, MICRO_BATCHES)
         assert reduced.loss_sum == MICRO_BATCHES
+        assert reduced.gradient_bitmap == reduced.integer_buffers == b""  # else real ones fail
+        assert reduced.integer_buffers_agree
+        assert (reduced.settings, reduced.other_settings) == (settings(i), b"")
         total = self._reduced[reduced.buffer]
         assert np.array_equal(total, expected_sum(i)), "not the sum of all micro-batches"
         chunks = [total[k : k + CHUNK_ELEMENTS] for k in range(0, ELEMENTS, CHUNK_ELEMENTS)]
         assert reduced.square_sums == tuple(float(np.dot(c, c)) for c in chunks)
         self._state += np.tile(expected_sum(i), STATE_BYTES // 8 // ELEMENTS)
         self.iteration += 1
+        if reduced.is_read or not self._apart:
+            self._shared[:] = self._state
+            self._marks[handover.MARK_ITERATION] = self.iteration
         self.say(handover.Applied(i, 1.0, False, meta(i + 1)))

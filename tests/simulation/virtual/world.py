@@ -65,7 +65,7 @@ class Host:
         self.me = PeerInfo(node, 1, self.name, (f"10.0.0.{number}:1",), certificate)
         self.world = world
         self.network = world.wires.connect(self.me)
-        self.trainer = StandIn(world.wires.random, world.steps)
+        self.trainer = StandIn(world.wires.random, world.steps, apart=number % 2 == 0)
         self.recorder = Recorder(world.loop.time)
         observer = Observer(self.name, "sim", self.recorder, Silence(), world.loop.time)
         self.gone: str | None = None
@@ -88,7 +88,7 @@ class Host:
             world.spawn,
         )
         self.network.listener = self.shell
-        self.trainer.say = self.shell.from_trainer
+        self.trainer.say = self.shell.trainer.received
 
     def found(self) -> None:
         """Found a cluster."""
@@ -178,7 +178,7 @@ class Host:
         self.gone = message if why == "error" else why
         self.world.spawn(self._depart())
 
-    def _join_failed(self, reason: str) -> None:
+    def _join_failed(self, reason: str, _pause_s: float) -> None:
         self.joins_failed.append(reason)
         if self.gone is None and self.leaving:
             self._departed("left", "")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tests.testbed.bench import allreduce, events, scaleout
+from tests.testbed.bench import allreduce, events, loader, scaleout, trouble
 
 KINDS: dict[str, ModuleType] = {
     "all-reduce": allreduce,
     "events": events,
+    "loader": loader,
     "scale-out": scaleout,
+    "trouble": trouble,
 }

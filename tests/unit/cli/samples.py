@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgeagent.demo.report import Event
-    from edgeagent.local.status_model import LinkStatus, MemberStatus, PairStatus, Status
+    from edgeagent.local.status_model import (
+        AdviceStatus,
+        LinkStatus,
+        MemberStatus,
+        PairStatus,
+        Status,
+        WaitingStatus,
+    )
 
 
 def member(
@@ -28,6 +35,8 @@ def member(
         "micro_batch_ms": each,
         "compute_ms": compute,
         "sync_ms": sync,
+        "trainer": "prompt",
+        "owes_s": 0.0,
     }
 
 
@@ -68,6 +77,39 @@ def link(
     }
 
 
+def waiting(**changes: Any) -> WaitingStatus:
+    """Return that all wait for the link of laptop3, without its text."""
+    found: WaitingStatus = {
+        "cause": "link",
+        "node": "laptop3",
+        "seconds": 12.0,
+        "step_s": 0.0,
+        "peer": "alice",
+        "mbit_s": 1.92,
+        "delay_ms": 80.0,
+        "shared": False,
+        "late": False,
+        "trainer": False,
+        "more": 0,
+        "text": "",
+    }
+    return {**found, **changes}  # type: ignore[typeddict-item]
+
+
+def advice(**changes: Any) -> AdviceStatus:
+    """Return that laptop3 costs more than it gives, without its text."""
+    found: AdviceStatus = {
+        "left_out": ["laptop3"],
+        "step_s": 0.88,
+        "without_s": 0.018,
+        "alone": "",
+        "alone_s": 0.0,
+        "others": 2,
+        "text": "",
+    }
+    return {**found, **changes}  # type: ignore[typeddict-item]
+
+
 REASON = (
     "fastest aggregation paths, rooted at bob, of depth 1; left out as slower than all in use: "
     "alice-carol (20 Mbit/s); 16 micro-batches over 3 devices by speed: 0.0421 s, 6% of it lost "
@@ -104,6 +146,12 @@ def sample_status(**changes: Any) -> Status:
         "tree": {"root": "bob", "parents": {"carol": "bob", "alice": "bob"}},
         "reason": REASON,
         "holds_up": "alice",
+        "waiting": waiting(
+            cause="computing",
+            node="alice",
+            text="waiting 9.6 ms of each 50 ms step for alice: it computes longest",
+        ),
+        "advice": None,
         "pending": [],
         "joining": None,
         "tasks": 9,

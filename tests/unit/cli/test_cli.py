@@ -89,7 +89,11 @@ def _one_line(text: str) -> str:
         (["fly"], "invalid choice: 'fly'"),
         (["--frobnicate"], "--frobnicate"),
         (["run"], "JOB"),
-        (["run", "digits", "--steps", "0"], "'0' is not a whole number of at least 1"),
+        (["run", "digits", "--steps", "0"], "'0' is not a whole number from 1 to 2814"),
+        (["run", "digits", "--steps", "9" * 20], "'99999999999999999999' is not a whole number"),
+        (["run", "digits", "--steps", "9" * 9999], "'" + "9" * 40 + "...' is not a whole number"),
+        (["run", "digits", "--seed", "9" * 9999], "...' is not a whole number from 0 to 2^63 - 1"),
+        (["run", "digits", "--threads", "100000"], "100000 are too many threads: this device has"),
         (["run", "digits", "--steps", "ten"], "'ten' is not a whole number"),
         (["run", "digits", "--steps"], "expected one argument"),
         (["run", "digits", "--step", "3"], "--step"),
@@ -158,6 +162,18 @@ def test_a_token_on_the_command_line_is_warned_of(capsys: pytest.CaptureFixture[
     assert warning.startswith("edgeagent: warning: --token is visible")
     assert token not in warning
     assert error == "edgeagent: --device abacus: use cpu, cuda, cuda:N or mps"
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps"])
+def test_an_unusable_device_is_one_line_before_anything_starts(
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEAGENT_TOKEN", new_token())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main(["run", "digits", "--device", device]) == 2
+    line = _one_line(capsys.readouterr().err)
+    assert line.startswith(f"edgeagent: --device {device}: cannot be used: ")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import io
 import re
 import sys
 import threading
+import time
 
 import pytest
 
@@ -21,6 +22,7 @@ from edgeagent.terminal.console import (
     console_for,
 )
 from edgeagent.terminal.text import (
+    accept_all,
     bar_text,
     bytes_text,
     clean,
@@ -364,3 +366,34 @@ def test_stderr_is_where_failures_go(capsys: pytest.CaptureFixture[str]) -> None
     console.fail("no luck")
     console.close()
     assert capsys.readouterr().err == "edgeagent: no luck\n"
+
+
+def test_what_was_said_before_a_flush_is_shown() -> None:
+    out = io.StringIO()
+    console = Console(out, live=False)
+    console.flush()  # nothing was said yet
+    for number in range(50):
+        console.say(f"line {number}")
+    console.flush()
+    assert out.getvalue().splitlines()[-1] == "line 49"
+    console.close()
+    console.flush()
+
+
+def test_a_flush_returns_where_nobody_reads_any_more() -> None:
+    out = io.StringIO()
+    out.close()
+    console = Console(out, live=False)
+    console.say("nobody hears this")
+    started = time.monotonic()
+    console.flush()
+    assert time.monotonic() - started < console_module.CLOSE_S / 2
+    console.close()
+
+
+def test_what_a_stream_cannot_encode_is_escaped() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    accept_all(stream, io.StringIO())
+    print("J\u00fcrgen\u2026", file=stream, flush=True)
+    assert raw.getvalue() == b"J\\xfcrgen\\u2026\n"

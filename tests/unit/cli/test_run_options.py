@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -10,10 +11,12 @@ import pytest
 
 from edgeagent.agent_process import config_from
 from edgeagent.cli import parse
+from edgeagent.commands import options
 from edgeagent.commands.run import agent_config, resolve_token, trainer_config
 from edgeagent.config import AgentConfig, TrainerConfig
 from edgeagent.errors import UsageError
 from edgeagent.launch import Job, resolve_job
+from edgeagent.terminal.text import shown_path
 from edgeagent.transport.token import new_token
 
 if TYPE_CHECKING:
@@ -37,9 +40,9 @@ def agent(*options: str, **environment: str) -> AgentConfig:
     return agent_config(parse(["run", "digits", *options]), JOB, values)
 
 
-def trainer(*options: str) -> TrainerConfig:
-    """Return the trainer's configuration for some options."""
-    return trainer_config(parse(["run", "digits", *options]), JOB)
+def trainer(*options: str, **environment: str) -> TrainerConfig:
+    """Return the trainer's configuration for some options and variables."""
+    return trainer_config(parse(["run", "digits", *options]), JOB, environment)
 
 
 def test_defaults_of_the_agent() -> None:
@@ -167,6 +170,11 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         data=str(folder),
     )
     assert trainer("--no-save").save == ""
+    often = trainer("--save-every", "50", "--keep", "0", EDGEAGENT_SAVE_EVERY="7")
+    assert (often.save_every, often.keep) == (50, 0)
+    often = trainer(EDGEAGENT_SAVE_EVERY="7", EDGEAGENT_KEEP="2")
+    assert (often.save_every, often.keep) == (7, 2)
+    assert trainer("--no-save", "--save-every", "0").save_every == 0
     assert trainer("--seed", "0").seed == 0
 
 
@@ -179,11 +187,18 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         (("--save", "."), "that is a folder"),
         (("--resume", "missing"), "no readable file missing"),
         (("--data", "missing"), "no folder missing"),
+        (("--no-save", "--save-every", "5"), "leave --no-save away"),
     ],
 )
 def test_wrong_values_of_the_trainer(options: tuple[str, ...], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         trainer(*options)
+
+
+@pytest.mark.parametrize("variable", ["EDGEAGENT_SAVE_EVERY", "EDGEAGENT_KEEP"])
+def test_a_wrong_variable_of_the_trainer_is_named(variable: str) -> None:
+    with pytest.raises(UsageError, match=f"{variable}: '-1' is not"):
+        trainer(**{variable: "-1"})
 
 
 def test_a_script_is_run_with_its_arguments(folder: Path) -> None:
@@ -192,7 +207,7 @@ def test_a_script_is_run_with_its_arguments(folder: Path) -> None:
     job = resolve_job(args.job, args.script_arguments)
     assert job.name == "train"
     assert job.command == (sys.executable, str(folder / "train.py"), "--epochs", "5", "--")
-    config = trainer_config(args, job)
+    config = trainer_config(args, job, {})
     assert config.arguments == ("--epochs", "5", "--")
     assert config.save == str(folder / "edgeagent-train.safetensors")
 
@@ -222,3 +237,25 @@ def test_the_agent_of_a_plain_script_is_configured_by_the_environment() -> None:
 def test_wrong_values_in_the_environment(variable: str, value: str, expected: str) -> None:
     with pytest.raises(UsageError, match=f"^{variable}: .*{expected}"):
         config_from({"EDGEAGENT_HOME": "/h", variable: value})
+
+
+def test_a_folder_that_was_deleted_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert options.present_folder() == os.getcwd()
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UsageError, match="the folder in which this was started is gone"):
+        options.present_folder()
+    assert shown_path("/a/model") == "/a/model"
+
+
+def test_more_threads_than_a_device_can_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    assert [options.threads(n) for n in ("1", "64", "128")] == [1, 64, 128]
+    with pytest.raises(argparse.ArgumentTypeError, match="this device has 16 processor cores"):
+        options.threads("129")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert options.threads("64") == 64

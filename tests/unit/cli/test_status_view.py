@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from edgeagent.terminal.status_view import MAX_ROWS, print_status
 from edgeagent.terminal.tree_view import DEEPEST, tree_rows
-from tests.unit.cli.samples import link, member, pair, sample_status
+from tests.unit.cli.samples import advice, link, member, pair, sample_status, waiting
 from tests.unit.cli.test_console import Terminal, without_escapes
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ member  share  ms each  compute ms  sync ms  busy  role
 alice       6     7.01       42.08     7.92   84%  here
 bob         5     6.50       32.50    12.00   73%  scheduler
 carol       5        -           -        -     -
-all wait for alice, which computes longest
+waiting 9.6 ms of each 50 ms step for alice: it computes longest
 
 link from  to     delay ms  Mbit/s there  Mbit/s back  in tree
 alice      bob        0.42          47.1         93.3  yes
@@ -85,7 +85,7 @@ def test_before_there_is_a_cluster() -> None:
         mesh=[],
         tree={"root": "", "parents": {}},
         reason="",
-        holds_up="",
+        waiting=None,
     )
     assert lines == [
         "alice in cluster default: starting, 0 members",
@@ -98,17 +98,43 @@ def test_what_is_not_measured_is_a_dash() -> None:
     members = [member("alice", 8, me=True), member("bob", 8, scheduler=True)]
     mesh = [pair("alice", "bob", in_tree=True)]
     lines = shown(
-        members=members, mesh=mesh, links=[], holds_up="", tree={"root": "a", "parents": {"b": "a"}}
+        members=members,
+        mesh=mesh,
+        links=[],
+        waiting=None,
+        tree={"root": "a", "parents": {"b": "a"}},
     )
     assert lines[5].split() == ["alice", "8", "-", "-", "-", "-", "here"]
-    assert lines[7] == "all wait for: -"
+    assert lines[7] == "waiting for: -"
     assert lines[10].split() == ["alice", "bob", "-", "-", "-", "yes"]
     assert "`- b          -            -         -" in lines
 
 
+def test_a_trainer_that_is_waited_for_is_named_with_the_time() -> None:
+    slow, late = member("bob", 8), member("carol", 8)
+    slow["trainer"], slow["owes_s"] = "slow", 7.4
+    late["trainer"], late["owes_s"] = "late", 12.0
+    text = "waiting 7.40 s for bob: its trainer has not answered"
+    lines = shown(
+        members=[member("alice", 8, me=True), slow, late],
+        waiting=waiting(cause="computing", node="bob", text=text),
+    )
+    assert text in lines
+    assert lines[6].endswith("slow 7 s")
+    assert lines[7].endswith("late 12 s")
+
+
+def test_advice_is_wrapped_below_who_is_waited_for() -> None:
+    advised = advice(text="laptop3 costs more than it gives: " + "word " * 30)
+    lines = shown(advice=advised)
+    at = lines.index("waiting 9.6 ms of each 50 ms step for alice: it computes longest")
+    assert lines[at + 1].startswith("laptop3 costs more than it gives: word")
+    assert lines[at + 2].startswith("word")
+
+
 def test_nobody_holds_the_others_up() -> None:
     members = [member(n, 8, times=(1.0, 0.0, 0.0)) for n in ("alice", "bob")]
-    lines = shown(members=members, holds_up="")
+    lines = shown(members=members, waiting=None)
     assert lines[5].split() == ["alice", "8", "1.00", "0.00", "0.00", "-"]
     assert "nobody holds the others up" in lines
 
@@ -209,7 +235,8 @@ def test_evil_names_stay_in_their_cells(name: str) -> None:
         mesh=[pair(name, name + "2", 1e6, 1e6, 1e6, in_tree=True)],
         tree={"root": name, "parents": {name + "2": name, name: name}},
         reason=f"rooted at {name}; {name * 80}",
-        holds_up=name,
+        waiting=waiting(node=name, text=f"waiting for {name}"),
+        advice=advice(text=f"{name} costs"),
         joining={**JOINING, "sources": [{**JOINING["sources"][0], "node": name}]},
         pending=[
             {"kind": "scale-out", "node": name, "phase": name, "pull": JOINING},

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from edgeagent.dataplane.reduce import Reducer, Vector
 from protocols.bulk import BulkHeader, BulkKind, decode_header
 from protocols.control_word import ControlWord, bits
 from protocols.round import RoundSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LINEAGE = b"L" * 16
 ELEMENTS, CHUNK = 37, 16  # the last chunk is short
@@ -79,7 +82,10 @@ class Host:
         self.number = number
         self.contribution: Vector = np.zeros(ELEMENTS, dtype)
         self.reduced: tuple[Vector, Vector] = (np.zeros(ELEMENTS, dtype), np.zeros(ELEMENTS, dtype))
-        self.reducer = Reducer(self.contribution, self.reduced, CHUNK, self, self.done)
+        self.later: list[Callable[[], None]] = []  # what it goes on with after a slice of work
+        later = self.later.append if cluster.sliced else None
+        vectors = (self.contribution, self.reduced)
+        self.reducer = Reducer(*vectors, CHUNK, self, self.done, later=later)
         self.todo = list(cluster.rounds)
         self.running: Tag | None = None
         self.contributed = False
@@ -115,6 +121,9 @@ class Host:
         self.contributed = self.number >= self.cluster.shape.members
         self.reducer.start(self.cluster.shape.spec(self.number, tag))
 
+    def slice(self) -> None:
+        self.later.pop(0)()
+
     def contribute(self) -> None:
         assert self.running is not None
         self.contributed = True
@@ -125,7 +134,11 @@ class Host:
 class Cluster:
     """All nodes and all streams between them."""
 
-    def __init__(self, shape: Shape, rounds: list[Tag], seed: int, dtype: Any) -> None:
+    def __init__(
+        self, shape: Shape, rounds: list[Tag], seed: int, dtype: Any, *, sliced: bool = False
+    ) -> None:
+        """`sliced`: reducers put work off; the caller makes slices short."""
+        self.sliced = sliced
         self.shape, self.rounds, self.seed, self.dtype = shape, rounds, seed, dtype
         self.chance = random.Random(seed)
         self.streams: dict[tuple[int, int], Stream] = {}
@@ -175,6 +188,8 @@ class Cluster:
                 possible.append(("start", host))
             if host.running is not None and not host.contributed:
                 possible.append(("contribute", host))
+            if host.later:
+                possible.append(("slice", host))
         for ends, stream in self.streams.items():
             if stream.begun or (stream.frames and not stream.held):
                 possible.append(("deliver", ends))

@@ -97,8 +97,8 @@ def test_gauges_say_what_they_are_told() -> None:
     beats.linked(0.0, b"b")
     beats.answered(b"b", 0.03)
     links: dict[bytes, Any] = {
-        b"b": SimpleNamespace(incoming_rate=1e6, bulk_bytes_sent=7),
-        b"a": SimpleNamespace(incoming_rate=None, bulk_bytes_sent=0),
+        b"b": SimpleNamespace(incoming_rate=1e6, bulk_bytes_sent=7, bulk_bytes_received=3),
+        b"a": SimpleNamespace(incoming_rate=None, bulk_bytes_sent=0, bulk_bytes_received=0),
     }
     read = gauges.read(links)
     assert read.micro_batch_s == pytest.approx(0.1)

@@ -11,16 +11,19 @@ from hypothesis import strategies as st
 
 from edgeagent.dataplane.reduce import Reducer, key_of
 from protocols import limits
-from protocols.bulk import BulkHeader, BulkKind
+from protocols.bulk import BulkHeader, BulkKind, checksum
 from protocols.control_word import EMPTY, ControlWord, bits
+from protocols.divergence import claim, merge_claims
 from protocols.errors import RemoteProtocolError
 from protocols.round import RoundSpec, Spread
+from protocols.word_check import Part
 
 from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE, Cluster, Shape, Tag, chunk_header
 
 ROUNDS: list[Tag] = [(3, 0), (4, 0), (4, 1), (5, 0), (6, 0)]
 ABOVE, CHILD, OTHER = b"A" * 32, b"C" * 32, b"O" * 32
 UP, DOWN = BulkKind.UP, BulkKind.DOWN
+OWN = replace(EMPTY, done=bits((0,)))  # what this node contributes
 WORD = ControlWord(1, 1, bits((1,)), b"", 0.5, b"", b"", True).encode()
 
 
@@ -100,10 +103,13 @@ class Bench:
 
     def frame(self, sender: bytes, header: BulkHeader, value: bytes = b"") -> bool:
         """Let a whole frame arrive; return whether it was wanted."""
+        value = value or bytes(header.length)
+        if header.kind is DOWN:
+            header = replace(header, check=checksum(value, header.square_sum))
         target = self.reducer.arriving(sender, header)
         if target is None:
             return False
-        target[:] = value or bytes(header.length)
+        target[:] = value
         self.reducer.received(sender, header)
         return True
 
@@ -130,33 +136,34 @@ def test_the_contribution_is_only_read() -> None:
     before = bench.own.tobytes()
     for index in range(CHUNKS):
         bench.chunk(CHILD, UP, index)
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     assert bench.own.tobytes() == before
     assert bench.reduced[1].tolist() == (bench.own + 1).tolist()
     assert not bench.reduced[0].any()
     assert len(bench.words) == 1
-    assert bench.words[0].weight == 1
+    assert bench.words[0].weight == 2
 
 
 def test_nothing_is_contributed_to_no_round() -> None:
     bench = Bench()
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     assert not bench.sent
     bench.start()
-    bench.reducer.contribute(EMPTY)
-    assert bench.words == [EMPTY]
+    bench.reducer.contribute(OWN)
+    assert bench.words == [OWN]
 
 
 def test_headers_carry_the_round_the_chunk_and_its_squares() -> None:
     bench = Bench()
     bench.start(children=(CHILD,))
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     bench.chunk(CHILD, UP, 1)
     [(to, header, payload)] = bench.sent
     total = bench.own[:CHUNK] + 1
+    squares = float((total.astype(np.float64) ** 2).sum())
     assert (to, payload) == (CHILD, total.tobytes())
     assert header == replace(
-        chunk_header(DOWN, (3, 0), 1), square_sum=float((total.astype(np.float64) ** 2).sum())
+        chunk_header(DOWN, (3, 0), 1), square_sum=squares, check=checksum(payload, squares)
     )
     assert key_of(header) == (LINEAGE, 1, 1, 3, 0, 0)
     assert bench.reducer.square_sums[0] == header.square_sum
@@ -175,11 +182,12 @@ def test_a_round_that_starts_between_header_and_payload_gets_the_chunk() -> None
     bench.start((2, 0), ABOVE, contributes=False)
     for index in range(CHUNKS):
         bench.chunk(ABOVE, DOWN, index, (2, 0))
-    header = chunk_header(DOWN, (3, 0), 1)
+    ones = np.ones(CHUNK, np.float32).tobytes()
+    header = replace(chunk_header(DOWN, (3, 0), 1), check=checksum(ones, 0.0))
     target = bench.reducer.arriving(ABOVE, header)
     bench.start((3, 0), ABOVE, contributes=False)
     assert target is not None
-    target[:] = np.ones(CHUNK, np.float32).tobytes()
+    target[:] = ones
     bench.reducer.received(ABOVE, header)
     for index in (0, 2, 3):
         bench.chunk(ABOVE, DOWN, index)
@@ -194,7 +202,7 @@ def test_a_round_that_ends_between_header_and_payload_drops_the_chunk() -> None:
     bench.reducer.arriving(CHILD, header)
     bench.start((3, 1), children=(CHILD,))
     bench.reducer.received(CHILD, header)
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     assert not bench.sent
     assert not bench.reduced[1].any()
 
@@ -205,9 +213,9 @@ def test_chunks_wait_for_their_round_over_several_others() -> None:
         assert bench.chunk(CHILD, UP, index, (5, 0))  # before any round
     for tag in ((3, 0), (4, 0)):
         bench.start(tag)
-        bench.reducer.contribute(EMPTY)
+        bench.reducer.contribute(OWN)
     bench.start((5, 0), children=(CHILD,))
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     assert bench.reduced[1].tolist() == (bench.own + 1).tolist()
 
 
@@ -225,7 +233,7 @@ def test_a_neighbour_is_held_beyond_the_bound_and_read_again_below_half(
     bench.chunk(CHILD, UP, 2)
     bench.chunk(CHILD, UP, 3)
     assert bench.holds == [(CHILD, True)]
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     assert bench.holds == [(CHILD, True), (CHILD, False)]
 
 
@@ -235,7 +243,7 @@ def test_a_held_neighbour_is_not_read_again_before_half_is_free(
     monkeypatch.setattr(limits, "MAX_EARLY_BYTES", CHUNK * 8)
     bench = Bench()
     bench.start(children=(CHILD, OTHER))
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     for index in (1, 2, 3):
         bench.chunk(OTHER, UP, index)  # it waits for the other child's
     bench.chunk(CHILD, UP, 3)
@@ -248,14 +256,16 @@ def test_what_was_never_used_is_given_free_with_its_round(monkeypatch: pytest.Mo
     monkeypatch.setattr(limits, "MAX_EARLY_BYTES", CHUNK * 4)
     bench = Bench()
     bench.start(children=(CHILD,))
-    for tag in ((3, 0), (3, 1)):
-        bench.chunk(CHILD, UP, 1, tag)
-        bench.chunk(CHILD, UP, 2, tag)
+    for index in (1, 2):
+        bench.chunk(CHILD, UP, index)
+    for index in (1, 2):  # of a fence that is under way
+        bench.frame(CHILD, replace(chunk_header(UP, (3, 1), index), policy=2))
     assert bench.holds == [(CHILD, True)]
     bench.start((4, 0), children=(CHILD,))
     assert bench.holds == [(CHILD, True), (CHILD, False)]
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     assert not bench.sent  # nothing of the old rounds was added
+    bench.reducer.forget(CHILD)
     bench.start((5, 0), children=(CHILD,))
     bench.chunk(CHILD, UP, 1, (5, 0))
     bench.chunk(CHILD, UP, 2, (5, 0))
@@ -270,7 +280,7 @@ def test_a_neighbour_that_is_gone_takes_its_early_chunks_along() -> None:
     bench.reducer.forget(CHILD)
     bench.reducer.forget(OTHER)
     bench.start((3, 0), children=(CHILD,))
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     assert bench.words == []
     for index in range(CHUNKS):
         bench.chunk(CHILD, UP, index)
@@ -284,7 +294,7 @@ def test_a_partial_sum_that_came_whole_counts_though_its_sender_is_gone() -> Non
     half = chunk_header(UP, (3, 0), 2)
     assert bench.reducer.arriving(CHILD, half) is not None
     bench.reducer.forget(CHILD)
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     assert not bench.sent
     bench.chunk(OTHER, UP, 1)
     bench.chunk(OTHER, UP, 2)
@@ -299,7 +309,7 @@ def test_a_frozen_round_takes_sends_and_completes_nothing() -> None:
     bench = Bench()
     assert bench.reducer.freeze() == b""  # there is none
     bench.start(parent=ABOVE, children=(CHILD,))
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     bench.chunk(CHILD, UP, 0)
     bench.chunk(CHILD, UP, 1)
     bench.chunk(ABOVE, DOWN, 0)
@@ -321,7 +331,7 @@ def test_a_payload_on_its_way_into_r_is_never_written_once_its_attempt_is_given_
     for give_up in (Bench.start, lambda bench, tag: bench.reducer.freeze()):
         bench = Bench()
         bench.start(parent=ABOVE)
-        bench.reducer.contribute(EMPTY)
+        bench.reducer.contribute(OWN)
         header = chunk_header(DOWN, (3, 0), 2)
         assert bench.reducer.arriving(ABOVE, header) is not None
         give_up(bench, (3, 1))
@@ -334,7 +344,7 @@ def test_a_payload_on_its_way_into_r_is_never_written_once_its_attempt_is_given_
 def test_kept_chunks_are_sent_as_they_are_and_the_rest_is_summed_anew() -> None:
     bench = Bench()
     bench.start(children=(CHILD,))
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     for index in (0, 1):
         bench.chunk(CHILD, UP, index)
     bench.chunk(CHILD, UP, 3)
@@ -349,7 +359,7 @@ def test_kept_chunks_are_sent_as_they_are_and_the_rest_is_summed_anew() -> None:
     assert payload == kept.tobytes()
     assert bench.reducer.freeze() == b"\x02"  # kept chunks stay worth keeping
     bench.start((3, 2), children=(CHILD,), spread=(Spread((1,), None, (CHILD,)),))
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     for index in (0, 2, 3):
         bench.chunk(CHILD, UP, index, (3, 2))
     assert len(bench.words) == 1
@@ -358,8 +368,8 @@ def test_kept_chunks_are_sent_as_they_are_and_the_rest_is_summed_anew() -> None:
 
 
 def test_a_sum_in_which_somebody_handed_work_back_is_not_kept() -> None:
-    refused = replace(EMPTY, refusing=bits((3,)))
-    for word, have in ((EMPTY, b"\x0f"), (refused, b"")):
+    refused, late = replace(OWN, refusing=bits((3,))), replace(OWN, late=bits((3,)))
+    for word, have in ((OWN, b"\x0f"), (refused, b""), (late, b"")):
         bench = Bench()
         bench.start()
         bench.reducer.contribute(word)
@@ -369,7 +379,7 @@ def test_a_sum_in_which_somebody_handed_work_back_is_not_kept() -> None:
 def test_a_result_that_is_whole_here_is_served_to_who_lacks_it() -> None:
     bench = Bench()
     bench.start(children=(CHILD,))
-    word = replace(EMPTY, loss_sum=2.5)
+    word = replace(OWN, loss_sum=2.5)
     bench.reducer.contribute(word)
     for index in range(CHUNKS):
         bench.chunk(CHILD, UP, index)
@@ -394,7 +404,7 @@ def test_chunks_of_a_lineage_to_come_wait_and_those_of_one_that_was_left_are_dro
         value = np.ones(header.length // 4, np.float32).tobytes() if index else WORD
         assert bench.frame(CHILD, replace(header, lineage=b"F" * 16), value)
     bench.start((4, 0), children=(CHILD,), lineage=b"F" * 16)
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     assert len(bench.words) == 1
     assert not bench.chunk(CHILD, UP, 1, (9, 9))  # of the lineage before
 
@@ -422,7 +432,7 @@ def test_chunks_of_another_size_or_number_are_refused(
 def test_chunks_from_the_wrong_side_are_refused() -> None:
     bench = Bench()
     bench.start(parent=ABOVE, children=(CHILD,))
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     bench.chunk(CHILD, UP, 1)
     for sender, kind, index in (
         (ABOVE, UP, 1),
@@ -444,16 +454,40 @@ def test_a_control_word_that_is_none_is_refused_when_it_comes() -> None:
     bench.start(parent=ABOVE, children=(CHILD,))
     with pytest.raises(RemoteProtocolError, match="control word"):
         bench.frame(CHILD, chunk_header(UP, (3, 0), 0, 5), b"\xc1rest")
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     bench.chunk(CHILD, UP, 0)
     with pytest.raises(RemoteProtocolError, match="control word"):
         bench.frame(ABOVE, chunk_header(DOWN, (3, 0), 0, 5), b"\xc1rest")
 
 
+def test_a_child_that_spreads_a_reduced_word_speaks_for_all_members() -> None:
+    bench = Bench()
+    everybody = claim(b"digestXY", 0), claim(b"digestXY", 1)
+    word = replace(EMPTY, done=bits((0, 1)), claims=merge_claims(*everybody)).encode()
+    part = Part(CHILD, members=0b10, due=None)
+    spec = RoundSpec(LINEAGE, 1, 1, 3, 1, None, (CHILD,), (), CHUNKS, contributes=False)
+    spread = Spread(tuple(range(CHUNKS)), CHILD, ())
+    bench.reducer.start(replace(spec, spread=(spread,), parts=(part,)))
+    assert bench.frame(CHILD, chunk_header(DOWN, (3, 1), 0, len(word)), word)
+    bench = Bench()
+    bench.reducer.start(replace(spec, contributes=True, parts=(part,)))
+    with pytest.raises(RemoteProtocolError, match="elsewhere in the tree"):
+        bench.frame(CHILD, chunk_header(UP, (3, 1), 0, len(word)), word)
+
+
+def test_who_was_found_to_have_another_state_claims_none() -> None:
+    bench = Bench()
+    word = replace(EMPTY, claims=claim(b"digestXY", 1)).encode()
+    spec = RoundSpec(LINEAGE, 1, 1, 3, 1, None, (CHILD,), (), CHUNKS, contributes=True)
+    bench.reducer.start(replace(spec, silent=0b10))
+    with pytest.raises(RemoteProtocolError, match="found to differ"):
+        bench.frame(CHILD, chunk_header(UP, (3, 1), 0, len(word)), word)
+
+
 def test_a_micro_batch_that_two_contribute_is_refused() -> None:
     bench = Bench()
     bench.start(children=(CHILD, OTHER))
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     bench.chunk(CHILD, UP, 0)
     bench.chunk(OTHER, UP, 0)
     assert bench.accused == [(OTHER, "a micro-batch was contributed twice")]
@@ -493,14 +527,14 @@ def test_many_small_early_frames_are_charged_for(monkeypatch: pytest.MonkeyPatch
 def test_another_clusters_rounds_begin_at_any_iteration() -> None:
     bench = Bench()
     bench.start((7, 0), children=(CHILD,))
-    header = chunk_header(UP, (9, 0), 1)
+    header = replace(chunk_header(UP, (9, 0), 1), lineage=b"Y" * 16)
     bench.reducer.arriving(CHILD, header)
     bench.reducer.reset()
     bench.reducer.received(CHILD, header)
     other = replace(chunk_header(UP, (3, 0), 1), lineage=b"X" * 16)
     assert bench.frame(CHILD, other)
     bench.start((3, 0), children=(CHILD,), lineage=b"X" * 16)
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     assert [sent[1].index for sent in bench.sent] == [1]
 
 
@@ -512,7 +546,7 @@ def test_who_was_held_is_read_again_after_a_reset(monkeypatch: pytest.MonkeyPatc
     assert bench.holds == [(CHILD, True), (CHILD, False)]
 
 
-def test_early_chunks_that_fit_no_round_are_dropped_and_stop_nobody(
+def test_early_chunks_that_fit_no_round_are_dropped_and_their_senders_accused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "MAX_EARLY_BYTES", CHUNK * 8)
@@ -525,7 +559,8 @@ def test_early_chunks_that_fit_no_round_are_dropped_and_stop_nobody(
     assert bench.holds == [(OTHER, True), (CHILD, True)]
     bench.start(children=(CHILD,))
     assert bench.holds[2:] == [(OTHER, False), (CHILD, False)]
-    bench.reducer.contribute(EMPTY)
+    assert [name for name, _ in bench.accused] == [OTHER, CHILD]
+    bench.reducer.contribute(OWN)
     for index in (0, 2, 3):
         bench.chunk(CHILD, UP, index)
     assert len(bench.words) == 1
@@ -535,7 +570,7 @@ def test_early_chunks_that_fit_no_round_are_dropped_and_stop_nobody(
 def test_a_frame_that_was_not_announced_is_ignored() -> None:
     bench = Bench()
     bench.start(children=(CHILD,))
-    bench.reducer.contribute(EMPTY)
+    bench.reducer.contribute(OWN)
     header = chunk_header(UP, (3, 0), 1)
     target = bench.reducer.arriving(CHILD, header)
     assert target is not None

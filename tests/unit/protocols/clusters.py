@@ -16,9 +16,12 @@ ENDLESS = 100_000  # steps: no scenario gets there
 ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, JoiningState.FAILED))
 
 
-def cluster(seed: int, size: int = 3, steps: int = ENDLESS) -> tuple[World, list[Host]]:
+def cluster(
+    seed: int, size: int = 3, steps: int = ENDLESS, *, pauses: bool = False
+) -> tuple[World, list[Host]]:
     """A world with `size` members, each linked to each; the first is the scheduler."""
     world = World(seed, steps=steps)
+    world.pauses = pauses
     first = world.found()
     hosts = [first]
     for number in range(1, size):

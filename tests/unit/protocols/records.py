@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.messages import Envelope, Message, Restart, Tags
+from protocols.envelope import Envelope, Tags
+from protocols.messages import Message, Restart
 from protocols.policy import Electorate, Policy, Pull
 from protocols.view import Edge, Member, View, edge, make_view
 from protocols.wire import Blob, Bool, Float, Many, Nested, Text, UInt

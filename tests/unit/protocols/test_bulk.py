@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.bulk import BulkHeader, BulkKind, decode_header
+from protocols.bulk import BulkHeader, BulkKind, checksum, decode_header
 from protocols.errors import RemoteProtocolError
 
-HEADER = BulkHeader(BulkKind.UP, b"L" * 16, 2, 3, 4, 5, 6, 7, 0.5, 8, 9)
+HEADER = BulkHeader(BulkKind.DOWN, b"L" * 16, 2, 3, 4, 5, 6, 7, 0.5, 8, 9)
 COUNT = st.integers(0, (1 << 32) - 1)
-LONG = st.integers(0, (1 << 64) - 1)
+
+
+def up_to(most: int) -> st.SearchStrategy[int]:
+    """Numbers up to a limit, the limit itself often."""
+    return st.integers(0, most) | st.just(most)
+
+
 LARGEST = {
     BulkKind.UP: limits.MAX_CHUNK_BYTES,
     BulkKind.DOWN: limits.MAX_CHUNK_BYTES,
@@ -24,17 +31,23 @@ LARGEST = {
 }
 HEADERS = st.builds(
     BulkHeader,
-    st.sampled_from(BulkKind),
+    st.just(BulkKind.DOWN),
     st.binary(min_size=16, max_size=16),
-    COUNT,
-    COUNT,
-    LONG,
-    COUNT,
+    up_to(limits.MAX_VIEW),
+    up_to(limits.MAX_VERSION),
+    up_to(limits.MAX_ITERATION),
+    up_to(limits.MAX_ATTEMPT),
     COUNT,
     st.integers(0, limits.MAX_CHUNK_BYTES),
-    st.floats(allow_nan=False),
-    LONG,
+    st.floats(min_value=0.0),
+    up_to(limits.MAX_INTEGER),
+    up_to(limits.MAX_TERM),
     COUNT,
+) | st.builds(
+    BulkHeader,
+    st.sampled_from((BulkKind.UP, BulkKind.SHARD, BulkKind.PROBE)),
+    st.just(bytes(16)),
+    *[st.integers(0, 9)] * 6,
 )
 
 
@@ -48,7 +61,7 @@ def test_headers_read_back(header: BulkHeader) -> None:
 
 @pytest.mark.parametrize("kind", BulkKind)
 def test_payloads_are_bounded_by_their_kind(kind: BulkKind) -> None:
-    header = replace(HEADER, kind=kind, length=LARGEST[kind])
+    header = replace(HEADER, kind=kind, length=LARGEST[kind], square_sum=0.0)
     assert decode_header(header.encode()) == header
     with pytest.raises(RemoteProtocolError, match="over the limit"):
         decode_header(replace(header, length=LARGEST[kind] + 1).encode())
@@ -93,9 +106,67 @@ def test_random_bytes_are_read_or_refused(data: bytes) -> None:
     read_or_refuse(HEADER.encode()[:2] + data[2:])
 
 
-@pytest.mark.parametrize("place", [0, 2, 3, *range(68, 80)])
+@pytest.mark.parametrize("place", [0, 2, 3, *range(72, 80)])
 def test_marks_and_reserved_bytes_must_be_right(place: int) -> None:
     data = bytearray(HEADER.encode())
     data[place] ^= 0x10
     with pytest.raises(RemoteProtocolError, match="marks"):
         decode_header(data)
+
+
+LIMITED = {
+    "view": limits.MAX_VIEW,
+    "policy": limits.MAX_VERSION,
+    "iteration": limits.MAX_ITERATION,
+    "attempt": limits.MAX_ATTEMPT,
+    "reference": limits.MAX_INTEGER,
+    "term": limits.MAX_TERM,
+}
+
+
+def changed(name: str, value: int) -> BulkHeader:
+    """Return a header with another number in one field."""
+    fields: dict[str, Any] = {name: value}
+    return replace(HEADER, **fields)
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_numbers_are_held_to_the_limits_of_control_messages(name: str) -> None:
+    """And what follows from the largest that is read can still be written."""
+    most = changed(name, LIMITED[name])
+    assert decode_header(most.encode()) == most
+    with pytest.raises(RemoteProtocolError, match="over its limit"):
+        decode_header(changed(name, LIMITED[name] + 1).encode())
+
+
+@pytest.mark.parametrize("squares", [-1.0, -5e-324, -math.inf])
+def test_no_sum_of_squares_is_negative(squares: float) -> None:
+    with pytest.raises(RemoteProtocolError, match="sum of squares"):
+        decode_header(replace(HEADER, square_sum=squares).encode())
+
+
+@pytest.mark.parametrize("kind", [BulkKind.UP, BulkKind.SHARD, BulkKind.PROBE])
+def test_only_reduced_chunks_have_a_sum_of_squares(kind: BulkKind) -> None:
+    with pytest.raises(RemoteProtocolError, match="sum of squares"):
+        decode_header(replace(HEADER, kind=kind).encode())
+    with pytest.raises(RemoteProtocolError, match="checksum"):
+        decode_header(replace(HEADER, kind=kind, square_sum=0.0, check=1).encode())
+
+
+@given(st.binary(min_size=1, max_size=99), st.floats(), st.data())
+def test_a_checksum_changes_with_the_chunk_and_with_its_squares(
+    payload: bytes, squares: float, data: st.DataObject
+) -> None:
+    right = checksum(payload, squares)
+    assert checksum(memoryview(payload), squares) == right
+    place = data.draw(st.integers(0, 8 * len(payload) - 1))
+    altered = bytearray(payload)
+    altered[place // 8] ^= 1 << place % 8
+    assert checksum(altered, squares) != right
+    assert checksum(payload, math.nextafter(squares, 9.0)) != right or not squares < 9.0
+
+
+def test_sums_of_squares_may_be_no_numbers() -> None:
+    for squares in (math.inf, math.nan):
+        read = decode_header(replace(HEADER, square_sum=squares).encode())
+        assert repr(read.square_sum) == repr(squares)

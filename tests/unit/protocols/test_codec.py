@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from protocols import limits
 from protocols.codec import decode, encode
+from protocols.envelope import Envelope
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.messages import BY_TAG, MESSAGES, Envelope, Manifest, Message, Ping
+from protocols.messages import BY_TAG, MESSAGES, Manifest, Message, Ping
 
 from .records import envelopes, plain, tags
 

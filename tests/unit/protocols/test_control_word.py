@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import reduce
 
 import msgpack
@@ -34,12 +34,21 @@ def word_lists(draw: st.DrawFn) -> list[ControlWord]:
                 bits(tuple(draw(SOME))),
                 draw(st.sampled_from([b"", b"one", b"one", b"two"])),
                 draw(st.sampled_from([True, True, True, False])),
+                bits((k,) if draw(st.booleans()) else ()),
+                *draw(st.sampled_from([(b"", b""), (b"lr", b""), (b"lr", b"mu"), (b"a", b"")])),
+                stop=draw(st.booleans()),
             )
         )
     return words
 
 
 WORDS = word_lists().map(lambda words: words[0])
+
+
+def word_fields(**changes: object) -> list[object]:
+    """Return the fields of the empty word as they travel, with `changes`."""
+    plain = {f.name: getattr(EMPTY, f.name) for f in fields(EMPTY)}
+    return list({**plain, **changes}.values())
 
 
 def members_of(bitmap: bytes) -> set[int]:
@@ -51,7 +60,7 @@ def members_of(bitmap: bytes) -> set[int]:
 def test_a_reduced_word_holds_what_its_parts_hold(words: list[ControlWord]) -> None:
     whole = reduce(merge, words)
     assert (whole.term, whole.policy) == max((w.term, w.policy) for w in words)
-    for name in ("done", "refusing", "gradient_bitmap"):
+    for name in ("done", "refusing", "gradient_bitmap", "late"):
         expected = set().union(*(members_of(getattr(w, name)) for w in words))
         assert members_of(getattr(whole, name)) == expected
         assert len(getattr(whole, name)) == max(len(getattr(w, name)) for w in words)
@@ -60,6 +69,10 @@ def test_a_reduced_word_holds_what_its_parts_hold(words: list[ControlWord]) -> N
     buffers = {w.integer_buffers for w in words if w.integer_buffers}
     assert whole.agree == (all(w.agree for w in words) and len(buffers) < 2)
     assert whole.integer_buffers in (buffers or {b""})
+    wanted = sorted({s for w in words for s in (w.settings, w.other_settings)} - {b""})
+    assert whole.settings == (wanted[0] if wanted else b"")
+    assert whole.other_settings == (wanted[-1] if len(wanted) > 1 else b"")
+    assert whole.stop == any(w.stop for w in words)
 
 
 @given(word_lists(), st.data())
@@ -130,11 +143,19 @@ def test_random_bytes_are_read_or_refused(data: bytes) -> None:
         msgpack.packb([0] * 17),
         b"\xdd\xff\xff\xff\xff",
         b"\x91" * 5000,
-        msgpack.packb([0, 0, bytes(limits.MAX_MICRO_BATCHES // 8 + 1), b"", 0.0, b"", b"", True]),
+        msgpack.packb(word_fields(done=bytes(limits.MAX_MICRO_BATCHES // 8 + 1))),
+        msgpack.packb(word_fields(settings=bytes(limits.MAX_SETTINGS_BYTES + 1))),
     ],
 )
 def test_words_over_a_limit_are_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
+        decode_word(data)
+
+
+@pytest.mark.parametrize("settings", [(b"", b"a"), (b"b", b"a"), (b"a", b"a")])
+def test_settings_that_no_merge_can_leave_are_refused(settings: tuple[bytes, bytes]) -> None:
+    data = msgpack.packb(word_fields(settings=settings[0], other_settings=settings[1]))
+    with pytest.raises(RemoteProtocolError, match="in order"):
         decode_word(data)
 
 

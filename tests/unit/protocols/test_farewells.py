@@ -5,6 +5,7 @@ from __future__ import annotations
 from protocols import effects, limits
 from protocols import messages as m
 from protocols.joining import JoiningState
+from protocols.link_end import LinkEnd
 from tests.simulation.world import member
 from tests.unit.protocols.clusters import cluster, enter, node_of, policy_of, reach, settle
 from tests.unit.protocols.test_guards import STRANGER, effects_of, negotiator_of, said
@@ -26,7 +27,7 @@ def test_a_joiner_that_was_given_up_has_to_go() -> None:
     wanted = closed(said(world, hosts[0], hosts[1], aborted))
     assert wanted == [effects.Distrust(node), effects.CloseLink(node)]
     assert closed(said(world, hosts[0], hosts[1], aborted)) == [], "once"
-    world.unlink(hosts[2], joiner, clean=False)
+    world.unlink(hosts[2], joiner, LinkEnd.PROCESS_ENDED)
     assert closed(said(world, hosts[0], hosts[2], aborted)) == [effects.Distrust(node)]
 
 
@@ -36,7 +37,7 @@ def test_a_joiner_that_has_begun_anew_may_stay() -> None:
     reach(world, joiner, JoiningState.PULLING)
     (number,) = negotiator_of(hosts[0]).joins
     for host in hosts[1:]:
-        world.unlink(host, joiner, clean=False)
+        world.unlink(host, joiner, LinkEnd.PROCESS_ENDED)
         effects_of(world, host, effects.LinkUp(joiner.me))
     aborted = m.JoinAborted(number, joiner.me.node, "its link broke")
     assert closed(said(world, hosts[0], hosts[1], aborted)) == []
@@ -59,7 +60,7 @@ def test_who_is_expected_is_bounded() -> None:
     world, hosts = cluster(0)
     for number in range(2 * limits.MAX_OPEN_JOINS):
         said(world, hosts[0], hosts[1], m.Introduce(1000 + number, member(100 + number)))
-    assert len(node_of(hosts[1])._introduced) == limits.MAX_OPEN_JOINS
+    assert len(node_of(hosts[1]).introductions.expected) == limits.MAX_OPEN_JOINS
 
 
 def test_only_the_scheduler_has_links_opened() -> None:

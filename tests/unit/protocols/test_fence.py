@@ -22,6 +22,7 @@ from .records import node, star_policy, view_of
 from .reports import BATCH, CHUNKS, EPOCH, PLANNER, report_of
 
 NOTHING = Lost()
+AT = (5, 0)  # the iteration and the attempt that are running
 ONE, TWO, THREE, FOUR, FIVE = (node(k) for k in range(1, 6))
 
 
@@ -44,8 +45,9 @@ class Bench:
             plan = PLANNER.plan(view, BATCH, ())
             self.policy = replace(self.policy, view=view, parents=plan.parents, shares=plan.shares)
         self.now = 0.0
-        make = (node_id, EPOCH, self.policy, (), lost, CHUNKS, BATCH, PLANNER, self.now)
-        self.leader = FenceLeader(*make)
+        total = sum(self.policy.shares)
+        make = (node_id, EPOCH, self.policy, (), lost, CHUNKS, total, PLANNER, self.now)
+        self.leader = FenceLeader(*make, at=AT)
         self.said: list[Mail] = []
 
     def stands(self, state: FenceState) -> bool:
@@ -247,10 +249,37 @@ def test_reporters_that_no_open_link_connects_with_the_scheduler_do_not_stay() -
 # --- without a quorum -----------------------------------------------------------------------------
 
 
-def test_of_two_the_one_with_the_smaller_id_goes_on_at_once() -> None:
+def test_a_half_that_decides_by_the_tie_break_waits_for_who_may_come_back() -> None:
     bench = Bench(2, Lost(nodes=(TWO,)))
     bench.report(ONE)
-    mail = bench.wait(limits.FENCE_SILENT_SECONDS)
+    bench.wait(limits.HALF_WAIT_SECONDS - 0.5)
+    assert bench.stands(FenceState.WAITING)
+    bench.leader.lose(bench.now, Lost())
+    assert to(bench.report(TWO), Prepare) == [ONE, TWO]
+
+
+def test_who_is_back_late_in_the_wait_has_time_to_report() -> None:
+    bench = Bench(2, Lost(nodes=(TWO,)))
+    bench.report(ONE)
+    bench.wait(limits.HALF_WAIT_SECONDS - 0.5)
+    mail = bench.leader.lose(bench.now, Lost())
+    assert not to(mail, Prepare)
+    assert to(bench.wait(limits.FENCE_REPORT_SECONDS / 2), Fence) == [TWO]
+    assert bench.stands(FenceState.WAITING)
+    assert to(bench.report(TWO), Prepare) == [ONE, TWO]
+
+
+def test_a_half_with_the_tie_break_does_not_wait_for_the_dead() -> None:
+    bench = Bench(4, Lost(nodes=(THREE,), dead=(FOUR,)))
+    bench.report(ONE)
+    bench.report(TWO)
+    assert to(bench.wait(limits.FENCE_SILENT_SECONDS), Prepare) == [ONE, TWO]
+
+
+def test_of_two_the_one_with_the_smaller_id_goes_on_in_their_lineage() -> None:
+    bench = Bench(2, Lost(nodes=(TWO,)))
+    bench.report(ONE)
+    mail = bench.wait(limits.HALF_WAIT_SECONDS)
     assert to(mail, Prepare) == [ONE]
     assert not bench.leader.forks
     assert to(bench.prepared(ONE), Commit) == [ONE, TWO]
@@ -356,8 +385,8 @@ def test_a_stored_policy_needs_its_quorum_too_unless_nobody_can_act_under_it() -
 
 def test_a_stored_policy_with_a_quorum_here_is_no_hindrance() -> None:
     bench = Bench(5, Lost(nodes=(FIVE,)))
-    bench.report(ONE, TWO, FOUR)
-    bench.report(THREE, **stored(THREE, FOUR, FIVE))
+    bench.report(ONE, TWO)
+    bench.report(THREE, FOUR, **stored(THREE, FOUR, FIVE))
     bench.wait(limits.FENCE_SILENT_SECONDS)
     bench.prepared(ONE, TWO, THREE)
     assert bench.stands(FenceState.PREPARING), "a quorum of the base, not of what is stored"
@@ -397,10 +426,25 @@ def test_a_decision_that_nobody_stores_is_overdue_after_a_while() -> None:
     assert not bench.leader.is_overdue(bench.now + limits.FENCE_REPORT_SECONDS)
 
 
+def test_who_has_waited_before_the_election_does_not_wait_twice() -> None:
+    bench = Bench(2, Lost(nodes=(ONE,)), TWO)
+    total = sum(bench.policy.shares)
+    make = (TWO, EPOCH, bench.policy, (), Lost(nodes=(ONE,)), CHUNKS, total, PLANNER, 0.0)
+    bench.leader = FenceLeader(*make, at=AT, waited=True)
+    bench.report(TWO)
+    bench.wait(limits.FENCE_REPORT_SECONDS - 0.5)
+    assert bench.stands(FenceState.WAITING)
+    bench.wait(0.5)
+    assert bench.stands(FenceState.PREPARING)
+    assert bench.leader.forks
+
+
 def test_one_that_pauses_waits_for_ever() -> None:
     policy = star_policy(3)
     lost = Lost(nodes=(TWO, THREE))
-    leader = FenceLeader(ONE, EPOCH, policy, (), lost, CHUNKS, BATCH, PLANNER, 0.0, pauses=True)
+    leader = FenceLeader(
+        ONE, EPOCH, policy, (), lost, CHUNKS, sum(policy.shares), PLANNER, 0.0, at=AT, pauses=True
+    )
     leader.report(0.0, ONE, report_of(policy))
     leader.tick(1e6)
     assert leader.state is FenceState.WAITING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from protocols import effects, limits
 from protocols import messages as m
+from protocols.joining import JoiningState
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import (
     cluster,
@@ -11,6 +12,7 @@ from tests.unit.protocols.clusters import (
     line,
     node_of,
     policy_of,
+    reach,
 )
 from tests.unit.protocols.test_guards import STRANGER, effects_of, said
 
@@ -32,9 +34,38 @@ def test_dropped_by_one_of_two() -> None:
 
 
 def test_dropped_by_all() -> None:
+    world, hosts = cluster(0, size=3)
+    world.say(hosts[0], hosts[1], m.Dropped())
+    assert hosts[1].gone is None
+    world.say(hosts[2], hosts[1], m.Dropped())
+    assert hosts[1].gone == "expelled"
+
+
+def test_dropped_by_all_where_members_pause() -> None:
+    """They may wait for each other: nobody goes before it knows that the others went on."""
+    world, hosts = cluster(0, size=3, pauses=True)
+    for other in (hosts[0], hosts[2]):
+        world.say(other, hosts[1], m.Dropped())
+    assert hosts[1].gone is None
+
+
+def test_dropped_by_one_other() -> None:
+    """It cannot have gone on yet: the link is opened anew, and both go on."""
     world, hosts = cluster(0, size=2)
     world.say(hosts[0], hosts[1], m.Dropped())
-    assert hosts[1].gone == "expelled"
+    assert hosts[1].gone is None
+    go_on(world)
+    assert all(len(policy_of(h).view.members) == 2 for h in hosts)
+
+
+def test_dropped_by_a_joiner() -> None:
+    """It has no say in whether a cluster goes on: that of one device does."""
+    world, hosts = cluster(0, size=1)
+    joiner = world.join(3, hosts[0])
+    reach(world, joiner, JoiningState.REQUESTED)
+    world.say(joiner, hosts[0], m.Dropped())
+    assert hosts[0].gone is None
+    assert hosts[0] in world.members
 
 
 def test_orders_of_old_fences() -> None:

@@ -223,7 +223,7 @@ def test_a_spoilt_agent_only_joins() -> None:
     search = searcher("y:1")
     cluster = Heard(YOUNGER, True, 0, 3, b"l")
     standing(search, "y:1", cluster)
-    search.refused(9.0, spoilt=True)
+    search.refused(9.0, may_found=False)
     search.silent("y:1")
     assert search.elder == b""  # nobody shall wait for us
     assert asked(search.tick(9.0 + LATE, 0, ready=True)) == ["y:1"]
@@ -238,7 +238,7 @@ def test_a_spoilt_agent_only_joins() -> None:
 def test_a_spoilt_agent_gives_up_when_nobody_is_there() -> None:
     search = searcher()
     standing(search, "y:1", Heard(YOUNGER, True, 0, 3, b"l"))
-    search.refused(9.0, spoilt=True)
+    search.refused(9.0, may_found=False)
     search.standing(20.0, "y:1", Heard(YOUNGER, True, 0, 3, b"l"), OWN, ready=False)
     search.silent("y:1")
     assert GiveUp() not in search.tick(20.0 + GIVE_UP_SECONDS - 0.1, 0, ready=True)
@@ -248,7 +248,7 @@ def test_a_spoilt_agent_gives_up_when_nobody_is_there() -> None:
 def test_two_spoilt_agents_do_not_wait_for_each_other() -> None:
     search = searcher()
     standing(search, "y:1", Heard(YOUNGER, True, 0, 3, b"l"))
-    search.refused(9.0, spoilt=True)
+    search.refused(9.0, may_found=False)
     spoilt = Heard(YOUNGER, False, elder=b"")
     search.standing(20.0, "y:1", spoilt, OWN, ready=True)
     assert GiveUp() in search.tick(9.0 + GIVE_UP_SECONDS, 0, ready=True)
@@ -264,11 +264,43 @@ def test_nobody_waits_for_a_spoilt_agent() -> None:
 def test_a_state_that_is_whole_again_may_found() -> None:
     search = searcher()
     standing(search, "y:1", Heard(YOUNGER, True, 0, 3, b"l"))
-    search.refused(9.0, spoilt=True)
+    search.refused(9.0, may_found=False)
     standing(search, "y:1", Heard(YOUNGER, True, 0, 3, b"l"))
     search.refused(10.0)
     search.silent("y:1")
     assert Found() in search.tick(10.0 + LATE, 0, ready=True)
+
+
+def test_who_shall_only_join_never_founds_and_never_gives_up() -> None:
+    search = Founding(ME, (), False, 0.0, join_only=True)
+    assert search.must_join
+    assert search.elder == b""
+    assert search.tick(1e9, 0, ready=True) == []
+    cluster = Heard(YOUNGER, True, 0, 3, b"l")
+    assert standing(search, "y:1", cluster) == [JoinAt("y:1")]
+    search.joined()
+    search.refused(2e9)
+    search.silent("y:1")
+    assert search.tick(3e9, 0, ready=True) == []
+
+
+def test_who_waits_for_its_cluster_does_not_give_up() -> None:
+    search = Founding(ME, (), False, 0.0, patient=True)
+    standing(search, "y:1", Heard(YOUNGER, True, 0, 3, b"l"))
+    search.refused(9.0, may_found=False)
+    search.silent("y:1")
+    assert search.tick(1e9, 0, ready=True) == []
+    search.refused(2e9)
+    assert Found() in search.tick(2e9 + LATE, 0, ready=True)
+
+
+def test_a_join_that_was_put_off_is_not_begun_before() -> None:
+    search = searcher()
+    cluster = Heard(YOUNGER, True, 0, 3, b"l")
+    standing(search, "y:1", cluster)
+    search.refused(9.0, may_found=False, pause_s=10.0)
+    assert search.standing(18.9, "y:1", cluster, OWN, ready=True) == []
+    assert search.standing(19.0, "y:1", cluster, OWN, ready=True) == [JoinAt("y:1")]
 
 
 # --- founders that met too late -------------------------------------------------------------------

@@ -22,8 +22,10 @@ from protocols.joining import (
     shard_count,
     shard_size,
 )
+from protocols.link_end import LinkEnd
 from protocols.negotiator import Negotiator
 from protocols.policy import Policy
+from protocols.trainer_debt import TrainerDebt
 from tests.simulation.host import STATE_ELEMENTS
 from tests.simulation.world import Host, World, member
 from tests.unit.protocols.clusters import (
@@ -99,23 +101,23 @@ def test_another_lineage_is_not_heard() -> None:
 
 def test_a_link_that_never_was_goes_down() -> None:
     world, hosts = cluster(0)
-    assert effects_of(world, hosts[0], effects.LinkDown(STRANGER.node, False)) == []
+    assert effects_of(world, hosts[0], effects.LinkDown(STRANGER.node, LinkEnd.SILENT)) == []
     assert events(hosts[0], "link_down") == []
 
 
 def test_a_link_of_no_member_goes_down() -> None:
     world, hosts = cluster(0)
     hosts[1].perform(effects_of(world, hosts[1], effects.LinkUp(STRANGER)))
-    wanted = effects_of(world, hosts[1], effects.LinkDown(STRANGER.node, False))
+    wanted = effects_of(world, hosts[1], effects.LinkDown(STRANGER.node, LinkEnd.SILENT))
     sent = [e.envelope.message for e in wanted if isinstance(e, effects.Send)]
-    assert sent == 2 * [m.LinkLost(STRANGER.node, True)]
+    assert sent == 2 * [m.LinkLost(STRANGER.node, False)]
     assert effects.Report("link_down", {"node": STRANGER.name}) in wanted
 
 
 def test_links_close_at_the_end() -> None:
     world, hosts = cluster(0, size=2, steps=60)
     world.run(lambda: all(h.iteration == 59 for h in hosts))
-    world.unlink(hosts[0], hosts[1], clean=True)
+    world.unlink(hosts[0], hosts[1], LinkEnd.GOODBYE)
     assert all(h.gone is None for h in hosts)
 
 
@@ -123,7 +125,7 @@ def test_links_close_after_the_end() -> None:
     world, hosts = cluster(0)
     node = node_of(hosts[0])
     node.cycle.leave("left", "")
-    wanted = node.handle(world.now, effects.LinkDown(hosts[1].me.node, False))
+    wanted = node.handle(world.now, effects.LinkDown(hosts[1].me.node, LinkEnd.SILENT))
     assert [e for e in wanted if not isinstance(e, effects.Depart)] == [
         effects.Report("link_down", {"node": "n1"})
     ]
@@ -192,7 +194,7 @@ def test_requests_to_a_node_that_is_not_the_scheduler_are_dropped() -> None:
 def test_messages_to_a_joiner_are_dropped_by_a_founder() -> None:
     world, hosts = cluster(0)
     policy = policy_of(hosts[0])
-    begins = m.PullBegins(1, 1, *policy.key, bytes(32), 0, b"")
+    begins = m.PullBegins(1, 1, *policy.key, bytes(32), 0, b"", ())
     for message in (
         m.OpenLinks(3, (STRANGER,)),
         m.Welcome(hosts[1].me.node, policy, 5),
@@ -369,7 +371,7 @@ def test_an_abort_of_another_join() -> None:
 def test_a_pull_begins_too_early(state: JoiningState) -> None:
     world, hosts, joiner, _ = joining_cluster(state)
     policy = policy_of(hosts[0])
-    begins = m.PullBegins(number_of(joiner), 1, *policy.key, bytes(32), 0, b"")
+    begins = m.PullBegins(number_of(joiner), 1, *policy.key, bytes(32), 0, b"", ())
     assert said(world, hosts[0], joiner, begins) == []
     manifest = m.Manifest(number_of(joiner), ())
     assert said(world, hosts[0], joiner, manifest) == []
@@ -379,7 +381,7 @@ def test_a_pull_begins_too_early(state: JoiningState) -> None:
 def test_another_joins_pull_is_not_ours() -> None:
     world, hosts, joiner, _ = joining_cluster(JoiningState.WAITING)
     policy = policy_of(hosts[0])
-    begins = m.PullBegins(number_of(joiner) + 1, 1, *policy.key, bytes(32), 0, b"")
+    begins = m.PullBegins(number_of(joiner) + 1, 1, *policy.key, bytes(32), 0, b"", ())
     assert said(world, hosts[0], joiner, begins) == []
     enter(world, joiner)
 
@@ -388,7 +390,7 @@ def test_a_pull_that_the_policy_does_not_name() -> None:
     world, hosts, joiner, _ = joining_cluster(JoiningState.WAITING)
     policy = policy_of(hosts[0])
     said(world, hosts[0], joiner, m.PolicyBody(policy))
-    begins = m.PullBegins(number_of(joiner), 1, *policy.key, bytes(32), 0, b"")
+    begins = m.PullBegins(number_of(joiner), 1, *policy.key, bytes(32), 0, b"", ())
     with pytest.raises(RemoteProtocolError, match="does not name"):
         said(world, hosts[0], joiner, begins)
 
@@ -557,10 +559,24 @@ def test_releases_are_remembered_within_a_limit() -> None:
     assert number in cycle.holding_for, "the oldest release is forgotten"
 
 
+def test_whether_a_state_is_read_is_known_before_it_is_made() -> None:
+    _, source, _, _ = held_join()
+    assert node_of(source).cycle.reads_state(1), "a joiner copies it"
+    alone = World(0, steps=ENDLESS)
+    node = node_of(alone.found())
+    alone.run(lambda: node.cycle.state is CycleState.COMPUTING)
+    assert [i for i in range(40) if node.cycle.reads_state(i)] == [9, 19, 29, 39]
+    node.context.steps = 27
+    assert node.cycle.reads_state(26)
+    node.context.policy = None
+    assert node.cycle.reads_state(0)
+
+
 def test_a_cycle_needs_a_policy() -> None:
     world = World(0)
     context: Context = node_of(world.add(0)).context
-    cycle = Cycle(context, lambda: (0, 0), lambda _old, _new: None)
+    debt = TrainerDebt(context, lambda _away: None, lambda: None)
+    cycle = Cycle(context, lambda: (0, 0), lambda _old, _new: None, debt, lambda _nodes: None)
     with pytest.raises(AssertionError, match="policy"):
         cycle.start(state_ready=True)
 

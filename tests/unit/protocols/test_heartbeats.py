@@ -66,3 +66,15 @@ def test_answers_of_strangers_are_nothing() -> None:
     hearing.answered(ONE, 1.0)
     assert hearing.timeout(ONE) == limits.SILENCE_SECONDS
     assert hearing.beat(0.0) == ()
+
+
+def test_who_has_missed_two_heartbeats_is_quiet_but_not_yet_silent() -> None:
+    beats = Heartbeats()
+    for peer in (b"a", b"b"):
+        beats.linked(0.0, peer)
+    beats.answered(b"b", 0.5)
+    assert beats.quiet(2 * limits.HEARTBEAT_SECONDS) == ()
+    assert beats.quiet(2 * limits.HEARTBEAT_SECONDS + 0.1) == (b"a",)
+    assert beats.quiet(2 * limits.HEARTBEAT_SECONDS + 0.6) == (b"a", b"b")
+    beats.heard(1.0, b"a")
+    assert beats.quiet(2 * limits.HEARTBEAT_SECONDS + 0.6) == (b"b",)

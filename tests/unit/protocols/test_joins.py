@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocols import limits
+from protocols import effects, limits
 from protocols import messages as m
 from protocols.context import _not_known
 from protocols.cycle import CycleState
 from protocols.effects import LeaveWanted, ShardArrived
 from protocols.joining import JoiningState
+from protocols.link_end import LinkEnd
 from tests.simulation.world import Host, World
 from tests.unit.protocols.clusters import (
     ENDLESS,
@@ -159,7 +160,7 @@ def test_a_source_is_lost(seed: int, state: JoiningState) -> None:
     joiner = world.join(9, hosts[0])
     reach(world, joiner, state)
     _, other = sources_of(joiner)
-    world.unlink(world.hosts[other], joiner, clean=False)
+    world.unlink(world.hosts[other], joiner, LinkEnd.PROCESS_ENDED)
     enter(world, joiner)
     assert other not in policy_of(joiner).view.neighbours(joiner.me.node)
     go_on(world)
@@ -184,7 +185,7 @@ def test_a_source_is_lost_before_it_is_one(seed: int) -> None:
     joiner = world.join(9, hosts[0])
     reach(world, joiner, JoiningState.WAITING)
     world.run(lambda: any(hosts[1].me.node in p.sources for p in newest(hosts[0]).pulls))
-    world.unlink(hosts[1], joiner, clean=False)
+    world.unlink(hosts[1], joiner, LinkEnd.PROCESS_ENDED)
     persist(world, joiner, hosts[0])
     go_on(world)
 
@@ -203,7 +204,7 @@ def test_the_parent_is_lost(seed: int, state: JoiningState) -> None:
     joiner = world.join(9, hosts[0])
     reach(world, joiner, state)
     parent, _ = sources_of(joiner)
-    world.unlink(world.hosts[parent], joiner, clean=False)
+    world.unlink(world.hosts[parent], joiner, LinkEnd.PROCESS_ENDED)
     world.run(lambda: bool(joiner.joins_failed), 5.0)
     go_on(world)
     persist(world, joiner, hosts[1])
@@ -217,7 +218,7 @@ def test_the_parent_is_lost_when_the_round_is_here(seed: int) -> None:
     reach(world, joiner, JoiningState.CAUGHT_UP)
     world.run(lambda: node_of(joiner).cycle.state is CycleState.APPLYING)
     parent, _ = sources_of(joiner)
-    world.unlink(world.hosts[parent], joiner, clean=False)
+    world.unlink(world.hosts[parent], joiner, LinkEnd.PROCESS_ENDED)
     assert not joiner.joins_failed, "the round that is here may have let it in"
     world.run(lambda: bool(joiner.joins_failed), 5.0)
     world.lose = lambda _s, _r, _m: False
@@ -362,6 +363,23 @@ def test_a_joiner_that_pulls_nothing_holds_nobody_up_for_ever() -> None:
     go_on(world)
 
 
+def test_a_source_from_which_a_round_arrives_is_not_given_up() -> None:
+    world, hosts = cluster(0, size=1)
+    world.lose = lambda _sender, _receiver, message: isinstance(message, m.ShardRequest)
+    joiner = world.join(3, hosts[0])
+    reach(world, joiner, JoiningState.PULLING)
+    for k in range(int(3 * limits.PULL_STALL_SECONDS)):
+        then = world.now + 1.0
+        world.later(1.0, lambda: None)
+        world.run(lambda then=then: world.now >= then)  # type: ignore[misc]
+        links = (effects.Incoming(hosts[0].me.node, 0.0, None, 0, received_bytes=k),)
+        joiner.handle(effects.Measured(links, None, None, None))
+    assert joiner.joins_failed == []
+    world.joins_end = True
+    world.run(lambda: bool(joiner.joins_failed))  # now nothing arrives any more
+    assert "every source" in joiner.joins_failed[0]
+
+
 def test_a_source_that_sends_nothing_is_replaced_by_the_others() -> None:
     """It has said that it holds the state, and goes on saying that it is there."""
     world, hosts = cluster(0)
@@ -442,3 +460,46 @@ def test_a_joiner_waits_a_little_for_the_rates_of_its_links(
     assert (world.now - began < limits.PROBE_WAIT_SECONDS / 2) is known
     enter(world, joiner)
     go_on(world)
+
+
+def test_a_joiner_knows_when_it_has_the_whole_state() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(3, hosts[0])
+    reach(world, joiner, JoiningState.PULLING)
+    joining = node_of(joiner).joining
+    assert joining is not None
+    before = joining.has_pulled
+    reach(world, joiner, JoiningState.FOLLOWING)
+    assert (before, joining.has_pulled) == (False, True)
+
+
+def test_what_comes_late_to_a_join_that_was_given_up_is_of_no_use() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(3, hosts[0])
+    world.joins_end = False
+    reach(world, joiner, JoiningState.PULLING)
+    joining = node_of(joiner).joining
+    assert joining is not None
+    assert joining.pull is not None
+    joining.fail("given up")
+    for shard in list(joining.pull._asked):
+        source = joining.pull._asked[shard]
+        joining.shard(ShardArrived(source, shard, bytes(32)))
+    assert state_of(joiner) is JoiningState.FAILED
+
+
+def test_a_joiner_that_has_fallen_too_far_behind_gives_up() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(3, hosts[0])
+    reach(world, joiner, JoiningState.CAUGHT_UP)
+    node = node_of(joiner)
+    joining = node.joining
+    assert joining is not None
+    world.now += 1.0
+    joining.tick(world.now)
+    node.cycle.state = CycleState.FETCHING
+    joining.tick(world.now)
+    joining.tick(world.now + limits.FETCH_PATIENCE_SECONDS / 2)
+    assert state_of(joiner) is JoiningState.CAUGHT_UP
+    joining.tick(world.now + limits.FETCH_PATIENCE_SECONDS)
+    assert state_of(joiner) is JoiningState.FAILED

@@ -10,6 +10,7 @@ from protocols import limits
 from protocols import messages as m
 from protocols.cycle import CycleState
 from protocols.effects import AwayWanted, LeaveWanted, YieldWanted
+from protocols.link_end import LinkEnd
 from tests.simulation.world import Host, World
 from tests.unit.protocols.clusters import (
     ENDLESS,
@@ -198,7 +199,7 @@ def test_two_that_lose_each_other_go_on_apart() -> None:
     world, hosts = cluster(0, size=2)
     lineage = node_of(hosts[0]).context.lineage
     world.unreachable = lambda _host, _other: True
-    world.unlink(hosts[0], hosts[1], clean=False)
+    world.unlink(hosts[0], hosts[1], LinkEnd.PROCESS_ENDED)
     go_on(world)
     settled = [node_of(h).context.lineage for h in hosts]
     assert len(dict.fromkeys(settled)) == 2

@@ -76,9 +76,19 @@ def test_what_is_lost_is_what_brute_force_cannot_reach(
         if frozenset((e.low, e.high)) in broken and not {e.low, e.high} & {*silent, *dead}
     )
     for reporter, peer, _ in reports:
-        losses.mended(peer, reporter)
-    assert losses.lost(LATER, view, node(1), mine) == Lost()
+        losses.renewed(peer, reporter)
+    anew = tuple(e for e in view.edges if frozenset((e.low, e.high)) in broken)
+    near = view.neighbours(node(1))
+    assert losses.lost(0.0, view, node(1), near) == Lost(links=anew)  # what they carried is lost
     assert losses.deadline(0.0) is None
+    losses.forget_all_but(view_of(1, []))
+    assert losses.lost(LATER, view, node(1), near) == Lost()
+
+
+def test_a_link_that_was_not_lost_is_not_renewed() -> None:
+    losses = Losses()
+    losses.renewed(ONE, TWO)
+    assert losses.lost(0.0, view_of(2), ONE, [TWO]) == Lost()
 
 
 def test_nothing_is_lost_at_first() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,8 @@ from protocols.effects import (
     Send,
 )
 from protocols.heartbeats import Heartbeats
-from protocols.measures import Measures, Rate
+from protocols.link_end import LinkEnd
+from protocols.measures import KeepingUp, Measures, Rate
 from protocols.messages import EVERYONE
 from protocols.meter import Meter
 from protocols.node import Node
@@ -52,6 +55,8 @@ def three() -> tuple[list[Host], list[Node]]:
     """Return a cluster of three in the middle of training."""
     _, hosts = cluster(1, 3)
     nodes = [h.node for h in hosts if h.node is not None]
+    for node in nodes:
+        node.debt.began()  # the tests let much time pass in which no trainer owes anything
     return hosts, nodes
 
 
@@ -121,7 +126,7 @@ def test_a_link_is_probed_when_it_opens_and_when_it_carries_nothing() -> None:
     hosts, nodes = three()
     b, now = hosts[1].me.node, 1000.0
     peer = hosts[1].me
-    nodes[0].handle(now, LinkDown(b, clean=False))
+    nodes[0].handle(now, LinkDown(b, LinkEnd.SILENT))
     assert Probe(b) in nodes[0].handle(now, LinkUp(peer))
     busy, idle = now, now
 
@@ -319,7 +324,7 @@ def test_an_answer_that_cannot_be_is_no_delay(claimed: float) -> None:
         (nodes[1].context.lineage, 1, 1, 1, 1, 0), hosts[0].me.node, m.Pong(claimed)
     )
     effects = nodes[0].handle(1000.0, Received(b, envelope))
-    assert not [e for e in effects if isinstance(e, Report)]
+    assert not [e for e in effects if isinstance(e, Report) and e.event == "delay"]
 
 
 def test_what_is_measured_beyond_all_bounds_is_told_within_them() -> None:
@@ -350,3 +355,40 @@ def test_who_is_no_member_says_nothing_that_is_kept() -> None:
     for k in range(5):
         assert not alone.monitor.heard(member(k).node, m.Measured((), 5, 5, 5))
     assert alone.monitor.measures == Measures()
+
+
+def test_members_are_told_whose_trainer_does_not_keep_up() -> None:
+    hosts, nodes = three()
+    a, b = (h.me.node for h in hosts[:2])
+    name = hosts[0].me.name
+
+    def hears(keeping_up: KeepingUp, owed_us: int = 0) -> tuple[list[tuple[str, Any]], bool]:
+        word = m.Measured((), 50_000, 0, 0, int(keeping_up), owed_us)
+        news = nodes[1].monitor.heard(a, word)
+        found, nodes[1].context.effects = nodes[1].context.effects, []
+        return [(e.event, e.values) for e in found if isinstance(e, Report)], news
+
+    nodes[1].context.effects, nodes[1].context.now = [], 50.0
+    assert nodes[1].monitor.waits_for(a) == (KeepingUp.PROMPT, 0.0)
+    hears(KeepingUp.PROMPT)
+    assert nodes[1].monitor.waits_for(a) == (KeepingUp.PROMPT, 0.0)
+    assert hears(KeepingUp.SLOW, 2_000_000) == ([], True)
+    assert hears(KeepingUp.SLOW, 2_500_000) == ([], False)
+    nodes[1].context.now = 51.0
+    assert nodes[1].monitor.waits_for(a) == (KeepingUp.SLOW, 3.5)
+    assert hears(KeepingUp.PROMPT) == ([], True)
+    late = [("member_late", {"node": name, "away": False})]
+    assert hears(KeepingUp.LATE, 3_000_000) == (late, True)
+    away = [("member_late", {"node": name, "away": True})]
+    assert hears(KeepingUp.AWAY, 3_000_000) == (away, True)
+    assert hears(KeepingUp.PROMPT) == ([("member_back", {"node": name, "seconds": None})], True)
+    assert nodes[1].monitor.waits_for(b) == nodes[1].debt.standing
+
+
+def test_a_node_tells_how_its_own_trainer_keeps_up() -> None:
+    _, nodes = three()
+    now = nodes[0].context.now + limits.TRAINER_FIRST_SECONDS / 2
+    nodes[0].debt.give(nodes[0].context.iteration, (0,))
+    [word] = told(nodes[0].handle(now, measured(pace=0.05)))
+    assert word.keeping_up == KeepingUp.SLOW
+    assert word.owed_us > 1e6

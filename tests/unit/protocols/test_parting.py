@@ -24,6 +24,7 @@ from protocols.effects import (
 )
 from protocols.fence import FenceState
 from protocols.joining import JoiningState
+from protocols.link_end import LinkEnd
 from protocols.negotiator import Negotiator
 from protocols.policy import Pull
 from protocols.view import make_view
@@ -33,6 +34,7 @@ from tests.unit.protocols.records import member, node, star_policy
 from tests.unit.protocols.test_recovery import FIRST, effects_of, said, sent
 
 if TYPE_CHECKING:
+    from protocols.envelope import Envelope
     from tests.simulation.host import Host
 
 OTHER = b"another lineage."
@@ -74,7 +76,7 @@ def test_a_joiner_whose_last_host_goes_begins_again_though_it_has_other_links() 
     reach(world, joiner, JoiningState.REQUESTED)
     stranger = world.join(4, hosts[1])
     effects_of(world, joiner, LinkUp(stranger.me))
-    wanted = effects_of(world, joiner, LinkDown(hosts[0].me.node, clean=False))
+    wanted = effects_of(world, joiner, LinkDown(hosts[0].me.node, LinkEnd.SILENT))
     assert any(isinstance(e, JoinFailed) for e in wanted)
 
 
@@ -221,7 +223,7 @@ def test_who_says_that_it_lost_a_member_of_before_is_behind() -> None:
     messages = sent(said(world, hosts[1], hosts[0], m.LinkLost(hosts[3].me.node, False)))
     assert any(isinstance(x, m.Fence) for x in messages)
     assert sent(effects_of(world, hosts[2], LinkUp(hosts[3].me))) != []
-    assert sent(effects_of(world, hosts[2], LinkDown(hosts[3].me.node, clean=False))) == []
+    assert sent(effects_of(world, hosts[2], LinkDown(hosts[3].me.node, LinkEnd.SILENT))) == []
 
 
 # --- whom nobody hears ----------------------------------------------------------------------------
@@ -334,7 +336,7 @@ def test_a_newer_fence_finds_us_frozen_already() -> None:
     assert node_of(hosts[1]).recovery._frozen_since == since
 
 
-def stamped(world: World, hosts: list[Host], number: int) -> m.Envelope:
+def stamped(world: World, hosts: list[Host], number: int) -> Envelope:
     """The founder's fence of that number, for the second."""
     context = node_of(hosts[0]).context
     tags = (context.lineage, context.election.term, 0, 0, 0, 0)

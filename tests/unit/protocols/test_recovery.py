@@ -58,7 +58,8 @@ def without(policy: Policy, host: Host) -> Policy:
 def decision(policy: Policy, iteration: int) -> m.Restart:
     """A decision to do `iteration` again, with nothing kept."""
     nothing = (b"",) * len(policy.view.members)
-    return m.Restart(policy, iteration, False, 1, 1, bytes(32), nothing, nothing)
+    work = tuple(control_word.bits(policy.micro_batches(n)) for n in policy.view.nodes)
+    return m.Restart(policy, iteration, False, 1, 1, bytes(32), nothing, work)
 
 
 def failed_over(seed: int) -> tuple[World, Host, Host]:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.messages import EVERYONE, Envelope, LeaveRequest
+from protocols.envelope import Envelope
+from protocols.messages import EVERYONE, LeaveRequest
 from protocols.routing import Router, Seen
 
 from .records import LINEAGE, node, tags

@@ -21,12 +21,14 @@ from edgeagent.handover import (
     Contributed,
     Decoder,
     End,
+    EndHeard,
     Evaluated,
     ExitRequested,
     Finished,
     Hello,
     LeaveAsked,
     Reduced,
+    Saved,
     Work,
     encode,
 )
@@ -71,6 +73,8 @@ class Node:
                 self.leaving = True
             elif isinstance(message, Away):
                 self.away = message.away
+            elif isinstance(message, EndHeard | Saved):
+                pass
             elif isinstance(message, Evaluated):
                 self.evaluated.append(message)
             else:
@@ -108,7 +112,8 @@ class Cluster:
     """Trains until `steps`; `join_at[k]` is the iteration at which node k adopts the state.
 
     `shares(iteration, active)` gives each active node its number of micro-batches (default: as
-    even as possible, rotating). `before(iteration, nodes)` runs before an iteration's work.
+    even as possible, rotating). `reads(iteration)` says whether the state after it is wanted, and
+    compared. `before(iteration, nodes)` runs before an iteration's work.
     """
 
     connections: list[socket.socket]
@@ -116,6 +121,7 @@ class Cluster:
     join_at: dict[int, int] = field(default_factory=dict)
     shares: Callable[[int, int], list[int]] | None = None
     before: Callable[[int, list[Node]], None] | None = None
+    reads: Callable[[int], bool] | None = None  # is the state looked at after it? None: always
     poison: dict[int, float] = field(default_factory=dict)  # iteration: value put into the sum
     nodes: list[Node] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -218,6 +224,7 @@ class Cluster:
         for contributed in said.values():
             bitmap = bytes(a | b for a, b in zip(bitmap, contributed.gradient_bitmap, strict=True))
         exact = [c.integer_buffers for c in said.values() if c.integer_buffers]
+        wanted = {s for c in said.values() for s in (c.settings, c.other_settings)} - {b""}
         reduced = Reduced(
             iteration=iteration,
             buffer=iteration % 2,
@@ -229,6 +236,9 @@ class Cluster:
             and all(c.integer_buffers_agree for c in said.values()),
             square_sums=square_sums(total, hello.chunk_elements),
             members=len(active),
+            settings=min(wanted, default=b""),
+            other_settings=max(wanted) if len(wanted) > 1 else b"",
+            is_read=self._reads(iteration),
         )
         for node in active:
             node.memory.reduced[iteration % 2].array(hello.accumulate)[:] = total
@@ -245,7 +255,7 @@ class Cluster:
             metas.add(message.meta)
             losses.add(message.loss)
             skips.add(message.skipped)
-        states = {node.state() for node in active}
+        states = {node.state() for node in active} if self._reads(iteration) else {b""}
         assert len(metas) == 1, "scalars differ"
         assert len(states) == 1, "replicas differ"
         assert len(losses) == len(skips) == 1
@@ -255,6 +265,9 @@ class Cluster:
         if self.keep_states or iteration == self.steps - 1:
             self.states += states
             self.metas += metas
+
+    def _reads(self, iteration: int) -> bool:
+        return self.reads is None or self.reads(iteration)
 
     def _finish(self, node: Node) -> None:
         message = node.expect(Finished)

@@ -16,9 +16,10 @@ from torch import nn
 
 from edgeagent.config import RUN_VARIABLE, SOCKET_VARIABLE, TrainerConfig, trainer_config_text
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.places import check_save_path
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer import Trainer
-from edgeagent.trainer.checkpoint import check_save_path, load_checkpoint, save_checkpoint
+from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
 from edgeagent.trainer.state import TrainingState
 from tests.unit.trainer.replicas import Served, network, train
 

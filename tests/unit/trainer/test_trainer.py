@@ -31,9 +31,10 @@ from edgeagent.handover import (
     Work,
     encode,
 )
-from edgeagent.trainer import Trainer
+from edgeagent.trainer import Trainer, endings
 from edgeagent.trainer.process import AgentConnection
 from tests.unit.trainer.fake_agent import Node, ask_to_leave, greet
+from tests.unit.trainer.plain_child import PlainConnection
 from tests.unit.trainer.replicas import Points, Served, network, train
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -138,6 +139,7 @@ def test_breaking_out_in_the_middle_hands_the_work_back_at_close() -> None:
     trainer.close()
     thread.join(20)
     assert said[0].micro_batches == (0,)
+    assert model[1].num_batches_tracked == 0, "as in the state that is saved"  # type: ignore[index]
     assert said[1] is True
     assert said[2].error == ""
 
@@ -175,6 +177,7 @@ def test_reassigned_work_is_yielded_and_added() -> None:
     assert said[2] == said[1] or said[2].loss_sum == said[1].loss_sum
 
 
+@pytest.mark.filterwarnings("ignore:every gradient of an iteration was exactly 0")
 def test_a_round_completed_without_this_node_is_applied() -> None:
     """The agent gave this node's micro-batches to others while the script evaluated."""
     ours, theirs = socket.socketpair()
@@ -208,7 +211,8 @@ def test_a_round_completed_without_this_node_is_applied() -> None:
 
 
 def test_adoption_in_the_middle_drops_the_old_state() -> None:
-    """A founder discards its state and goes on from another cluster's."""
+    """A founder discards its state and goes on from another cluster's; the loss of the iteration
+    before is not its own, nor is a wish to stop that was said of the old state."""
     donor_served = Served(7, keep_states=True)
     model, trainer = simple(_agent=donor_served.agent)
     train(trainer, model)
@@ -221,7 +225,7 @@ def test_adoption_in_the_middle_drops_the_old_state() -> None:
         node = greet(ours)
         node.send(Begin(0, False, b"", 9))
         node.send(Work(0, (0, 1)))
-        node.expect(Contributed)
+        last["before"] = node.expect(Contributed)
         node.memory.state.view()[:] = donor.states[-1]
         node.send(Begin(7, True, donor.metas[-1], 9))
         node.send(Work(7, (3,)))
@@ -239,10 +243,15 @@ def test_adoption_in_the_middle_drops_the_old_state() -> None:
     for x, y in adopter.loader(Points()):
         loss = nn.functional.cross_entropy(other(x), y)
         loss.backward()
+        if adopter.iteration == 0:
+            adopter._loss = 0.5  # as after an update
+            adopter.stop()
         assert adopter.update(loss) is None
     assert adopter.iteration == 7
+    assert math.isnan(adopter.loss)
     adopter.close()
     thread.join(20)
+    assert (last["before"].stop, last["contributed"].stop) == (True, False)
     assert last["contributed"].micro_batches == (3,)
     assert last["state"] == donor.states[-1]
     for mine, theirs_ in zip(other.parameters(), model.parameters(), strict=True):
@@ -372,6 +381,30 @@ def test_impossible_messages_end_with_one_clear_error(message: Any) -> None:
     assert said[0].error
 
 
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_plain_script_that_is_expelled_fails(
+    monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    statuses: list[int] = []
+    monkeypatch.setattr(endings, "fail_at_exit", statuses.append)
+    ours, theirs = socket.socketpair()
+
+    def agent() -> None:
+        node = greet(ours)
+        node.send(Begin(0, False, b"", 9))
+        node.send(End("left", "expelled", 1))
+        node.expect(Finished)
+
+    thread = threading.Thread(target=agent, daemon=True)
+    thread.start()
+    connection = PlainConnection if plain else AgentConnection
+    _, trainer = simple(_agent=connection(theirs, None))
+    assert list(trainer.loader(Points())) == []
+    trainer.close()
+    thread.join(20)
+    assert statuses == ([1] if plain else [])  # else the agent ends with it
+
+
 @pytest.mark.parametrize("save", ["model.safetensors", ""])
 @pytest.mark.parametrize("again", [True, False])
 def test_a_state_that_is_given_up_is_kept_first(
@@ -391,9 +424,9 @@ def test_a_state_that_is_given_up_is_kept_first(
             node.send(Begin(0, False, b"", 9))
         node.send(SaveAside(False))
         said.append(node.receive())
-        if again:
-            node.send(Begin(0, False, b"", 9))
-        node.send(End("left", "", 0))
+        node.send(SaveAside(True))  # the same state once more
+        said.append(node.receive())
+        node.send(End("left", "", 0, whole=again))
         said.append(node.receive())
 
     thread = threading.Thread(target=agent, daemon=True)
@@ -403,7 +436,9 @@ def test_a_state_that_is_given_up_is_kept_first(
     trainer.close()
     thread.join(20)
     kept = str(tmp_path / "model-before-joining.safetensors") if save else ""
-    assert said == [SavedAside(kept, ""), SavedAside("", ""), Finished("")]
+    saved = path if again else ""
+    aside = [SavedAside(kept, ""), SavedAside("", ""), SavedAside(kept, "")]
+    assert said == [*aside, Finished("", saved)]
     files = sorted(path.name for path in tmp_path.iterdir())
     expected = ["model-before-joining.safetensors", *(["model.safetensors"] if again else [])]
     assert files == (expected if save else [])
@@ -447,12 +482,13 @@ def test_the_runs_seed_wins_over_the_scripts(
 ) -> None:
     monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(TrainerConfig(seed=run)))
     _, trainer = simple(seed=script)
-    assert dict(trainer._job(Points(), len(Points())))["seed"] == str(expected)
+    assert trainer._seed == expected
 
 
 SCRIPT = """
 import os, socket, sys, torch
 from edgeagent import Trainer
+from edgeagent.trainer import endings
 from edgeagent.trainer.process import AgentConnection
 from tests.unit.trainer.replicas import Points, network
 import tests.unit.trainer.plain_child as plain

@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Sized
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 
@@ -21,6 +21,9 @@ from edgeagent.transport.identity import Identity, load_identity
 from edgeagent.transport.tcp import TcpTransport
 from protocols.bulk import BulkHeader, BulkKind
 from protocols.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from protocols.link_end import LinkEnd
 
 T = TypeVar("T")
 
@@ -101,9 +104,10 @@ class Agent:
     cluster: str = "room"
     incarnation: int = 1
     job_fields: tuple[tuple[str, str], ...] | None = JOB
+    script_digests: bytes = b""
     lines: list[str] = field(default_factory=list)
     ups: list[Link] = field(default_factory=list)
-    downs: list[tuple[Link, str, bool]] = field(default_factory=list)
+    downs: list[tuple[Link, str, LinkEnd]] = field(default_factory=list)
     frames: list[bytes] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     payloads: list[tuple[BulkHeader, bytes]] = field(default_factory=list)
@@ -142,8 +146,8 @@ class Agent:
     def link_up(self, link: Link) -> None:
         self.ups.append(link)
 
-    def link_down(self, link: Link, reason: str, clean: bool) -> None:
-        self.downs.append((link, reason, clean))
+    def link_down(self, link: Link, reason: str, why: LinkEnd) -> None:
+        self.downs.append((link, reason, why))
 
     def control_received(self, link: Link, frame: bytes) -> None:
         if frame == self.refuse_frame:
@@ -168,6 +172,9 @@ class Agent:
 
     def job(self) -> tuple[tuple[str, str], ...] | None:
         return self.job_fields
+
+    def script(self) -> bytes:
+        return self.script_digests
 
     def standing(self) -> Standing:
         return Standing(self.me, "member", 512, 1, bytes(16), self.identity.node, ())

@@ -13,6 +13,7 @@ from edgeagent.transport.malloc import tune_malloc
 from protocols import limits
 from protocols.bulk import BulkHeader, BulkKind
 from protocols.errors import LocalProtocolError, RemoteProtocolError
+from protocols.link_end import LinkEnd
 
 from .helpers import LOOPS, Agent, agent, header, pair_by_id, run, until, until_count, with_agents
 
@@ -149,7 +150,7 @@ def test_closing_with_flush_delivers_every_frame_first(loop_name: str) -> None:
             assert region.received == 16 * MIB
             assert region.data == data
             await until_count(other.downs, round_number + 1, "the other end is down")
-            assert other.downs[-1][1:] == ("closed by the peer", True)
+            assert other.downs[-1][1:] == ("closed by the peer", LinkEnd.GOODBYE)
 
     run(lambda: with_agents(body, *two()), loop_name)
 
@@ -168,7 +169,7 @@ def test_closing_without_flush_drops_whole_frames_only(loop_name: str) -> None:
         theirs.resume_bulk()
         await closing
         await until(lambda: len(other.downs) == 1, "the other end is down")
-        assert other.downs[0][2]
+        assert other.downs[0][2] is LinkEnd.GOODBYE
         assert len(other.payloads) < 16
 
     run(lambda: with_agents(body, *two()), loop_name)
@@ -182,9 +183,9 @@ def test_a_link_lost_in_the_middle_of_a_frame_is_unclean(loop_name: str) -> None
         for _ in range(16):
             link.send_bulk(header(4 * MIB), data)
         await until(lambda: len(other.payloads) >= 1, "something arrived")
-        link.finish("cut in this test", clean=False)  # type: ignore[attr-defined]
+        link.cut("in this test", LinkEnd.CUT)
         await until(lambda: len(other.downs) == 1, "the other end is down")
-        assert not other.downs[0][2]
+        assert other.downs[0][2] is LinkEnd.RESET
 
     run(lambda: with_agents(body, *two()), loop_name)
 

@@ -25,6 +25,14 @@ from edgeagent.transport.token import discovery_tag
 from .helpers import LOOPS, run, until
 
 loops = pytest.mark.parametrize("loop_name", LOOPS)
+
+
+@pytest.fixture(autouse=True)
+def _alone_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other agents on this machine announce themselves, too: these tests are of another service."""
+    monkeypatch.setattr(discovery_module, "SERVICE", f"_ea{secrets.token_hex(4)}._tcp.local.")
+
+
 Hints = list[tuple[str, ...]]
 
 
@@ -101,6 +109,24 @@ def test_a_change_of_the_tag_takes_over_whoever_has_the_new_one(loop_name: str) 
     run(main, loop_name)
     assert hints[2] == []
     assert lines == [], "nobody of our own is a stranger while the tag changes"
+
+
+@loops
+def test_who_has_moved_is_announced_and_found_at_its_new_address(loop_name: str) -> None:
+    hints: list[Hints] = [[], []]
+    tag = "07" * 8
+
+    async def main() -> None:
+        here, mover = (one(tag, f"127.0.0.1:{7000 + i}", hints[i], []) for i in range(2))
+        await asyncio.gather(here.start(), mover.start())
+        await until(lambda: bool(hints[0] and hints[1]), "found")
+        await mover.use_addresses(("127.0.0.1:7055",))
+        await until(lambda: ("127.0.0.1:7055",) in hints[0], "found where it is now")
+        await until(lambda: len(hints[1]) == 2, "it has looked anew, too")
+        await asyncio.gather(here.stop(), mover.stop())
+
+    run(main, loop_name)
+    assert hints[1] == [("127.0.0.1:7000",)] * 2
 
 
 @loops

@@ -208,7 +208,23 @@ def test_another_job_is_refused_naming_the_first_difference(loop_name: str) -> N
 
     job = (("optimizer", "SGD"), ("lr", "0.5"), ("global_batch", "512"))
     anna = serve(body, loop_name, job_fields=job)
-    assert anna.lines == ["refused a connection from 127.0.0.1: it trains another job"]
+    assert anna.lines == [
+        "refused a connection from 127.0.0.1: it trains another job; "
+        "its own terminal says what differs"
+    ]
+
+
+def test_a_joiner_whose_updates_round_differently_is_told_why(loop_name: str) -> None:
+    there = (("about processor", "x86-64"), ("about torch", "torch 2"), ("update", "1"))
+    here = (("about processor", "aarch64"), ("about torch", "torch 2"), ("update", "2"))
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        anna.job_fields = there
+        expected = "its updates round differently; there: x86-64; here: aarch64"
+        with pytest.raises(JobMismatch, match=f"cannot train with this device: {expected}"):
+            await ben.transport.join(address)
+
+    serve(body, loop_name, job_fields=here)
 
 
 def test_a_server_without_a_job_says_that_it_is_founding(loop_name: str) -> None:

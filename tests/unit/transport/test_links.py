@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeagent.transport import bounds, dialler, link_wire, tls
+from edgeagent.transport import bounds, dialler, link_wire, tcp, tls
 from edgeagent.transport.dialler import Dialler
 from edgeagent.transport.errors import LinkRefused, Unreachable
 from protocols import limits
 from protocols.errors import LocalProtocolError
+from protocols.link_end import LinkEnd
 
 from .helpers import (
     LOOPS,
@@ -115,7 +116,7 @@ def test_simultaneous_dialling_gives_one_link(loop_name: str) -> None:
             assert len(small.ups) == len(large.ups) == round_number + 1
             await links[round_number % 2].close(flush=True)
             await until(lambda: small.live() == large.live() == [], "closed")
-        assert all(clean for _, _, clean in small.downs + large.downs)
+        assert all(why is LinkEnd.GOODBYE for _, _, why in small.downs + large.downs)
         assert small.lines == large.lines == []
 
     run(lambda: with_agents(body, *two()), loop_name)
@@ -136,23 +137,38 @@ def test_twelve_agents_dialling_everybody_at_once(loop_name: str) -> None:
 
 
 @loops
+def test_who_has_moved_tells_its_new_addresses(
+    loop_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        before = large.me.addresses
+        monkeypatch.setattr(tcp, "told_addresses", lambda _sockets: ("192.0.2.7:1",))
+        assert small.transport.renew_addresses() == ("192.0.2.7:1",)
+        await small.transport.dial(large.me)
+        await until(lambda: len(large.ups) == 1, "the link is up")
+        assert large.ups[0].peer.addresses == ("192.0.2.7:1",)
+        assert large.me.addresses == before
+        small.transport.shorten(large.me.node, 1220)
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
 @both_ways
 def test_an_end_that_lost_the_link_gets_a_new_one(loop_name: str, small_dials: bool) -> None:
-    """One end's connections die without the other noticing, and it dials again."""
+    """One end forgets the link without the other noticing, and it dials again."""
 
     async def body(small: Agent, large: Agent) -> None:
         one, other = (small, large) if small_dials else (large, small)
         first = await one.transport.dial(other.me)
         await until(lambda: len(other.ups) == 1, "the other end is up")
         held = other.ups[0]
-        for connection in held._connections:  # type: ignore[attr-defined]
-            connection.transport.pause_reading()
-        first.finish("lost in this test", clean=False)  # type: ignore[attr-defined]
+        one.transport._links._link_gone(first)  # type: ignore[arg-type]
         second = await one.transport.dial(other.me)
         assert second is not first
         await until(lambda: len(other.live()) == 1 and len(other.ups) == 2, "the new link is up")
         assert other.downs[0][0] is held
-        assert not other.downs[0][2]
+        assert other.downs[0][2] is LinkEnd.REPLACED
         await answers(one, other)
 
     run(lambda: with_agents(body, *two()), loop_name)
@@ -170,8 +186,8 @@ def test_a_newer_start_of_a_node_replaces_the_older(loop_name: str, small_dials:
         await until(lambda: len(other.ups) == 1, "the first link is up")
         await newer.transport.dial(other.me)
         await until(lambda: len(other.ups) == 2, "the new link is up")
-        assert [(reason, clean) for _, reason, clean in other.downs] == [
-            ("the peer started anew", False)
+        assert [(reason, why) for _, reason, why in other.downs] == [
+            ("the peer started anew", LinkEnd.STARTED_ANEW)
         ]
         assert other.live()[0].peer.incarnation == 2
         await until(lambda: len(first.downs) == 1, "the old one knows")
@@ -190,9 +206,11 @@ def test_closing_is_clean_at_both_ends_and_delivers_what_was_queued(loop_name: s
             link.send_control(b"frame %d" % number)
         await asyncio.gather(link.close(flush=True), link.close(flush=True))
         await link.close(flush=False)
-        assert [(reason, clean) for _, reason, clean in small.downs] == [("closed by us", True)]
+        assert [(reason, why) for _, reason, why in small.downs] == [
+            ("closed by us", LinkEnd.GOODBYE)
+        ]
         await until(lambda: len(large.downs) == 1, "the other end is down")
-        assert large.downs[0][1:] == ("closed by the peer", True)
+        assert large.downs[0][1:] == ("closed by the peer", LinkEnd.GOODBYE)
         assert large.frames == [b"frame %d" % number for number in range(100)]
         link.send_control(b"too late")
 
@@ -205,7 +223,7 @@ def test_both_ends_may_close_at_once(loop_name: str) -> None:
         link = await small.transport.dial(large.me)
         await until(lambda: len(large.ups) == 1, "the other end is up")
         await asyncio.gather(link.close(flush=True), large.ups[0].close(flush=False))
-        assert [clean for _, _, clean in small.downs + large.downs] == [True, True]
+        assert [why for _, _, why in small.downs + large.downs] == [LinkEnd.GOODBYE] * 2
 
     run(lambda: with_agents(body, *two()), loop_name)
 
@@ -218,7 +236,7 @@ def test_a_lost_connection_is_unclean_at_both_ends(loop_name: str, which: int) -
         await until(lambda: len(large.ups) == 1, "the other end is up")
         link._connections[which].abort()  # type: ignore[attr-defined]
         await until(lambda: len(small.downs) == len(large.downs) == 1, "both ends are down")
-        assert [clean for _, _, clean in small.downs + large.downs] == [False, False]
+        assert [why for _, _, why in small.downs + large.downs] == [LinkEnd.RESET] * 2
         assert large.downs[0][1].startswith("connection lost")
         await small.transport.dial(large.me)
         await until(lambda: len(large.ups) == 2, "a new link is up")
@@ -239,7 +257,7 @@ def test_a_hung_peer_does_not_hold_up_a_close(
         for connection in large.ups[0]._connections:  # type: ignore[attr-defined]
             connection.transport.pause_reading()
         await link.close(flush=True)
-        assert small.downs[0][1:] == ("closed by us", True)
+        assert small.downs[0][1:] == ("closed by us", LinkEnd.GOODBYE)
         for connection in large.ups[0]._connections:  # type: ignore[attr-defined]
             connection.transport.resume_reading()
         await until(lambda: len(large.downs) == 1, "the other end is down")
@@ -259,10 +277,10 @@ def test_stopping_cuts_links_that_do_not_end_in_time(loop_name: str) -> None:
         before = asyncio.get_running_loop().time()
         await small.transport.stop(seconds=0.2)
         assert asyncio.get_running_loop().time() - before < bounds.FLUSH_SECONDS / 2
-        assert small.downs[0][1:] == ("closed by us", False)
+        assert small.downs[0][1:] == ("closed by us", LinkEnd.CUT)
         large.ups[0].resume_bulk()
         await until(lambda: len(large.downs) == 1, "the other end is down")
-        assert not large.downs[0][2]
+        assert large.downs[0][2] is LinkEnd.RESET
 
     run(lambda: with_agents(body, *two()), loop_name)
 
@@ -277,7 +295,7 @@ def test_a_frame_the_agent_rejects_closes_that_link_with_one_line(loop_name: str
         await until(lambda: len(small.downs) == len(large.downs) == 1, "both ends are down")
         assert large.frames == [b"fine"]
         assert large.lines == [f"closed the link to {small.name}: a frame nobody understands"]
-        assert large.downs[0][1:] == ("a frame nobody understands", False)
+        assert large.downs[0][1:] == ("a frame nobody understands", LinkEnd.PROTOCOL_ERROR)
 
     run(lambda: with_agents(body, *two()), loop_name)
 
@@ -306,7 +324,8 @@ def test_a_peer_that_does_not_read_is_cut_off(
         for _ in range(400):
             link.send_control(bytes(1 << 20))
             await asyncio.sleep(0)
-        assert small.downs[0][1:] == ("it does not read its control connection", False)
+        why = ("it does not read its control connection", LinkEnd.PROTOCOL_ERROR)
+        assert small.downs[0][1:] == why
         large.ups[0]._connections[0].transport.resume_reading()  # type: ignore[attr-defined]
 
     run(lambda: with_agents(body, *two()), loop_name)
@@ -318,7 +337,7 @@ def test_an_expelled_node_loses_its_link_and_gets_no_other(loop_name: str) -> No
         await large.transport.dial(small.me)
         await until(lambda: len(small.ups) == 1, "the link is up")
         small.transport.distrust(large.me.node)
-        assert small.downs[0][1:] == ("not trusted any more", False)
+        assert small.downs[0][1:] == ("not trusted any more", LinkEnd.CUT)
         await until(lambda: len(large.downs) == 1, "the other end is down")
         with pytest.raises(Unreachable):
             await large.transport.dial(small.me)
@@ -455,8 +474,8 @@ def test_a_newer_start_is_let_in_while_its_node_is_about_to_be_distrusted(
         await until(lambda: len(other.ups) == 1, "the first link is up")
         down = other.link_down
 
-        def link_down(link: Link, reason: str, clean: bool) -> None:
-            down(link, reason, clean)
+        def link_down(link: Link, reason: str, why: LinkEnd) -> None:
+            down(link, reason, why)
             if link.peer.incarnation == 1:
                 other.transport.distrust(link.peer.node)
 

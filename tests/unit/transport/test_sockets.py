@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import socket
 
+import ifaddr
 import pytest
 
 from edgeagent.config import split_address
 from edgeagent.errors import UsageError
 from edgeagent.transport import sockets
+from edgeagent.transport.addresses import watch_addresses
 from edgeagent.transport.sockets import Listening, listen_pair, told_addresses
 
 
@@ -20,11 +24,26 @@ def ports(listening: Listening) -> tuple[int, int]:
     return join.pop(), peer.pop()
 
 
-def test_peers_get_the_port_behind_the_join_port_or_any() -> None:
-    first = listen_pair("127.0.0.1:0")
-    join, peer = ports(first)
-    assert peer == join + 1 or peer > 1024
+def below_the_ephemeral_ports() -> int:
+    """Return a free port whose successor is free too, where no connection is given a port by the
+    system: there a connection of another program may take the successor at any moment."""
+    for port in range(20000, 30000, 2):
+        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + 1))
+            return port
+    raise AssertionError("no two free ports in a row")
+
+
+def test_peers_get_the_port_behind_the_join_port() -> None:
+    join = below_the_ephemeral_ports()
+    first = listen_pair(f"127.0.0.1:{join}")
+    assert ports(first) == (join, join + 1)
     first.close()
+
+
+def test_peers_get_any_port_if_the_one_behind_the_join_port_is_taken() -> None:
+    join = below_the_ephemeral_ports()
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", join + 1))
@@ -120,4 +139,37 @@ def test_better_addresses_come_first() -> None:
 def test_a_loopback_listener_tells_loopback_addresses() -> None:
     listening = listen_pair("127.0.0.1:0")
     assert told_addresses(listening.join) == (f"127.0.0.1:{ports(listening)[0]}",)
+    listening.close()
+
+
+def test_addresses_are_looked_at_again_and_again() -> None:
+    looks: list[tuple[str, ...] | OSError] = [("a:1",), ("a:1",), OSError("busy"), ("b:1",)]
+    seen: list[tuple[str, ...]] = []
+
+    def look() -> tuple[str, ...]:
+        found = looks.pop(0) if len(looks) > 1 else looks[0]
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    async def changed(found: tuple[str, ...]) -> None:
+        seen.append(found)
+
+    async def main() -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(watch_addresses(look, changed, 0.001), 0.5)
+
+    asyncio.run(main())
+    assert seen == [("b:1",)]
+
+
+def test_a_network_that_comes_up_later_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    lo, wifi = ifaddr.IP("127.0.0.1", 8, "lo"), ifaddr.IP("192.0.2.7", 24, "wifi")
+    here = [ifaddr.Adapter("lo", "lo", [lo])]
+    monkeypatch.setattr(ifaddr, "get_adapters", lambda: here)
+    listening = listen_pair("0.0.0.0:0")
+    port = ports(listening)[0]
+    assert told_addresses(listening.join) == (f"127.0.0.1:{port}",)
+    here.append(ifaddr.Adapter("wifi", "wifi", [wifi]))
+    assert told_addresses(listening.join) == (f"192.0.2.7:{port}",)
     listening.close()

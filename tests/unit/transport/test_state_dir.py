@@ -37,6 +37,19 @@ def test_agents_of_one_host_get_slots_names_and_keys_of_their_own(tmp_path: Path
         claimed.release()
 
 
+def test_no_two_agents_of_a_cluster_have_one_name(tmp_path: Path) -> None:
+    first = claim_state_dir(str(tmp_path), "room", f"{default_name()}-2")
+    with pytest.raises(UsageError, match=f"process {os.getpid()}.*another --name"):
+        claim_state_dir(str(tmp_path), "room", first.name)
+    elsewhere = claim_state_dir(str(tmp_path), "attic", first.name)
+    second = claim_state_dir(str(tmp_path), "room")
+    assert second.name == f"{default_name()}-3"
+    first.release()
+    again = claim_state_dir(str(tmp_path), "room", first.name)
+    for claimed in (elsewhere, second, again):
+        claimed.release()
+
+
 def test_running_agents_are_those_that_hold_their_lock(tmp_path: Path) -> None:
     assert running_agents(str(tmp_path / "nothing")) == ()
     first = claim_state_dir(str(tmp_path), "room", "anna")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import string
 
 import pytest
@@ -9,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeagent.errors import UsageError
-from edgeagent.transport.job import first_difference, job_fingerprint
+from edgeagent.transport.job import (
+    Difference,
+    Script,
+    difference_text,
+    first_difference,
+    job_fingerprint,
+    script_difference,
+    script_digests,
+)
 from edgeagent.transport.token import (
     derive_key,
     discovery_tag,
@@ -129,7 +138,6 @@ def test_no_job_has_no_tag() -> None:
         ((("a", "1"), ("b", "2")), (("a", "1"),), "b", "2", "absent"),
         ((("a", "1"),), (("a", "1"), ("b", "2")), "b", "absent", "2"),
         ((("a", "1"), ("b", "2")), (("b", "2"), ("a", "1")), "order of fields", "a", "b"),
-        ((("a", "x" * 500),), (("a", "\n"),), "a", "x" * 117 + "...", "?"),
     ],
 )
 def test_the_first_difference_is_named(
@@ -140,6 +148,68 @@ def test_the_first_difference_is_named(
     there: str,
 ) -> None:
     assert first_difference(ours, theirs) == (field, here, there)
+
+
+ADAM = "amsgrad=False, betas=(0.9, 0.999), eps=1e-08, lr={}, weight_decay=0.01"
+HASH, OTHER = "ab" * 32, "cd" * 32
+
+
+@pytest.mark.parametrize(
+    ("field", "ours", "theirs", "text"),
+    [
+        ("lr", "0.5", "0.1", "lr is 0.1 there and 0.5 here"),
+        ("optimizer group 0", ADAM.format(0.01), ADAM.format(0.001), "lr is 0.001 there and"),
+        ("optimizer group 1", ADAM.format(1), ADAM.format(2), "optimizer group 1: lr is 2 there"),
+        ("optimizer group 0", "lr=1", "lr=1, nesterov=True", "nesterov is True there and absent"),
+        ("optimizer group 0", "lr=1, betas=(0.9, 0.99)", "lr=1", "betas is absent there and (0.9"),
+        ("module 1", "Tanh()", "ReLU()", "module 1 is ReLU there and Tanh here"),
+        ("module 1", "Dropout(p=0.1)", "Dropout(p=0.5)", "module 1: p is 0.5 there and 0.1 here"),
+        ("module 1", "Odd(1, 2)", "Odd(1, 3)", "module 1 is Odd(1, 3) there and Odd(1, 2) here"),
+        ("module 1", "Tanh()", "absent", "module 1 is absent there and Tanh() here"),
+        ("parameter a", "[64, 2] f32 x", "[32, 2] f32 x", "parameter a is [32, 2] there and [64"),
+        ("a", "b  c", "b c", "a is b c there and b  c here"),
+        ("sample digest", HASH, OTHER, "the data set is another one: the samples that were"),
+        ("update", HASH, OTHER, "update differs"),
+        ("update", HASH, "absent", "update differs"),
+        ("a", HASH, "1", f"a is 1 there and {HASH[:60]} here"),
+        ("a", "x" * 500, "\n", "a is ? there and " + "x" * 60 + " here"),
+        ("a", "x" * 99 + "y", "x" * 99, "a is ..." + "x" * 16 + " there and ..." + "x" * 16 + "y"),
+        ("a" * 500, "1", "2", "a" * 117 + "... is 2 there and 1 here"),
+        ("optimizer group 0", "lr=1", "lr=\x1b[31m" + "9" * 4000, "lr is ?[31m9999"),
+        ("optimizer group 0", "lr=1", "lr=1" + "," * 4000, "optimizer group 0 is lr=1,,,"),
+        ("a", "1", "((((" * 1000, "a is (((("),
+    ],
+)
+def test_a_difference_shows_only_what_differs(
+    field: str, ours: str, theirs: str, text: str
+) -> None:
+    shown = difference_text(Difference(field, ours, theirs))
+    assert shown.startswith(text)
+    assert len(shown) < 400
+    assert shown.isprintable()
+
+
+@given(st.text(max_size=80), st.text(max_size=80), st.text(max_size=80))
+def test_any_two_values_have_a_bounded_printable_difference(a: str, b: str, c: str) -> None:
+    for pair in ((a, b), (f"lr={a}", f"lr={b}"), (f"M({a})", f"M({b})"), (a + c, a + b + c)):
+        shown = difference_text(Difference(c, *pair))
+        assert shown.isprintable()
+        assert len(shown) <= 400
+
+
+def script(*statements: str) -> Script:
+    return tuple((hashlib.sha256(s.encode()).digest()[:4], s) for s in statements)
+
+
+def test_scripts_are_compared_statement_by_statement() -> None:
+    ours = script("a", "b", "c")
+    assert script_difference(ours, script_digests(ours)) is None
+    assert script_difference(ours, script_digests(script("a", "x", "c"))) == "at b"
+    assert script_difference(ours, script_digests(script("a", "b"))) == "after b"
+    assert script_difference(ours, script_digests(script("a", "b", "c", "d"))) == "after c"
+    assert script_difference((), script_digests(ours)) is None
+    assert script_difference(ours, b"") is None
+    assert script_difference(script("\x1b" * 500), b"1234") == "at " + "?" * 117 + "..."
 
 
 def test_equal_jobs_have_no_difference() -> None:

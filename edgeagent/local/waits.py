@@ -1,0 +1,122 @@
+"""Whom the members wait for and which of them cost more than they give, as users are told.
+
+Law: the same figure in a status and in this agent's own terminal; it decides neither
+(`protocols.waiting`, `planner.worth`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgeagent.local.status_model import AdviceStatus, WaitingStatus
+from edgeagent.planner.worth import worth
+from edgeagent.terminal.waiting_text import advice_text, waiting_text
+from protocols.waiting import Cause, Telling, waiting_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgeagent.planner.worth import Worth
+    from protocols.heartbeats import Heartbeats
+    from protocols.node import Node
+    from protocols.waiting import Waiting
+
+
+class Waits:
+    """Watches the node that `node()` returns, None while there is none."""
+
+    def __init__(
+        self,
+        node: Callable[[], Node | None],
+        heartbeats: Heartbeats,
+        payload_bytes: int,
+        chunk_bytes: int,
+        say: Callable[[str], None],
+    ) -> None:
+        """`payload_bytes`: what a round sums on each node, in pieces of `chunk_bytes`."""
+        self._node = node
+        self._heartbeats = heartbeats
+        self._payload_bytes = payload_bytes
+        self._chunk_bytes = chunk_bytes
+        self._say = say
+        self._telling = Telling()
+
+    def waiting(self) -> WaitingStatus | None:
+        """Return whom the members wait for, None for nobody."""
+        node = self._node()
+        return _waiting_status(node, self._waiting(node)) if node is not None else None
+
+    def advice(self, waiting: WaitingStatus | None) -> AdviceStatus | None:
+        """Return which members cost more than they give; `waiting`: whom they wait for."""
+        node = self._node()
+        found = self._worth(node) if node is not None else None
+        return _advice_status(node, found, waiting) if node is not None and found else None
+
+    def tell(self, now: float) -> None:
+        """Tell the user in a line or two who is waited for, if it lasts, or that it is over."""
+        node = self._node()
+        if node is None:
+            return
+        waiting = self._waiting(node)
+        if self._telling.look(now, waiting) and (shown := _waiting_status(node, waiting)):
+            self._say(shown["text"])
+            if (advice := self.advice(shown)) is not None:
+                self._say(advice["text"])
+        elif (gone := self._telling.over(now, waiting)) is not None:
+            self._say(f"no longer waiting for {node.context.name(gone)}" if gone else "going on")
+
+    def _waiting(self, node: Node) -> Waiting | None:
+        return waiting_of(node, self._heartbeats.quiet(node.context.now))
+
+    def _worth(self, node: Node) -> Worth | None:
+        context, policy = node.context, node.context.policy
+        if policy is None or not context.is_member:
+            return None
+        known = {n: node.monitor.times(n) for n in policy.view.nodes}
+        return worth(
+            policy.view,
+            context.config.micro_batches,
+            node.monitor.measures,
+            {n: times for n, times in known.items() if times is not None},
+            self._payload_bytes,
+            step_s=context.pace.recent_s,
+            chunk_bytes=self._chunk_bytes,
+        )
+
+
+def _waiting_status(node: Node, waiting: Waiting | None) -> WaitingStatus | None:
+    if waiting is None:
+        return None
+    name = node.context.name
+    linked = waiting.cause is Cause.LINK
+    found = WaitingStatus(
+        cause=waiting.cause.value,
+        node=name(waiting.node) if waiting.node else "",
+        seconds=round(waiting.seconds, 6),
+        step_s=round(waiting.step_s, 6),
+        peer=name(waiting.peer) if waiting.peer else "",
+        mbit_s=round(waiting.rate * 8e-6, 3) if linked else None,
+        delay_ms=round(waiting.delay_s * 1e3, 3) if linked else None,
+        shared=waiting.shared,
+        late=waiting.late,
+        trainer=waiting.trainer,
+        more=waiting.more,
+        text="",
+    )
+    found["text"] = waiting_text(found)
+    return found
+
+
+def _advice_status(node: Node, found: Worth, waiting: WaitingStatus | None) -> AdviceStatus:
+    context, name = node.context, node.context.name
+    advice = AdviceStatus(
+        left_out=[name(n) for n in found.left_out],
+        step_s=round(found.step_s, 6),
+        without_s=round(found.without_s, 6),
+        alone=name(found.alone) if found.alone else "",
+        alone_s=round(found.alone_s, 6),
+        others=len(context.policy.view.nodes) - 1 if context.policy is not None else 0,
+        text="",
+    )
+    advice["text"] = advice_text(advice, waiting["cause"] if waiting is not None else "")
+    return advice

@@ -1,0 +1,149 @@
+"""Where a checkpoint is written: a whole file or none, and what lay there before.
+
+Law: a file appears whole or not at all (temporary file, fsync, rename); a link stays one, and what
+is no regular file is refused by name. No temporary outlives an error; one whose process was killed
+goes with the next save: its name tells the process, and whoever writes to one holds its lock. A
+file that holds more training than what is to be written, or somebody else's, keeps its contents
+under a new name. Names are numbered, so nothing that was kept is overwritten; of the states put
+aside before a join at most `MOST_ASIDE` are kept, those that were trained longest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import stat
+from typing import TYPE_CHECKING, Any
+
+from edgeagent.errors import EdgeAgentError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_ASIDE = 9  # states kept beside --save before another cluster's replaced them
+MOST_NUMBERED = 9999
+_TEMPORARY = re.compile(r"\.edgeagent-([0-9]{1,10})-[0-9a-f]{8}")
+
+
+def check_save_path(path: str) -> None:
+    """Raise `UsageError` if a checkpoint could not be written to `path`."""
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    if not os.path.isdir(folder):
+        raise UsageError(f"cannot save {path}: there is no folder {folder}")
+    if os.path.isdir(target):
+        raise UsageError(f"cannot save {path}: it is a folder")
+    if not is_replaceable(target):
+        raise UsageError(f"cannot save {path}: {NOT_REGULAR}")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"cannot save {path}: the folder {folder} is not writable")
+
+
+NOT_REGULAR = "it is no regular file (--no-save writes no model)"
+
+
+def is_replaceable(target: str) -> bool:
+    """Whether nothing or a regular file is at `target`."""
+    try:
+        return stat.S_ISREG(os.stat(target).st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def write_whole(path: str, write: Callable[[Any], None]) -> None:
+    """Have `write(file)` write what becomes the contents of `path`.
+
+    Raises `OSError` if that fails, `EdgeAgentError` if there is no regular file at `path`; what was
+    there before then stays as it was.
+    """
+    target = os.path.realpath(path)
+    if not is_replaceable(target):
+        raise EdgeAgentError(f"cannot save {path}: {NOT_REGULAR}")
+    folder = os.path.dirname(target)
+    remove_stray(folder)
+    temporary = os.path.join(folder, f".edgeagent-{os.getpid()}-{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            with contextlib.suppress(OSError):  # some file systems know no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write(file)
+            file.flush()
+            os.fsync(descriptor)
+            os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(folder)
+
+
+def remove_stray(folder: str) -> None:
+    """Remove temporaries in `folder` that processes of ours left when they were killed."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            known = _TEMPORARY.fullmatch(entry.name)
+            if known is not None and not _is_alive(int(known[1])):
+                with contextlib.suppress(OSError):
+                    _remove_unlocked(entry.path)
+
+
+def free_name(path: str, mark: str, most: int = MOST_NUMBERED) -> str:
+    """Return the first name beside `path`, with `mark` and a number, that nothing has; "" if all
+    `most` are taken."""
+    return next((name for name in numbered(path, mark, most) if not os.path.lexists(name)), "")
+
+
+def numbered(path: str, mark: str, most: int) -> list[str]:
+    """Return the names beside `path` with `mark`: "x-mark.ext", "x-mark-2.ext", ..."""
+    stem, extension = os.path.splitext(path)
+    ends = ["", *(f"-{number}" for number in range(2, most + 1))]
+    return [f"{stem}-{mark}{end}{extension or '.safetensors'}" for end in ends]
+
+
+def move_aside(path: str, mark: str) -> str:
+    """Give what lies at `path` a free name beside it; return that. Raises `OSError`."""
+    target = os.path.realpath(path)
+    kept = free_name(target, mark)
+    if not kept:
+        raise FileExistsError(17, f"there are {MOST_NUMBERED} older files beside it")
+    try:
+        os.link(target, kept)  # never over another, and nothing is missing meanwhile
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        os.rename(target, kept)
+    return kept
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
+
+
+def _remove_unlocked(path: str) -> None:
+    """Remove a temporary of ours, unless a process (of another container, say) writes to it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,119 @@
+"""Whether a device costs more than it gives, and whether all of them are slower than one alone.
+
+Law: what a step takes now is measured; what it would take without some members is what the planner
+would plan for the others. Advice is given only where that saves a third: estimates are no better.
+Devices are left out in the order of their links, the slowest first: whose computing is slow gets
+less of it, but what a round sums travels over every link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgeagent.planner.shares import measured_shares
+from edgeagent.planner.trees import plan_tree
+from protocols.view import make_view
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from protocols.measures import Measures
+    from protocols.monitor import Times
+    from protocols.view import View
+
+SAVES = 1 / 3  # of a step
+NEARLY = 1.5  # steps that differ by less are as good, if more devices take part
+MOST_LEFT_OUT = 8  # devices at once that are tried
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """Without `left_out` a step would take about `without_s` instead of `step_s`. `alone`: the
+    device of the others that would even by itself be faster than all together, with `alone_s`; b""
+    for none."""
+
+    left_out: tuple[bytes, ...]
+    step_s: float
+    without_s: float
+    alone: bytes = b""
+    alone_s: float = 0.0
+
+
+def worth(
+    view: View,
+    micro_batches: int,
+    measures: Measures,
+    times: Mapping[bytes, Times],
+    payload_bytes: int,
+    *,
+    step_s: float,
+    chunk_bytes: int = 0,
+) -> Worth | None:
+    """Return which members cost more than they give, None if none is known to.
+
+    step_s: what a step takes at present, 0 if not known. Of several ways to leave members out it is
+    the one that leaves out the fewest and has nearly the shortest step.
+    """
+    if len(view.nodes) < 2 or not times or step_s <= 0:
+        return None
+    compute_s = max(t.compute_s for t in times.values())
+    summing_s = compute_s + min(t.sync_s for t in times.values())
+    other_s = min(max(0.0, step_s - summing_s), compute_s)  # the update, and what else there is
+    order = _slowest_links_first(view, measures)
+    ways = [tuple(order[:count]) for count in range(1, min(len(order) - 1, MOST_LEFT_OUT + 1))]
+    ways += [tuple(n for n in view.nodes if n != one) for one in view.nodes]
+    found: list[tuple[float, tuple[bytes, ...]]] = []
+    for left_out in ways:
+        if any(n not in measures.speeds and n not in left_out for n in view.nodes):
+            continue  # nobody knows what those who stay could do
+        planned_s = _step_without(
+            view, left_out, micro_batches, measures, payload_bytes, chunk_bytes
+        )
+        if planned_s is not None and planned_s + other_s <= step_s * (1 - SAVES):
+            found.append((planned_s + other_s, left_out))
+    if not found:
+        return None
+    enough_s = NEARLY * min(found)[0]
+    without_s, left_out = min((w for w in found if w[0] <= enough_s), key=lambda w: (len(w[1]), w))
+    alone = [
+        w for w in found if len(w[1]) == len(view.nodes) - 1 and all(n in w[1] for n in left_out)
+    ]
+    if not alone:
+        return Worth(left_out, step_s, without_s)
+    alone_s, others = min(alone, key=lambda w: w[0])
+    (one,) = (n for n in view.nodes if n not in others)
+    return Worth(left_out, step_s, without_s, one, alone_s)
+
+
+def _slowest_links_first(view: View, measures: Measures) -> list[bytes]:
+    """Return the members in the order of what their best link carries in its slower direction."""
+    best = dict.fromkeys(view.nodes, 0.0)
+    for e in view.edges:
+        there, back = measures.links.get((e.low, e.high)), measures.links.get((e.high, e.low))
+        if there is not None and back is not None:
+            for end in (e.low, e.high):
+                best[end] = max(best[end], min(there.rate, back.rate))
+    return sorted(best, key=lambda n: (best[n], n))
+
+
+def _step_without(
+    view: View,
+    left_out: Sequence[bytes],
+    micro_batches: int,
+    measures: Measures,
+    payload_bytes: int,
+    chunk_bytes: int,
+) -> float | None:
+    """Return how long computing and summing would take, None if links do not connect the rest or
+    nothing is known of them."""
+    members = [m for m in view.members if m.node not in left_out]
+    rest = make_view(view.lineage, view.number, members, view.edges)
+    split = measured_shares(rest.nodes, micro_batches, (), measures.speeds, None)
+    if split.predicted_s is None or len(members) == 1:
+        return split.predicted_s
+    try:
+        tree = plan_tree(rest, measures, payload_bytes, None, chunk_bytes=chunk_bytes)
+    except ValueError:  # not connected
+        return None
+    return None if tree.predicted_s is None else split.predicted_s + tree.predicted_s

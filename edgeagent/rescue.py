@@ -1,0 +1,68 @@
+"""Saving what a trainer has trained when it does not do so itself any more.
+
+Law: only a whole state is written: of a trainer that is dead, whose last update is done, and whose
+scalars the agent knows. Of a trainer on another device that is the state that it brought last into
+the shared memory. What lies at that place before is kept under another name.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from edgeagent.checkpoint_file import Entry, write_checkpoint
+from edgeagent.errors import EdgeAgentError
+from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
+from edgeagent.places import move_aside
+
+if TYPE_CHECKING:
+    from edgeagent.handover import Hello
+    from edgeagent.launch import Child
+    from edgeagent.shared_memory import SharedMemory
+    from edgeagent.trainer_side import OwnState
+
+EARLIER = "earlier"  # mark of the file that lay there before
+KILL_SECONDS = 5.0  # how long a killed process may take to be gone
+_POLL_SECONDS = 0.01
+
+
+def kill_and_save(
+    child: Child,
+    hello: Hello | None,
+    memory: SharedMemory | None,
+    own: OwnState | None,
+    kept: OwnState | None = None,
+) -> str:
+    """Kill the trainer and save its state; return where, "" if it was to be saved nowhere.
+
+    `own`: what the agent knows of the state, None if that is half of one and half of another;
+    `kept`: what it knows of the one that lies in `memory`, if it knows of that.
+    Raises `EdgeAgentError` if there is no whole state, or if it cannot be written.
+    """
+    child.kill()
+    deadline = time.monotonic() + KILL_SECONDS
+    while child.poll() is None:
+        if time.monotonic() > deadline:
+            raise EdgeAgentError("the trainer's process cannot be ended")
+        time.sleep(_POLL_SECONDS)
+    if hello is None or memory is None or not hello.save:
+        return ""
+    marks = memory.marks.array("int64")
+    here = next(
+        (known for known in (own, kept) if known and known.past.iteration == marks[MARK_ITERATION]),
+        None,
+    )
+    if own is None or here is None or marks[MARK_APPLYING]:
+        raise EdgeAgentError("it was in the middle of an update or of a join")
+    try:
+        if os.path.lexists(hello.save):
+            move_aside(hello.save, EARLIER)
+    except OSError as error:
+        raise EdgeAgentError(f"cannot save {hello.save}: {error.strerror}") from None
+    entries = [
+        Entry(name, dtype, tuple(shape), offset, size)
+        for (name, offset, size), (dtype, shape) in zip(hello.tensors, hello.shapes, strict=True)
+    ]
+    write_checkpoint(hello.save, entries, memory.state.view(), here.meta, dict(hello.notes))
+    return hello.save

@@ -1,0 +1,87 @@
+"""Names where two training states differ, for people.
+
+Law: the other state's scalars come from a peer: they are unpacked within bounds, never executed,
+and what is shown of them is short and printable. They lie as `trainer/meta.py` packs them, which
+the agent cannot import: it runs without torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+
+from edgeagent.terminal.text import clean
+from protocols import limits
+
+_PARTS = (
+    "the version of the scalars",
+    "the iteration",
+    "the count of skipped steps",
+    "parameter group",
+    "which optimizer slots exist",
+    "optimizer slot",
+    "the learning-rate schedule",
+    "the gradient scaler",
+)
+_NUMBERED = (3, 5)  # of these, lists of things that have a number
+_DICT = 2  # the tag of a dictionary, whose keys and values follow
+_SHOWN = 40  # characters of a value
+
+
+def where(tensor: str, mine: bytes, theirs: bytes) -> str:
+    """Return in words where two states differ: in `tensor` ("": in none that was looked at), or in
+    the scalars `mine` and `theirs`. A scalar is named with both values."""
+    scalar = _scalar(mine, theirs)
+    both = [text for text in (scalar, f"the tensor {clean(tensor)}" if tensor else "") if text]
+    return "; ".join(both) or "not known"
+
+
+def _scalar(mine: bytes, theirs: bytes) -> str:
+    if mine == theirs:
+        return ""
+    try:
+        here, there = _unpack(mine), _unpack(theirs)
+        for part, name in enumerate(_PARTS):
+            a, b = (x[part] if part < len(x) else None for x in (here, there))
+            if a != b:
+                return _compare(a, b, name, [], numbered=part in _NUMBERED)
+    except (ValueError, msgpack.UnpackException, RecursionError):
+        return "scalars that cannot be read"
+    return "scalars"
+
+
+def _unpack(data: bytes) -> list[Any]:
+    raw = msgpack.unpackb(
+        data[: limits.MAX_STATE_META_BYTES], use_list=True, raw=False, max_ext_len=0
+    )
+    if not isinstance(raw, list):
+        raise ValueError("no list")
+    return raw
+
+
+def _compare(a: Any, b: Any, name: str, path: list[str], *, numbered: bool) -> str:
+    """Return the first difference of two unequal values, the way to it in `path`."""
+    step = _step(a, b)
+    if step is None or len(path) > limits.MAX_HOPS:
+        at = "".join(path)
+        return f"{name}{at}: {_short(a)} here and {_short(b)} there"
+    index, label = step
+    text = f" {index}" if numbered else label
+    return _compare(a[index], b[index], name, [*path, text], numbered=False)
+
+
+def _step(a: Any, b: Any) -> tuple[int, str] | None:
+    """Return the position of the first difference within two lists, and how it is called."""
+    if not (isinstance(a, list) and isinstance(b, list) and len(a) == len(b)):
+        return None
+    for index, (x, y) in enumerate(zip(a, b, strict=True)):
+        if x != y:
+            named = index > 1 and index % 2 == 0 and a[0] == _DICT and a[index - 1] == b[index - 1]
+            return index, f".{clean(str(a[index - 1]))[:_SHOWN]}" if named else f"[{index}]"
+    return None
+
+
+def _short(value: Any) -> str:
+    text = clean(value.hex() if isinstance(value, bytes) else repr(value))
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

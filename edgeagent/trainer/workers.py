@@ -1,0 +1,210 @@
+"""Micro-batches fetched ahead by worker processes of torch's DataLoader.
+
+Law: workers are told what to fetch, one micro-batch at a time, in an order that follows from what
+this node was given and what it will be given if nothing changes; each seeds its generators for that
+micro-batch. A guess that turns out wrong costs time and nothing else: what nobody asks for is
+dropped, and what was not guessed is fetched next. A worker ends with this process, whatever ends
+that, holds nothing of the agent's, and leaves Ctrl+C to the trainer.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from edgeagent.lifetime import dies_with_parent
+from edgeagent.trainer.loader import DEFAULT_PREFETCH, SAMPLES, Delivered, InProcess
+from edgeagent.trainer.streams import RandomStreams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from edgeagent.trainer.loader import LoaderOptions, MicroBatchSource, Samples
+    from edgeagent.trainer.order import SampleOrder
+
+Key = tuple[int, int]  # iteration and micro-batch
+_NOTHING = -1  # the iteration of a key that asks for nothing
+_not_for_workers: list[Callable[[], None]] = []  # closes what a forked worker finds open
+_fork_duties: list[Callable[[], None]] = []  # of a forked worker; a spawned one finds none
+
+
+def keep_from_workers(close: Callable[[], None]) -> None:
+    """Have each worker that is forked from now on `close` what it must not hold."""
+    _not_for_workers.append(close)
+
+
+class Prefetching:
+    """Keeps `workers` processes busy. `steps()`: how many iterations there are, 0 for no end."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        order: SampleOrder,
+        seed: int,
+        options: LoaderOptions,
+        steps: Callable[[], int],
+    ) -> None:
+        self._order = order
+        self._steps = steps
+        prefetch = options.prefetch or DEFAULT_PREFETCH
+        self._ahead = options.workers * prefetch
+        self._loader: DataLoader[Any] = DataLoader(
+            _InWorker(samples, seed),
+            batch_size=None,
+            sampler=_Told(self._next_to_send),
+            num_workers=options.workers,
+            prefetch_factor=prefetch,
+            collate_fn=_as_it_is,
+            pin_memory=options.pin_memory and torch.cuda.is_available(),
+            worker_init_fn=_WorkerStart(options.worker_init_fn),
+            generator=torch.Generator(),  # else it draws from the script's
+        )
+        self._arrivals: Iterator[Any] | None = None
+        self._iteration = _NOTHING
+        self._share: tuple[int, ...] = ()  # what this node was given of it
+        self._guessed = 0  # the next iteration of which the same share is expected
+        self._planned: deque[Key] = deque()
+        self._sent: dict[Key, None] = {}  # to workers, oldest first
+        self._ready: dict[Key, Any] = {}
+        self._blanks = 0
+
+    def fetch(self, iteration: int, micro_batch: int, pending: Sequence[int]) -> Any:
+        """Return a micro-batch that was fetched ahead, or have it fetched next."""
+        self._expect(iteration, (micro_batch, *pending))
+        if self._arrivals is None:
+            self._arrivals = _started(self._loader)
+        wanted = (iteration, micro_batch)
+        while wanted not in self._ready:
+            self._receive(self._arrivals, wanted)
+        return self._ready.pop(wanted)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._arrivals = None  # torch ends them when nobody holds this
+        self._ready.clear()
+
+    def _expect(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
+        """Plan what to send next: first what is missing, then the same share again and again."""
+        if iteration != self._iteration:
+            self._iteration, self._share = iteration, ()
+            self._planned.clear()
+            self._guessed = iteration + 1
+        self._share = tuple(dict.fromkeys((*self._share, *micro_batches)))
+        self._ready = {key: batch for key, batch in self._ready.items() if self._is_wanted(key)}
+        known = {*self._sent, *self._ready, *self._planned}
+        missing = [(iteration, m) for m in micro_batches if (iteration, m) not in known]
+        self._planned.extendleft(reversed(missing))
+
+    def _receive(self, arrivals: Iterator[Any], wanted: Key) -> None:
+        """Take in what was sent first."""
+        key = next(iter(self._sent))
+        try:
+            batch = next(arrivals)
+        except Exception:
+            del self._sent[key]
+            if key == wanted or not self._sent:
+                raise
+            return  # of a guess: whoever computes it meets the same error
+        del self._sent[key]
+        if self._is_wanted(key):
+            self._ready[key] = batch
+
+    def _is_wanted(self, key: Key) -> bool:
+        """Whether this node has still to compute the micro-batch, as far as is known."""
+        return key[0] >= self._iteration and key[1] in self._share
+
+    def _next_to_send(self) -> tuple[int, int, list[int]] | None:
+        last = self._steps()
+        room = len(self._ready) < self._ahead  # else what was fetched in vain would pile up
+        while room and not self._planned and self._share and not 0 < last <= self._guessed:
+            expected = [(self._guessed, m) for m in self._share]
+            self._planned += [k for k in expected if k not in self._sent and k not in self._ready]
+            self._guessed += 1
+        if not self._planned:
+            self._blanks += 1
+            self._sent[_NOTHING, self._blanks] = None
+            return None
+        key = self._planned.popleft()
+        self._sent[key] = None
+        return (*key, self._order.indices(*key))
+
+
+def fetching(
+    samples: Samples,
+    order: SampleOrder,
+    streams: RandomStreams,
+    options: LoaderOptions,
+    device: torch.device | None,
+    steps: Callable[[], int],
+) -> MicroBatchSource:
+    """Return the source that `options` ask for; `device` as in `Delivered`."""
+    if not options.workers:
+        return Delivered(InProcess(samples, order, streams), device, pin=options.pin_memory)
+    source = Prefetching(samples, order, streams.seed, options, steps)
+    return Delivered(source, device, pin=False)
+
+
+class _Told:
+    """What torch calls a sampler: it never ends."""
+
+    def __init__(self, tell: Callable[[], Any]) -> None:
+        self._tell = tell
+
+    def __iter__(self) -> _Told:
+        return self
+
+    def __next__(self) -> Any:
+        return self._tell()
+
+
+class _InWorker(Dataset[Any]):
+    """What torch calls a data set: its items are micro-batches."""
+
+    def __init__(self, samples: Samples, seed: int) -> None:
+        self._samples = samples
+        self._seed = seed
+        self._streams: RandomStreams | None = None
+
+    def __getitem__(self, told: tuple[int, int, list[int]] | None) -> Any:
+        if told is None:
+            return None
+        iteration, micro_batch, indices = told
+        if self._streams is None:
+            self._streams = RandomStreams(self._seed, ())
+        self._streams.enter(iteration, micro_batch, SAMPLES)
+        return self._samples.collated(indices)
+
+
+class _WorkerStart:
+    """What a worker does first. Ctrl+C is blocked in it until it knows better."""
+
+    def __init__(self, then: Callable[[int], Any] | None) -> None:
+        self._then = then
+
+    def __call__(self, number: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for duty in _fork_duties:
+            duty()
+        if self._then is not None:
+            self._then(number)
+
+
+def _started(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Start the workers."""
+    bind = dies_with_parent()
+    _fork_duties[:] = [*_not_for_workers, *([bind] if bind is not None else [])]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _fork_duties.clear()
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

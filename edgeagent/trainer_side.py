@@ -1,0 +1,329 @@
+"""The trainer as the shell sees it: the node's work goes to it, its answers become events.
+
+Law: no decision here. Whatever the node wants of the trainer becomes one hand-over message, and
+every message of the trainer becomes one event. A trainer that is gone is answered for: what it had
+handed in counts, and nothing more. Updates that a late trainer missed are kept here, and reach it
+through memory of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from edgeagent import handover
+from edgeagent.dataplane.claims import piece_digests, pieces, state_claim
+from edgeagent.dataplane.shards import state_digest
+from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
+from edgeagent.state_difference import where
+from protocols import effects, limits
+from protocols.ancestry import Past
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgeagent.dataplane.gauges import Gauges
+    from edgeagent.dataplane.reduce import Reducer, Vector
+    from edgeagent.observer import Observer
+    from edgeagent.search import Spawn
+    from edgeagent.shared_memory import SharedMemory
+    from protocols.control_word import ControlWord
+    from protocols.node import Node
+
+HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
+KEPT_AT_LEAST_S = 2.0  # how much training is lost at most, a step apart, if the trainer hangs
+
+
+@dataclass(frozen=True, slots=True)
+class OwnState:
+    """A whole training state of this device's own. `trained`: it was a member with it, so that it
+    may go on from there where nobody else does."""
+
+    past: Past
+    meta: bytes
+    commit: bytes = bytes(32)
+    trained: bool = False
+
+
+class TrainerSide:
+    """Hands work and sums to one trainer. `handle` gives an event to the node, which `node` returns
+    while there is one; `send` sends to the trainer."""
+
+    def __init__(
+        self,
+        hello: handover.Hello,
+        memory: SharedMemory,
+        contribution: Vector,
+        reducer: Reducer,
+        node: Callable[[], Node | None],
+        handle: Callable[[effects.Event], None],
+        send: Callable[[handover.Message], None],
+        observer: Observer,
+        gauges: Gauges,
+        spawn: Spawn,
+    ) -> None:
+        self._samples = hello.micro_batches * hello.micro_batch_size
+        self._state = memory.state.view()
+        self._marks = memory.marks.array("int64")
+        self._tensors = hello.tensors
+        self._replay: Vector = memory.replay.array(hello.accumulate)
+        self._kept: dict[int, tuple[Vector, tuple[float, ...]]] = {}  # R and sums of squares
+        self._contribution = contribution
+        self._reducer = reducer
+        self._node = node
+        self._handle = handle
+        self._send = send
+        self._observer = observer
+        self._gauges = gauges
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        # What the trainer has; None while a pull overwrites it.
+        self.own_state: OwnState | None = OwnState(Past(hello.iteration), hello.meta)
+        # The last one that is known to lie in the shared memory: a trainer on another device does
+        # not bring every one there.
+        self.kept_state: OwnState | None = self.own_state
+        self._kept_at = self._loop.time()
+        self._reads: dict[int, bool] = {}  # iteration: whether its state was asked for
+        self.is_gone = False
+        self.hashing: asyncio.Task[None] | None = None
+        self._apply: effects.Apply | None = None  # waits for the hash of the state
+        self._words: dict[int, ControlWord] = {}
+        self._contributed: handover.Contributed | None = None
+
+    def note_own_state(self) -> None:
+        """What a member's trainer has is whole: it could found a cluster from it. What a late one
+        has is noted whenever it has applied an update."""
+        node = self._node()
+        if node is not None and node.context.is_member and not node.debt.is_stale:
+            c = node.context
+            self.own_state = OwnState(c.past, c.meta, c.commit, trained=True)
+
+    def begins_from(self, past: Past) -> None:
+        """Say what the state that the trainer began with has behind it."""
+        if self.own_state is not None:
+            self.own_state = replace(self.own_state, past=past)
+
+    def whole_state(self) -> OwnState | None:
+        """Return what a member's trainer has, else the state of its own, None if that is spoilt."""
+        self.note_own_state()
+        return self.own_state
+
+    # --- from the trainer ---------------------------------------------------------------------
+
+    def received(self, message: handover.Message) -> None:
+        """A message of the trainer."""
+        match message:
+            case handover.Contributed():
+                self._contributed = message
+                self._observer.contributed(message.compute_seconds)
+                self._gauges.contributed(len(message.micro_batches), message.compute_seconds)
+                self._handle(
+                    effects.Contributed(
+                        message.iteration,
+                        message.micro_batches,
+                        message.loss_sum,
+                        message.gradient_bitmap,
+                        message.integer_buffers,
+                        message.integer_buffers_agree,
+                        message.turn,
+                        message.settings,
+                        message.other_settings,
+                        message.stop,
+                    )
+                )
+            case handover.Applied(iteration, _, skipped, meta):
+                self._reducer.returned(iteration)
+                self._kept.pop(iteration, None)
+                self._stepped(iteration, skipped)
+                self._note_applied(iteration, meta)
+                here = self._has_state_of(iteration + 1)
+                claim = state_claim(self._state, meta, iteration + 1) if here else b""
+                self._handle(effects.Applied(iteration, meta, claim))
+            case handover.ExitRequested():
+                self._handle(effects.LeaveWanted())
+            case handover.Away(away):
+                self._handle(effects.AwayWanted(away))
+            case handover.Evaluated(iteration, name, value):
+                self._observer.event("evaluated", iteration=iteration, name=name, value=value)
+
+    def _note_applied(self, iteration: int, meta: bytes) -> None:
+        node, own = self._node(), self.own_state
+        if node is not None and node.context.is_member:
+            past = replace(node.context.past, iteration=iteration + 1)
+            self.own_state = OwnState(past, meta, trained=True)
+        elif own is not None and (node is None or node.over):  # of the member that this node was
+            past = replace(own.past, iteration=iteration + 1)
+            self.own_state = replace(own, past=past, meta=meta)
+        if self._reads.pop(iteration, True):
+            self.kept_state = self.own_state
+
+    def gone(self) -> None:
+        """The trainer has ended: hand its work back."""
+        self.is_gone = True
+        if (node := self._node()) is not None:
+            node.debt.is_gone = True
+            if node.cycle.state == "computing":
+                self._contributed = None  # P may hold half of what was to be added
+            for iteration in node.debt.kept[:1]:
+                self._handle(effects.Applied(iteration, b""))
+            self._answer(node.context.iteration)
+
+    # --- to the trainer -----------------------------------------------------------------------
+
+    def begin(self, effect: effects.BeginTraining) -> None:
+        """The state is in place."""
+        self.kept_state = OwnState(Past(effect.iteration), effect.meta)
+        steps = 0 if effect.steps == limits.MAX_INTEGER else effect.steps
+        self._send(handover.Begin(effect.iteration, effect.adopt, effect.meta, steps))
+
+    def give_work(self, work: effects.GiveWork) -> None:
+        """Have these micro-batches computed."""
+        self._observer.work_given()
+        if self.is_gone:
+            self._loop.call_soon(self._answer, work.iteration)
+        else:
+            self._send(handover.Work(work.iteration, work.micro_batches, work.turn))
+
+    def keep(self, iteration: int) -> None:
+        """Keep R of `iteration` until the trainer has applied it."""
+        self._kept[iteration] = self._reducer.kept(iteration)
+
+    def forget(self) -> None:
+        """What the node before has kept is of no use any more."""
+        self._kept.clear()
+        self._words.clear()
+        self._reads.clear()
+
+    def apply(self, effect: effects.Apply) -> None:
+        """Have the update applied, as soon as the state before it is hashed."""
+        self._apply = effect
+        if self.hashing is None:
+            self._send_apply()
+
+    def _send_apply(self) -> None:
+        effect, self._apply = self._apply, None
+        if effect is None:
+            return
+        word = effect.word
+        self._words[effect.iteration] = word
+        self._observer.apply_sent()
+        if self.is_gone:
+            applied = effects.Applied(effect.iteration, b"")
+            self._loop.call_soon(self._handle, applied)
+            return
+        buffer, squares = self._lend(effect.iteration)
+        self._reads[effect.iteration] = is_read = self._reads_state(effect.iteration)
+        self._send(
+            handover.Reduced(
+                effect.iteration,
+                buffer,
+                word.weight,
+                word.loss_sum,
+                word.gradient_bitmap,
+                word.integer_buffers,
+                word.agree,
+                squares,
+                effect.members,
+                word.settings,
+                word.other_settings,
+                is_read,
+            )
+        )
+
+    def _reads_state(self, iteration: int) -> bool:
+        """Whether the state after that update is wanted in the shared memory."""
+        node, now = self._node(), self._loop.time()
+        is_read = node is None or node.over or node.cycle.reads_state(iteration)
+        if is_read or now - self._kept_at >= KEPT_AT_LEAST_S:
+            self._kept_at = now
+            return True
+        return False
+
+    def _lend(self, iteration: int) -> tuple[int, tuple[float, ...]]:
+        """Return the shared buffer in which the trainer finds R of `iteration`, and its squares."""
+        kept = self._kept.get(iteration)
+        buffer = self._reducer.lend(iteration) if kept is None else None
+        if buffer is not None:
+            return buffer, tuple(self._reducer.square_sums)
+        vector, squares = kept or self._reducer.kept(iteration)
+        self._replay[:] = vector
+        return handover.REPLAY_BUFFER, squares
+
+    def _answer(self, iteration: int) -> None:
+        """Say what the trainer had finished of `iteration`, and nothing more."""
+        last, node = self._contributed, self._node()
+        turn = node.debt.turn if node is not None else 0
+        same = last is not None and (last.iteration, last.turn) == (iteration, turn)
+        done = last.micro_batches if last is not None and same else ()
+        if not done:
+            self._contribution.fill(0)
+        if node is not None and node.cycle.state == "applying":
+            self._handle(effects.Applied(iteration, b""))
+        elif last is not None and done:
+            self._handle(
+                effects.Contributed(
+                    iteration,
+                    done,
+                    last.loss_sum,
+                    last.gradient_bitmap,
+                    last.integer_buffers,
+                    last.integer_buffers_agree,
+                    turn,
+                    last.settings,
+                    last.other_settings,
+                    last.stop,
+                )
+            )
+        else:
+            self._handle(effects.Contributed(iteration, (), 0.0, b"", b"", True, turn))
+
+    def _stepped(self, iteration: int, skipped: bool) -> None:
+        node, word = self._node(), self._words.pop(iteration, None)
+        if node is not None and word is not None:
+            policy = node.context.policy
+            members = len(policy.view.members) if policy is not None else 1
+            self._observer.stepped(
+                iteration + 1, node.context.steps, word, self._samples, members, skipped
+            )
+
+    # --- digests ------------------------------------------------------------------------------
+
+    def _has_state_of(self, iteration: int) -> bool:
+        """Whether the state at the start of `iteration` lies in the shared memory: a trainer on
+        another device than the CPU brings there what is read, and not every state is."""
+        return bool(self._marks[MARK_ITERATION] == iteration and not self._marks[MARK_APPLYING])
+
+    def take_pieces(self, iteration: int) -> None:
+        """Hash each tensor of which the claim of `iteration` was taken, none if none was."""
+        here = self._has_state_of(iteration)
+        found = piece_digests(self._state, self._tensors, iteration) if here else b""
+        self._handle(effects.PiecesTaken(iteration, found))
+
+    def tell_difference(self, effect: effects.Differs) -> None:
+        """Name what differs here from the state of the others."""
+        names = [name for name, _, _ in pieces(self._tensors, len(self._state), effect.iteration)]
+        piece = effect.piece
+        tensor = names[piece] if piece is not None and piece < len(names) else ""
+        found = where(tensor, effect.mine, effect.theirs)
+        self._observer.report("first_difference", {"iteration": effect.iteration, "where": found})
+
+    def take_digest(self, iteration: int, commit: bytes) -> None:
+        """Hash the state, which is constant until the next update."""
+        node = self._node()
+        if node is None or self.is_gone:
+            return
+        meta = node.context.meta
+        if len(self._state) <= HASH_INLINE_BYTES:
+            self._digest_taken(iteration, commit, state_digest(self._state, meta))
+        else:
+            self.hashing = self._spawn(self._hash(iteration, commit, meta))
+
+    async def _hash(self, iteration: int, commit: bytes, meta: bytes) -> None:
+        digest = await asyncio.to_thread(state_digest, self._state, meta)
+        self.hashing = None
+        self._digest_taken(iteration, commit, digest)
+        self._send_apply()
+
+    def _digest_taken(self, iteration: int, commit: bytes, digest: str) -> None:
+        self._observer.event("digest", iteration=iteration, state=digest, commit=commit.hex())

@@ -1,0 +1,53 @@
+"""Why two devices cannot train together whose updates round differently: in words.
+
+Law: pure text. What a peer says of itself is shown only cleaned and cut.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgeagent.transport.job import ABOUT, shown
+
+if TYPE_CHECKING:
+    from edgeagent.transport.job import Job
+
+UPDATE = "update"  # the field that differs where updates round differently
+_DESCRIBING = ("torch", "processor", "device")
+_ROUNDING = "rounding"
+
+
+def unlike(ours: Job, theirs: Job) -> str:
+    """Return what differs, as the rest of a sentence; "" if they have not said what they are."""
+    here, there = _about(ours), _about(theirs)
+    if not here or not there:
+        return ""
+    differing = [
+        name for name in _DESCRIBING if here.get(name, "unknown") != there.get(name, "unknown")
+    ]
+    operations = _operations(here.get(_ROUNDING, ""), there.get(_ROUNDING, ""))
+    what = f" ({operations})" if operations else ""
+    if not differing:
+        return (
+            f"the same updates give other bits there{what}, though both are"
+            f" {_listed(here, list(_DESCRIBING))}: is the optimizer's own code the same?"
+        )
+    return (
+        f"its updates round differently{what}; there: {_listed(there, differing)}; here:"
+        f" {_listed(here, differing)}"
+    )
+
+
+def _about(job: Job) -> dict[str, str]:
+    return {field.removeprefix(ABOUT): value for field, value in job if field.startswith(ABOUT)}
+
+
+def _listed(about: dict[str, str], names: list[str]) -> str:
+    return ", ".join(shown(about.get(name, "unknown")) for name in names)
+
+
+def _operations(ours: str, theirs: str) -> str:
+    """Return which operations gave different digests: "square roots, divisions"."""
+    known = dict(part.rpartition(" ")[::2] for part in theirs.split(", "))
+    mine = dict(part.rpartition(" ")[::2] for part in ours.split(", "))
+    return ", ".join(name for name in mine if name in known and mine[name] != known[name])

@@ -1,0 +1,302 @@
+"""The checks of `scripts/gpu-check`, by name.
+
+Law: a check returns what it saw, raises `Skip` where this machine cannot show it, and fails by any
+other exception. On the CPU (`--device cpu`) the same checks rehearse the same code, with a training
+state that is kept apart from the shared memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from edgeagent.errors import UsageError
+from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
+from edgeagent.trainer.devices import place_on, usable_device
+from edgeagent.trainer.fingerprint import update_digest
+from edgeagent.trainer.image import CPU
+from edgeagent.trainer.numerics import numeric_fields, rounding
+from edgeagent.trainer.slots import discover_slots
+from edgeagent.trainer.staging import Staging
+from edgeagent.trainer.streams import RandomStreams
+from tests.gpu.replica import OPTIMIZERS, Replica, network, step
+from tests.scenarios.cluster import Agent, Cluster
+
+ITERATIONS = 5
+STEPS = "60"
+START_S = 180.0  # for torch, CUDA and the first kernels, on a slow device
+MOST_COPIES = 5  # to the host in an iteration: the sum, the losses, batch norm's counters
+
+
+class Skip(Exception):
+    """This machine cannot show it; the text says why."""
+
+
+def device_is_usable(device: torch.device) -> str:
+    """The device computes, and one that there is not is refused in one line."""
+    assert usable_device(str(device)) == device
+    refusal = ""
+    try:
+        usable_device("cuda:99")
+    except UsageError as error:
+        refusal = str(error)
+    assert refusal, "cuda:99 was accepted"
+    assert "\n" not in refusal
+    about = "; ".join(text for _, text in numeric_fields(device))
+    return f"{about}; {refusal}"
+
+
+def copies_are_pinned_and_exact(device: torch.device) -> str:
+    """What goes to the device comes back the same, at a speed that is said."""
+    staging = Staging(device, piece_bytes=8 << 20)
+    source = torch.arange(6 << 20, dtype=torch.float32)
+    there, back = torch.empty_like(source, device=device), torch.empty_like(source)
+    began = time.monotonic()
+    staging.copy(source, there)
+    staging.copy(there, back)
+    seconds = time.monotonic() - began
+    assert torch.equal(source, back)
+    assert staging.copies == 6
+    pinned = staging._pinned
+    assert device.type != "cuda" or (pinned is not None and pinned.is_pinned())
+    return f"2 x 24 MiB in {1000 * seconds:.1f} ms, pinned: {pinned is not None}"
+
+
+def slots_are_on_the_device(device: torch.device) -> str:
+    """Every optimizer's memory lies beside its parameter, made or loaded before `Trainer()`."""
+    for kind in OPTIMIZERS:
+        for loaded in (False, True):
+            replica = Replica(device, kind, loaded=loaded)
+            update_digest(replica.optimizer)
+            names = {p: n for n, p in replica.model.named_parameters()}
+            where = {s.slot: s.device for s in discover_slots(replica.optimizer, names)}
+            wrong = {k: d for k, d in where.items() if d != device and k != "step"}
+            assert not wrong, f"{kind}: {wrong}"
+    return ", ".join(OPTIMIZERS)
+
+
+def script_model_is_moved(device: torch.device) -> str:
+    """`--device` moves a model whose optimizer was made, and has stepped, on the CPU."""
+    for kind, make in OPTIMIZERS.items():
+        model = network()
+        optimizer = make(model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        place_on(model, optimizer, device)
+        for parameter in model.parameters():
+            assert parameter.device == device, kind
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    return ", ".join(OPTIMIZERS)
+
+
+def random_streams_are_the_devices(device: torch.device) -> str:
+    """Dropout follows from the micro-batch's number; the script's own stream goes on."""
+    streams = RandomStreams(5, [device])
+
+    def draw(number: int) -> list[float]:
+        streams.enter(0, number)
+        found: list[float] = torch.rand(4, device=device).tolist()
+        streams.leave()
+        return found
+
+    torch.rand(1, device=device)
+    assert draw(1) == draw(1) != draw(2)
+    torch.manual_seed(1)
+    alone = [torch.rand(4, device=device).tolist() for _ in range(2)]
+    torch.manual_seed(1)
+    first = torch.rand(4, device=device).tolist()
+    draw(3)
+    assert alone == [first, torch.rand(4, device=device).tolist()]
+    return "reproducible, and the script's own stream is restored"
+
+
+def second_device_has_its_own_stream(device: torch.device) -> str:
+    """A model on another device than the current one is seeded all the same."""
+    if device.type != "cuda" or torch.cuda.device_count() < 2:
+        raise Skip("there is no second CUDA device")
+    return random_streams_are_the_devices(torch.device("cuda:1"))
+
+
+def replicas_are_equal(device: torch.device) -> str:
+    """Two replicas, one of which joins in mid-training, stay equal to the last bit."""
+    for kind in OPTIMIZERS:
+        one, two = Replica(device, kind), Replica(device, kind)
+        for _ in range(ITERATIONS):
+            step([one])
+        two.adopt(one)
+        for _ in range(ITERATIONS):
+            step([one, two])
+            assert one.bytes() == two.bytes(), kind
+            assert one.state.meta() == two.state.meta(), kind
+    return f"{', '.join(OPTIMIZERS)}; {2 * ITERATIONS} iterations each"
+
+
+def mixed_precision_replicas_are_equal(device: torch.device) -> str:
+    """The same under autocast with bf16, with fp16 and a GradScaler, and with bf16 parameters."""
+    kinds: list[tuple[str, torch.dtype | None, torch.dtype]] = [
+        ("autocast bf16", torch.bfloat16, torch.float32),
+        ("bf16 parameters", None, torch.bfloat16),
+    ]
+    if device.type == "cuda":
+        kinds.append(("autocast fp16", torch.float16, torch.float32))
+    for name, amp, dtype in kinds:
+        pair = [Replica(device, "AdamW", amp=amp, dtype=dtype) for _ in range(2)]
+        for _ in range(ITERATIONS):
+            step(pair)
+            assert pair[0].bytes() == pair[1].bytes(), name
+    return ", ".join(name for name, _, _ in kinds)
+
+
+def seldom_read_state_is_the_same(device: torch.device) -> str:
+    """A state that stays on the device for some iterations is that which is read after each."""
+    often, seldom = Replica(device), Replica(device)
+    for _ in range(ITERATIONS):
+        totals = [r.share(range(4)) for r in (often, seldom)]
+        total = often.memory.contribution.array("float32").copy()
+        for replica, said in zip((often, seldom), totals, strict=True):
+            replica.apply(total, said, said.loss_sum, is_read=replica is often)
+    before = seldom.state.image.staging.copies
+    assert often.bytes() == seldom.bytes()
+    assert seldom.state.image.staging.copies == before + 1
+    return f"{ITERATIONS} iterations, then one copy"
+
+
+def few_copies_in_an_iteration(device: torch.device) -> str:
+    """The profiler sees a handful of copies between device and host, however many tensors."""
+    if device.type != "cuda":
+        raise Skip("the profiler counts copies of CUDA devices only")
+    replica = Replica(device)
+    step([replica])
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+        step([replica], is_read=False)
+        torch.cuda.synchronize()
+    names = [event.name for event in seen.events() or [] if "Memcpy" in event.name]
+    home = [name for name in names if "DtoH" in name]
+    if not names:
+        raise Skip("the profiler shows no copies here (no CUPTI?)")
+    assert len(home) <= MOST_COPIES, f"{len(home)} copies to the host: {home}"
+    return f"{len(home)} to the host; {len(names)} with the batches and on the device"
+
+
+def state_on_two_devices(device: torch.device) -> str:
+    """A frozen parameter that stays on the CPU is part of the state like the others."""
+    one, two = Replica(device, table=True), Replica(device, table=True)
+    step([one])
+    table = one.model.get_parameter("table")
+    assert table.device == CPU
+    assert table.detach().numpy().tobytes() in one.bytes()
+    with torch.no_grad():
+        two.model.get_parameter("table").zero_()
+    two.adopt(one)
+    assert torch.equal(two.model.get_parameter("table"), table)
+    return f"{len(one.state._strays())} tensors copied beside the image"
+
+
+def files_go_between_devices(device: torch.device) -> str:
+    """A file that is saved from the device is resumed on the CPU, and the other way."""
+    there, here = Replica(device), Replica(CPU)
+    step([there])
+    with tempfile.TemporaryDirectory() as folder:
+        for source, target in ((there, here), (here, Replica(device))):
+            path = str(Path(folder) / "state.safetensors")
+            meta = source.state.meta()
+            data = source.bytes()
+            save_checkpoint(path, source.state.layout, source.memory.state.view(), meta)
+            found = load_checkpoint(path, target.state.layout, target.memory.state.view())
+            target.state.adopt(*found)
+            assert target.bytes() == data
+            assert target.state.meta() == meta
+    return "saved and resumed both ways"
+
+
+def update_is_compared_with_the_processors(device: torch.device) -> str:
+    """Says whether this device can train with others that compute on the processor."""
+    said = []
+    for kind, make in OPTIMIZERS.items():
+        digests = [update_digest(make(network().to(d).parameters())) for d in (device, CPU)]
+        said.append(f"{kind} {'alike' if digests[0] == digests[1] else 'differently'}")
+    ours, theirs = rounding(device).split(", "), rounding(CPU).split(", ")
+    other = [a.rpartition(" ")[0] for a, b in zip(ours, theirs, strict=True) if a != b]
+    return f"rounds as the CPU: {', '.join(said)}; other operations: {', '.join(other) or 'none'}"
+
+
+def one_agent_trains(device: torch.device) -> str:
+    """`edgeagent run digits --device` trains to its end and is accurate."""
+    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
+        alice = cluster.start("alice", "--steps", "150", "--device", str(device))
+        assert alice.wait_exit(START_S) == 0, alice.log
+        accuracy: float = alice.all("evaluated")[-1]["value"]
+        assert accuracy > 0.9, accuracy
+        return f"accuracy {100 * accuracy:.1f} % after 150 steps"
+
+
+def two_agents_on_one_device(device: torch.device) -> str:
+    """Two agents share the device; the second joins in mid-training; all digests are equal."""
+    options = ("--steps", STEPS, "--device", str(device))
+    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
+        alice = cluster.start("alice", *options)
+        alice.wait("joined", START_S)
+        with alice.held():
+            bob = cluster.start("bob", *options, peers=[alice])
+            bob.wait_until("its trainer", lambda: bob.said("global batch"), START_S)
+        assert [a.wait_exit(START_S) for a in (alice, bob)] == [0, 0], alice.log + bob.log
+        return _equal_digests(alice, bob)
+
+
+def agents_on_device_and_processor(device: torch.device) -> str:
+    """An agent on the CPU trains with one on the device, or is told in words why not."""
+    if device == CPU:
+        raise Skip("there is one device only")
+    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
+        alice = cluster.start("alice", "--steps", STEPS, "--device", str(device))
+        alice.wait("joined", START_S)
+        with alice.held():
+            bob = cluster.start("bob", "--steps", STEPS, "--device", "cpu", peers=[alice])
+            bob.wait_until(
+                "its trainer", lambda: bob.said("global batch") or bob.said("cannot"), START_S
+            )
+        statuses = [alice.wait_exit(START_S), bob.wait_exit(START_S)]
+        if statuses == [0, 0]:
+            return "they train together: " + _equal_digests(alice, bob)
+        (line,) = bob.said("cannot train with this device")
+        assert statuses[0] == 0, alice.log
+        return line
+
+
+def _equal_digests(alice: Agent, bob: Agent) -> str:
+    known = {e["iteration"]: e["state"] for e in alice.all("digest")}
+    shared = {e["iteration"]: e["state"] for e in bob.all("digest")}
+    assert shared, "bob was no member when a digest was taken"
+    assert shared == {i: known.get(i) for i in shared}
+    return f"{len(shared)} equal digests"
+
+
+CHECKS: dict[str, Callable[[torch.device], str]] = {
+    check.__name__.replace("_", "-"): check
+    for check in (
+        device_is_usable,
+        copies_are_pinned_and_exact,
+        slots_are_on_the_device,
+        script_model_is_moved,
+        random_streams_are_the_devices,
+        second_device_has_its_own_stream,
+        replicas_are_equal,
+        mixed_precision_replicas_are_equal,
+        seldom_read_state_is_the_same,
+        few_copies_in_an_iteration,
+        state_on_two_devices,
+        files_go_between_devices,
+        update_is_compared_with_the_processors,
+        one_agent_trains,
+        two_agents_on_one_device,
+        agents_on_device_and_processor,
+    )
+}

@@ -1,0 +1,78 @@
+"""A training state that silently becomes another one: found, named, pulled anew.
+
+Law: what differs here no check of the trainer can see: a number in the optimizer's memory changes
+as it would by a faulty memory, without any operation of PyTorch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
+from tests.scenarios.test_story import same_digests
+
+SCRIPT = str(SCRIPTS / "habits.py")
+NAMES = ("alice", "bob", "carol")
+
+
+def room(cluster: Cluster, folder: Path) -> list[Agent]:
+    """Three devices in training; a file with a device's name makes a number wrong there."""
+    agents: list[Agent] = []
+    for name in NAMES:
+        script = ("a wrong number", str(folder / name))
+        agents.append(cluster.start(name, script=script, peers=agents[:1]))
+        agents[-1].wait("joined")
+        agents[-1].wait_steps(3)
+    for agent in agents:
+        agent.wait_members(*NAMES)
+    return agents
+
+
+def slip(folder: Path, agent: Agent) -> None:
+    """Make a number wrong at `agent`."""
+    (folder / agent.name).touch()
+    agent.wait_until("a wrong number", lambda: not (folder / agent.name).exists())
+
+
+def test_it_is_named_everywhere_and_the_device_pulls_anew(tmp_path: Path) -> None:
+    with Cluster(tmp_path, job=SCRIPT) as cluster:
+        agents = room(cluster, tmp_path)
+        alice, bob, carol = agents
+        slip(tmp_path, bob)
+        for agent in agents:
+            found = agent.wait("diverged", node="bob")
+            assert agent.said("the training state of")
+        where = bob.wait("first_difference")
+        assert where["iteration"] == found["iteration"]
+        tensors = ("model.0.weight", "optimizer.0.weight.exp_avg")  # before or after an update
+        assert where["where"] in [f"the tensor {name}" for name in tensors]
+        bob.wait_until("back", lambda: len(bob.all("joined")) == 2)
+        for agent in agents:
+            assert agent.wait_exit() == 0, agent.describe()
+        late = [i for i in bob.digests if i <= found["iteration"]]
+        wrong = [i for i in late if bob.digests[i] != alice.digests.get(i, bob.digests[i])]
+        assert len(wrong) <= 1  # one that was taken before the states were compared
+        right = {i: d for i, d in bob.digests.items() if i not in wrong}
+        assert right.items() <= alice.digests.items()
+        assert same_digests([alice, carol]) > 0
+        files = [agent.save_path.read_bytes() for agent in agents]
+        assert files[0] == files[1] == files[2]
+        for agent in (alice, carol):
+            assert not agent.all("first_difference")
+            done = [e["iteration"] for e in agent.all("step")]
+            assert done == list(range(done[0], done[-1] + 1)), "a step was lost or done twice"
+
+
+def test_a_device_whose_state_differs_again_ends_with_the_reason(tmp_path: Path) -> None:
+    with Cluster(tmp_path, job=SCRIPT) as cluster:
+        agents = room(cluster, tmp_path)
+        bob = agents[1]
+        slip(tmp_path, bob)
+        bob.wait_until("back", lambda: len(bob.all("joined")) == 2)
+        bob.wait_steps(3)
+        slip(tmp_path, bob)
+        assert bob.wait_exit() == 1
+        assert bob.said("differed from that of the others again")
+        for agent in (agents[0], agents[2]):
+            agent.wait_steps(3)
+            assert agent.interrupt()[0] == 0, agent.describe()

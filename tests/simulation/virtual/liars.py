@@ -1,0 +1,68 @@
+"""Whole histories with a liar in them, and what must come of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from protocols.link_end import LinkEnd
+from protocols.messages import MESSAGES, Expel
+from tests.simulation.virtual.liar import BULK_LIES, Liar, lie_of
+from tests.simulation.virtual.loop import VirtualLoop
+from tests.simulation.virtual.trainer import expected_state
+from tests.simulation.virtual.world import Host, World
+
+SUBJECTS = len(MESSAGES) + len(BULK_LIES)
+MEMBERS = 4
+LINKS = MEMBERS * (MEMBERS - 1) // 2
+STEPS = 60
+PATIENCE_S = 60.0  # virtual seconds that the honest ones have to finish
+
+
+def play(seed: int) -> Liar:
+    """Play the history of `seed`; raise AssertionError if the honest ones do not go on."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(_history(seed))
+
+
+def problem_of(seed: int) -> str:
+    """Return what goes wrong in the history of `seed`, "" if nothing does."""
+    try:
+        play(seed)
+    except Exception as error:
+        lines = str(error).splitlines() or ["no more is said"]
+        return f"{type(error).__name__}: {lines[-1]}"
+    return ""
+
+
+async def _history(seed: int) -> Liar:
+    world = World(seed, STEPS)
+    dice = random.Random(seed)
+    hosts = await world.cluster(MEMBERS)
+    at = dice.randrange(12, 18)
+    await world.until(lambda: all(host.edges == LINKS for host in hosts))
+    await world.until(lambda: hosts[0].trainer.iteration >= at)
+    liar = Liar(dice.choice(hosts), lie_of(seed))
+    honest = [host for host in hosts if host is not liar.host]
+    await world.passes(dice.uniform(0.0, 0.1))
+    if dice.random() < 0.5:  # a fence, so that there is something to lie about
+        victims = sorted(hosts, key=lambda host: host is liar.host)
+        a, b = victims[0], victims[1]
+        if b.me.node in a.network.links:
+            a.network.links[b.me.node].down("cut by the test", LinkEnd.RESET)
+            if a.me.node in b.network.links:
+                b.network.links[a.me.node].down("cut by the test", LinkEnd.RESET)
+    await world.until(lambda: all(host.gone is not None for host in honest), PATIENCE_S)
+    _judge([host for host in honest if not (liar.lie.kind is Expel and host.gone == "removed")])
+    return liar
+
+
+# Every member can expel another: that is no lie.
+def _judge(honest: list[Host]) -> None:
+    names = [host.name for host in honest]
+    for host in honest:
+        assert host.gone == "steps", f"{host.name} ended with {host.gone!r}"
+        assert host.trainer.state == expected_state(STEPS)
+        for event in host.all("accused"):
+            both = event["by"] in names and event["node"] in names
+            assert not both, f"{event['by']} parted from {event['node']}: {event['reason']}"

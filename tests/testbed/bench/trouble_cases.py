@@ -1,0 +1,236 @@
+"""The cases of `scripts/bench trouble`: what goes wrong on one device, or between two.
+
+Law: a case begins with devices that train together and ends when they do again, or when nothing
+more is to be expected; it says with `over` when its trouble has ended, if it does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+
+from tests.scenarios.failure_times import stop_session
+from tests.scenarios.processes import living
+from tests.testbed.bench.trouble_stage import Case, Stage
+
+THREE = ("alice", "bob", "carol")
+NOTICED_S = 3.0  # after which it is known that a trainer does not answer in time
+BURST_S = 0.7
+AGAIN_S = 45.0  # to find one another again
+FOR_EVER_S = 45.0  # to be watched
+
+
+def lapse(stage: Stage, words: str, seconds: float) -> None:
+    """Bob's script does something that takes so long, and goes on."""
+    stage.order("bob", f"{words} {seconds:g}")
+    time.sleep(seconds)
+    stage.over()
+    stage.together_again(AGAIN_S)
+
+
+def loop(stage: Stage) -> None:
+    """Bob's script never answers again."""
+    stage.order("bob", "loop")
+    time.sleep(FOR_EVER_S)
+
+
+def stop_trainer(stage: Stage, seconds: float) -> None:
+    """Bob's trainer stops, its agent lives."""
+    trainer = stage.agents["bob"].trainer
+    stage.began = time.time()
+    os.kill(trainer, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(trainer, signal.SIGCONT)
+    stage.over()
+    stage.together_again(AGAIN_S)
+
+
+def stop_device(stage: Stage, seconds: float) -> None:
+    """Bob's agent and trainer stop, as when a lid is closed."""
+    stage.began = time.time()
+    stop_session(stage.agents["bob"], signal.SIGSTOP)
+    time.sleep(seconds)
+    stop_session(stage.agents["bob"], signal.SIGCONT)
+    stage.over()
+    stage.together_again(AGAIN_S)
+
+
+def kill_agent(stage: Stage) -> None:
+    """Bob's agent is killed while its trainer loops."""
+    bob = stage.agents["bob"]
+    trainer = bob.trainer
+    stage.order("bob", "loop")
+    time.sleep(NOTICED_S)
+    bob.signal(signal.SIGKILL)
+    killed = time.monotonic()
+    stage.dead.append("bob")
+    if stage.watch("end of the trainer", lambda: trainer not in pids(), 20.0):
+        stage.note(f"the trainer ended {time.monotonic() - killed:.1f} s after its agent")
+    stage.steps("alice", seconds=30.0)
+
+
+def pids() -> list[int]:
+    """The numbers of all living processes."""
+    return [process.pid for process in living()]
+
+
+def leave(stage: Stage) -> None:
+    """`edgeagent leave` on the device whose trainer loops."""
+    stage.order("bob", "loop")
+    time.sleep(NOTICED_S)
+    stage.command("leave", "--name", "bob")
+    stage.ends("bob", 20.0)
+    stage.steps("alice", seconds=20.0)
+
+
+def expel(stage: Stage) -> None:
+    """`edgeagent expel` of the device whose trainer loops."""
+    stage.order("bob", "loop")
+    time.sleep(NOTICED_S)
+    stage.command("expel", "bob", "--name", "alice")
+    stage.ends("bob", 20.0)
+    stage.steps("alice", seconds=20.0)
+
+
+def bystander(stage: Stage) -> None:
+    """Carol presses Ctrl+C twice while bob's trainer has just begun to loop."""
+    stage.order("bob", "loop")
+    time.sleep(0.5)
+    for _ in range(2):
+        stage.agents["carol"].signal(signal.SIGINT)
+        time.sleep(0.5)
+    stage.ends("carol", 20.0)
+    stage.steps("alice", seconds=20.0)
+
+
+def other_schedule(stage: Stage) -> None:
+    """Bob comes with another schedule of the learning rate."""
+    stage.began = time.time()
+    stage.room.start("bob", peers=[stage.agents["alice"]], script=["64", "0.01"])
+    stage.ends("bob", 40.0)
+    stage.steps("alice", "carol", seconds=20.0)
+
+
+def other_rate(stage: Stage) -> None:
+    """Bob's script sets another learning rate than the others'."""
+    stage.order("bob", "rate 0.02")
+    stage.steps(*THREE, seconds=20.0)
+
+
+def own_step(stage: Stage) -> None:
+    """Bob's script has a step of the optimizer left over."""
+    stage.order("bob", "step")
+    stage.ends("bob", 20.0)
+    stage.steps("alice", "carol", seconds=20.0)
+
+
+def burst(stage: Stage, kind: str) -> None:
+    """For a moment nothing passes between alice and bob."""
+    stage.began = time.time()
+    with stage.spoilt(kind):
+        time.sleep(BURST_S)
+    stage.over()
+    stage.together_again(AGAIN_S)
+
+
+def hole(stage: Stage) -> None:
+    """From now on large packets are lost between alice and bob, and nobody is told."""
+    stage.began = time.time()
+    stage.over()
+    with stage.spoilt("mtu"):
+        time.sleep(1.0)
+        stage.watch("a link that was opened again", partial(is_new, stage), AGAIN_S)
+        stage.together_again(AGAIN_S)
+
+
+def is_new(stage: Stage) -> bool:
+    """Whether both have closed their link and opened it again."""
+    for name in stage.case.names:
+        ends = [e["event"] for e in stage.agents[name].update() if e["t"] >= stage.began]
+        ends = [event for event in ends if event in ("link_up", "link_down")]
+        if "link_down" not in ends or ends[-1] != "link_up":
+            return False
+    return True
+
+
+def _bursts() -> list[Case]:
+    found = []
+    titles = {
+        "rst": "0.7 s in which everything is reset",
+        "reject": "0.7 s in which everything is rejected",
+        "drop": "0.7 s in which everything is dropped",
+        "cable": "cable out for 0.7 s",
+    }
+    for policy in ("go-on", "pause"):
+        for kind, title in titles.items():
+            case = Case(
+                f"{kind}-{policy}",
+                f"{title}, of two, `{policy}`",
+                partial(burst, kind=kind),
+                others=("alice", "bob"),
+                victim="",
+                options=("--on-partition", policy),
+                in_namespaces=True,
+            )
+            found.append(case)
+    return found
+
+
+ALL = [
+    Case("away", "`away()` for 15 s, of two", partial(lapse, words="away", seconds=15.0)),
+    Case("sleep", "20 s in one step, of two", partial(lapse, words="sleep", seconds=20.0)),
+    Case(
+        "sleep-large",
+        "60 s in one step, 41 MB of state, of three",
+        partial(lapse, words="sleep", seconds=60.0),
+        names=THREE,
+        others=("alice", "carol"),
+        script=("1800",),
+    ),
+    Case("loop", "a loop without end, of two", loop),
+    Case("stop-trainer", "SIGSTOP of a trainer, 20 s, of two", partial(stop_trainer, seconds=20.0)),
+    Case("stop-device", "SIGSTOP of a device, 5 s, of two", partial(stop_device, seconds=5.0)),
+    Case("kill-agent", "`kill -9` of an agent whose trainer loops, of two", kill_agent),
+    Case("leave", "`edgeagent leave` where the trainer loops, of two", leave),
+    Case("expel", "`edgeagent expel` of whose trainer loops, of two", expel),
+    Case(
+        "bystander",
+        "a bystander's second Ctrl+C while a trainer loops, of three",
+        bystander,
+        names=THREE,
+    ),
+    Case(
+        "other-schedule",
+        "a third comes with another schedule",
+        other_schedule,
+        names=("alice", "carol"),
+        others=("alice", "carol"),
+        script=("64", "0"),
+    ),
+    Case(
+        "other-rate",
+        "one of three sets another learning rate",
+        other_rate,
+        names=THREE,
+        others=("alice", "carol"),
+    ),
+    Case(
+        "own-step",
+        "one of three calls `optimizer.step()`",
+        own_step,
+        names=THREE,
+        others=("alice", "carol"),
+    ),
+    *_bursts(),
+    Case(
+        "mtu-hole",
+        "packets above 1200 bytes vanish, of two",
+        hole,
+        others=("alice", "bob"),
+        victim="",
+        in_namespaces=True,
+    ),
+]
+CASES = {case.name: case for case in ALL}

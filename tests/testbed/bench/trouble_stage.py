@@ -1,0 +1,311 @@
+"""The stage on which a case of `scripts/bench trouble` is played: a few real agents, on loopback or
+in namespaces of their own, and what can be done to them.
+
+Law: every wait ends. What did not come about in its time is a note beside the figures, since that
+is what the benchmark is about; what was started is ended, by its number. The agents may come from
+another checkout than the stage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edgeagent.launch import module_command
+from tests.scenarios import histories
+from tests.scenarios.cluster import POLL_S, SCRIPTS, Agent, Cluster
+from tests.scenarios.failure_times import usual_step
+from tests.scenarios.processes import kill_session
+from tests.testbed.bench import trouble_figures as figures
+from tests.testbed.namespaces import TestbedError, ip
+from tests.testbed.network import SWITCH, Network
+from tests.testbed.shaping import DEVICE, Link
+
+SCRIPT = str(SCRIPTS / "troubled.py")
+GLOBAL_BATCH = 64  # of that script
+QUIET_STEPS = 22  # before the trouble, whose median is the usual step
+SETTLED_STEPS = 25  # after it: two digests at least
+FIRST_END_S = 25.0  # after Ctrl+C
+SECOND_END_S = 10.0  # after the second one
+MAX_LINES = 60
+MOST_BYTES = 1200  # of a packet that gets through a hole in the path's MTU
+REJECTS = {
+    "rst": "-p tcp ! --tcp-flags RST RST -j REJECT --reject-with tcp-reset",
+    "reject": "-p tcp -j REJECT --reject-with icmp-port-unreachable",
+    "drop": "-p tcp -j DROP",
+    "mtu": f"-p tcp -m length --length {MOST_BYTES + 1}:65535 -j DROP",
+}
+
+
+class Room(Cluster):
+    """A cluster whose agents run the code of `tree`, in the namespaces of `net` if there is one."""
+
+    def __init__(self, folder: Path, tree: Path, net: Network | None, options: Sequence[str]):
+        super().__init__(folder, job=SCRIPT, options=options)
+        self.tree = tree
+        self.net = net
+
+    def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of what is started, which finds the package in `tree`."""
+        return {**super().environment(settings), "PYTHONPATH": str(self.tree)}
+
+    def start(self, name: str, *options: str, **settings: Any) -> Agent:
+        """Start an agent whose trouble can be ordered."""
+        words = [str(self.folder / f"{name}.trouble"), *settings.pop("script", ())]
+        if self.net is not None:
+            settings["listen"] = f"{self.net.address(name)}:0"
+        return super().start(name, *options, script=words, **settings)
+
+    def launch(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path | None = None,
+    ) -> Agent:
+        """Start `command` where `name` lives."""
+        if self.net is not None:
+            command = self.net.command(name, command)
+        return super().launch(name, command, environment, folder)
+
+
+def check_tree(tree: Path) -> None:
+    """Raise `TestbedError` unless agents of `tree` would run the code that lies there."""
+    command = [
+        *module_command("edgeagent")[:2],
+        "-c",
+        "import edgeagent; print(edgeagent.__file__)",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if not Path(ended.stdout.strip() or "/").is_relative_to(tree):
+        raise TestbedError(f"{tree} is no checkout of edgeagent: {ended.stdout.strip()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kind of trouble: who is there, who is looked at, and what happens.
+
+    `victim`: whom it happens to, "" for a link between two. `others`: whose steps are timed.
+    """
+
+    name: str
+    title: str
+    do: Callable[[Stage], None]
+    names: tuple[str, ...] = ("alice", "bob")
+    others: tuple[str, ...] = ("alice",)
+    victim: str = "bob"
+    options: tuple[str, ...] = ()
+    script: tuple[str, ...] = ()
+    in_namespaces: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a case cost; all times in seconds. `stood`: the longest time between two steps at the
+    others; if `stood_on`, their next step had not come when the case was over. `back`: from the end
+    of the trouble until its victim trained with all again."""
+
+    case: str
+    stood: float = 0.0
+    stood_on: bool = False
+    usual: float = 0.0
+    back: float | None = None
+    set_aside: int = 0
+    digests: int = 0
+    equal: int = 0
+    files: list[str] = field(default_factory=list)
+    statuses: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    said: dict[str, list[str]] = field(default_factory=dict)
+
+
+class Stage:
+    """Agents that train together until a case gets them into trouble."""
+
+    def __init__(self, case: Case, room: Room) -> None:
+        self.case = case
+        self.room = room
+        self.outcome = Outcome(case.name)
+        self.began = 0.0
+        self._over = 0.0
+        self._said: dict[str, int] = {}
+        self.dead: list[str] = []  # killed on purpose
+
+    @property
+    def agents(self) -> dict[str, Agent]:
+        """All that were started, by name."""
+        return {agent.name: agent for agent in self.room.agents}
+
+    # --- what a case does -----------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """Start all, and have them train together for a while."""
+        self.room.together(*self.case.names, script=self.case.script)
+        for agent in self.agents.values():
+            agent.wait_steps(QUIET_STEPS)
+        self.outcome.usual = max(usual_step(self.agents[name]) for name in self.case.others)
+        self._said = {name: len(agent.log) for name, agent in self.agents.items()}
+        self.began = time.time()
+
+    def order(self, name: str, words: str) -> None:
+        """Have a training script get into trouble; return when it does."""
+        path = self.room.folder / f"{name}.trouble"
+        path.with_suffix(".new").write_text(words)
+        path.with_suffix(".new").rename(path)
+        self.began = time.time()
+        self.watch(f"trouble of {name}", lambda: not path.exists(), 10.0)
+
+    def over(self) -> None:
+        """Note that nothing is wrong any more, so that all can train together again."""
+        self._over = time.time()
+
+    def watch(self, what: str, done: Callable[[], Any], seconds: float) -> bool:
+        """Wait for `done()`; without it in time that is noted, and False is returned."""
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > deadline:
+                self.note(f"no {what} within {seconds:g} s")
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def note(self, text: str) -> None:
+        """Have a remark beside the figures."""
+        self.outcome.notes.append(text)
+
+    def together_again(self, seconds: float) -> None:
+        """Wait until all train together again, and for some steps more."""
+        if self.watch("training together", self._all_back, seconds):
+            self.steps(*self.case.names, seconds=30.0)
+
+    def _all_back(self) -> bool:
+        return all(self._back(name) is not None for name in self.case.names)
+
+    def _back(self, name: str) -> float | None:
+        events, size = self.agents[name].update(), len(self.case.names)
+        return figures.back(name, events, self.began, self._over, size) if self._over else None
+
+    def steps(self, *names: str, seconds: float, count: int = SETTLED_STEPS) -> None:
+        """Wait for so many steps more of each of these."""
+        for name in names:
+            agent = self.agents[name]
+            last = agent.iteration + count
+
+            def done(agent: Agent = agent, last: int = last) -> bool:
+                return agent.iteration >= last or not agent.running
+
+            self.watch(f"{count} steps of {name}", done, seconds)
+
+    def command(self, *words: str) -> None:
+        """Run another edgeagent command; note its status and how long it took."""
+        started = time.monotonic()
+        try:
+            status = str(self.room.command(*words).returncode)
+        except subprocess.TimeoutExpired:
+            status = "none"
+        took = time.monotonic() - started
+        self.note(f"`edgeagent {' '.join(words)}`: status {status} after {took:.1f} s")
+
+    def ends(self, name: str, seconds: float) -> None:
+        """Wait for the end of an agent; note how long it took."""
+        started = time.monotonic()
+        if self.watch(f"end of {name}", lambda: not self.agents[name].running, seconds):
+            self.note(f"{name} ended after {time.monotonic() - started:.1f} s")
+
+    @contextlib.contextmanager
+    def spoilt(self, kind: str) -> Iterator[None]:
+        """Let packets between the first two be reset, rejected, dropped or too large, or have the
+        cable out, as long as the block runs."""
+        with contextlib.ExitStack() as stack:
+            for name in self.case.names[:2]:
+                stack.callback(partial(self._filter, name, kind, False))
+                self._filter(name, kind, True)
+            yield
+
+    def _filter(self, name: str, kind: str, on: bool) -> None:
+        net = self.room.net
+        assert net is not None
+        if kind == "cable":
+            port = f"port{net.nodes.index(name)}"
+            ip(net.owner.namespace(SWITCH), f"link set {port} {'down' if on else 'up'}")
+            return
+        words = ["iptables", "-I" if on else "-D", "INPUT", *REJECTS[kind].split()]
+        subprocess.run(net.command(name, words), check=True, capture_output=True)
+
+    # --- what came of it ------------------------------------------------------------------------
+
+    def finish(self) -> Outcome:
+        """See all off as a user does, the one in trouble first; return what it cost."""
+        found, ended = self.outcome, time.time()
+        for name in self.case.others:
+            stood, on = figures.longest_stand(self.agents[name].update(), self.began, ended)
+            if stood > found.stood:
+                found.stood, found.stood_on = stood, on
+        if self._over:
+            times = [
+                self._back(name)
+                for name in ([self.case.victim] if self.case.victim else self.case.names)
+            ]
+            known = [t for t in times if t is not None]
+            found.back = max(known) if len(known) == len(times) else None
+        staying = [name for name, agent in self.agents.items() if agent.running]
+        for name in sorted(staying, key=lambda name: name != self.case.victim):
+            found.statuses[name] = self._see_off(self.agents[name])
+        for name, agent in self.agents.items():
+            if name not in found.statuses:
+                status = agent.process.poll()
+                found.statuses[name] = "killed on purpose" if name in self.dead else str(status)
+            lines = agent.log[self._said.get(name, 0) :].splitlines()
+            found.said[name] = [line for line in lines if line.startswith("edgeagent")][:MAX_LINES]
+        self._judge(staying)
+        return found
+
+    def _see_off(self, agent: Agent) -> str:
+        for text, seconds in (("", FIRST_END_S), (" after a second Ctrl+C", SECOND_END_S)):
+            agent.signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return f"{agent.process.wait(seconds)}{text}"
+        kill_session(agent.process.pid)
+        agent.process.wait()
+        return "had to be killed"
+
+    def _judge(self, staying: Sequence[str]) -> None:
+        lives = {name: agent.update() for name, agent in self.agents.items()}
+        found = self.outcome
+        found.set_aside = sum(figures.set_aside(events) for events in lives.values())
+        found.digests, found.equal = figures.digests(lives)
+        found.files = sorted(path.name for path in self.room.folder.glob("*.safetensors"))
+        may_fork = "pause" not in self.case.options
+        found.problems = histories.check(lives, staying, GLOBAL_BATCH, may_fork=may_fork)
+
+
+def play(case: Case, tree: Path, folder: Path) -> Outcome:
+    """Play a case with agents of `tree`; return what it cost.
+
+    Raises `TestbedError` if it needs namespaces and there are none, AssertionError if the agents
+    did not even come to train together.
+    """
+    with contextlib.ExitStack() as stack:
+        net = (
+            stack.enter_context(Network(case.names, default=Link())) if case.in_namespaces else None
+        )
+        if net is not None:
+            for name in case.names:  # packets of one frame, as on a cable: they have a true length
+                ip(net.namespace(name), f"link set dev {DEVICE} gso_max_segs 1")
+        options = (*case.options, "--cluster", "trouble")
+        room = Room(folder, tree, net, options)
+        stack.enter_context(room)
+        stage = Stage(case, room)
+        stage.gather()
+        case.do(stage)
+        return stage.finish()

@@ -1,0 +1,173 @@
+"""How long a join makes the others stand: estimated, watched, refused with the figures."""
+
+from __future__ import annotations
+
+import math
+
+from edgeagent.planner import StandardPlanner
+from protocols import limits
+from protocols import messages as m
+from protocols.join_cost import JoinCost, Pace
+from protocols.messages import JoinAborted, JoinRequest
+from protocols.negotiator import MOST_UNMEASURED, JoinState, Negotiator
+from protocols.policy import Pull
+
+from .records import member, node, star_policy
+
+MB, MBIT = 1_000_000, 125_000
+ONE, TWO, JOINER = node(1), node(2), member(9, "tortoise")
+SLOW, FAST = 5 * MBIT, 50 * MBIT
+
+
+def cost(allowed_s: float = 30.0, pace: Pace | None = None) -> JoinCost:
+    return JoinCost(27 * MB, 9 * MB, allowed_s, pace or Pace())
+
+
+def slow_steps(seconds: float) -> Pace:
+    pace = Pace()
+    for k in range(6):
+        pace.applied(k * seconds)
+    return pace
+
+
+# --- the figures ----------------------------------------------------------------------------------
+
+
+def test_a_slow_link_is_refused_with_the_figures_and_a_fast_one_is_not() -> None:
+    reason = cost().refusal("tortoise", (SLOW,))
+    for part in (
+        "about 58 s",
+        "27 MB",
+        "9 MB",
+        "to tortoise carries 5 Mbit/s",
+        "30 s",
+        "--join-stall",
+    ):
+        assert part in reason
+    assert "--join-stall" in reason
+    assert cost().refusal("tortoise", (FAST,)) == ""
+
+
+def test_links_carry_the_state_together() -> None:
+    assert cost().refusal("t", (SLOW, SLOW)) == ""
+    assert "the links to t carry 5 Mbit/s" in cost().refusal("t", (SLOW // 2, SLOW // 2))
+    assert cost().refusal("t", (SLOW, 0)) == ""  # the other is taken for such a one
+    assert cost().refusal("t", (0,)) == ""
+
+
+def test_a_few_usual_steps_are_always_allowed() -> None:
+    assert cost(pace=slow_steps(20.0)).refusal("t", (SLOW,)) == ""
+    assert cost(pace=slow_steps(1.0)).refusal("t", (SLOW,))
+    one = Pace()
+    one.applied(0.0)
+    one.applied(99.0)
+    assert one.usual_s == 0.0
+
+
+def test_without_a_limit_nobody_is_refused() -> None:
+    assert cost(0.0).most_s == math.inf
+    assert cost(0.0).refusal("t", (1,)) == ""
+    assert cost(0.0).too_slow("t", 1000.0, 1) == ""
+
+
+def test_what_is_not_known_is_waited_for_where_it_matters() -> None:
+    assert cost().has_to_know((0, 0))
+    assert not cost().has_to_know((0, SLOW))
+    assert not cost().has_to_know(())
+    assert not cost(0.0).has_to_know((0,))
+    assert not JoinCost(MB, MB, 30.0).has_to_know((0,))
+
+
+# --- what the scheduler does with them ------------------------------------------------------------
+
+
+def linking(allowed: JoinCost) -> tuple[Negotiator, int]:
+    """Return a scheduler to which a joiner has been introduced."""
+    scheduler = Negotiator(ONE, 1, star_policy(2), 4, StandardPlanner(), allowed)
+    scheduler.join_request(0.0, JoinRequest(JOINER, ()))
+    (number,) = scheduler.joins
+    for neighbour in (ONE, TWO):
+        scheduler.introduced(neighbour, number)
+    return scheduler, number
+
+
+def pulling(allowed: JoinCost) -> tuple[Negotiator, int]:
+    """Return a scheduler whose joiner has begun to pull at 0."""
+    scheduler, number = linking(allowed)
+    scheduler.links_open(0.0, JOINER.node, number, (ONE,), (FAST,))
+    scheduler.in_force(0.0, star_policy(2, (Pull(number, JOINER, (ONE,), ONE),)))
+    assert scheduler.joins[number].state is JoinState.PULLING
+    return scheduler, number
+
+
+def progress(number: int, seconds: float, pulled: int) -> m.JoinProgress:
+    source = m.PulledFrom(ONE, pulled, 0)
+    return m.JoinProgress(number, 27 * MB, int(seconds * 1e6), (source,))
+
+
+def aborted(mail: list[tuple[bytes, m.Message]]) -> JoinAborted:
+    (found,) = [message for _, message in mail if isinstance(message, JoinAborted)]
+    return found
+
+
+def test_a_joiner_with_slow_links_never_begins_to_pull() -> None:
+    scheduler, number = linking(cost())
+    said = aborted(scheduler.links_open(1.0, JOINER.node, number, (ONE,), (SLOW,)))
+    assert said.joiner == JOINER.node
+    assert "about 58 s" in said.reason
+    assert said.pause_ms == 1000 * limits.JOIN_AGAIN_SECONDS
+    assert not scheduler.joins
+
+
+def test_rates_that_are_not_known_are_waited_for_but_not_for_ever() -> None:
+    scheduler, number = linking(cost())
+    for _ in range(MOST_UNMEASURED):
+        assert scheduler.links_open(1.0, JOINER.node, number, (ONE,), (0,)) == []
+        assert scheduler.joins[number].state is JoinState.LINKING
+    scheduler.links_open(1.0, JOINER.node, number, (ONE,), (0,))
+    assert scheduler.joins[number].state is JoinState.LINKED
+
+
+def test_a_pull_that_turns_out_slow_is_given_up() -> None:
+    scheduler, number = pulling(cost())
+    assert scheduler.progress(2.0, JOINER.node, progress(number, 2.0, MB)) == []  # too early
+    assert scheduler.progress(4.0, JOINER.node, progress(number, 4.0, 0)) == []
+    assert scheduler.progress(4.0, JOINER.node, progress(number, 4.0, 4 * MB)) == []
+    said = aborted(scheduler.progress(4.0, JOINER.node, progress(number, 4.0, 2 * MB)))
+    assert "about 72 s" in said.reason
+    assert said.pause_ms == 1000 * limits.JOIN_MUCH_LATER_SECONDS
+
+
+def test_nobody_is_stopped_for_longer_than_allowed() -> None:
+    scheduler, number = pulling(cost())
+    assert scheduler.tick(29.9) == [] or number in scheduler.joins
+    said = aborted(scheduler.tick(30.0))
+    assert "has stopped the others for 30 s" in said.reason
+
+
+def test_who_has_the_state_stops_nobody_any_more() -> None:
+    scheduler, number = pulling(cost())
+    scheduler.pulled(number)
+    scheduler.pulled(number + 7)
+    assert scheduler.progress(9.0, JOINER.node, progress(number, 9.0, MB)) == []
+    scheduler.tick(31.0)
+    assert number in scheduler.joins
+
+
+def test_the_next_scheduler_counts_anew() -> None:
+    policy = star_policy(2, (Pull(3, JOINER, (ONE,), ONE),))
+    heir = Negotiator(TWO, 2, policy, 4, StandardPlanner(), cost())
+    heir.resume(100.0)
+    assert heir.joins[3].stops_until == 130.0
+
+
+def test_recent_steps_and_the_running_one() -> None:
+    pace = Pace()
+    assert (pace.recent_s, pace.since(5.0)) == (0.0, 0.0)
+    for k in range(20):
+        pace.applied(float(k))
+    for k in range(3):
+        pace.applied(29.0 + 10 * k)
+    assert (pace.usual_s, pace.recent_s) == (1.0, 10.0)
+    assert pace.since(52.0) == 3.0
+    assert pace.since(48.0) == 0.0, "a clock that was read before"

@@ -1,0 +1,115 @@
+"""Links that have ended are dialled again, where and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgeagent.planner import StandardPlanner
+from protocols import limits
+from protocols import messages as m
+from protocols.effects import Dial, DialFailed, LinkDown, LinkUp, Located, Tick
+from protocols.link_end import LinkEnd
+from protocols.policy import Policy
+from protocols.view import edge, make_view
+from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
+from tests.unit.protocols.test_recovery import sent
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Host, World
+
+
+def dials(world: World, host: Host, event: object) -> list[Dial]:
+    wanted = node_of(host).handle(world.now, event)  # type: ignore[arg-type]
+    return [e for e in wanted if isinstance(e, Dial)]
+
+
+def lose(world: World, host: Host, other: Host, why: LinkEnd) -> list[Dial]:
+    host.links.pop(other.me.node, None)
+    return dials(world, host, LinkDown(other.me.node, why))
+
+
+def test_only_who_may_come_back_is_dialled() -> None:
+    for why in LinkEnd:
+        world, hosts = cluster(0)
+        found = lose(world, hosts[0], hosts[1], why)
+        gone = why.proves_departure or why is LinkEnd.PROTOCOL_ERROR
+        assert [d.member.node for d in found] == ([] if gone else [hosts[1].me.node])
+
+
+def test_a_dial_that_failed_is_tried_again_after_a_while() -> None:
+    world, hosts = cluster(0, size=2)
+    assert lose(world, hosts[0], hosts[1], LinkEnd.RESET)
+    peer = hosts[1].me.node
+    assert dials(world, hosts[0], Tick()) == []
+    assert dials(world, hosts[0], DialFailed(peer)) == []
+    world.now += limits.RETRY_SECONDS
+    assert [d.member.node for d in dials(world, hosts[0], Tick())] == [peer]
+    assert dials(world, hosts[0], DialFailed(b"s" * 32)) == []
+
+
+def test_who_has_moved_is_dialled_at_once_where_it_was_found() -> None:
+    world, hosts = cluster(0, size=2)
+    peer, new = hosts[1].me, "192.0.2.7:1"
+    lose(world, hosts[0], hosts[1], LinkEnd.SILENT)
+    (found,) = dials(world, hosts[0], Located(peer.node, (new,)))
+    assert found.member == replace(peer, addresses=(new, *peer.addresses))
+    assert dials(world, hosts[0], Located(peer.node, (new,))) == []
+    for other, where in ((b"s" * 32, (new,)), (peer.node, ())):
+        assert dials(world, hosts[0], Located(other, where)) == []
+
+
+def test_a_new_link_shows_where_a_member_is_now() -> None:
+    world, hosts = cluster(0, size=2)
+    peer, new = hosts[1].me, "192.0.2.7:1"
+    lose(world, hosts[0], hosts[1], LinkEnd.SILENT)
+    dials(world, hosts[0], LinkUp(replace(peer, addresses=(new,))))
+    (found,) = dials(world, hosts[0], LinkDown(peer.node, LinkEnd.RESET))
+    assert found.member.addresses[0] == new
+
+
+def test_a_member_that_was_away_learns_from_a_new_link_that_the_others_went_on() -> None:
+    world, hosts = cluster(0)
+    policy = policy_of(hosts[1])
+    others = [m for m in policy.view.members if m.node != hosts[1].me.node]
+    lineage, number = policy.view.lineage, policy.view.number
+    for of, version, gone in ((b"x" * 16, 9, False), (lineage, -1, False), (lineage, 9, True)):
+        view = make_view(of, number + 1, others, [edge(others[0].node, others[1].node)])
+        plan = StandardPlanner().plan(view, 8, ())
+        newer = Policy(1, policy.version + version, view, plan.parents, plan.shares, (), "")
+        world.say(hosts[0], hosts[1], m.Welcome(hosts[0].me.node, newer, 9))
+        assert (hosts[1].gone == "expelled") is gone
+
+
+def test_a_link_that_stands_still_again_and_again_is_given_up() -> None:
+    world, hosts = cluster(0)
+    for k in range(1, limits.MOST_STALLS + 1):
+        found = lose(world, hosts[0], hosts[1], LinkEnd.STALLED)
+        assert bool(found) is (k < limits.MOST_STALLS)
+        dials(world, hosts[0], LinkUp(hosts[1].me))
+
+
+def test_a_link_that_was_given_up_is_one_no_more_though_its_other_end_opens_it() -> None:
+    world, hosts = cluster(0)
+    one, other = hosts[1], hosts[2]
+    for _ in range(limits.MOST_STALLS):
+        world.run(lambda: other.me.node in one.links and one.me.node in other.links)
+        world.unlink_for(one, other, LinkEnd.STALLED, LinkEnd.RESET)
+    pair = edge(one.me.node, other.me.node)
+    world.run(lambda: all(pair not in policy_of(h).view.edges for h in hosts))
+    assert not node_of(one).recovery.relinking.deadline
+    go_on(world)
+
+
+def test_a_link_that_was_opened_anew_is_told_of_until_there_is_a_fence() -> None:
+    world, hosts = cluster(0)
+    one, other = node_of(hosts[1]), hosts[2].me
+    one.handle(world.now, LinkDown(other.node, LinkEnd.RESET))
+    one.handle(world.now, LinkUp(other))
+    for seconds in (limits.RETRY_SECONDS, limits.RETRY_SECONDS):
+        world.now += seconds
+        wanted = one.handle(world.now, Tick())
+        assert m.LinkLost(other.node, False) in sent(wanted)
+    one.cycle.frozen = True
+    world.now += limits.RETRY_SECONDS
+    assert m.LinkLost(other.node, False) not in sent(one.handle(world.now, Tick()))

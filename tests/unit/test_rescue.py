@@ -1,0 +1,126 @@
+"""Saving for a trainer that does not answer: only whole states, and over nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from edgeagent.errors import EdgeAgentError
+from edgeagent.handover import MARK_APPLYING, Hello
+from edgeagent.rescue import kill_and_save
+from edgeagent.shared_memory import SharedMemory, create_shared_memory
+from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
+from edgeagent.trainer.introduction import introduce
+from edgeagent.trainer.state import TrainingState
+from edgeagent.trainer_side import OwnState
+from protocols.ancestry import Past
+
+LOOP = "while True: pass"
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A trainer that loops for ever."""
+    process = subprocess.Popen([sys.executable, "-c", LOOP])
+    yield process
+    process.kill()
+    process.wait()
+
+
+class Trained:
+    """A state in shared memory, and what its trainer has said of it."""
+
+    def __init__(self, save: Path) -> None:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(5, 3)
+        self.state = TrainingState(model, torch.optim.AdamW(model.parameters()))
+        self.state.plan()
+        elements, accumulate = self.state.vector.elements, self.state.vector.accumulate
+        self.memory: SharedMemory = create_shared_memory(
+            self.state.layout.size, elements, accumulate
+        )
+        self.state.attach(self.memory)
+        self.hello: Hello = introduce(self.state, (), 8, 8, 0, str(save))
+        self.own = OwnState(Past(0), self.hello.meta)
+
+    def bytes_of(self, folder: Path) -> bytes:
+        """What the trainer itself would have written."""
+        path = folder / "by-the-trainer"
+        state = self.memory.state.view()
+        notes = self.state.notes()
+        save_checkpoint(str(path), self.state.layout, state, self.state.meta(), notes)
+        return path.read_bytes()
+
+
+def test_the_file_is_what_the_trainer_would_have_written(
+    child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    save = tmp_path / "m.safetensors"
+    save.write_bytes(b"older")
+    trained = Trained(save)
+    assert kill_and_save(child, trained.hello, trained.memory, trained.own) == str(save)
+    assert child.poll() is not None
+    assert save.read_bytes() == trained.bytes_of(tmp_path)
+    assert (tmp_path / "m-earlier.safetensors").read_bytes() == b"older"
+    layout, memory = trained.state.layout, trained.memory.state.view()
+    assert load_checkpoint(str(save), layout, memory) == (0, trained.hello.meta)
+
+
+def test_nothing_is_saved_where_nothing_was_to_be_saved(
+    child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    trained = Trained(tmp_path / "m")
+    hello = replace(trained.hello, save="")
+    assert kill_and_save(child, hello, trained.memory, trained.own) == ""
+    assert kill_and_save(child, None, None, None) == ""
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("why", ["applying", "another iteration", "half pulled"])
+def test_a_state_that_is_not_whole_is_not_saved(
+    child: subprocess.Popen[bytes], tmp_path: Path, why: str
+) -> None:
+    trained = Trained(tmp_path / "m")
+    own: OwnState | None = trained.own
+    if why == "applying":
+        trained.memory.marks.array("int64")[MARK_APPLYING] = 1
+    elif why == "another iteration":
+        own = replace(trained.own, past=Past(3))
+    else:
+        own = None
+    with pytest.raises(EdgeAgentError, match="in the middle of"):
+        kill_and_save(child, trained.hello, trained.memory, own)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_moved_aside_is_not_overwritten(
+    child: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str, mark: str) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("edgeagent.rescue.move_aside", full)
+    save = tmp_path / "m"
+    save.write_bytes(b"older")
+    trained = Trained(save)
+    with pytest.raises(EdgeAgentError, match="No space left"):
+        kill_and_save(child, trained.hello, trained.memory, trained.own)
+    assert save.read_bytes() == b"older"
+
+
+def test_of_a_device_the_state_that_was_brought_last_is_saved(
+    child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    save = tmp_path / "m.safetensors"
+    trained = Trained(save)
+    ahead = OwnState(Past(7), b"scalars of a state that is on the device")
+    with pytest.raises(EdgeAgentError, match="in the middle of"):
+        kill_and_save(child, trained.hello, trained.memory, None, trained.own)
+    assert kill_and_save(child, trained.hello, trained.memory, ahead, trained.own) == str(save)
+    assert save.read_bytes() == trained.bytes_of(tmp_path)

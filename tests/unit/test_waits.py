@@ -1,0 +1,83 @@
+"""Whom the members wait for, as users are told: in a status, and in the terminal when it lasts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgeagent.local.waits import Waits
+from protocols import messages as m
+from protocols.heartbeats import Heartbeats
+from tests.unit.protocols.test_monitor import three
+
+if TYPE_CHECKING:
+    from protocols.node import Node
+
+US = 1_000_000
+
+
+def slow_link(nodes: list[Node]) -> None:
+    """Let the first node know that the third one's links carry 2 Mbit/s."""
+    a, b, c = (n.context.node for n in nodes)
+    first = nodes[0].monitor
+    nodes[0].context.now += 1.0
+    slow, fast = (80_000, 250_000), (1_000, 25_000_000)
+    for node, near in ((b, {a: fast, c: slow}), (c, {a: slow, b: slow})):
+        links = tuple(m.LinkRate(peer, *rate) for peer, rate in sorted(near.items()))
+        first.heard(node, m.Measured(links, 20_000, US // 100, 9 * US // 10))
+    first._said[a] = m.Measured(
+        (m.LinkRate(b, *fast), m.LinkRate(c, *slow)), 20_000, 9_000, 910_000
+    )
+
+
+def watched(nodes: list[Node]) -> tuple[Waits, list[str]]:
+    lines: list[str] = []
+    node = nodes[0]
+    for k in range(4):
+        node.context.pace.applied(node.context.now + k - 4)
+    return Waits(lambda: node, Heartbeats(), 250_000, 0, lines.append), lines
+
+
+def test_status_and_terminal_say_the_same_and_the_end_of_it() -> None:
+    hosts, nodes = three()
+    slow_link(nodes)
+    waits, lines = watched(nodes)
+    name = hosts[2].me.name
+    shown = waits.waiting()
+    assert shown is not None
+    assert (shown["cause"], shown["node"], shown["mbit_s"]) == ("link", name, 2.0)
+    advice = waits.advice(shown)
+    assert advice is not None
+    assert advice["left_out"] == [name]
+    assert advice["others"] == 2
+    for k in range(12):
+        waits.tell(k / 2)
+    assert lines == [shown["text"], advice["text"]]
+    nodes[0].monitor._said.clear()
+    for k in range(12, 30):
+        waits.tell(k / 2)
+    assert lines[2:] == [f"no longer waiting for {name}"]
+
+
+def test_what_stands_for_no_known_reason_goes_on() -> None:
+    _, nodes = three()
+    waits, lines = watched(nodes)
+    node = nodes[0]
+    node.monitor._said.clear()
+    node.context.now += 10.0
+    waits.tell(0.0)
+    node.context.pace.applied(node.context.now)
+    for k in range(8):
+        waits.tell(float(k))
+    assert lines == ["waiting 11 s: why is not known yet", "going on"]
+
+
+def test_nothing_is_said_while_there_is_no_member() -> None:
+    _, nodes = three()
+    nothing = Waits(lambda: None, Heartbeats(), 1, 0, lambda line: None)
+    nothing.tell(0.0)
+    assert nothing.waiting() is None
+    assert nothing.advice(None) is None
+    waits, _ = watched(nodes)
+    nodes[0].context.policy = None
+    assert waits.waiting() is None
+    assert waits.advice(None) is None

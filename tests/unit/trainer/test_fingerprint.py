@@ -1,0 +1,60 @@
+"""The kind and the settings of a model's modules are part of the job."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from edgeagent.trainer.fingerprint import job_fields
+from edgeagent.trainer.state import TrainingState
+from edgeagent.transport.job import difference_text, first_difference
+
+
+class Odd(nn.Module):
+    """Says where it lies in memory, or nothing at all."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def extra_repr(self) -> str:
+        if self.fails:
+            raise RuntimeError("no")
+        return f"f={object()!r}"
+
+
+def fields_of(*modules: nn.Module) -> tuple[tuple[str, str], ...]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 4), *modules, nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return job_fields(TrainingState(model, optimizer, None, None), optimizer, None, {})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "text"),
+    [
+        (nn.Tanh(), nn.ReLU(), "module 1 is ReLU there and Tanh here"),
+        (nn.Dropout(0.1), nn.Dropout(0.5), "module 1: p is 0.5 there and 0.1 here"),
+        (nn.ReLU(), nn.ReLU(inplace=True), "module 1: "),
+    ],
+)
+def test_a_module_without_tensors_makes_another_job(
+    ours: nn.Module, theirs: nn.Module, text: str
+) -> None:
+    difference = first_difference(fields_of(ours), fields_of(theirs))
+    assert difference is not None
+    assert difference_text(difference).startswith(text)
+
+
+def test_addresses_and_modules_that_cannot_say_what_they_are_make_none() -> None:
+    assert fields_of(Odd()) == fields_of(Odd())
+    assert ("module 1", "Odd()") in fields_of(Odd(fails=True))
+
+
+def test_very_many_modules_are_one_field() -> None:
+    many, more = ([nn.Identity() for _ in range(count)] for count in (2100, 2101))
+    one, other = fields_of(*many), fields_of(*more)
+    assert [name for name, _ in one if name.startswith("module")] == ["modules"]
+    difference = first_difference(one, other)
+    assert difference is not None

@@ -1,0 +1,250 @@
+"""Files written while training goes on, and models taken out of them for plain torch."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from edgeagent.cli import main
+from edgeagent.config import RUN_VARIABLE, TrainerConfig, trainer_config_text
+from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.trainer import Trainer
+from edgeagent.trainer.export import export_model
+from tests.unit.trainer.replicas import FEATURES, Points, Served, network, train
+
+
+class Tied(nn.Module):
+    """Two names for one weight, a buffer that no file of torch's has, and one that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, FEATURES, bias=False)
+        self.middle = nn.BatchNorm1d(FEATURES)
+        self.last = nn.Linear(FEATURES, FEATURES)
+        self.last.weight = self.first.weight
+        self.register_buffer("scale", torch.ones(3), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        out: torch.Tensor = self.last(self.middle(self.first(x)))
+        return out
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Work in an empty folder."""
+    torch.set_num_threads(1)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def under_run(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    config = TrainerConfig(**options)
+    monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(config))
+
+
+def trained(model: nn.Module, steps: int, **options: Any) -> Trainer:
+    """Train; with `_mirror` the agent wants to see the state at the end only."""
+    served = Served(steps, reads=lambda i: i == steps - 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    trainer = Trainer(model, optimizer, 32, _agent=served.agent, **options)
+    train(trainer, model)
+    trainer.close()
+    served.done()
+    return trainer
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(("keep", "left"), [(None, 2), (1, 1), (0, 4)])
+def test_every_so_many_steps_and_how_many_stay(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, keep: int | None, left: int
+) -> None:
+    under_run(monkeypatch, save=str(folder / "m.safetensors"), save_every=3, keep=keep)
+    trained(network(), 13, save_every=5, keep=2)
+    every = [f"m-step-{k:06d}.safetensors" for k in (3, 6, 9, 12)]
+    assert names(folder) == [*every[4 - left :], "m.safetensors"]
+
+
+def test_what_is_saved_of_a_state_elsewhere_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    files = []
+    for mirror in (False, True):
+        place = folder / f"{mirror}"
+        place.mkdir()
+        under_run(monkeypatch, save=str(place / "m.safetensors"), save_every=3)
+        torch.manual_seed(2)
+        trained(network(), 7, _mirror=mirror)
+        files.append({name: (place / name).read_bytes() for name in names(place)})
+    assert list(files[0]) == [
+        "m-step-000003.safetensors",
+        "m-step-000006.safetensors",
+        "m.safetensors",
+    ]
+    assert files[0] == files[1]
+    assert len(set(files[0].values())) == 3
+
+
+def test_a_plain_script_saves_under_its_own_name(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr("sys.argv", ["somewhere/train.py"])
+    trained(network(), 5, save_every=2)
+    assert names(folder) == [f"edgeagent-train-step-{k:06d}.safetensors" for k in (2, 4)]
+    monkeypatch.setenv("EDGEAGENT_SAVE_EVERY", "5")
+    monkeypatch.setenv("EDGEAGENT_KEEP", "1")
+    trained(network(), 5, save_every=1)
+    assert names(folder)[-1] == "edgeagent-train-step-000005.safetensors"
+    assert len(names(folder)) == 3, "what another run has written stays"
+
+
+def test_none_where_nothing_is_to_be_saved(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    under_run(monkeypatch, save="")
+    trained(network(), 3, save_every=1)
+    assert names(folder) == []
+
+
+def test_files_of_other_jobs_are_kept(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    under_run(monkeypatch, save=str(folder / "m.safetensors"), save_every=2)
+    (folder / "m-step-000002.safetensors").write_text("mine")
+    trained(network(), 2)
+    assert (folder / "m-step-000002-earlier.safetensors").read_text() == "mine"
+
+
+def test_a_full_disk_does_not_end_training(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise EdgeAgentError("cannot save x: No space left on device")
+
+    monkeypatch.setattr("edgeagent.trainer.saving.save_checkpoint", fail)
+    trainer = trained(network(), 4, save_every=2)
+    assert trainer.iteration == 4
+    said = capsys.readouterr().err
+    assert said.count("cannot save x: No space left on device; training goes on") == 2
+
+
+@pytest.mark.parametrize("wrong", [{"save_every": -1}, {"save_every": 1.5}, {"keep": -2}])
+def test_wrong_numbers_are_named(folder: Path, wrong: dict[str, Any]) -> None:
+    model = network()
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), 32, **wrong)
+
+
+def test_the_script_saves_the_state_after_the_last_update(folder: Path) -> None:
+    """Also in the middle of an iteration, and whatever it has set for the next one meanwhile."""
+    served, model = Served(3), network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    trainer = Trainer(model, optimizer, 32, _agent=served.agent)
+    with pytest.raises(UsageError, match="after the first loader"):
+        trainer.save("early.safetensors")
+    with pytest.raises(UsageError, match="after the first loader"):
+        trainer.stop()
+    for x, y in trainer.loader(Points()):
+        if trainer.iteration == 2:
+            trainer.save("middle.safetensors")
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        if trainer.update(loss) and trainer.iteration == 2:
+            trainer.save("between.safetensors")
+            optimizer.param_groups[0]["lr"] = 0.01
+            trainer.save("set.safetensors")
+            with pytest.raises(UsageError, match="no folder"):
+                trainer.save("nowhere/x.safetensors")
+    trainer.close()
+    served.done()
+    one, *others = [
+        Path(f"{name}.safetensors").read_bytes() for name in ("between", "middle", "set")
+    ]
+    assert others == [one, one]
+
+
+def test_torch_saves_a_models_own_bytes_and_no_more(folder: Path) -> None:
+    """Not those of the whole training state, of which its parameters are views."""
+    model = network()
+    trained(model, 2)
+    size = sum(t.nbytes for t in model.state_dict().values())
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    fresh = io.BytesIO()
+    torch.save(network().state_dict(), fresh)
+    assert size < len(file.getvalue()) <= len(fresh.getvalue()) + 1024
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".pt", ".pth"])
+def test_an_exported_model_is_what_plain_torch_loads(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    under_run(monkeypatch, save=str(folder / "state.safetensors"))
+    torch.manual_seed(1)
+    model = Tied()
+    trained(model, 5)
+    assert main(["export", "state.safetensors", f"model{ending}"]) == 0
+    keys = model.state_dict().keys()
+    assert capsys.readouterr().out == f"model{ending}: {len(keys)} tensors\n"
+    path = f"model{ending}"
+    plain = load_file(path) if ending == ".safetensors" else torch.load(path, weights_only=True)
+    assert sorted(plain) == sorted(keys)
+    other = Tied()
+    other.load_state_dict(plain)
+    x = torch.randn(5, FEATURES)
+    assert torch.equal(other.eval()(x), model.eval()(x))
+    if ending == ".safetensors":
+        with safe_open(path, framework="pt") as file:
+            assert file.metadata() == {"format": "pt"}
+
+
+def test_the_name_of_a_compiled_model_is_stripped(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    under_run(monkeypatch, save=str(folder / "state.safetensors"))
+    inner = Tied()
+    model = torch.compile(inner, backend="eager")
+    trained(model, 2)  # type: ignore[arg-type]  # compile() says too little of what it returns
+    assert export_model("state.safetensors", "model.safetensors") == len(inner.state_dict())
+    Tied().load_state_dict(load_file("model.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("state.safetensors", "model.bin"), "must end in one of .safetensors, .pt, .pth"),
+        (("state.safetensors", "nowhere/model.pt"), "no folder"),
+        (("state.safetensors", "state.safetensors"), "is the training state itself"),
+        (("text.safetensors", "model.pt"), "cannot read text.safetensors"),
+        (("foreign.safetensors", "model.pt"), "is no training state"),
+        (("torn.safetensors", "model.pt"), "is damaged: its model keys"),
+        (("false.safetensors", "model.pt"), "is damaged: its model keys"),
+        (("lacks.safetensors", "model.pt"), "is damaged: it has no b"),
+        (("missing.safetensors", "model.pt"), "no readable file missing"),
+    ],
+)
+def test_what_cannot_be_exported_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, str], said: str
+) -> None:
+    tensors = {"model.a": torch.ones(2)}
+    ours = {"edgeagent": "edgeagent/1"}
+    save_file(tensors, "state.safetensors", ours)
+    save_file(tensors, "foreign.safetensors")
+    for name, keys in (
+        ("torn", "{"),
+        ("false", json.dumps({"aliases": {"b": 1}})),
+        ("lacks", json.dumps({"aliases": {"c": "b"}})),
+    ):
+        save_file(tensors, f"{name}.safetensors", {**ours, "model keys": keys})
+    Path("text.safetensors").write_text("text")
+    before = names(folder)
+    assert main(["export", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert names(folder) == before

@@ -1,0 +1,190 @@
+"""How links end, and what each end is told of the reason (`protocols.link_end`).
+
+Law: a process that is killed is a process here, too: what its system sends is not imitated.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgeagent.transport.framing import reset_on_close
+from edgeagent.transport.identity import load_identity
+from edgeagent.transport.links import how_it_ended
+from protocols.link_end import LinkEnd
+
+from .helpers import LOOPS, agent, header, pair_by_id, run, until, until_count, with_agents
+
+if TYPE_CHECKING:
+    from .helpers import Agent
+
+loops = pytest.mark.parametrize("loop_name", LOOPS)
+ROOT = Path(__file__).resolve().parents[3]
+PEER = """
+import asyncio, os, sys
+from edgeagent.transport.api import PeerInfo
+from edgeagent.transport.identity import load_identity
+from tests.unit.transport.helpers import Agent
+
+async def main(home, address, node, certificate):
+    me = Agent("peer", load_identity(home))
+    await me.start()
+    other = PeerInfo(bytes.fromhex(node), 1, "other", (address,), bytes.fromhex(certificate))
+    me.transport.trust(other.certificate)
+    link = await me.transport.dial(other)
+    print("up", flush=True)
+    if sys.argv[5:]:
+        for connection in link._connections:
+            connection.transport.pause_reading()
+        print("paused", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main(*sys.argv[1:5]))
+"""
+
+
+def two() -> tuple[Agent, Agent]:
+    small, large = pair_by_id()
+    return agent(small), agent(large)
+
+
+def linked_process(here: Agent, home: Path, *options: str) -> subprocess.Popen[str]:
+    """Start a process that opens a link to `here`."""
+    me = here.me
+    where = [str(home), me.addresses[0], me.node.hex(), me.certificate.hex(), *options]
+    command = [sys.executable, "-c", PEER, *where]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+@loops
+def test_the_end_of_a_killed_process_is_known_for_what_it_is(
+    loop_name: str, tmp_path: Path
+) -> None:
+    async def body(here: Agent) -> None:
+        here.transport.trust(load_identity(str(tmp_path)).certificate)
+        with linked_process(here, tmp_path) as process:
+            await until_count(here.ups, 1, "the link is up")
+            process.kill()
+            await until_count(here.downs, 1, "the link is down")
+        assert [why for _, _, why in here.downs] == [LinkEnd.PROCESS_ENDED]
+
+    run(lambda: with_agents(body, agent("anna")), loop_name)
+
+
+@loops
+@pytest.mark.parametrize("unread", ["control", "bulk", "both"])
+def test_a_process_killed_with_bytes_unread(loop_name: str, unread: str, tmp_path: Path) -> None:
+    """One connection on which all was read is enough; two resets could come from anybody."""
+
+    async def body(here: Agent) -> None:
+        here.transport.trust(load_identity(str(tmp_path)).certificate)
+        with linked_process(here, tmp_path, "pause") as process:
+            await until_count(here.ups, 1, "the link is up")
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            if unread != "bulk":
+                here.ups[0].send_control(b"not read any more")
+            if unread != "control":
+                here.ups[0].send_bulk(header(4), memoryview(b"data"))
+            process.kill()
+            await until_count(here.downs, 1, "the link is down")
+        why = LinkEnd.RESET if unread == "both" else LinkEnd.PROCESS_ENDED
+        assert [end for _, _, end in here.downs] == [why]
+
+    run(lambda: with_agents(body, agent("anna")), loop_name)
+
+
+@loops
+def test_a_living_agent_that_cuts_a_link_is_not_taken_for_dead(loop_name: str) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        link = await small.transport.dial(large.me)
+        await until_count(large.ups, 1, "the other end is up")
+        link.cut("in this test", LinkEnd.PROTOCOL_ERROR)
+        link.cut("again", LinkEnd.CUT)
+        assert [x[1:] for x in small.downs] == [("in this test", LinkEnd.PROTOCOL_ERROR)]
+        await until_count(large.downs, 1, "the other end is down")
+        assert large.downs[0][2] is LinkEnd.RESET
+        assert not large.downs[0][2].proves_departure
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
+@pytest.mark.parametrize("broken", ["control", "bulk"])
+def test_who_closed_while_we_slept_is_not_taken_for_dead(loop_name: str, broken: str) -> None:
+    """Whoever wakes may write before it reads: what the other said on that connection is lost. Of
+    the other connection a TLS transport that finds the end there, too, reads only one buffer."""
+
+    async def body(small: Agent, large: Agent) -> None:
+        link = await small.transport.dial(large.me)
+        await until_count(large.ups, 1, "the other end is up")
+        asleep = large.ups[0]
+        for connection in asleep._connections:  # type: ignore[attr-defined]
+            connection.pause_reading()
+        link.send_control(b"not read any more")
+        for number in range(3):
+            link.send_bulk(header(4, number), memoryview(b"data"))
+        await link.close(flush=False)
+        closed = link._connections  # type: ignore[attr-defined]
+        await until(lambda: all(c._lost for c in closed), "the system ends both connections")
+        assert [why for _, _, why in small.downs] == [LinkEnd.GOODBYE]
+        first, second = asleep._connections  # type: ignore[attr-defined]
+        if broken == "bulk":
+            first, second = second, first
+        first.connection_lost(BrokenPipeError(errno.EPIPE, "broken pipe"))
+        second.resume_reading()
+        await until_count(large.downs, 1, "the sleeper's end is down")
+        assert (large.downs[0][2], large.frames) == (LinkEnd.RESET, [])
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
+def test_nothing_is_delivered_or_sent_between_the_ends_of_two_connections(loop_name: str) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        link = await small.transport.dial(large.me)
+        await until_count(large.ups, 1, "the other end is up")
+        _control, bulk = large.ups[0]._connections  # type: ignore[attr-defined]
+        bulk.abort()
+        lasting = small.transport._links.get
+        await until(lambda: lasting(large.me.node) is None, "another may take its place")
+        assert small.downs == []
+        large.ups[0].send_control(b"too late")
+        link.send_control(b"too late")
+        await until_count(small.downs, 1, "the link is down")
+        assert (small.downs[0][2], small.frames) == (LinkEnd.RESET, [])
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (None, LinkEnd.PROCESS_ENDED),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), LinkEnd.RESET),
+        (BrokenPipeError(errno.EPIPE, "broken pipe"), LinkEnd.RESET),
+        (ConnectionAbortedError("closed here"), LinkEnd.RESET),
+        (TimeoutError(errno.ETIMEDOUT, "timed out"), LinkEnd.SOCKET_ERROR),
+        (OSError(errno.EHOSTUNREACH, "no route"), LinkEnd.SOCKET_ERROR),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), LinkEnd.SOCKET_ERROR),
+    ],
+)
+def test_what_an_error_says(error: Exception | None, why: LinkEnd) -> None:
+    assert how_it_ended(error) is why
+    assert not how_it_ended(error, said_goodbye=True).proves_departure
+
+
+def test_a_connection_that_has_no_socket_any_more_is_left_alone() -> None:
+    class Closed:
+        def get_extra_info(self, name: str) -> None:
+            return None
+
+    reset_on_close(Closed())  # type: ignore[arg-type]
