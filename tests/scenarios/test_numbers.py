@@ -11,6 +11,7 @@ from tests.scenarios.cluster import SCRIPTS, Cluster
 SCRIPT = str(SCRIPTS / "classifier.py")
 STEPS = 100
 FLIP_AT = 35
+ENDLESS = {"STEPS": "1000000"}  # so that the device that differs finds the other one, which goes on
 WINDOWS = 5  # of the state, each of which is compared in another step
 LIMITS = {"float64": 1e-9, "float32": 1e-3}
 
@@ -36,16 +37,20 @@ def test_one_node_and_four(tmp_path: Path, precision: str) -> None:
 
 def test_a_flipped_bit_is_found_within_a_few_steps(tmp_path: Path) -> None:
     with Cluster(tmp_path, job=SCRIPT) as cluster:
-        flip = {"FLIP_AT": str(FLIP_AT)}
-        alice = cluster.start("alice", script=["float32"])
+        flip = {"FLIP_AT": str(FLIP_AT), **ENDLESS}
+        alice = cluster.start("alice", script=["float32"], environment=ENDLESS)
         alice.wait("joined")
         with alice.held():
             bob = cluster.start("bob", script=["float32"], peers=[alice], environment=flip)
             bob.wait_ready()
-        found = [agent.wait("diverged") for agent in (alice, bob)]
-        for agent in (alice, bob):
-            assert agent.wait_exit() == 0, agent.describe()
+        agents = {agent.name: agent for agent in (alice, bob)}
+        found = [agent.wait("diverged") for agent in agents.values()]
         assert found[0]["node"] == found[1]["node"]  # of two, that is the one with the higher id
+        wrong = agents[found[0]["node"]]
+        wrong.wait_until("back", lambda: len(wrong.all("joined")) == 2)
+        wrong.wait_steps(3)
+        for agent in agents.values():
+            assert agent.interrupt()[0] == 0, agent.describe()
         at = found[0]["iteration"]
         assert FLIP_AT <= at <= FLIP_AT + WINDOWS
         mine, theirs = alice.digests, bob.digests

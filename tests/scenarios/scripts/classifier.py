@@ -1,7 +1,7 @@
 """`classifier.py DTYPE`: trains a net with batch norm and dropout in that precision.
 
 With FLIP_AT=N in its environment, one bit of the (float32) optimizer state is flipped on this node
-after iteration N, as a cosmic ray would do it.
+after iteration N, as a cosmic ray would do it. STEPS=N in its environment sets the number of steps.
 """
 
 import os
@@ -14,7 +14,7 @@ from edgeagent import Trainer
 
 FLIP_AT = int(os.environ.get("FLIP_AT", "-1"))
 CLASSES = 10
-STEPS = 100
+STEPS = int(os.environ.get("STEPS", "100"))
 
 dtype = getattr(torch, sys.argv[1])
 torch.manual_seed(2)
