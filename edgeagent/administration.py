@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Protocol
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.local.changes import ChangeState, ChangeStatus, find_member
 from edgeagent.transport.token import TOKEN_BYTES, token_text
-from protocols.effects import ExpelWanted, LinkWanted, TokenWanted
-from protocols.view import edge
+from protocols.cluster.view import edge
+from protocols.events import ExpelWanted, LinkWanted, TokenWanted
 
 if TYPE_CHECKING:
     from edgeagent.local.status_model import Status
     from edgeagent.shell import Shell
-    from protocols.node import Node
-    from protocols.policy import Policy
+    from protocols.cluster.policy import Policy
+    from protocols.member.node import Node
 
 ANSWER_SECONDS = 30.0
 MAX_CHANGES = 16

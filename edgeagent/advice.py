@@ -17,7 +17,7 @@ from edgeagent.terminal.text import plural, shown_path
 if TYPE_CHECKING:
     from edgeagent.config import AgentConfig
     from edgeagent.local.status_model import Phase
-    from protocols.node import Node
+    from protocols.member.node import Node
 
 
 def nobody_found(config: AgentConfig, address: str) -> str:

@@ -20,7 +20,7 @@ from edgeagent.administration import Administration
 from edgeagent.config import PAUSE
 from edgeagent.dataplane.shards import state_digest
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.events import EventWriter
+from edgeagent.event_file import EventWriter
 from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
 from edgeagent.local.state_dir import claim_state_dir
@@ -45,9 +45,9 @@ from edgeagent.transport.job import script_difference, script_digests
 from edgeagent.transport.tcp import TcpTransport
 from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token
 from protocols import limits
-from protocols.ancestry import NOTHING, Past
+from protocols.cluster.ancestry import NOTHING, Past
+from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
-from protocols.view import Member
 
 if TYPE_CHECKING:
     import socket

@@ -12,8 +12,8 @@ from edgeagent.runtime import Sweeper
 if TYPE_CHECKING:
     from edgeagent.shell import Shell
     from edgeagent.transport.api import Link
-    from protocols.bulk import BulkHeader
-    from protocols.link_end import LinkEnd
+    from protocols.network.link_end import LinkEnd
+    from protocols.wire.bulk import BulkHeader
 
 
 class LateListener:

@@ -1,9 +1,9 @@
 """How this agent becomes a member, and becomes one again: founding, joining, giving way.
 
-Law: it does what the search (`protocols.founding`) and the node have decided, in an order that
-keeps what was trained: before another cluster's state may replace the trainer's own, that is put
-aside, unless that cluster has all of it; each membership begins in an incarnation that nobody knows
-yet.
+Law: it does what the search (`protocols.cluster.founding`) and the node have decided, in an order
+that keeps what was trained: before another cluster's state may replace the trainer's own, that is
+put aside, unless that cluster has all of it; each membership begins in an incarnation that nobody
+knows yet.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from edgeagent import advice, handover
 from edgeagent.network import member_of
 from edgeagent.search import heard_from
 from edgeagent.trainer_side import OwnState
-from protocols import effects, limits
-from protocols.founding import Heard
-from protocols.joining import JoiningState
+from protocols import events, limits
+from protocols.cluster.founding import Heard
+from protocols.member.joining import JoiningState
 
 if TYPE_CHECKING:
     from edgeagent.agent import Agent
     from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
     from edgeagent.shell import Shell
     from edgeagent.transport.api import PeerInfo, Standing
-    from protocols.view import Member
+    from protocols.cluster.view import Member
 
 REJOIN_SECONDS = 0.5
 DIVERGED_AGAIN_STEPS = 1000  # a state that differs twice within so many steps will do so again
@@ -185,7 +185,7 @@ class Membership:
     def located(self, peer: PeerInfo) -> None:
         """A member may have moved."""
         if self._agent.shell is not None:
-            self._agent.shell.handle(effects.Located(peer.node, peer.addresses))
+            self._agent.shell.handle(events.Located(peer.node, peer.addresses))
 
     def found_cluster(self) -> None:
         """Found a cluster."""

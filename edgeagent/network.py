@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError
 from edgeagent.transport.api import PeerInfo, Standing
-from protocols.founding import SOMEBODY_HAS_FOUNDED
-from protocols.view import Member
+from protocols.cluster.founding import SOMEBODY_HAS_FOUNDED
+from protocols.cluster.view import Member
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import Link
-    from protocols.node import Node
+    from protocols.member.node import Node
 
 
 class Network(Protocol):

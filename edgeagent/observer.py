@@ -19,9 +19,9 @@ from protocols import limits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgeagent.events import EventWriter
+    from edgeagent.event_file import EventWriter
     from edgeagent.terminal.console import Console
-    from protocols.control_word import ControlWord
+    from protocols.rounds.control_word import ControlWord
 
 RATE_STEPS = 50  # samples a second are those of so many last steps
 RATE_SECONDS = 10.0

@@ -1,4 +1,4 @@
-"""Looking for a cluster: performs what `protocols.founding` decides.
+"""Looking for a cluster: performs what `protocols.cluster.founding` decides.
 
 Law: no decision here. Every address is asked by at most one question at a time; what a stranger
 answers wrong is said once.
@@ -15,7 +15,7 @@ from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
 from edgeagent.transport.complaints import Lines
 from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
 from protocols import limits
-from protocols.founding import (
+from protocols.cluster.founding import (
     Ask,
     Found,
     Founding,

@@ -29,17 +29,18 @@ from edgeagent.network import member_of, peer_of
 from edgeagent.planner import StandardPlanner
 from edgeagent.trainer_side import TrainerSide
 from edgeagent.transport.complaints import Lines
-from protocols import codec, effects, limits
-from protocols.bulk import BulkHeader, BulkKind
-from protocols.context import NodeConfig
+from protocols import effects, events, limits
 from protocols.errors import RemoteProtocolError
-from protocols.heartbeats import Heartbeats
-from protocols.link_end import LinkEnd
-from protocols.messages import PullBegins
-from protocols.node import Node
-from protocols.progress import Progress
-from protocols.routing import Router
-from protocols.word_check import WordShape
+from protocols.member.context import NodeConfig
+from protocols.member.node import Node
+from protocols.network.heartbeats import Heartbeats
+from protocols.network.link_end import LinkEnd
+from protocols.network.progress import Progress
+from protocols.network.routing import Router
+from protocols.rounds.word_check import WordShape
+from protocols.wire import codec
+from protocols.wire.bulk import BulkHeader, BulkKind
+from protocols.wire.messages import PullBegins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,10 +52,10 @@ if TYPE_CHECKING:
     from edgeagent.search import Spawn
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.transport.api import Link
-    from protocols.control_word import ControlWord
-    from protocols.envelope import Envelope
-    from protocols.round import RoundSpec
-    from protocols.view import Member
+    from protocols.cluster.view import Member
+    from protocols.rounds.control_word import ControlWord
+    from protocols.rounds.round import RoundSpec
+    from protocols.wire.envelope import Envelope
 
 READ_AFTER_PROBES = 4  # frames of a probe after which the gauges are read again
 AHEAD_BYTES = 1 << 20  # of the round in which a joiner copied the state it has the rest, or else
@@ -115,7 +116,7 @@ class Shell:
         self._router = Router(me.node, me.incarnation)
         self.node: Node | None = None
         self.links: dict[bytes, Link] = {}
-        self._inbox: deque[effects.Event] = deque()
+        self._inbox: deque[events.Event] = deque()
         self._busy = self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
@@ -206,11 +207,11 @@ class Shell:
 
     def give_way(self) -> None:
         """Depart ("yielded") as soon as the trainer is idle, to join another cluster."""
-        self.handle(effects.YieldWanted())
+        self.handle(events.YieldWanted())
 
     def leave(self) -> None:
         """Leave gracefully."""
-        self.handle(effects.LeaveWanted())
+        self.handle(events.LeaveWanted())
 
     def orphaned(self) -> None:
         """The trainer is gone: hand back its work and leave, so that nobody waits for it."""
@@ -237,7 +238,7 @@ class Shell:
 
     # --- events -----------------------------------------------------------------------------------
 
-    def handle(self, event: effects.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         """Give the node one event and do what it wants."""
         if self.node is None:
             return
@@ -266,7 +267,7 @@ class Shell:
         self._link_over(link.peer.node)  # one of before, which is still closing
         self.links[link.peer.node] = link
         self._heartbeats.linked(self._loop.time(), link.peer.node)
-        self.handle(effects.LinkUp(member_of(link.peer)))
+        self.handle(events.LinkUp(member_of(link.peer)))
 
     def _link_over(self, peer: bytes) -> None:
         """Forget what belonged to the link with `peer`, if there is one."""
@@ -283,7 +284,7 @@ class Shell:
         peer = link.peer.node
         if self.links.get(peer) is link:
             self._link_over(peer)
-            self.handle(effects.LinkDown(peer, why))
+            self.handle(events.LinkDown(peer, why))
             if (timer := self._distrusted.pop(peer, None)) is not None:
                 timer.cancel()
                 self._network.distrust(peer)
@@ -292,7 +293,7 @@ class Shell:
         """Called by the transport."""
         self._heartbeats.heard(self._loop.time(), link.peer.node)
         try:
-            self.handle(effects.Received(link.peer.node, codec.decode(frame)))
+            self.handle(events.Received(link.peer.node, codec.decode(frame)))
         except RemoteProtocolError as error:
             self.accuse(link.peer.node, str(error))
 
@@ -333,7 +334,7 @@ class Shell:
         shard = shard_target(self._state, joining.shard_bytes, header)
         self._observer.shard_arrived(link.peer.name, header.length, link.incoming_rate)
         digest = hashlib.sha256(shard).digest()
-        self.handle(effects.ShardArrived(source, header.index, digest, link.incoming_rate))
+        self.handle(events.ShardArrived(source, header.index, digest, link.incoming_rate))
 
     def _shard_arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
         joining = self.node.joining if self.node is not None else None
@@ -374,7 +375,7 @@ class Shell:
     def accuse(self, peer: bytes, reason: str) -> None:
         """End the link to `peer`, which sent what cannot be, and tell the others."""
         if (link := self.links.get(peer)) is not None:
-            self.handle(effects.Faulty(peer, reason))
+            self.handle(events.Faulty(peer, reason))
             self._cut(link, reason, LinkEnd.PROTOCOL_ERROR)
 
     def _cut(self, link: Link, reason: str, why: LinkEnd) -> None:
@@ -416,7 +417,7 @@ class Shell:
             case effects.ServeRound(spec):
                 self._reducer.serve(spec)
             case effects.FreezeRound():
-                self.handle(effects.Frozen(self._reducer.freeze()))
+                self.handle(events.Frozen(self._reducer.freeze()))
             case effects.GiveWork():
                 self.trainer.give_work(effect)
             case effects.KeepUpdate(iteration):
@@ -485,11 +486,11 @@ class Shell:
         """The reducer has completed a round."""
         self._observer.reduced()
         self._gauges.reduced()
-        self.handle(effects.RoundReduced(spec.iteration, spec.attempt, word))
+        self.handle(events.RoundReduced(spec.iteration, spec.attempt, word))
 
     async def _send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
         found = await asyncio.to_thread(leaves, self._state, shard_bytes)
-        self.handle(effects.ManifestReady(joiner, join, found))
+        self.handle(events.ManifestReady(joiner, join, found))
 
     def _send_shards(
         self, joiner: bytes, join: int, iteration: int, shard_bytes: int, shards: tuple[int, ...]
@@ -505,7 +506,7 @@ class Shell:
             await self._network.dial(peer_of(member))
         except (EdgeAgentError, RemoteProtocolError) as error:
             self._lines.say("dial", f"no link to {member.name}: {error}")
-            self.handle(effects.DialFailed(member.node))
+            self.handle(events.DialFailed(member.node))
 
     def keep_trust(self, node: bytes) -> None:
         """`node` was admitted anew: distrust it no more when its old link ends."""
@@ -528,7 +529,7 @@ class Shell:
             self._timer = None
         due = self.node.deadline if self.node is not None else None
         if due is not None and not self._closed:
-            self._timer = self._loop.call_at(due, self.handle, effects.Tick())
+            self._timer = self._loop.call_at(due, self.handle, events.Tick())
 
     def _ping(self) -> None:
         if self._ping_timer is not None:
@@ -540,7 +541,7 @@ class Shell:
                 self._heartbeats.gone(peer)
                 self._progress.ends(now, peer, link.sending)
                 self._shorten(peer)
-                self.handle(effects.Silent(peer))
+                self.handle(events.Silent(peer))
         self._look_at_progress(now)
         if self.node is not None:
             self._perform(self.node.ping(now))

@@ -17,8 +17,8 @@ from edgeagent.dataplane.claims import piece_digests, pieces, state_claim
 from edgeagent.dataplane.shards import state_digest
 from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
 from edgeagent.state_difference import where
-from protocols import effects, limits
-from protocols.ancestry import Past
+from protocols import effects, events, limits
+from protocols.cluster.ancestry import Past
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from edgeagent.observer import Observer
     from edgeagent.search import Spawn
     from edgeagent.shared_memory import SharedMemory
-    from protocols.control_word import ControlWord
-    from protocols.node import Node
+    from protocols.member.node import Node
+    from protocols.rounds.control_word import ControlWord
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
 KEPT_AT_LEAST_S = 2.0  # how much training is lost at most, a step apart, if the trainer hangs
@@ -57,7 +57,7 @@ class TrainerSide:
         contribution: Vector,
         reducer: Reducer,
         node: Callable[[], Node | None],
-        handle: Callable[[effects.Event], None],
+        handle: Callable[[events.Event], None],
         send: Callable[[handover.Message], None],
         observer: Observer,
         gauges: Gauges,
@@ -119,7 +119,7 @@ class TrainerSide:
                 self._observer.contributed(message.compute_seconds)
                 self._gauges.contributed(len(message.micro_batches), message.compute_seconds)
                 self._handle(
-                    effects.Contributed(
+                    events.Contributed(
                         message.iteration,
                         message.micro_batches,
                         message.loss_sum,
@@ -139,11 +139,11 @@ class TrainerSide:
                 self._note_applied(iteration, meta)
                 here = self._has_state_of(iteration + 1)
                 claim = state_claim(self._state, meta, iteration + 1) if here else b""
-                self._handle(effects.Applied(iteration, meta, claim))
+                self._handle(events.Applied(iteration, meta, claim))
             case handover.ExitRequested():
-                self._handle(effects.LeaveWanted())
+                self._handle(events.LeaveWanted())
             case handover.Away(away):
-                self._handle(effects.AwayWanted(away))
+                self._handle(events.AwayWanted(away))
             case handover.Evaluated(iteration, name, value):
                 self._observer.event("evaluated", iteration=iteration, name=name, value=value)
 
@@ -166,7 +166,7 @@ class TrainerSide:
             if node.cycle.state == "computing":
                 self._contributed = None  # P may hold half of what was to be added
             for iteration in node.debt.kept[:1]:
-                self._handle(effects.Applied(iteration, b""))
+                self._handle(events.Applied(iteration, b""))
             self._answer(node.context.iteration)
 
     # --- to the trainer -----------------------------------------------------------------------
@@ -209,7 +209,7 @@ class TrainerSide:
         self._words[effect.iteration] = word
         self._observer.apply_sent()
         if self.is_gone:
-            applied = effects.Applied(effect.iteration, b"")
+            applied = events.Applied(effect.iteration, b"")
             self._loop.call_soon(self._handle, applied)
             return
         buffer, squares = self._lend(effect.iteration)
@@ -259,10 +259,10 @@ class TrainerSide:
         if not done:
             self._contribution.fill(0)
         if node is not None and node.cycle.state == "applying":
-            self._handle(effects.Applied(iteration, b""))
+            self._handle(events.Applied(iteration, b""))
         elif last is not None and done:
             self._handle(
-                effects.Contributed(
+                events.Contributed(
                     iteration,
                     done,
                     last.loss_sum,
@@ -276,7 +276,7 @@ class TrainerSide:
                 )
             )
         else:
-            self._handle(effects.Contributed(iteration, (), 0.0, b"", b"", True, turn))
+            self._handle(events.Contributed(iteration, (), 0.0, b"", b"", True, turn))
 
     def _stepped(self, iteration: int, skipped: bool) -> None:
         node, word = self._node(), self._words.pop(iteration, None)
@@ -298,7 +298,7 @@ class TrainerSide:
         """Hash each tensor of which the claim of `iteration` was taken, none if none was."""
         here = self._has_state_of(iteration)
         found = piece_digests(self._state, self._tensors, iteration) if here else b""
-        self._handle(effects.PiecesTaken(iteration, found))
+        self._handle(events.PiecesTaken(iteration, found))
 
     def tell_difference(self, effect: effects.Differs) -> None:
         """Name what differs here from the state of the others."""

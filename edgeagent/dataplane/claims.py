@@ -13,8 +13,8 @@ import math
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cycle import DIGEST_EVERY
-from protocols.divergence import PIECE_BYTES
+from protocols.member.cycle import DIGEST_EVERY
+from protocols.rounds.divergence import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

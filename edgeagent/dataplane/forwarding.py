@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgeagent.transport.api import Link
-    from protocols.bulk import BulkHeader
+    from protocols.wire.bulk import BulkHeader
 
 
 class Forwarding:

@@ -1,6 +1,6 @@
 """What this agent measures of its links and of itself, read once a heartbeat.
 
-Law: it reads clocks and counters and decides nothing; `protocols.monitor` does.
+Law: it reads clocks and counters and decides nothing; `protocols.network.monitor` does.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.effects import Incoming, Measured
+from protocols.events import Incoming, Measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from edgeagent.transport.api import Link
-    from protocols.heartbeats import Heartbeats
+    from protocols.network.heartbeats import Heartbeats
 
 
 LEAST_PACES = 3  # iterations after which the speed counts as known

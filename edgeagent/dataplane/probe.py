@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.bulk import BulkHeader, BulkKind
+from protocols.wire.bulk import BulkHeader, BulkKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,19 +18,28 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from protocols import limits
-from protocols.bulk import BulkHeader, BulkKind, checksum
-from protocols.control_word import ControlWord, decode_word, merge
-from protocols.divergence import claimants, is_final
 from protocols.errors import RemoteProtocolError
-from protocols.frame_order import FrameOrder, check_place
-from protocols.round import Add, Complete, Finish, Round, RoundEffect, RoundSpec, SendDown, SendUp
-from protocols.word_check import check_part, check_result, check_word
+from protocols.rounds.control_word import ControlWord, decode_word, merge
+from protocols.rounds.divergence import claimants, is_final
+from protocols.rounds.frame_order import FrameOrder, check_place
+from protocols.rounds.round import (
+    Add,
+    Complete,
+    Finish,
+    Round,
+    RoundEffect,
+    RoundSpec,
+    SendDown,
+    SendUp,
+)
+from protocols.rounds.word_check import check_part, check_result, check_word
+from protocols.wire.bulk import BulkHeader, BulkKind, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from protocols.policy import Policy
-    from protocols.word_check import WordShape
+    from protocols.cluster.policy import Policy
+    from protocols.rounds.word_check import WordShape
 
 Vector = np.ndarray[Any, np.dtype[Any]]
 Key = tuple[bytes, int, int, int, int, int]

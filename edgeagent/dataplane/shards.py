@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 
-from protocols.bulk import BulkHeader, BulkKind
 from protocols.errors import RemoteProtocolError
-from protocols.joining import shard_count
+from protocols.member.joining import shard_count
+from protocols.wire.bulk import BulkHeader, BulkKind
 
 
 def shard_view(state: memoryview, shard_bytes: int, shard: int) -> memoryview:

@@ -15,7 +15,7 @@ from edgeagent.errors import EdgeAgentError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from protocols.view import Member
+    from protocols.cluster.view import Member
 
 MIN_ID_DIGITS = 4  # of a node id's beginning, to name a node by
 SHOWN_ID_DIGITS = 8

@@ -24,10 +24,10 @@ from protocols import limits
 if TYPE_CHECKING:
     from edgeagent.observer import Observer, PullMeter
     from edgeagent.shell import Shell
-    from protocols.messages import JoinProgress
-    from protocols.node import Node
-    from protocols.policy import Policy
-    from protocols.view import Member
+    from protocols.cluster.policy import Policy
+    from protocols.cluster.view import Member
+    from protocols.member.node import Node
+    from protocols.wire.messages import JoinProgress
 
 
 def status_of(

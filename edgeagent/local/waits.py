@@ -1,7 +1,7 @@
 """Whom the members wait for and which of them cost more than they give, as users are told.
 
 Law: the same figure in a status and in this agent's own terminal; it decides neither
-(`protocols.waiting`, `planner.worth`).
+(`protocols.network.waiting`, `planner.worth`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from edgeagent.local.status_model import AdviceStatus, WaitingStatus
 from edgeagent.planner.worth import worth
 from edgeagent.terminal.waiting_text import advice_text, waiting_text
-from protocols.waiting import Cause, Telling, waiting_of
+from protocols.network.waiting import Cause, Telling, waiting_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgeagent.planner.worth import Worth
-    from protocols.heartbeats import Heartbeats
-    from protocols.node import Node
-    from protocols.waiting import Waiting
+    from protocols.member.node import Node
+    from protocols.network.heartbeats import Heartbeats
+    from protocols.network.waiting import Waiting
 
 
 class Waits:

@@ -1,7 +1,7 @@
 """Pure algorithms of the scheduler: numbers in, a plan and the reason for it out.
 
 Law: no I/O, no clock, no randomness that was not passed in; equal arguments give equal answers.
-`StandardPlanner` is what `protocols.planning.Planner` asks for.
+`StandardPlanner` is what `protocols.scheduler.planning.Planner` asks for.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from edgeagent.planner.policies import custom_plan, request_of
 from edgeagent.planner.shards import MAX_VALUE, Source, equal_shards, even_runs
 from edgeagent.planner.shares import measured_shares
 from edgeagent.planner.trees import plan_tree
-from protocols.measures import NOTHING_KNOWN, Measures
-from protocols.planning import Plan
+from protocols.network.measures import NOTHING_KNOWN, Measures
+from protocols.scheduler.planning import Plan
 
 if TYPE_CHECKING:
     from edgeagent.planner.policies import CustomPolicy
-    from protocols.planning import Offer
-    from protocols.policy import Policy
-    from protocols.view import Edge, View
+    from protocols.cluster.policy import Policy
+    from protocols.cluster.view import Edge, View
+    from protocols.scheduler.planning import Offer
 
 SHARD_OVERHEAD_S = 50e-6  # a request, a header and a digest
 

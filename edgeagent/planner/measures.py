@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
-from protocols.measures import Measures, Rate
+from protocols.network.measures import Measures, Rate
 
 if TYPE_CHECKING:
-    from protocols.view import View
+    from protocols.cluster.view import View
 
 T = TypeVar("T")
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from edgeagent.planner.measures import listed, name_of, qualities
 from protocols import limits
-from protocols.view import Edge, View, edge
+from protocols.cluster.view import Edge, View, edge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from protocols.measures import Measures
+    from protocols.network.measures import Measures
 
 LEAST_NEIGHBOURS = 2
 

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from edgeagent.planner.measures import name_of
 from protocols import limits
-from protocols.planning import Plan
-from protocols.view import View, edge
+from protocols.cluster.view import View, edge
+from protocols.scheduler.planning import Plan
 
 if TYPE_CHECKING:
-    from protocols.measures import Measures, Rate
+    from protocols.network.measures import Measures, Rate
 
 ENTRY_POINTS = "edgeagent.policies"
 MAX_REASON_BYTES = limits.MAX_TEXT_BYTES // 2

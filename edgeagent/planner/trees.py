@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgeagent.planner.measures import Filled, listed, name_of, rate_text, seconds_text
-from protocols.view import Edge, View, edge
+from protocols.cluster.view import Edge, View, edge
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from protocols.measures import Measures
+    from protocols.network.measures import Measures
 
     Floats = NDArray[np.float64]
     Whole = NDArray[np.int64]

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from edgeagent.planner.shares import measured_shares
 from edgeagent.planner.trees import plan_tree
-from protocols.view import make_view
+from protocols.cluster.view import make_view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from protocols.measures import Measures
-    from protocols.monitor import Times
-    from protocols.view import View
+    from protocols.cluster.view import View
+    from protocols.network.measures import Measures
+    from protocols.network.monitor import Times
 
 SAVES = 1 / 3  # of a step
 NEARLY = 1.5  # steps that differ by less are as good, if more devices take part

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from protocols.ancestry import NOTHING
+from protocols.cluster.ancestry import NOTHING
 
 if TYPE_CHECKING:
-    from protocols.ancestry import Past
-    from protocols.bulk import BulkHeader
-    from protocols.link_end import LinkEnd
-    from protocols.progress import Sending
+    from protocols.cluster.ancestry import Past
+    from protocols.network.link_end import LinkEnd
+    from protocols.network.progress import Sending
+    from protocols.wire.bulk import BulkHeader
 
 
 @dataclass(frozen=True, slots=True)

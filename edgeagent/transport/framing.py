@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from edgeagent.transport import bounds
 from protocols import limits
-from protocols.bulk import BulkHeader, decode_header
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.meter import Meter
+from protocols.network.meter import Meter
+from protocols.wire.bulk import BulkHeader, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close at once, also if the connection is still being made.
 
         The other end sees a reset, never an orderly end: that is left to the system of a process
-        that is no more (`protocols.link_end`).
+        that is no more (`protocols.network.link_end`).
         """
         self._abandoned = True
         if self._transport is not None:

@@ -29,7 +29,7 @@ from edgeagent.transport.job import MAX_STATEMENTS, SCRIPT_DIGEST_BYTES
 from edgeagent.transport.proof import PROOF_BYTES
 from edgeagent.transport.token import TAG_BYTES
 from protocols import limits
-from protocols.ancestry import Ancestor, Past
+from protocols.cluster.ancestry import Ancestor, Past
 from protocols.errors import RemoteProtocolError
 
 if TYPE_CHECKING:

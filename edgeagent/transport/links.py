@@ -20,14 +20,14 @@ from edgeagent.transport.framing import BulkStream, Connection, ControlStream
 from edgeagent.transport.tcp_info import sending_of
 from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.link_end import LinkEnd
+from protocols.network.link_end import LinkEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgeagent.transport.api import LinkListener, PeerInfo
-    from protocols.bulk import BulkHeader
-    from protocols.progress import Sending
+    from protocols.network.progress import Sending
+    from protocols.wire.bulk import BulkHeader
 
 
 class TcpLink:

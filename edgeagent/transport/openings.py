@@ -16,7 +16,7 @@ from edgeagent.transport.errors import LinkRefused
 from edgeagent.transport.link_wire import Channel, Kind, LinkHello, Refusal
 from edgeagent.transport.links import TcpLink
 from protocols import limits
-from protocols.link_end import LinkEnd
+from protocols.network.link_end import LinkEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable

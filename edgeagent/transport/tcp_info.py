@@ -11,7 +11,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING
 
-from protocols.progress import Sending
+from protocols.network.progress import Sending
 
 if TYPE_CHECKING:
     import asyncio

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from protocols.cycle import CYCLE_TABLE
-from protocols.election import ELECTION_TABLE
-from protocols.fence import FENCE_TABLE
-from protocols.founding import FOUNDING_TABLE
-from protocols.joining import JOINING_TABLE
-from protocols.negotiator import JOIN_TABLE
-from protocols.pull import PULL_TABLE
+from protocols.cluster.election import ELECTION_TABLE
+from protocols.cluster.founding import FOUNDING_TABLE
+from protocols.member.cycle import CYCLE_TABLE
+from protocols.member.joining import JOINING_TABLE
+from protocols.member.pull import PULL_TABLE
+from protocols.scheduler.fence import FENCE_TABLE
+from protocols.scheduler.negotiator import JOIN_TABLE
 from protocols.table import StateTable
 
 Move = tuple[str, str, str, str]

@@ -16,12 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edgeagent.planner import StandardPlanner
-from protocols import codec, effects
+from protocols import events
+from protocols.cluster.founding import GIVE_UP_SECONDS
 from protocols.errors import RemoteProtocolError
-from protocols.founding import GIVE_UP_SECONDS
-from protocols.link_end import LinkEnd
-from protocols.messages import EVERYONE, Message
-from protocols.node import Node
+from protocols.member.node import Node
+from protocols.network.link_end import LinkEnd
+from protocols.wire import codec
+from protocols.wire.messages import EVERYONE, Message
 from tests.simulation.faults import HITTING_KINDS, KINDS, Intensities, stream
 from tests.simulation.host import Host
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME, Narrow
@@ -33,8 +34,8 @@ from tests.simulation.world import World, decoded, member
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from protocols.round import RoundSpec
-    from protocols.view import Member
+    from protocols.cluster.view import Member
+    from protocols.rounds.round import RoundSpec
 
 SILENCE_SECONDS = (1.5, 3.0)  # the time-out follows the delay
 LATE_SECONDS = 1.5  # most that a frame comes late
@@ -203,7 +204,7 @@ class HarshWorld(World):
             what(host)
 
     def _hears(self, sender: bytes, frame: bytes, host: Host) -> None:
-        host.handle(effects.Received(sender, decoded(frame)))
+        host.handle(events.Received(sender, decoded(frame)))
 
     def _hears_half(self, sender: bytes, frame: bytes, host: Host) -> None:
         """What the shell does with a frame that is none: it closes that link."""
@@ -228,10 +229,10 @@ class HarshWorld(World):
         there = other is not None and self.reachable(host, other)
         if other is None or not there:
             wait = self.random.uniform(*DIAL_SECONDS)
-            failed = effects.DialFailed(who.node)
+            failed = events.DialFailed(who.node)
             self.later(wait, partial(host.awake, host.life, partial(host.handle, failed)))
         elif other.node is None or host.me.node not in other.trusted:
-            host.handle(effects.DialFailed(who.node))
+            host.handle(events.DialFailed(who.node))
         else:
             self.end(host, who.node, LinkEnd.GOODBYE)  # it was closing
             self.end(other, host.me.node, LinkEnd.REPLACED)
@@ -239,8 +240,8 @@ class HarshWorld(World):
             for a, b in ((host, other), (other, host)):
                 a.links[b.me.node], a.ends[b.me.node] = b, self._links
             self.narrow.linked(host, other, self._links)
-            host.handle(effects.LinkUp(other.me))
-            other.handle(effects.LinkUp(host.me))
+            host.handle(events.LinkUp(other.me))
+            other.handle(events.LinkUp(host.me))
 
     def reachable(self, host: Host, other: Host) -> bool:
         """Whether a question of `host` would be answered by `other`."""
@@ -259,7 +260,7 @@ class HarshWorld(World):
             del host.links[peer]
             self.narrow.gone(host, peer)
             if host.gone is None:
-                host.handle(effects.LinkDown(peer, why))
+                host.handle(events.LinkDown(peer, why))
 
     def hang_up(self, host: Host, node: bytes) -> None:
         """Say goodbye after all that is on its way, as the transport does."""
@@ -407,7 +408,7 @@ class HarshWorld(World):
         if self._opened.get((node, host.me.node), -1.0) <= since:
             self.fire("silence")
             self.narrow.silent(host, node)
-            host.handle(effects.Silent(node))
+            host.handle(events.Silent(node))
 
     # --- devices ------------------------------------------------------------------------------
 
@@ -484,7 +485,7 @@ class HarshWorld(World):
         self.changed.clear()
         self.waits.look()
 
-    def handled(self, host: Host, event: effects.Event) -> None:
+    def handled(self, host: Host, event: events.Event) -> None:
         if self.log is not None:
             self.log.append(f"{self.now!r} {host.me.name} {event!r}")
         self.truth.handled(host, event)

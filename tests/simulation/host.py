@@ -13,19 +13,30 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from protocols import codec, control_word, effects, limits
-from protocols.ancestry import Past
-from protocols.control_word import ControlWord
-from protocols.divergence import is_final
-from protocols.progress import Progress
-from protocols.round import Add, Complete, Finish, Round, RoundEffect, RoundSpec, SendDown, SendUp
+from protocols import effects, events, limits
+from protocols.cluster.ancestry import Past
+from protocols.network.progress import Progress
+from protocols.rounds import control_word
+from protocols.rounds.control_word import ControlWord
+from protocols.rounds.divergence import is_final
+from protocols.rounds.round import (
+    Add,
+    Complete,
+    Finish,
+    Round,
+    RoundEffect,
+    RoundSpec,
+    SendDown,
+    SendUp,
+)
+from protocols.wire import codec
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocols.node import Node
-    from protocols.view import Member
+    from protocols.cluster.view import Member
+    from protocols.member.node import Node
     from tests.simulation.world import World
 
 VECTOR = 4  # elements of the stand-in gradient, one a chunk
@@ -108,7 +119,7 @@ class Host:
         self.serves: dict[int, list[int]] = {}
         self.kept: dict[int, Reduce] = {}  # rounds that are over
         self.token = b""  # the one that a member passed on
-        self.inbox: list[effects.Event] = []
+        self.inbox: list[events.Event] = []
         self.busy = False
         self.refuses = False  # the trainer hands everything back ...
         self.stops = False  # its script wants training to end, on all nodes
@@ -174,7 +185,7 @@ class Host:
 
     # --- effects ------------------------------------------------------------------------------
 
-    def handle(self, event: effects.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         if self.asleep:
             self.waiting.append(partial(self.handle, event))
             return
@@ -222,7 +233,7 @@ class Host:
                 self.serve_round(spec)
             case effects.FreezeRound():
                 assert self.reduce is not None
-                self.handle(effects.Frozen(self.freeze()))
+                self.handle(events.Frozen(self.freeze()))
             case effects.GiveWork():
                 self.soon(world.compute(), partial(self.work, partial(self.compute, effect)))
             case effects.KeepUpdate():
@@ -237,7 +248,7 @@ class Host:
                 update = partial(self.apply, iteration, is_read)
                 self.soon(world.compute(), partial(self.work, update))
             case effects.TakePieces(iteration):
-                self.handle(effects.PiecesTaken(iteration, self.digest()))
+                self.handle(events.PiecesTaken(iteration, self.digest()))
             case effects.TakeDigest(iteration, commit):
                 lineage = self.node.context.lineage if self.node else b""
                 self.history[iteration] = (lineage, commit, tuple(self.home))
@@ -277,14 +288,14 @@ class Host:
             return
         self.hangs = True
         if promised:
-            self.handle(effects.AwayWanted(True))
+            self.handle(events.AwayWanted(True))
         self.world.later(seconds, partial(self.wake, promised=promised))
 
     def wake(self, *, promised: bool) -> None:
         """The trainer goes on with what has come up."""
         self.hangs = False
         if promised:
-            self.handle(effects.AwayWanted(False))
+            self.handle(events.AwayWanted(False))
         undone, self.undone = self.undone, []
         for what in undone:
             what()
@@ -308,7 +319,7 @@ class Host:
         self.done += micro_batches
         wanted = settings(iteration) if self.done else b""
         said = (iteration, self.done, float(len(self.done)), b"", b"", True, self.turn, wanted, b"")
-        self.handle(effects.Contributed(*said, self.stops))
+        self.handle(events.Contributed(*said, self.stops))
 
     def apply(self, iteration: int, is_read: bool) -> None:
         if self.gone is not None:
@@ -326,7 +337,7 @@ class Host:
             self.spoilt, self.trained = False, True
             self.past = replace(self.node.context.past, iteration=self.iteration)
             self.commit = self.world.commit_of(self)
-        self.handle(effects.Applied(iteration, b"meta %d" % self.iteration, self.digest()))
+        self.handle(events.Applied(iteration, b"meta %d" % self.iteration, self.digest()))
 
     def digest(self) -> bytes:
         """Return what this device claims of its state, b"" if the agent cannot see that."""
@@ -443,7 +454,7 @@ class Host:
                     sums = [reduce.partial[k + 1] for k in range(spec.chunks - 1)]
                     self.sums[spec.iteration] = [int(str(x)) for x in sums]
                     self.made[spec.iteration] = tuple(sorted(reduce.made.items()))
-                    self.handle(effects.RoundReduced(spec.iteration, spec.attempt, word))
+                    self.handle(events.RoundReduced(spec.iteration, spec.attempt, word))
 
     def bulk(
         self, to: bytes, kind: str, chunk: int, value: object, spec: RoundSpec | None = None
@@ -461,12 +472,12 @@ class Host:
         if joining is None or not joining.on_the_way or sender.me.node not in self.links:
             return
         self.rates[sender.me.node] = LEAST_RATE * (1 + sender.me.node[0])
-        found = [effects.Incoming(n, 0.0, self.rates.get(n), 0) for n in sorted(self.links)]
-        self.handle(effects.Measured(tuple(found), None, None, None))
+        found = [events.Incoming(n, 0.0, self.rates.get(n), 0) for n in sorted(self.links)]
+        self.handle(events.Measured(tuple(found), None, None, None))
 
     def send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
         leaves = leaves_of(state_bytes(self.home), shard_bytes)
-        ready = effects.ManifestReady(joiner, join, leaves)
+        ready = events.ManifestReady(joiner, join, leaves)
         self.soon(self.world.compute(), partial(self.handle, ready))
 
     def send_shard(self, joiner: bytes, shard_bytes: int, shard: int) -> None:
@@ -487,7 +498,7 @@ class Host:
             self.spoilt = True
             self.pulled[shard] = piece
             digest = hashlib.sha256(piece).digest()
-            self.handle(effects.ShardArrived(source, shard, digest))
+            self.handle(events.ShardArrived(source, shard, digest))
 
 
 def add(a: object, b: object) -> object:

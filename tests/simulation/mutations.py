@@ -14,25 +14,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from protocols import control_word, fence
-from protocols import messages as m
-from protocols.ancestry import Past
-from protocols.context import Context
-from protocols.cycle import Cycle
-from protocols.election import Election
-from protocols.fence import FenceLeader
-from protocols.founding import Founding, Heard
-from protocols.negotiator import Negotiator
-from protocols.progress import Progress
-from protocols.recovery import Recovery
-from protocols.standstill import Standstill
-from protocols.trainer_debt import TrainerDebt
+from protocols.cluster.ancestry import Past
+from protocols.cluster.election import Election
+from protocols.cluster.founding import Founding, Heard
+from protocols.member.context import Context
+from protocols.member.cycle import Cycle
+from protocols.member.trainer_debt import TrainerDebt
+from protocols.network.progress import Progress
+from protocols.recovery.recovery import Recovery
+from protocols.recovery.standstill import Standstill
+from protocols.rounds import control_word
+from protocols.scheduler import fence
+from protocols.scheduler.fence import FenceLeader
+from protocols.scheduler.negotiator import Negotiator
 from tests.simulation.host import Host
 from tests.simulation.seeker import Seeker
 
 if TYPE_CHECKING:
-    from protocols.effects import Applied, Contributed, RoundReduced
-    from protocols.view import Member
+    from protocols.cluster.view import Member
+    from protocols.events import Applied, Contributed, RoundReduced
+    from protocols.wire import messages as m
 
 
 @contextmanager

@@ -4,7 +4,7 @@ Law: a hole swallows in one direction what is longer than `passes` bytes, and of
 that comes behind, since TCP keeps the order; the other connection of the link goes on. New links
 have the segments that both ends wanted by then, so that a hole passes them or not. What a system
 tells is what Linux tells the agent's shell: bytes acknowledged, whether it sends in vain, whether
-it hears. The real `protocols.progress` judges that at each heartbeat; here it is only done.
+it hears. The real `protocols.network.progress` judges that at each heartbeat; here it is only done.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.link_end import LinkEnd
-from protocols.progress import Sending
+from protocols.network.link_end import LinkEnd
+from protocols.network.progress import Sending
 
 if TYPE_CHECKING:
     from tests.simulation.harsh import HarshWorld, Pair

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocols import messages as m
-from protocols.effects import LeaveWanted
+from protocols.events import LeaveWanted
+from protocols.wire import messages as m
 from tests.simulation.faults import Intensities
 from tests.simulation.harsh import HarshWorld
 from tests.simulation.test_failures import cluster
@@ -19,7 +19,7 @@ from tests.simulation.test_small_world import finish
 from tests.simulation.truth import Truth
 
 if TYPE_CHECKING:
-    from protocols.round import RoundSpec
+    from protocols.rounds.round import RoundSpec
     from tests.simulation.world import Host, World
 
 

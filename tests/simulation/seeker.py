@@ -1,10 +1,10 @@
 """The agent around a host's node, as far as it looks for a cluster and comes back after a loss.
 
-Law: decides nothing; the real `protocols.founding` does, and this does what `edgeagent/search.py`
-and `edgeagent/agent.py` do around it. Every device hears of every address, as by multicast DNS. A
-device whose cluster went on without it, or whose join failed, looks again; if nobody is there it
-founds from its own state if it has trained that, else it gives up after a while. What it has
-trained is put aside before it joins a cluster that has not all of it.
+Law: decides nothing; the real `protocols.cluster.founding` does, and this does what
+`edgeagent/search.py` and `edgeagent/agent.py` do around it. Every device hears of every address, as
+by multicast DNS. A device whose cluster went on without it, or whose join failed, looks again; if
+nobody is there it founds from its own state if it has trained that, else it gives up after a while.
+What it has trained is put aside before it joins a cluster that has not all of it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocols.ancestry import Past
-from protocols.effects import YieldWanted
-from protocols.founding import (
+from protocols.cluster.ancestry import Past
+from protocols.cluster.founding import (
     SOMEBODY_HAS_FOUNDED,
     Ask,
     Found,
@@ -26,11 +25,12 @@ from protocols.founding import (
     Heard,
     JoinAt,
 )
-from protocols.joining import JoiningState
+from protocols.events import YieldWanted
+from protocols.member.joining import JoiningState
 from tests.simulation.world import SAMPLES
 
 if TYPE_CHECKING:
-    from protocols.view import Member
+    from protocols.cluster.view import Member
     from tests.simulation.harsh import HarshWorld
     from tests.simulation.host import Host
 

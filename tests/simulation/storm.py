@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocols import messages as m
-from protocols.effects import Incoming, LeaveWanted, Measured
+from protocols.events import Incoming, LeaveWanted, Measured
+from protocols.wire import messages as m
 from tests.simulation import faults
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
 from tests.simulation.host import Host, expected_state

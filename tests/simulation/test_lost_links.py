@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocols import fence, limits
-from protocols.effects import LinkDown
-from protocols.link_end import LinkEnd
+from protocols import limits
+from protocols.events import LinkDown
+from protocols.network.link_end import LinkEnd
+from protocols.scheduler import fence
 from tests.simulation import faults, storm
 from tests.simulation.faults import Intensities
 from tests.simulation.test_failures import cluster

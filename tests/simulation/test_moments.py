@@ -12,8 +12,8 @@ from functools import partial
 
 import pytest
 
-from protocols import messages as m
-from protocols.effects import ExpelWanted, LeaveWanted, LinkWanted, Tick
+from protocols.events import ExpelWanted, LeaveWanted, LinkWanted, Tick
+from protocols.wire import messages as m
 from tests.simulation.test_failures import cluster
 from tests.simulation.test_small_world import finish
 from tests.simulation.world import Host, World

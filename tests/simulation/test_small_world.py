@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from protocols.effects import LeaveWanted
+from protocols.events import LeaveWanted
 from tests.simulation.world import Host, World, expected_state
 
 SEEDS = range(40)

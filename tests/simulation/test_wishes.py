@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from protocols.effects import ExpelWanted, LinkWanted, TokenWanted
-from protocols.view import edge
+from protocols.cluster.view import edge
+from protocols.events import ExpelWanted, LinkWanted, TokenWanted
 from tests.simulation.test_failures import cluster
 from tests.simulation.test_small_world import finish
 from tests.simulation.world import Host, World

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from protocols import effects, limits
+from protocols import events, limits
 from tests.simulation.host import VECTOR, expected_state
 
 if TYPE_CHECKING:
-    from protocols.context import Context
-    from protocols.policy import Policy
-    from protocols.round import RoundSpec
+    from protocols.cluster.policy import Policy
+    from protocols.member.context import Context
+    from protocols.rounds.round import RoundSpec
     from tests.simulation.host import Host
     from tests.simulation.world import World
 
@@ -50,14 +50,14 @@ class Truth:
         self._before: dict[bytes, bytes] = {}  # commit id -> the one before
         self._seen: dict[bytes, tuple[Context, int, bytes]] = {}  # where a node's part stood last
 
-    def handled(self, host: Host, event: effects.Event) -> None:
+    def handled(self, host: Host, event: events.Event) -> None:
         """`host` has taken an event."""
         node = host.node
         if node is None:
             return
         context = node.context
         self._follow(host.me.node, context)
-        if type(event) is effects.Applied and not node.over:
+        if type(event) is events.Applied and not node.over:
             self._applied(host, context.iteration)
         policy = context.policy
         if policy is not None and policy is not self._last.get(host.me.node):

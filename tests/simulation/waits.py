@@ -7,7 +7,7 @@ end that the history itself brings about:
 
 - the device is asleep;
 - no trainer answers, of all the members that this one can reach;
-- the trainer of one of them does not, and may take that long (`protocols/trainer_debt.py`);
+- the trainer of one of them does not, and may take that long (`protocols/member/trainer_debt.py`);
 - the trainer of a joiner that may have been named does not, and may take that long;
 - it is a member without a quorum in reach, and members are told to pause then;
 - it is no member, and there is none that it can reach over paths that pass whole frames, or its own
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cycle import CycleState
-from protocols.view import is_quorum
+from protocols.cluster.view import is_quorum
+from protocols.member.cycle import CycleState
 
 if TYPE_CHECKING:
     from tests.simulation.harsh import HarshWorld

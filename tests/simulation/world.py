@@ -15,13 +15,15 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from edgeagent.planner import StandardPlanner
-from protocols import codec, control_word, effects
-from protocols.ancestry import Past
-from protocols.context import NodeConfig
-from protocols.link_end import LinkEnd
-from protocols.messages import EVERYONE, Message
-from protocols.node import Node
-from protocols.view import Member
+from protocols import events
+from protocols.cluster.ancestry import Past
+from protocols.cluster.view import Member
+from protocols.member.context import NodeConfig
+from protocols.member.node import Node
+from protocols.network.link_end import LinkEnd
+from protocols.rounds import control_word
+from protocols.wire import codec
+from protocols.wire.messages import EVERYONE, Message
 from tests.simulation.host import STATE_ELEMENTS, VECTOR, contribution
 from tests.simulation.host import Host as Host
 from tests.simulation.host import expected_state as expected_state
@@ -29,9 +31,9 @@ from tests.simulation.host import expected_state as expected_state
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocols.envelope import Envelope
-    from protocols.round import RoundSpec
-    from protocols.routing import Router
+    from protocols.network.routing import Router
+    from protocols.rounds.round import RoundSpec
+    from protocols.wire.envelope import Envelope
     from tests.simulation.host import Reduce
 
 SAMPLES = 32
@@ -109,7 +111,7 @@ class World:
         if due is None:
             return
         if due <= host.clock():
-            host.handle(effects.Tick())
+            host.handle(events.Tick())
         else:
             self.arm(host)
 
@@ -139,7 +141,7 @@ class World:
         if self.lose(sender, host, envelope.message):
             self.lost += 1
         else:
-            host.handle(effects.Received(sender.me.node, envelope))
+            host.handle(events.Received(sender.me.node, envelope))
 
     def stream(self, sender: Host, to: bytes, what: Callable[[Host], None], size: int = 0) -> None:
         """Deliver over bulk, in order; of how many bytes matters elsewhere (`narrow.py`)."""
@@ -175,11 +177,11 @@ class World:
         dead = other is None or other.gone is not None or host.me.node not in other.trusted
         apart = (host.me.node, who.node) in self.severed
         if other is None or dead or apart or self.unreachable(host, other):
-            host.handle(effects.DialFailed(who.node))
+            host.handle(events.DialFailed(who.node))
         elif who.node not in host.links:
             host.links[who.node], other.links[host.me.node] = other, host
-            host.handle(effects.LinkUp(other.me))
-            other.handle(effects.LinkUp(host.me))
+            host.handle(events.LinkUp(other.me))
+            other.handle(events.LinkUp(host.me))
 
     def hang_up(self, host: Host, node: bytes) -> None:
         if (other := host.links.get(node)) is not None:
@@ -192,8 +194,8 @@ class World:
         """A link ends for another reason at each end."""
         a.links.pop(b.me.node, None)
         b.links.pop(a.me.node, None)
-        a.handle(effects.LinkDown(b.me.node, why))
-        b.handle(effects.LinkDown(a.me.node, other))
+        a.handle(events.LinkDown(b.me.node, why))
+        b.handle(events.LinkDown(a.me.node, other))
 
     def close(self, host: Host) -> None:
         for other in list(host.links.values()):
@@ -208,7 +210,7 @@ class World:
 
     def reset(self, host: Host, gone: Host) -> None:
         if host.links.pop(gone.me.node, None) is not None:
-            host.handle(effects.LinkDown(gone.me.node, LinkEnd.PROCESS_ENDED))
+            host.handle(events.LinkDown(gone.me.node, LinkEnd.PROCESS_ENDED))
 
     def cut(self, a: Host, b: Host) -> None:
         """A link fails for good: both ends time out."""
@@ -216,8 +218,8 @@ class World:
         if b.me.node in a.links:
             a.links.pop(b.me.node, None)
             b.links.pop(a.me.node, None)
-            a.handle(effects.LinkDown(b.me.node, LinkEnd.SILENT))
-            b.handle(effects.LinkDown(a.me.node, LinkEnd.SILENT))
+            a.handle(events.LinkDown(b.me.node, LinkEnd.SILENT))
+            b.handle(events.LinkDown(a.me.node, LinkEnd.SILENT))
 
     def vanish(self, host: Host) -> None:
         """Power off: no goodbye."""
@@ -234,7 +236,7 @@ class World:
         tags = (context.lineage, context.election.term, *key, context.iteration, context.attempt)
         destination = EVERYONE if everyone else to.me.node
         envelope = context.router.stamp(tags, destination, message)
-        to.handle(effects.Received(sender.me.node, envelope))
+        to.handle(events.Received(sender.me.node, envelope))
 
     # --- people -------------------------------------------------------------------------------
 
@@ -293,7 +295,7 @@ class World:
         host.gone = why
         self.later(self.linger, lambda: self.close(host))
 
-    def handled(self, host: Host, event: effects.Event) -> None:
+    def handled(self, host: Host, event: events.Event) -> None:
         """`host` has taken an event."""
 
     def commit_of(self, _host: Host) -> bytes:

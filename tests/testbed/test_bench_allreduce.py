@@ -18,7 +18,7 @@ import pytest
 
 from edgeagent.planner.bounds import ring_time, tree_time
 from edgeagent.planner.policies import checked, request_of
-from protocols.measures import NOTHING_KNOWN
+from protocols.network.measures import NOTHING_KNOWN
 from tests.scenarios.cluster import free_ports
 from tests.testbed.bench import allreduce, imposed_tree, ring, topologies
 from tests.testbed.bench.report import Run
@@ -28,7 +28,7 @@ from tests.testbed.network import MBIT
 from tests.unit.protocols.records import view_of
 
 if TYPE_CHECKING:
-    from protocols.view import View
+    from protocols.cluster.view import View
 
 SEEDS = range(1, 6)
 SHAPES = ("star", "balanced", "widest")

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from protocols.planning import Offer
-from protocols.pull import Pull, PullDone
+from protocols.member.pull import Pull, PullDone
+from protocols.scheduler.planning import Offer
 from tests.testbed.bench import relay, scaleout
 from tests.testbed.bench.carry import carry
 from tests.testbed.bench.ground import turns

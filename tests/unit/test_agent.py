@@ -25,7 +25,8 @@ from edgeagent.shared_memory import create_shared_memory, send_descriptors
 from edgeagent.shell import Shell
 from edgeagent.transport.api import Standing
 from edgeagent.transport.identity import renew_identity
-from protocols import cycle, effects
+from protocols import events
+from protocols.member import cycle
 
 STATE_BYTES, ELEMENTS = 256, 32
 LIMIT_S = 30.0
@@ -120,7 +121,7 @@ def at_end(answer: Callable[[Trainer], None]) -> Callable[[Trainer, handover.Mes
 
 
 @pytest.fixture
-def events(tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
+def written(tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
     """Return the function that reads the events of one kind."""
 
     def read(kind: str) -> list[dict[str, Any]]:
@@ -133,11 +134,11 @@ def events(tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
 Events = Callable[[str], list[dict[str, Any]]]
 
 
-def test_a_good_end(tmp_path: Path, events: Events) -> None:
+def test_a_good_end(tmp_path: Path, written: Events) -> None:
     assert Trainer(lambda trainer, message: False).run(tmp_path) == 0
-    assert events("left")[0]["iteration"] == 5
-    assert not events("error")
-    assert [e["event"] for e in events("digest")] == ["digest"]
+    assert written("left")[0]["iteration"] == 5
+    assert not written("error")
+    assert [e["event"] for e in written("digest")] == ["digest"]
 
 
 def test_the_trainer_is_told_when_its_state_is_read(
@@ -162,11 +163,11 @@ def claims(
     found: list[tuple[int, bool]] = []
     handle = Shell.handle
 
-    def watch(shell: Shell, event: effects.Event) -> None:
-        if isinstance(event, effects.Applied):
+    def watch(shell: Shell, event: events.Event) -> None:
+        if isinstance(event, events.Applied):
             found.append((event.iteration + 1, bool(event.claim)))
             shell.trainer.take_pieces(event.iteration + 1)
-        elif isinstance(event, effects.PiecesTaken):
+        elif isinstance(event, events.PiecesTaken):
             assert (event.iteration, bool(event.pieces)) == found[-1]
         handle(shell, event)
 
@@ -202,7 +203,7 @@ def test_a_state_that_was_brought_here_for_another_reason_is_claimed(
 
 
 def test_the_last_digest_is_waited_for(
-    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, written: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slowly(state: memoryview, meta: bytes) -> str:
         time.sleep(0.3)
@@ -211,36 +212,36 @@ def test_the_last_digest_is_waited_for(
     monkeypatch.setattr(trainer_side, "HASH_INLINE_BYTES", 0)
     monkeypatch.setattr(trainer_side, "state_digest", slowly)
     assert Trainer(lambda trainer, message: False).run(tmp_path) == 0
-    (digest,), (left,) = events("digest"), events("left")
+    (digest,), (left,) = written("digest"), written("left")
     assert (digest["iteration"], digest["state"]) == (5, "ab")
     assert digest["t"] <= left["t"]
 
 
 def test_a_save_that_failed(
-    tmp_path: Path, events: Events, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, written: Events, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text = "cannot save x: No space left on device"
     assert Trainer(at_end(lambda t: t.send(handover.Finished(text)))).run(tmp_path) == 1
-    assert [e["message"] for e in events("error")] == [text]
-    assert events("left")
+    assert [e["message"] for e in written("error")] == [text]
+    assert written("left")
     assert capfd.readouterr().err.count(f"edgeagent: {text}\n") == 1
 
 
 def test_a_save_that_takes_for_ever(
-    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, written: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SAVE_SECONDS", 0.05)
     assert Trainer(at_end(lambda t: None)).run(tmp_path) == 1
-    assert "did not end within" in events("error")[0]["message"]
+    assert "did not end within" in written("error")[0]["message"]
 
 
-def test_a_trainer_that_dies_while_it_saves(tmp_path: Path, events: Events) -> None:
+def test_a_trainer_that_dies_while_it_saves(tmp_path: Path, written: Events) -> None:
     assert Trainer(at_end(lambda t: t.theirs.shutdown(socket.SHUT_RDWR))).run(tmp_path) == 1
-    assert "ended before it said" in events("error")[0]["message"]
+    assert "ended before it said" in written("error")[0]["message"]
 
 
 def test_a_script_may_take_its_time_once_the_model_is_saved(
-    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, written: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SAVE_SECONDS", 0.2)
     monkeypatch.setattr(module, "SCRIPT_SECONDS", 0.05)
@@ -252,23 +253,23 @@ def test_a_script_may_take_its_time_once_the_model_is_saved(
         trainer.send(handover.Finished("", "m.safetensors"))
 
     assert Trainer(at_end(evaluate)).run(tmp_path) == 0
-    assert not events("error")
-    assert [e["value"] for e in events("evaluated")] == [0.5]
+    assert not written("error")
+    assert [e["value"] for e in written("evaluated")] == [0.5]
 
 
 def test_how_a_script_ends_that_has_saved_is_not_for_the_agent_to_say(
-    tmp_path: Path, events: Events
+    tmp_path: Path, written: Events
 ) -> None:
     def end(trainer: Trainer) -> None:
         trainer.send(handover.Saved("m.safetensors", ""))
         trainer.theirs.shutdown(socket.SHUT_RDWR)
 
     assert Trainer(at_end(end)).run(tmp_path) == 0
-    assert not events("error")
+    assert not written("error")
 
 
 def test_a_script_that_fails_leaves(
-    tmp_path: Path, events: Events, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, written: Events, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def wrong(trainer: Trainer, message: handover.Message) -> bool:
         if isinstance(message, handover.Work) and message.iteration == 2:
@@ -279,9 +280,9 @@ def test_a_script_that_fails_leaves(
 
     trainer = Trainer(wrong)
     assert trainer.run(tmp_path) == 1
-    assert [e["message"] for e in events("error")] == ["the script failed with ValueError"]
+    assert [e["message"] for e in written("error")] == ["the script failed with ValueError"]
     assert [m.why for m in trainer.heard if isinstance(m, handover.End)] == ["left"]
-    assert events("left")[0]["iteration"] == 2
+    assert written("left")[0]["iteration"] == 2
     assert capfd.readouterr().err.count("the script failed") == 1
 
 
@@ -366,7 +367,7 @@ def test_a_trainer_that_ends_before_it_says_anything(
     status: int,
     line: str,
     tmp_path: Path,
-    events: Events,
+    written: Events,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     ours, theirs = socket.socketpair()
@@ -378,7 +379,7 @@ def test_a_trainer_that_ends_before_it_says_anything(
         assert run_agent(config, ours, Child(ended)) == status
     said = [text for text in capfd.readouterr().err.splitlines() if "ended" in text]
     assert said == ([f"edgeagent: {line}"] if line else [])
-    (error,) = events("error")
+    (error,) = written("error")
     assert error["message"].startswith("train ended with ")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from edgeagent import events
 from edgeagent.errors import UsageError
-from edgeagent.events import EventWriter
+from edgeagent.event_file import EventWriter
 from edgeagent.plain_json import json_text
 
 

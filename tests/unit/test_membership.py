@@ -13,7 +13,7 @@ from edgeagent.membership import Membership
 from edgeagent.trainer_side import OwnState
 from edgeagent.transport.api import PeerInfo, Standing
 from protocols import limits
-from protocols.ancestry import NOTHING, Ancestor, Past
+from protocols.cluster.ancestry import NOTHING, Ancestor, Past
 
 if TYPE_CHECKING:
     import pytest

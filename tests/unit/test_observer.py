@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgeagent.observer import FAREWELL_SECONDS, Observer
-from protocols.control_word import ControlWord
+from protocols.rounds.control_word import ControlWord
 from tests.simulation.virtual.world import Recorder, Silence
 
 WORD = ControlWord(1, 1, b"\x01", b"", 1.0, b"", b"", True)

@@ -19,7 +19,7 @@ from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
 from edgeagent.trainer.introduction import introduce
 from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer_side import OwnState
-from protocols.ancestry import Past
+from protocols.cluster.ancestry import Past
 
 LOOP = "while True: pass"
 

@@ -16,14 +16,15 @@ from edgeagent.search import (
 )
 from edgeagent.transport.api import PeerInfo, Standing
 from edgeagent.transport.errors import SameIdentity, Unreachable
-from protocols import founding, limits
+from protocols import limits
+from protocols.cluster import founding
 
 if TYPE_CHECKING:
     import pytest
 
     from edgeagent.errors import JobMismatch, JoinRefused
     from edgeagent.transport.tcp import TcpTransport
-    from protocols.founding import Heard
+    from protocols.cluster.founding import Heard
 
 ME = PeerInfo(b"m" * 32, 1, "me", (), b"")
 OTHER = PeerInfo(b"o" * 32, 1, "other", (), b"")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from edgeagent import handover
 from edgeagent.network import member_of
 from edgeagent.transport.complaints import Lines
-from protocols import effects, limits
-from protocols.bulk import BulkHeader, BulkKind
+from protocols import effects, events, limits
+from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
-from protocols.view import Member
+from protocols.wire.bulk import BulkHeader, BulkKind
 from tests.simulation.virtual.loop import VirtualLoop
 from tests.simulation.virtual.trainer import MICRO_BATCHES
 from tests.simulation.virtual.world import Host, World
@@ -21,7 +21,7 @@ from tests.simulation.virtual.world import Host, World
 if TYPE_CHECKING:
     import pytest
 
-    from protocols.control_word import ControlWord
+    from protocols.rounds.control_word import ControlWord
 
 STRANGER = Member(b"\1" * 32, 1, "stranger", "", ("10.0.0.9:1",), b"", sparse=False)
 
@@ -68,11 +68,11 @@ def test_a_certificate_that_is_none_is_a_dial_that_failed(monkeypatch: pytest.Mo
     async def body(world: World) -> None:
         (host,) = await world.cluster(1)
         lines = said(host)
-        events: list[effects.Event] = []
+        heard: list[events.Event] = []
         monkeypatch.setattr(host.network, "trust", refuse)
-        monkeypatch.setattr(host.shell, "handle", events.append)
+        monkeypatch.setattr(host.shell, "handle", heard.append)
         await host.shell._dial(STRANGER)
-        assert events == [effects.DialFailed(STRANGER.node)]
+        assert heard == [events.DialFailed(STRANGER.node)]
         assert lines == ["no link to stranger: junk"]
 
     in_world(body)

@@ -35,8 +35,8 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_module_with_a_table_is_on_the_page(script: ModuleType) -> None:
     protocols = SCRIPT.parent.parent / "protocols"
     with_table = {
-        f"protocols/{path.name}"
-        for path in protocols.glob("*.py")
+        path.relative_to(protocols.parent).as_posix()
+        for path in protocols.rglob("*.py")
         if "= StateTable(" in path.read_text(encoding="utf-8")
     }
     text = script.page()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgeagent.local.waits import Waits
-from protocols import messages as m
-from protocols.heartbeats import Heartbeats
+from protocols.network.heartbeats import Heartbeats
+from protocols.wire import messages as m
 from tests.unit.protocols.test_monitor import three
 
 if TYPE_CHECKING:
-    from protocols.node import Node
+    from protocols.member.node import Node
 
 US = 1_000_000
 

@@ -14,10 +14,10 @@ from unittest.mock import patch
 from edgeagent.cli import main
 from edgeagent.dataplane.reduce import Reducer
 from edgeagent.shell import Shell
-from protocols import messages as m
+from protocols.wire import messages as m
 
 if TYPE_CHECKING:
-    from protocols.control_word import ControlWord
+    from protocols.rounds.control_word import ControlWord
 
 LIES_FROM = 30
 HUGE_TERM = (1 << 30) - 1

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from protocols import codec
-from protocols.bulk import BulkHeader, BulkKind, checksum
-from protocols.control_word import ControlWord, decode_word
-from protocols.envelope import Envelope
 from protocols.errors import RemoteProtocolError
-from protocols.messages import DIRECT_MESSAGES, EVERYONE, MESSAGES, Message
+from protocols.rounds.control_word import ControlWord, decode_word
+from protocols.wire import codec
+from protocols.wire.bulk import BulkHeader, BulkKind, checksum
+from protocols.wire.envelope import Envelope
+from protocols.wire.messages import DIRECT_MESSAGES, EVERYONE, MESSAGES, Message
 from tests.unit.protocols.records import plain
 
 if TYPE_CHECKING:

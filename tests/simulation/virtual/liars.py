@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from protocols.link_end import LinkEnd
-from protocols.messages import MESSAGES, Expel
+from protocols.network.link_end import LinkEnd
+from protocols.wire.messages import MESSAGES, Expel
 from tests.simulation.virtual.liar import BULK_LIES, Liar, lie_of
 from tests.simulation.virtual.loop import VirtualLoop
 from tests.simulation.virtual.trainer import expected_state

@@ -17,14 +17,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edgeagent.errors import EdgeAgentError
-from protocols.bulk import decode_header
 from protocols.errors import RemoteProtocolError
-from protocols.link_end import LinkEnd
+from protocols.network.link_end import LinkEnd
+from protocols.wire.bulk import decode_header
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import Link, LinkListener, PeerInfo
-    from protocols.bulk import BulkHeader
-    from protocols.progress import Sending
+    from protocols.network.progress import Sending
+    from protocols.wire.bulk import BulkHeader
     from tests.simulation.virtual.liar import Liar
 
 MOST_DELAY_S = 0.004

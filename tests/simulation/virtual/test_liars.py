@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from edgeagent.dataplane import reduce
-from protocols import recovery
+from protocols.recovery import recovery
 from tests.simulation.virtual.liars import SUBJECTS, play, problem_of
 
 SEEDS = range(2 * SUBJECTS)

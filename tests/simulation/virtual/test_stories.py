@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeagent import handover
-from protocols.effects import ExpelWanted, LinkWanted, TokenWanted
+from protocols.events import ExpelWanted, LinkWanted, TokenWanted
 from tests.simulation.virtual.trainer import MICRO_BATCHES, SAMPLES
 from tests.simulation.virtual.world import Host, Story, World, play
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeagent import handover
 from edgeagent.dataplane.shards import state_digest
-from edgeagent.events import EventWriter
+from edgeagent.event_file import EventWriter
 from edgeagent.network import member_of
 from edgeagent.observer import Observer
 from edgeagent.shell import Shell
@@ -25,7 +25,7 @@ from tests.simulation.virtual.network import Wires
 from tests.simulation.virtual.trainer import StandIn, expected_state, meta
 
 if TYPE_CHECKING:
-    from protocols.view import Member
+    from protocols.cluster.view import Member
 
 POLL_S = 0.003
 REJOIN_SECONDS = 0.5

@@ -23,10 +23,10 @@ from unittest.mock import patch
 from edgeagent.cli import main as edgeagent_main
 from edgeagent.planner import SHARD_OVERHEAD_S, StandardPlanner
 from edgeagent.planner.shards import Source, equal_shards, even_runs
-from protocols.pull import AskShards, Pull, PullDone
+from protocols.member.pull import AskShards, Pull, PullDone
 
 if TYPE_CHECKING:
-    from protocols.planning import Offer
+    from protocols.scheduler.planning import Offer
 
 STRATEGY = "BENCH_STRATEGY"
 TRUTH = "BENCH_TRUTH"

@@ -15,8 +15,8 @@ from edgeagent.administration import Administration
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.local.changes import ChangeStatus, NoSuchMember
 from edgeagent.transport.token import parse_token
-from protocols import effects
-from protocols.view import edge
+from protocols import events
+from protocols.cluster.view import edge
 from tests.unit.cli.samples import sample_status
 from tests.unit.cli.test_changes import ALICE, BOB, DEED
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edgeagent.shell import Shell
 
 CAROL = DEED
-Wish = effects.LinkWanted | effects.ExpelWanted
+Wish = events.LinkWanted | events.ExpelWanted
 
 
 @dataclass
@@ -34,8 +34,8 @@ class FakeHost:
 
     token: bytes | None = bytes(16)
     phase: str = "training"
-    events: list[effects.Event] = field(default_factory=list)
-    answers: dict[effects.Event, str] = field(default_factory=dict)
+    taken: list[events.Event] = field(default_factory=list)
+    answers: dict[events.Event, str] = field(default_factory=dict)
     takes_tokens: bool = True
 
     def __post_init__(self) -> None:
@@ -59,16 +59,16 @@ class FakeHost:
         wishes = SimpleNamespace(answer=self.answers.get)
         return SimpleNamespace(context=context, wishes=wishes, negotiator=None)
 
-    def handle(self, event: effects.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         """What the shell does."""
-        self.events.append(event)
-        if isinstance(event, effects.TokenWanted) and self.takes_tokens:
+        self.taken.append(event)
+        if isinstance(event, events.TokenWanted) and self.takes_tokens:
             self.token = event.token
         self.shell.watch()
 
     def answer(self, text: str) -> None:
         """Have the node answer its newest wish, one step later."""
-        self.answers[self.events[-1]] = text
+        self.answers[self.taken[-1]] = text
         self.shell.node.context.iteration += 1
         self.shell.watch()
 
@@ -100,7 +100,7 @@ def state(change: ChangeStatus | None) -> str:
 def test_a_link_is_asked_for_until_it_is_in_force() -> None:
     def body(host: FakeHost, administration: Administration) -> None:
         begun = administration.change_link("deed", True)
-        assert host.events == [effects.LinkWanted(CAROL.node, True)]
+        assert host.taken == [events.LinkWanted(CAROL.node, True)]
         assert begun == {
             "number": 1,
             "state": "pending",
@@ -127,7 +127,7 @@ def test_a_link_is_asked_for_until_it_is_in_force() -> None:
 def test_a_link_is_removed_by_the_beginning_of_an_id() -> None:
     def body(host: FakeHost, administration: Administration) -> None:
         administration.change_link("b0b1", False)
-        assert host.events == [effects.LinkWanted(BOB.node, False)]
+        assert host.taken == [events.LinkWanted(BOB.node, False)]
         host.answer("without it the cluster would fall into two parts")
         change = administration.change(1)
         assert change is not None
@@ -154,7 +154,7 @@ def test_what_cannot_be_is_refused_at_once(
     def body(host: FakeHost, administration: Administration) -> None:
         with pytest.raises(error, match=expected):
             ask(administration)
-        assert host.events == []
+        assert host.taken == []
 
     on_a_loop(body)
 
@@ -185,7 +185,7 @@ def test_only_a_member_can_ask(
         host.shell = None
         with pytest.raises(EdgeAgentError):
             ask(administration)
-        assert host.events == []
+        assert host.taken == []
 
     on_a_loop(body, phase=phase)
 
@@ -193,12 +193,12 @@ def test_only_a_member_can_ask(
 def test_an_expulsion_is_done_when_the_token_has_changed() -> None:
     def body(host: FakeHost, administration: Administration) -> None:
         assert administration.expel("bob")["state"] == "pending"
-        assert host.events == [effects.ExpelWanted(BOB.node)]
+        assert host.taken == [events.ExpelWanted(BOB.node)]
         host.takes_tokens = False
         host.answer("")
-        wanted = host.events[1]
-        assert isinstance(wanted, effects.TokenWanted), "not before the member is out"
-        assert len(host.events) == 2
+        wanted = host.taken[1]
+        assert isinstance(wanted, events.TokenWanted), "not before the member is out"
+        assert len(host.taken) == 2
         change = administration.change(1)
         assert state(change) == "pending"
         assert change is not None
@@ -210,7 +210,7 @@ def test_an_expulsion_is_done_when_the_token_has_changed() -> None:
         assert done is not None
         assert (done["state"], done["node"], done["step"]) == ("done", "bob", 121)
         assert parse_token(done["token"]) == wanted.token
-        assert len(host.events) == 2
+        assert len(host.taken) == 2
 
     on_a_loop(body)
 
@@ -222,7 +222,7 @@ def test_a_refused_expulsion_leaves_the_token() -> None:
         change = administration.change(1)
         assert state(change) == "refused"
         assert host.token == bytes(16)
-        assert len(host.events) == 1
+        assert len(host.taken) == 1
 
     on_a_loop(body)
 
@@ -298,7 +298,7 @@ def test_two_commands_do_not_expel_one_member_at_once() -> None:
         host.answer("")
         with pytest.raises(EdgeAgentError, match="expelling bob already"):
             administration.change_link("bob", False)
-        assert len(host.events) == 2
+        assert len(host.taken) == 2
 
     on_a_loop(body)
 

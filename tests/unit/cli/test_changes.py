@@ -14,7 +14,7 @@ from edgeagent.local.changes import (
     parse_link,
     parse_node,
 )
-from protocols.view import Member
+from protocols.cluster.view import Member
 
 
 def member(name: str, node: str) -> Member:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgeagent.dataplane.reduce import Reducer, Vector
-from protocols.bulk import BulkHeader, BulkKind, decode_header
-from protocols.control_word import ControlWord, bits
-from protocols.round import RoundSpec
+from protocols.rounds.control_word import ControlWord, bits
+from protocols.rounds.round import RoundSpec
+from protocols.wire.bulk import BulkHeader, BulkKind, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable

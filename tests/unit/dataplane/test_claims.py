@@ -8,8 +8,8 @@ import pytest
 
 from edgeagent.dataplane.claims import piece_digests, pieces, state_claim, window
 from protocols import limits
-from protocols.cycle import DIGEST_EVERY
-from protocols.divergence import PIECE_BYTES, first_difference
+from protocols.member.cycle import DIGEST_EVERY
+from protocols.rounds.divergence import PIECE_BYTES, first_difference
 
 SIZE = 3 * limits.CLAIM_WINDOW_BYTES + 1000
 TENSORS = (("small", 0, 100), ("large", 128, 2 * limits.CLAIM_WINDOW_BYTES), ("last", SIZE - 8, 8))

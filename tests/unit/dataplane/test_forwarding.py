@@ -9,7 +9,7 @@ from edgeagent.transport.api import PeerInfo
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import Link
-    from protocols.bulk import BulkHeader
+    from protocols.wire.bulk import BulkHeader
 
 JOINER = b"j" * 32
 MOST = 450

@@ -12,8 +12,8 @@ import pytest
 from edgeagent.dataplane import probe as probing
 from edgeagent.dataplane.gauges import Gauges
 from protocols import limits
-from protocols.bulk import BulkHeader, BulkKind
-from protocols.heartbeats import Heartbeats
+from protocols.network.heartbeats import Heartbeats
+from protocols.wire.bulk import BulkHeader, BulkKind
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import Link

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from edgeagent.dataplane.reduce import Reducer, key_of
 from protocols import limits
-from protocols.bulk import BulkHeader, BulkKind, checksum
-from protocols.control_word import EMPTY, ControlWord, bits
-from protocols.divergence import claim, merge_claims
 from protocols.errors import RemoteProtocolError
-from protocols.round import RoundSpec, Spread
-from protocols.word_check import Part
+from protocols.rounds.control_word import EMPTY, ControlWord, bits
+from protocols.rounds.divergence import claim, merge_claims
+from protocols.rounds.round import RoundSpec, Spread
+from protocols.rounds.word_check import Part
+from protocols.wire.bulk import BulkHeader, BulkKind, checksum
 
 from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE, Cluster, Shape, Tag, chunk_header
 

@@ -18,23 +18,23 @@ import pytest
 
 from edgeagent.dataplane import reduce
 from edgeagent.dataplane.reduce import Reducer, Vector
-from protocols.control_word import ControlWord, bits, numbers
-from protocols.fence import decide
-from protocols.measures import NOTHING_KNOWN, Measures
-from protocols.messages import FenceReport, Restart
-from protocols.planning import Plan
-from protocols.policy import Policy
-from protocols.round import RoundSpec, Spread, spread_plan
-from protocols.view import Member, View, edge, is_quorum, make_view
+from protocols.cluster.policy import Policy
+from protocols.cluster.view import Member, View, edge, is_quorum, make_view
+from protocols.network.measures import NOTHING_KNOWN, Measures
+from protocols.rounds.control_word import ControlWord, bits, numbers
+from protocols.rounds.round import RoundSpec, Spread, spread_plan
+from protocols.scheduler.fence import decide
+from protocols.scheduler.planning import Plan
+from protocols.wire.messages import FenceReport, Restart
 
 from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocols.bulk import BulkHeader
-    from protocols.planning import Offer
-    from protocols.view import Edge
+    from protocols.cluster.view import Edge
+    from protocols.scheduler.planning import Offer
+    from protocols.wire.bulk import BulkHeader
 
 AHEAD = (94, 105, 133, 263)  # old chunks of who was an iteration ahead come after the fence
 BATCH, FIRST, LAST = 7, 3, 7

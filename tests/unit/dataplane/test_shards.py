@@ -16,8 +16,8 @@ from edgeagent.dataplane.shards import (
     shard_view,
     state_digest,
 )
-from protocols.bulk import BulkKind, decode_header
 from protocols.errors import RemoteProtocolError
+from protocols.wire.bulk import BulkKind, decode_header
 
 STATES = st.binary(max_size=300)
 SIZES = st.integers(1, 100)

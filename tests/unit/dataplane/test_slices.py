@@ -7,7 +7,7 @@ import random
 import pytest
 
 from edgeagent.dataplane import reduce
-from protocols.control_word import bits
+from protocols.rounds.control_word import bits
 
 from .cluster import CHUNKS, Cluster, Shape, Tag
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from edgeagent.planner.neighbours import choose_neighbours, spare_links
 from protocols import limits
-from protocols.measures import Measures, Rate
-from protocols.view import Edge, Member, View, edge, make_view, parts
+from protocols.cluster.view import Edge, Member, View, edge, make_view, parts
+from protocols.network.measures import Measures, Rate
 from tests.unit.protocols.records import LINEAGE, member, node, view_of
 
 JOINER = 99

@@ -15,9 +15,9 @@ from edgeagent.planner.shards import even_assignment
 from edgeagent.planner.shares import even_shares
 from edgeagent.planner.trees import shallow_tree
 from protocols import limits
-from protocols.planning import Offer
-from protocols.policy import Policy
-from protocols.view import View, edge, make_view, parts
+from protocols.cluster.policy import Policy
+from protocols.cluster.view import View, edge, make_view, parts
+from protocols.scheduler.planning import Offer
 from tests.unit.protocols.records import LINEAGE, member, node, view_of
 
 PLANNER = StandardPlanner()

@@ -27,13 +27,13 @@ from edgeagent.planner.policies import (
     request_of,
 )
 from edgeagent.plugins import load_policy
-from protocols.measures import Measures, Rate
-from protocols.planning import Plan
-from protocols.policy import Policy
+from protocols.cluster.policy import Policy
+from protocols.network.measures import Measures, Rate
+from protocols.scheduler.planning import Plan
 from tests.unit.protocols.records import node, view_of
 
 if TYPE_CHECKING:
-    from protocols.view import View
+    from protocols.cluster.view import View
 
 SOURCE = '''
 """A package with policies, as a user writes one."""

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edgeagent.planner.shares import IDLE_LIMIT, LEAST_GAIN, even_shares, measured_shares
-from protocols.measures import Measures
+from protocols.network.measures import Measures
 from tests.unit.protocols.records import node
 
 NOISE = 0.08

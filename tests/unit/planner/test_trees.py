@@ -28,9 +28,9 @@ from edgeagent.planner.trees import (
     significant,
 )
 from protocols import limits
-from protocols.measures import Measures, Rate
-from protocols.policy import Policy
-from protocols.view import View, make_view
+from protocols.cluster.policy import Policy
+from protocols.cluster.view import View, make_view
+from protocols.network.measures import Measures, Rate
 from tests.unit.protocols.records import LINEAGE, member, node, view_of
 
 SIZE = 1e6

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from edgeagent.planner.worth import worth
-from protocols.measures import Measures, Rate
-from protocols.monitor import Times
-from protocols.view import make_view
+from protocols.cluster.view import make_view
+from protocols.network.measures import Measures, Rate
+from protocols.network.monitor import Times
 from tests.unit.protocols.records import LINEAGE, member, node, view_of
 
 A, B, C, D = (node(k) for k in range(1, 5))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocols.joining import JoiningState
+from protocols.member.joining import JoiningState
 from tests.simulation.world import Host, World
 
 if TYPE_CHECKING:
-    from protocols.node import Node
-    from protocols.policy import Policy
+    from protocols.cluster.policy import Policy
+    from protocols.member.node import Node
 
 ENDLESS = 100_000  # steps: no scenario gets there
 ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, JoiningState.FAILED))
@@ -108,6 +108,6 @@ def go_on(world: World, iterations: int = 12) -> None:
     assert all(host.gone in (None, "left") for host, _ in goals)
 
 
-def events(host: Host, name: str) -> list[dict[str, object]]:
+def reported(host: Host, name: str) -> list[dict[str, object]]:
     """The values of the host's reports of this event."""
     return [report.values for report in host.reports if report.event == name]

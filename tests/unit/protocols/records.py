@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.envelope import Envelope, Tags
-from protocols.messages import Message, Restart
-from protocols.policy import Electorate, Policy, Pull
-from protocols.view import Edge, Member, View, edge, make_view
-from protocols.wire import Blob, Bool, Float, Many, Nested, Text, UInt
+from protocols.cluster.policy import Electorate, Policy, Pull
+from protocols.cluster.view import Edge, Member, View, edge, make_view
+from protocols.wire.envelope import Envelope, Tags
+from protocols.wire.fields import Blob, Bool, Float, Many, Nested, Text, UInt
+from protocols.wire.messages import Message, Restart
 
 R = TypeVar("R")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgeagent.planner import StandardPlanner
-from protocols import control_word
-from protocols.messages import FenceReport
+from protocols.rounds import control_word
+from protocols.wire.messages import FenceReport
 
 if TYPE_CHECKING:
-    from protocols.policy import Electorate, Policy
+    from protocols.cluster.policy import Electorate, Policy
 
 PLANNER = StandardPlanner()
 EPOCH = (3, 7)

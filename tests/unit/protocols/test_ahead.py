@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protocols import limits
-from protocols.ancestry import Past
-from protocols.founding import LISTEN_SECONDS, Found, Founding, FoundingState, Heard, JoinAt
+from protocols.cluster.ancestry import Past
+from protocols.cluster.founding import LISTEN_SECONDS, Found, Founding, FoundingState, Heard, JoinAt
 
 from .records import node
 

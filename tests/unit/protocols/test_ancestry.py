@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocols import limits
-from protocols.ancestry import Ancestor, Past
+from protocols.cluster.ancestry import Ancestor, Past
 
 OLD, NEW, FAR = (bytes([k]) * limits.LINEAGE_BYTES for k in (1, 2, 3))
 

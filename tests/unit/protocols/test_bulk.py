@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.bulk import BulkHeader, BulkKind, checksum, decode_header
 from protocols.errors import RemoteProtocolError
+from protocols.wire.bulk import BulkHeader, BulkKind, checksum, decode_header
 
 HEADER = BulkHeader(BulkKind.DOWN, b"L" * 16, 2, 3, 4, 5, 6, 7, 0.5, 8, 9)
 COUNT = st.integers(0, (1 << 32) - 1)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.codec import decode, encode
-from protocols.envelope import Envelope
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.messages import BY_TAG, MESSAGES, Manifest, Message, Ping
+from protocols.wire.codec import decode, encode
+from protocols.wire.envelope import Envelope
+from protocols.wire.messages import BY_TAG, MESSAGES, Manifest, Message, Ping
 
 from .records import envelopes, plain, tags
 

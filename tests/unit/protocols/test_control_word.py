@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.control_word import EMPTY, ControlWord, bits, decode_word, merge, numbers
 from protocols.errors import RemoteProtocolError
+from protocols.rounds.control_word import EMPTY, ControlWord, bits, decode_word, merge, numbers
 
 SOME = st.sets(st.integers(0, 90), max_size=6)
 

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols import control_word, limits
-from protocols.fence import attempt_id, decide, open_links, share_out
-from protocols.messages import FenceReport, Restart
-from protocols.view import edge, is_quorum
+from protocols import limits
+from protocols.cluster.view import edge, is_quorum
+from protocols.rounds import control_word
+from protocols.scheduler.fence import attempt_id, decide, open_links, share_out
+from protocols.wire.messages import FenceReport, Restart
 
 from .records import node, plain, star_policy, view_of
 from .reports import BATCH, BEFORE, CHUNKS, EPOCH, PLANNER, RUNNING, report_of
@@ -24,7 +25,7 @@ from .reports import BATCH, BEFORE, CHUNKS, EPOCH, PLANNER, RUNNING, report_of
 if TYPE_CHECKING:
     import random
 
-    from protocols.policy import Policy
+    from protocols.cluster.policy import Policy
 
 ONE, TWO, THREE = (node(k) for k in range(1, 4))
 ALL = control_word.bits(tuple(range(CHUNKS)))

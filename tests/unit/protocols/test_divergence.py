@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from protocols import divergence, limits
-from protocols import messages as m
-from protocols.control_word import EMPTY, ControlWord, bits, decode_word, merge
-from protocols.cycle import DIGEST_EVERY
-from protocols.divergence import (
+from protocols import limits
+from protocols.effects import Differs, Report
+from protocols.errors import RemoteProtocolError
+from protocols.events import LeaveWanted, PiecesTaken
+from protocols.member.cycle import DIGEST_EVERY
+from protocols.rounds import divergence
+from protocols.rounds.control_word import EMPTY, ControlWord, bits, decode_word, merge
+from protocols.rounds.divergence import (
     PIECE_BYTES,
     bitmap,
     claim,
@@ -21,10 +24,9 @@ from protocols.divergence import (
     merge_claims,
     read_claims,
 )
-from protocols.effects import Differs, LeaveWanted, PiecesTaken, Report
-from protocols.errors import RemoteProtocolError
-from protocols.word_check import Part, check_part, check_result
-from tests.unit.protocols.clusters import cluster, events, go_on, node_of
+from protocols.rounds.word_check import Part, check_part, check_result
+from protocols.wire import messages as m
+from tests.unit.protocols.clusters import cluster, go_on, node_of, reported
 
 A, B, C = (bytes([n]) * limits.CLAIM_BYTES for n in (1, 2, 3))
 
@@ -155,7 +157,7 @@ def test_who_has_another_state_goes_and_nothing_of_it_counts(seed: int, size: in
     assert wrong.gone == "diverged"
     go_on(world)  # the oracle knows that the others' states are right
     for host in hosts:
-        assert [e["node"] for e in events(host, "diverged")] == [wrong.me.name]
+        assert [e["node"] for e in reported(host, "diverged")] == [wrong.me.name]
     assert all(h.gone is None for h in hosts if h is not wrong)
 
 
@@ -256,7 +258,7 @@ def test_states_that_are_seldom_seen_are_compared_when_they_are(seed: int, keep:
         host.apart = True
     at = hosts[0].iteration
     world.run(lambda: hosts[0].iteration > at + 2 * DIGEST_EVERY)
-    assert not any(events(host, "diverged") for host in hosts)
+    assert not any(reported(host, "diverged") for host in hosts)
     wrong = hosts[seed % 3]
     world.run(lambda: (wrong.iteration + 1) % DIGEST_EVERY == 0)
     wrong.slips = True

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.election import Election, Mail, Role
+from protocols.cluster.election import Election, Mail, Role
 from protocols.errors import LocalProtocolError
-from protocols.messages import EVERYONE, Lead, PassRole, Vote, VoteRequest
+from protocols.wire.messages import EVERYONE, Lead, PassRole, Vote, VoteRequest
 
 from .records import electorates, node
 

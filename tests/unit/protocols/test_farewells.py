@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from protocols import effects, limits
-from protocols import messages as m
-from protocols.joining import JoiningState
-from protocols.link_end import LinkEnd
+from protocols import effects, events, limits
+from protocols.member.joining import JoiningState
+from protocols.network.link_end import LinkEnd
+from protocols.wire import messages as m
 from tests.simulation.world import member
 from tests.unit.protocols.clusters import cluster, enter, node_of, policy_of, reach, settle
 from tests.unit.protocols.test_guards import STRANGER, effects_of, negotiator_of, said
@@ -38,7 +38,7 @@ def test_a_joiner_that_has_begun_anew_may_stay() -> None:
     (number,) = negotiator_of(hosts[0]).joins
     for host in hosts[1:]:
         world.unlink(host, joiner, LinkEnd.PROCESS_ENDED)
-        effects_of(world, host, effects.LinkUp(joiner.me))
+        effects_of(world, host, events.LinkUp(joiner.me))
     aborted = m.JoinAborted(number, joiner.me.node, "its link broke")
     assert closed(said(world, hosts[0], hosts[1], aborted)) == []
     said(world, hosts[0], hosts[2], m.Introduce(number + 1, joiner.me))

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 import pytest
 
-from protocols import fence, limits
-from protocols.fence import FENCE_TABLE, FenceLeader, FenceState, Lost, Mail
-from protocols.messages import Commit, Fence, Prepare, Restart
-from protocols.policy import Electorate, Policy
+from protocols import limits
+from protocols.cluster.policy import Electorate, Policy
+from protocols.cluster.view import is_quorum, make_view, parts
+from protocols.scheduler import fence
+from protocols.scheduler.fence import FENCE_TABLE, FenceLeader, FenceState, Lost, Mail
 from protocols.table import StateTable
-from protocols.view import is_quorum, make_view, parts
+from protocols.wire.messages import Commit, Fence, Prepare, Restart
 
 from .records import node, star_policy, view_of
 from .reports import BATCH, CHUNKS, EPOCH, PLANNER, report_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from protocols import effects, limits
-from protocols import messages as m
-from protocols.joining import JoiningState
+from protocols import events, limits
+from protocols.member.joining import JoiningState
+from protocols.wire import messages as m
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import (
     cluster,
@@ -19,8 +19,8 @@ from tests.unit.protocols.test_guards import STRANGER, effects_of, said
 
 def test_a_neighbour_falls_silent() -> None:
     world, hosts = cluster(0)
-    assert effects_of(world, hosts[0], effects.Silent(STRANGER.node)) == []
-    hosts[0].handle(effects.Silent(hosts[1].me.node))
+    assert effects_of(world, hosts[0], events.Silent(STRANGER.node)) == []
+    hosts[0].handle(events.Silent(hosts[1].me.node))
     world.run(lambda: hosts[1].me.node not in hosts[0].links)
     go_on(world)
     assert len(policy_of(hosts[0]).view.members) == 3
@@ -89,7 +89,7 @@ def test_the_order_of_a_decided_fence_comes_late() -> None:
 def test_a_device_that_began_anew_is_not_the_member_it_was() -> None:
     world, hosts = cluster(0)
     anew = world.add(2, incarnation=2).me
-    hosts[1].handle(effects.LinkUp(anew))
+    hosts[1].handle(events.LinkUp(anew))
     assert anew.node not in node_of(hosts[1]).context.near
     world.run(lambda: len(policy_of(hosts[0]).view.members) == 2)
     go_on(world)

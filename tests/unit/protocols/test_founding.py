@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.founding import (
+from protocols.cluster.founding import (
     ASK_AGAIN_SECONDS,
     ASK_KIN_SECONDS,
     ASK_STRANGERS_SECONDS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocols.founding import Ask, Heard, JoinAt
+from protocols.cluster.founding import Ask, Heard, JoinAt
 from tests.unit.protocols.test_founding import YOUNGER, founder
 
 

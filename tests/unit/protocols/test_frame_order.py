@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from protocols import limits
-from protocols.bulk import BulkHeader, BulkKind
 from protocols.errors import RemoteProtocolError
-from protocols.frame_order import FrameOrder, check_place
-from protocols.round import Round, RoundSpec, Spread
+from protocols.rounds.frame_order import FrameOrder, check_place
+from protocols.rounds.round import Round, RoundSpec, Spread
+from protocols.wire.bulk import BulkHeader, BulkKind
 
 LINEAGE, OTHER = b"L" * 16, b"O" * 16
 ABOVE, CHILD = b"A" * 32, b"C" * 32

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeagent.planner import StandardPlanner
-from protocols import effects, limits
-from protocols import messages as m
-from protocols.cycle import Cycle, CycleState
+from protocols import effects, events, limits
+from protocols.cluster.policy import Policy
 from protocols.errors import RemoteProtocolError
-from protocols.joining import (
+from protocols.member.cycle import Cycle, CycleState
+from protocols.member.joining import (
     LARGEST_SHARD_BYTES,
     USUAL_SHARD_BYTES,
     JoiningState,
     shard_count,
     shard_size,
 )
-from protocols.link_end import LinkEnd
-from protocols.negotiator import Negotiator
-from protocols.policy import Policy
-from protocols.trainer_debt import TrainerDebt
+from protocols.member.trainer_debt import TrainerDebt
+from protocols.network.link_end import LinkEnd
+from protocols.scheduler.negotiator import Negotiator
+from protocols.wire import messages as m
 from tests.simulation.host import STATE_ELEMENTS
 from tests.simulation.world import Host, World, member
 from tests.unit.protocols.clusters import (
@@ -33,23 +33,23 @@ from tests.unit.protocols.clusters import (
     ON_THE_WAY,
     cluster,
     enter,
-    events,
     go_on,
     line,
     node_of,
     policy_of,
     reach,
+    reported,
     settle,
     state_of,
 )
 
 if TYPE_CHECKING:
-    from protocols.context import Context
+    from protocols.member.context import Context
 
 STRANGER = member(77)
 
 
-def effects_of(world: World, host: Host, event: effects.Event) -> list[effects.Effect]:
+def effects_of(world: World, host: Host, event: events.Event) -> list[effects.Effect]:
     """What the host's machine wants done about `event`, without doing it."""
     return node_of(host).handle(world.now, event)
 
@@ -61,7 +61,7 @@ def said(
     context = node_of(sender).context
     tags = (context.lineage, context.election.term, 0, 0, 0, 0)
     envelope = context.router.stamp(tags, to.me.node, message)
-    return effects_of(world, to, effects.Received(sender.me.node, envelope))
+    return effects_of(world, to, events.Received(sender.me.node, envelope))
 
 
 def negotiator_of(host: Host) -> Negotiator:
@@ -76,8 +76,8 @@ def negotiator_of(host: Host) -> Negotiator:
 def test_ping_measures_every_link() -> None:
     world, hosts = cluster(0)
     hosts[0].perform(node_of(hosts[0]).ping(world.now))
-    world.run(lambda: len(events(hosts[0], "delay")) == 2)
-    for values in events(hosts[0], "delay"):
+    world.run(lambda: len(reported(hosts[0], "delay")) == 2)
+    for values in reported(hosts[0], "delay"):
         assert values["id"] in (hosts[1].me.node, hosts[2].me.node)
         seconds = values["seconds"]
         assert isinstance(seconds, float)
@@ -96,19 +96,19 @@ def test_another_lineage_is_not_heard() -> None:
     context = node_of(hosts[1]).context
     tags = (b"another lineage.", 1, 0, 0, 0, 0)
     envelope = context.router.stamp(tags, hosts[0].me.node, m.Ping(1.0))
-    assert effects_of(world, hosts[0], effects.Received(hosts[1].me.node, envelope)) == []
+    assert effects_of(world, hosts[0], events.Received(hosts[1].me.node, envelope)) == []
 
 
 def test_a_link_that_never_was_goes_down() -> None:
     world, hosts = cluster(0)
-    assert effects_of(world, hosts[0], effects.LinkDown(STRANGER.node, LinkEnd.SILENT)) == []
-    assert events(hosts[0], "link_down") == []
+    assert effects_of(world, hosts[0], events.LinkDown(STRANGER.node, LinkEnd.SILENT)) == []
+    assert reported(hosts[0], "link_down") == []
 
 
 def test_a_link_of_no_member_goes_down() -> None:
     world, hosts = cluster(0)
-    hosts[1].perform(effects_of(world, hosts[1], effects.LinkUp(STRANGER)))
-    wanted = effects_of(world, hosts[1], effects.LinkDown(STRANGER.node, LinkEnd.SILENT))
+    hosts[1].perform(effects_of(world, hosts[1], events.LinkUp(STRANGER)))
+    wanted = effects_of(world, hosts[1], events.LinkDown(STRANGER.node, LinkEnd.SILENT))
     sent = [e.envelope.message for e in wanted if isinstance(e, effects.Send)]
     assert sent == 2 * [m.LinkLost(STRANGER.node, False)]
     assert effects.Report("link_down", {"node": STRANGER.name}) in wanted
@@ -125,7 +125,7 @@ def test_links_close_after_the_end() -> None:
     world, hosts = cluster(0)
     node = node_of(hosts[0])
     node.cycle.leave("left", "")
-    wanted = node.handle(world.now, effects.LinkDown(hosts[1].me.node, LinkEnd.SILENT))
+    wanted = node.handle(world.now, events.LinkDown(hosts[1].me.node, LinkEnd.SILENT))
     assert [e for e in wanted if not isinstance(e, effects.Depart)] == [
         effects.Report("link_down", {"node": "n1"})
     ]
@@ -134,7 +134,7 @@ def test_links_close_after_the_end() -> None:
 def test_a_dial_that_nobody_waits_for_fails() -> None:
     world, hosts = cluster(0)
     for host in hosts:
-        assert effects_of(world, host, effects.DialFailed(STRANGER.node)) == []
+        assert effects_of(world, host, events.DialFailed(STRANGER.node)) == []
 
 
 # --- policies and roles ---------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_a_dial_that_nobody_waits_for_fails() -> None:
 
 def test_bodies_of_old_terms_and_other_lineages_are_refused() -> None:
     world, hosts = cluster(0)
-    hosts[0].handle(effects.LeaveWanted())
+    hosts[0].handle(events.LeaveWanted())
     old = policy_of(hosts[1])
     world.run(lambda: hosts[0].gone == "left")
     settle(world)
@@ -308,7 +308,7 @@ def test_all_chosen_neighbours_leave() -> None:
     world.lose = lambda _s, receiver, message: isinstance(message, m.Introduce)
     joiner = world.join(9, hosts[0], neighbours=("n2",))
     world.run(lambda: world.lost > 0)
-    hosts[2].handle(effects.LeaveWanted())
+    hosts[2].handle(events.LeaveWanted())
     world.run(lambda: hosts[2].gone == "left")
     world.lose = lambda _s, _r, _m: False
     enter(world, joiner)
@@ -417,7 +417,7 @@ def test_a_manifest_of_another_join() -> None:
 
 def test_a_shard_that_was_not_asked_for() -> None:
     world, hosts, joiner, _ = joining_cluster(JoiningState.PULLING)
-    event = effects.ShardArrived(STRANGER.node, 0, bytes(32))
+    event = events.ShardArrived(STRANGER.node, 0, bytes(32))
     with pytest.raises(RemoteProtocolError, match="not asked for"):
         effects_of(world, joiner, event)
     assert effects_of(world, hosts[0], event) == []
@@ -506,7 +506,7 @@ def test_no_shards_for_another_join() -> None:
 
 def test_a_manifest_that_comes_too_late() -> None:
     world, hosts, joiner, _ = joining_cluster(JoiningState.CAUGHT_UP)
-    event = effects.ManifestReady(joiner.me.node, number_of(joiner), (bytes(32),))
+    event = events.ManifestReady(joiner.me.node, number_of(joiner), (bytes(32),))
     enter(world, joiner)
     settle(world)
     assert effects_of(world, hosts[1], event) == []
@@ -520,12 +520,12 @@ def test_an_answer_that_a_leave_overtook() -> None:
     founder = world.found()
     world.run(lambda: founder.iteration == 3)
     node = node_of(founder)
-    node.handle(world.now, effects.LeaveWanted())
+    node.handle(world.now, events.LeaveWanted())
     world.run(lambda: node.cycle.state is CycleState.OVER)
     iteration = node.context.iteration
-    contributed = effects.Contributed(iteration, (0,), 1.0, b"", b"", True)
+    contributed = events.Contributed(iteration, (0,), 1.0, b"", b"", True)
     assert node.handle(world.now, contributed) == []
-    assert node.handle(world.now, effects.Applied(iteration, b"")) == []
+    assert node.handle(world.now, events.Applied(iteration, b"")) == []
     assert node.context.iteration == iteration
 
 
@@ -535,7 +535,7 @@ def test_an_update_that_nobody_ordered() -> None:
     world.run(lambda: node_of(founder).cycle.state is CycleState.APPLYING)
     node = node_of(founder)
     before = node.context.iteration
-    assert node.handle(world.now, effects.Applied(before + 1, b"")) == []
+    assert node.handle(world.now, events.Applied(before + 1, b"")) == []
     assert node.context.iteration == before
 
 
@@ -543,10 +543,10 @@ def test_leaving_twice_is_leaving_once() -> None:
     world = World(0, steps=ENDLESS)
     node = node_of(world.found())
     world.run(lambda: node.cycle.state is CycleState.COMPUTING)
-    first = node.handle(world.now, effects.LeaveWanted())
+    first = node.handle(world.now, events.LeaveWanted())
     assert [e for e in first if isinstance(e, effects.Depart)]
     node.cycle.leave("left", "")
-    assert node.handle(world.now, effects.Tick()) == []
+    assert node.handle(world.now, events.Tick()) == []
 
 
 def test_releases_are_remembered_within_a_limit() -> None:

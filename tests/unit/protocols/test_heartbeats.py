@@ -7,7 +7,7 @@ import random
 import pytest
 
 from protocols import limits
-from protocols.heartbeats import Heartbeats
+from protocols.network.heartbeats import Heartbeats
 
 from .records import node
 

@@ -6,11 +6,11 @@ import math
 
 from edgeagent.planner import StandardPlanner
 from protocols import limits
-from protocols import messages as m
-from protocols.join_cost import JoinCost, Pace
-from protocols.messages import JoinAborted, JoinRequest
-from protocols.negotiator import MOST_UNMEASURED, JoinState, Negotiator
-from protocols.policy import Pull
+from protocols.cluster.policy import Pull
+from protocols.scheduler.join_cost import JoinCost, Pace
+from protocols.scheduler.negotiator import MOST_UNMEASURED, JoinState, Negotiator
+from protocols.wire import messages as m
+from protocols.wire.messages import JoinAborted, JoinRequest
 
 from .records import member, node, star_policy
 

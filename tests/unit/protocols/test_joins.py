@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocols import effects, limits
-from protocols import messages as m
-from protocols.context import _not_known
-from protocols.cycle import CycleState
-from protocols.effects import LeaveWanted, ShardArrived
-from protocols.joining import JoiningState
-from protocols.link_end import LinkEnd
+from protocols import events, limits
+from protocols.events import LeaveWanted, ShardArrived
+from protocols.member.context import _not_known
+from protocols.member.cycle import CycleState
+from protocols.member.joining import JoiningState
+from protocols.network.link_end import LinkEnd
+from protocols.wire import messages as m
 from tests.simulation.world import Host, World
 from tests.unit.protocols.clusters import (
     ENDLESS,
@@ -31,7 +31,7 @@ from tests.unit.protocols.clusters import (
 )
 
 if TYPE_CHECKING:
-    from protocols.policy import Policy
+    from protocols.cluster.policy import Policy
 
 SEEDS = range(2)
 each_state = pytest.mark.parametrize("state", ON_THE_WAY)
@@ -372,8 +372,8 @@ def test_a_source_from_which_a_round_arrives_is_not_given_up() -> None:
         then = world.now + 1.0
         world.later(1.0, lambda: None)
         world.run(lambda then=then: world.now >= then)  # type: ignore[misc]
-        links = (effects.Incoming(hosts[0].me.node, 0.0, None, 0, received_bytes=k),)
-        joiner.handle(effects.Measured(links, None, None, None))
+        links = (events.Incoming(hosts[0].me.node, 0.0, None, 0, received_bytes=k),)
+        joiner.handle(events.Measured(links, None, None, None))
     assert joiner.joins_failed == []
     world.joins_end = True
     world.run(lambda: bool(joiner.joins_failed))  # now nothing arrives any more

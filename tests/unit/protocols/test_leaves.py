@@ -7,20 +7,20 @@ from functools import partial
 import pytest
 
 from protocols import limits
-from protocols import messages as m
-from protocols.cycle import CycleState
-from protocols.effects import AwayWanted, LeaveWanted, YieldWanted
-from protocols.link_end import LinkEnd
+from protocols.events import AwayWanted, LeaveWanted, YieldWanted
+from protocols.member.cycle import CycleState
+from protocols.network.link_end import LinkEnd
+from protocols.wire import messages as m
 from tests.simulation.world import Host, World
 from tests.unit.protocols.clusters import (
     ENDLESS,
     cluster,
     enter,
-    events,
     go_on,
     line,
     node_of,
     policy_of,
+    reported,
     settle,
 )
 
@@ -44,7 +44,7 @@ def test_two_leave_at_once(seed: int) -> None:
         host.handle(LeaveWanted())
     world.run(lambda: all(left(h) for h in hosts[1:3]))
     settle(world)
-    assert {e["node"] for e in events(hosts[3], "member_left")} == {"n1", "n2"}
+    assert {e["node"] for e in reported(hosts[3], "member_left")} == {"n1", "n2"}
     go_on(world)
 
 

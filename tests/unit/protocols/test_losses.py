@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.fence import Lost
-from protocols.losses import Losses
-from protocols.view import View, edge
+from protocols.cluster.view import View, edge
+from protocols.recovery.losses import Losses
+from protocols.scheduler.fence import Lost
 
 from .records import node, view_of
 

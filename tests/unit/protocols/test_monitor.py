@@ -9,25 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeagent.planner import StandardPlanner
-from protocols import codec, limits
-from protocols import messages as m
-from protocols.effects import (
-    Effect,
-    Incoming,
-    LinkDown,
-    LinkUp,
-    Measured,
-    Probe,
-    Received,
-    Report,
-    Send,
-)
-from protocols.heartbeats import Heartbeats
-from protocols.link_end import LinkEnd
-from protocols.measures import KeepingUp, Measures, Rate
-from protocols.messages import EVERYONE
-from protocols.meter import Meter
-from protocols.node import Node
+from protocols import limits
+from protocols.effects import Effect, Probe, Report, Send
+from protocols.events import Incoming, LinkDown, LinkUp, Measured, Received
+from protocols.member.node import Node
+from protocols.network.heartbeats import Heartbeats
+from protocols.network.link_end import LinkEnd
+from protocols.network.measures import KeepingUp, Measures, Rate
+from protocols.network.meter import Meter
+from protocols.wire import codec
+from protocols.wire import messages as m
+from protocols.wire.messages import EVERYONE
 from tests.simulation.test_failures import cluster
 from tests.simulation.world import Host, World, member
 

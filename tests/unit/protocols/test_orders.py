@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocols import limits
-from protocols import messages as m
-from protocols.election import Election
+from protocols.cluster.election import Election
+from protocols.cluster.policy import Electorate
 from protocols.errors import RemoteProtocolError
-from protocols.policy import Electorate
+from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
 from tests.unit.protocols.records import node
 from tests.unit.protocols.test_recovery import decision, said, sent, without

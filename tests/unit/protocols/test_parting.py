@@ -8,33 +8,31 @@ from typing import TYPE_CHECKING
 
 from edgeagent.planner import StandardPlanner
 from protocols import limits
-from protocols import messages as m
-from protocols.control_word import ControlWord
-from protocols.effects import (
+from protocols.cluster.policy import Pull
+from protocols.cluster.view import make_view
+from protocols.effects import FreezeRound, JoinFailed, Trust
+from protocols.events import (
     ExpelWanted,
-    FreezeRound,
-    JoinFailed,
     LeaveWanted,
     LinkDown,
     LinkUp,
     Received,
     RoundReduced,
     Tick,
-    Trust,
 )
-from protocols.fence import FenceState
-from protocols.joining import JoiningState
-from protocols.link_end import LinkEnd
-from protocols.negotiator import Negotiator
-from protocols.policy import Pull
-from protocols.view import make_view
+from protocols.member.joining import JoiningState
+from protocols.network.link_end import LinkEnd
+from protocols.rounds.control_word import ControlWord
+from protocols.scheduler.fence import FenceState
+from protocols.scheduler.negotiator import Negotiator
+from protocols.wire import messages as m
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of, reach, state_of
 from tests.unit.protocols.records import member, node, star_policy
 from tests.unit.protocols.test_recovery import FIRST, effects_of, said, sent
 
 if TYPE_CHECKING:
-    from protocols.envelope import Envelope
+    from protocols.wire.envelope import Envelope
     from tests.simulation.host import Host
 
 OTHER = b"another lineage."

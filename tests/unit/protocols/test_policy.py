@@ -9,10 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from protocols import limits
+from protocols.cluster.policy import Policy, Pull
+from protocols.cluster.view import edge
 from protocols.errors import RemoteProtocolError
-from protocols.policy import Policy, Pull
-from protocols.view import edge
-from protocols.wire import decode_fields, encode_fields
+from protocols.wire.fields import decode_fields, encode_fields
 
 from .records import member, node, policies, star_policy, view_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocols import limits
-from protocols.progress import Progress, Sending
+from protocols.network.progress import Progress, Sending
 
 BEAT = limits.HEARTBEAT_SECONDS
 PEER, OTHER = b"p" * 32, b"o" * 32

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from edgeagent.planner.shards import even_assignment
 from protocols.errors import RemoteProtocolError
-from protocols.planning import Offer
-from protocols.pull import (
+from protocols.member.pull import (
     AskManifest,
     AskShards,
     Pull,
@@ -26,6 +25,7 @@ from protocols.pull import (
     PullFailed,
     PullState,
 )
+from protocols.scheduler.planning import Offer
 
 from .records import node
 

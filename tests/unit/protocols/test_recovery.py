@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgeagent.planner import StandardPlanner
-from protocols import control_word, effects
-from protocols import messages as m
-from protocols.control_word import ControlWord
-from protocols.cycle import CycleState
-from protocols.negotiator import Negotiator
-from protocols.policy import Policy
-from protocols.view import make_view
+from protocols import effects, events
+from protocols.cluster.policy import Policy
+from protocols.cluster.view import make_view
+from protocols.member.cycle import CycleState
+from protocols.rounds import control_word
+from protocols.rounds.control_word import ControlWord
+from protocols.scheduler.negotiator import Negotiator
+from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, line, node_of, policy_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 FIRST = (1, 1)  # epoch of the first fence of a founder
 
 
-def effects_of(world: World, host: Host, event: effects.Event) -> list[effects.Effect]:
+def effects_of(world: World, host: Host, event: events.Event) -> list[effects.Effect]:
     """What the host's machine wants done about `event`, without doing it."""
     return node_of(host).handle(world.now, event)
 
@@ -37,7 +38,7 @@ def said(
     context = node_of(sender).context
     tags = (context.lineage, context.election.term, 0, 0, 0, 0)
     envelope = context.router.stamp(tags, to.me.node, message)
-    return effects_of(world, to, effects.Received((via or sender).me.node, envelope))
+    return effects_of(world, to, events.Received((via or sender).me.node, envelope))
 
 
 def sent(wanted: list[effects.Effect]) -> list[m.Message]:
@@ -96,7 +97,7 @@ def test_a_report_to_a_fence_that_is_not_open() -> None:
     world, hosts = cluster(0)
     wanted = said(world, hosts[0], hosts[1], m.Fence(*FIRST))
     assert effects.FreezeRound() in wanted
-    (report,) = sent(effects_of(world, hosts[1], effects.Frozen(b"")))
+    (report,) = sent(effects_of(world, hosts[1], events.Frozen(b"")))
     assert isinstance(report, m.FenceReport)
     assert (report.fence_term, report.number) == FIRST
     assert said(world, hosts[1], hosts[0], report) == []
@@ -110,14 +111,14 @@ def test_a_fence_repeated_freezes_once_and_reports_again() -> None:
     world, hosts = cluster(0)
     assert effects.FreezeRound() in said(world, hosts[0], hosts[1], m.Fence(*FIRST))
     assert said(world, hosts[0], hosts[1], m.Fence(*FIRST)) == [], "the report is on its way"
-    reports = sent(effects_of(world, hosts[1], effects.Frozen(b"")))
+    reports = sent(effects_of(world, hosts[1], events.Frozen(b"")))
     assert len(reports) == 1
     assert sent(said(world, hosts[0], hosts[1], m.Fence(*FIRST))) == reports
 
 
 def test_a_frozen_round_that_no_fence_asked_for() -> None:
     world, hosts = cluster(0)
-    assert effects_of(world, hosts[1], effects.Frozen(b"\1")) == []
+    assert effects_of(world, hosts[1], events.Frozen(b"\1")) == []
     go_on(world)
 
 
@@ -128,9 +129,9 @@ def test_a_round_that_is_reduced_after_the_fence_came() -> None:
     everything = control_word.bits(tuple(range(world.micro_batches)))
     word = ControlWord(*policy_of(hosts[1]).key, everything, b"", 0.0, b"", b"", True)
     at, attempt = node.context.iteration, node.context.attempt
-    assert effects_of(world, hosts[1], effects.RoundReduced(at, attempt + 1, word)) == []
+    assert effects_of(world, hosts[1], events.RoundReduced(at, attempt + 1, word)) == []
     said(world, hosts[0], hosts[1], m.Fence(*FIRST))
-    assert effects_of(world, hosts[1], effects.RoundReduced(at, attempt, word)) == []
+    assert effects_of(world, hosts[1], events.RoundReduced(at, attempt, word)) == []
     assert node.cycle.state is CycleState.REDUCING
 
 
@@ -168,7 +169,7 @@ def test_an_isolated_member_yields_at_once() -> None:
     node = node_of(hosts[1])
     world.run(lambda: node.cycle.state is CycleState.COMPUTING)
     world.cut(hosts[0], hosts[1])
-    wanted = effects_of(world, hosts[1], effects.YieldWanted())
+    wanted = effects_of(world, hosts[1], events.YieldWanted())
     assert effects.Depart("yielded", "") in wanted
     assert node.over
 

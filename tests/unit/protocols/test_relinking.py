@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from edgeagent.planner import StandardPlanner
 from protocols import limits
-from protocols import messages as m
-from protocols.effects import Dial, DialFailed, LinkDown, LinkUp, Located, Tick
-from protocols.link_end import LinkEnd
-from protocols.policy import Policy
-from protocols.view import edge, make_view
+from protocols.cluster.policy import Policy
+from protocols.cluster.view import edge, make_view
+from protocols.effects import Dial
+from protocols.events import DialFailed, LinkDown, LinkUp, Located, Tick
+from protocols.network.link_end import LinkEnd
+from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
 from tests.unit.protocols.test_recovery import sent
 

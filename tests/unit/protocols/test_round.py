@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.control_word import bits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.round import (
+from protocols.rounds.control_word import bits
+from protocols.rounds.round import (
     Add,
     Complete,
     Finish,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import limits
-from protocols.envelope import Envelope
-from protocols.messages import EVERYONE, LeaveRequest
-from protocols.routing import Router, Seen
+from protocols.network.routing import Router, Seen
+from protocols.wire.envelope import Envelope
+from protocols.wire.messages import EVERYONE, LeaveRequest
 
 from .records import LINEAGE, node, tags
 

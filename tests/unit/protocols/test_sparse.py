@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocols import limits
-from protocols import messages as m
-from protocols.cycle import CycleState
-from protocols.effects import LeaveWanted
-from protocols.view import edge
+from protocols.cluster.view import edge
+from protocols.events import LeaveWanted
+from protocols.member.cycle import CycleState
+from protocols.wire import messages as m
 from tests.unit.protocols.clusters import (
     cluster,
     enter,
-    events,
     go_on,
     line,
     node_of,
     policy_of,
+    reported,
     settle,
 )
 
@@ -112,7 +112,7 @@ def test_the_role_moves_along_a_line(seed: int) -> None:
     leaders = [h for h in hosts[1:] if node_of(h).context.election.leads]
     assert len(leaders) == 1
     for host in hosts[1:]:
-        last = events(host, "scheduler")[-1]
+        last = reported(host, "scheduler")[-1]
         assert last["node"] == leaders[0].me.name
         assert last["why"] == "rotated"
     go_on(world)

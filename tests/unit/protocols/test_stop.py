@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from protocols.effects import LeaveWanted
-from protocols.joining import JoiningState
+from protocols.events import LeaveWanted
+from protocols.member.joining import JoiningState
 from tests.simulation.world import Host, World, expected_state
 from tests.unit.protocols.clusters import ENDLESS, cluster, line, node_of, reach
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols import messages as m
+from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
 from tests.unit.protocols.test_recovery import said, sent, without
 

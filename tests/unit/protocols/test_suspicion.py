@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from protocols import effects, limits
-from protocols import messages as m
-from protocols.cycle import CycleState
-from protocols.link_end import LinkEnd
-from protocols.suspicion import Suspicions
-from protocols.view import edge
+from protocols import events, limits
+from protocols.cluster.view import edge
+from protocols.member.cycle import CycleState
+from protocols.network.link_end import LinkEnd
+from protocols.recovery.suspicion import Suspicions
+from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, line, node_of, policy_of
 from tests.unit.protocols.records import node, view_of
 from tests.unit.protocols.test_recovery import effects_of, said, sent
@@ -67,7 +67,7 @@ def test_who_was_let_go_stays_out_for_a_while() -> None:
 
 def test_a_faulty_neighbour_is_told_of_to_everybody() -> None:
     world, hosts = cluster(0)
-    wanted = effects_of(world, hosts[2], effects.Faulty(hosts[1].me.node, "nonsense"))
+    wanted = effects_of(world, hosts[2], events.Faulty(hosts[1].me.node, "nonsense"))
     assert m.Accused(hosts[1].me.node, "nonsense") in sent(wanted)
     assert node_of(hosts[2]).recovery.suspicions.pairs
 
@@ -82,7 +82,7 @@ def test_accusations_before_there_is_a_view_and_of_joiners_are_dropped() -> None
 def test_whom_two_accuse_is_let_go_and_not_let_in_again_at_once() -> None:
     world, hosts = cluster(0, 4)
     for accuser in (hosts[0], hosts[1]):
-        accuser.handle(effects.Faulty(hosts[2].me.node, "nonsense"))
+        accuser.handle(events.Faulty(hosts[2].me.node, "nonsense"))
         world.cut(accuser, hosts[2])
     rest = (hosts[0], hosts[1], hosts[3])
     world.run(lambda: all(len(policy_of(h).view.members) == 3 for h in rest), 5.0)
@@ -97,7 +97,7 @@ def test_whom_two_accuse_is_let_go_and_not_let_in_again_at_once() -> None:
 def test_a_scheduler_whom_two_accuse_is_replaced_and_ordered_by_no_more() -> None:
     world, hosts = cluster(0, 4)
     for accuser in (hosts[1], hosts[2]):
-        accuser.handle(effects.Faulty(hosts[0].me.node, "nonsense"))
+        accuser.handle(events.Faulty(hosts[0].me.node, "nonsense"))
         world.cut(accuser, hosts[0])
     rest = hosts[1:]
     world.run(lambda: all(node_of(h).recovery.suspicions.let_go for h in rest), 5.0)
@@ -112,10 +112,10 @@ def test_who_is_let_go_and_never_told_so_leaves() -> None:
     for accuser in hosts[1:]:
         said(world, accuser, hosts[0], m.Accused(hosts[0].me.node, "nonsense"))
     node = node_of(hosts[0])
-    node.handle(world.now, effects.Tick())
-    node.handle(world.now + limits.LEAVE_SECONDS / 2, effects.Tick())
+    node.handle(world.now, events.Tick())
+    node.handle(world.now + limits.LEAVE_SECONDS / 2, events.Tick())
     assert not node.over
-    node.handle(world.now + limits.LEAVE_SECONDS, effects.Tick())
+    node.handle(world.now + limits.LEAVE_SECONDS, events.Tick())
     assert node.over
 
 
@@ -160,10 +160,10 @@ def test_nobody_is_blamed_for_a_fence_that_no_quorum_can_decide() -> None:
     world, hosts = cluster(0)
     recovery = node_of(hosts[1]).recovery
     said(world, hosts[0], hosts[1], m.Fence(1, 9))
-    effects_of(world, hosts[1], effects.LinkDown(hosts[2].me.node, LinkEnd.SILENT))
-    effects_of(world, hosts[1], effects.LinkDown(hosts[0].me.node, LinkEnd.SILENT))
+    effects_of(world, hosts[1], events.LinkDown(hosts[2].me.node, LinkEnd.SILENT))
+    effects_of(world, hosts[1], events.LinkDown(hosts[0].me.node, LinkEnd.SILENT))
     world.now += limits.FENCE_PATIENCE_SECONDS + 1
-    effects_of(world, hosts[1], effects.Tick())
+    effects_of(world, hosts[1], events.Tick())
     assert not recovery.suspicions.pairs
 
 
@@ -173,10 +173,10 @@ def test_the_root_is_blamed_for_a_policy_that_nobody_has() -> None:
     cycle = node_of(host).cycle
     cycle.state = CycleState.FETCHING
     cycle._named = (1, 900)
-    effects_of(world, host, effects.Tick())
+    effects_of(world, host, events.Tick())
     assert not node_of(host).recovery.suspicions.pairs
     world.now += limits.FETCH_PATIENCE_SECONDS + 0.1
-    wanted = effects_of(world, host, effects.Tick())
+    wanted = effects_of(world, host, events.Tick())
     assert m.Accused(policy_of(host).root, "it has named a policy that nobody has") in sent(wanted)
 
 

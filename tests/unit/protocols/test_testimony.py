@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from protocols import limits, testimony
-from protocols.fence import FenceLeader, FenceState, Lost
-from protocols.policy import Electorate, Policy
-from protocols.view import make_view
+from protocols import limits
+from protocols.cluster.policy import Electorate, Policy
+from protocols.cluster.view import make_view
+from protocols.scheduler import testimony
+from protocols.scheduler.fence import FenceLeader, FenceState, Lost
 
 from .records import node, star_policy
 from .reports import CHUNKS, EPOCH, PLANNER, report_of

@@ -9,27 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocols import limits
-from protocols.control_word import EMPTY
-from protocols.cycle import CycleState
-from protocols.effects import (
-    Applied,
-    Apply,
-    AwayWanted,
-    Contributed,
-    Depart,
-    Effect,
-    GiveWork,
-    KeepUpdate,
-    LeaveWanted,
-    Report,
-    Tick,
-)
-from protocols.measures import KeepingUp
-from protocols.trainer_debt import DebtState, TrainerDebt
-from tests.unit.protocols.clusters import ENDLESS, cluster, events, go_on, node_of, policy_of
+from protocols.effects import Apply, Depart, Effect, GiveWork, KeepUpdate, Report
+from protocols.events import Applied, AwayWanted, Contributed, LeaveWanted, Tick
+from protocols.member.cycle import CycleState
+from protocols.member.trainer_debt import DebtState, TrainerDebt
+from protocols.network.measures import KeepingUp
+from protocols.rounds.control_word import EMPTY
+from tests.unit.protocols.clusters import ENDLESS, cluster, go_on, node_of, policy_of, reported
 
 if TYPE_CHECKING:
-    from protocols.context import Context
+    from protocols.member.context import Context
     from tests.simulation.world import Host, World
 
 USUAL_S = 1.0
@@ -411,8 +400,8 @@ def test_the_others_go_on_without_a_trainer_that_does_not_answer(
     assert victim.hangs
     world.run(lambda: not victim.hangs)
     world.run(lambda: not node_of(victim).debt.is_behind and victim.iteration == other.iteration)
-    assert [e["away"] for e in events(victim, "member_late")] == [promised]
-    assert len(events(victim, "member_back")) == 1
+    assert [e["away"] for e in reported(victim, "member_late")] == [promised]
+    assert len(reported(victim, "member_back")) == 1
     world.run(lambda: len(policy_of(other).micro_batches(victim.me.node)) > 0)
     go_on(world)
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeagent.transport import fields
+from protocols.cluster.view import Edge, View, edge, make_view, parts
 from protocols.errors import RemoteProtocolError
-from protocols.view import Edge, View, edge, make_view, parts
 
 from .records import LINEAGE, member, node, view_of, views
 

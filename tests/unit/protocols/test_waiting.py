@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from protocols.effects import Measured
-from protocols.measures import KeepingUp, Measures, Rate
-from protocols.monitor import Times
-from protocols.policy import Policy, Pull
-from protocols.waiting import (
+from protocols.cluster.policy import Policy, Pull
+from protocols.events import Measured
+from protocols.network.measures import KeepingUp, Measures, Rate
+from protocols.network.monitor import Times
+from protocols.network.waiting import (
     AGAIN_S,
     LASTS_S,
     MOST_AGAIN_S,

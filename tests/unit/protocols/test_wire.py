@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocols import limits
 from protocols.errors import ProtocolError, RemoteProtocolError
-from protocols.wire import (
+from protocols.wire.fields import (
     COUNT32,
     NODE,
     Blob,

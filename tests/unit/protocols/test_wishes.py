@@ -8,10 +8,11 @@ import pytest
 
 from edgeagent.planner import StandardPlanner
 from protocols import limits
-from protocols import messages as m
-from protocols.effects import ExpelWanted, LinkWanted, TokenWanted, UseToken
-from protocols.negotiator import Negotiator
-from protocols.view import View, edge
+from protocols.cluster.view import View, edge
+from protocols.effects import UseToken
+from protocols.events import ExpelWanted, LinkWanted, TokenWanted
+from protocols.scheduler.negotiator import Negotiator
+from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
 from tests.unit.protocols.records import member, node, star_policy, view_of
 from tests.unit.protocols.test_recovery import effects_of, said, sent

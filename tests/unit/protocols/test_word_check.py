@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from protocols.control_word import EMPTY, ControlWord, bits
 from protocols.errors import RemoteProtocolError
-from protocols.word_check import (
+from protocols.rounds.control_word import EMPTY, ControlWord, bits
+from protocols.rounds.word_check import (
     Part,
     WordShape,
     check_part,

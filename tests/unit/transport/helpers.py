@@ -19,11 +19,11 @@ import uvloop
 from edgeagent.transport.api import Candidate, Link, PeerInfo, Standing
 from edgeagent.transport.identity import Identity, load_identity
 from edgeagent.transport.tcp import TcpTransport
-from protocols.bulk import BulkHeader, BulkKind
 from protocols.errors import RemoteProtocolError
+from protocols.wire.bulk import BulkHeader, BulkKind
 
 if TYPE_CHECKING:
-    from protocols.link_end import LinkEnd
+    from protocols.network.link_end import LinkEnd
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ import pytest
 from edgeagent.transport import bounds
 from edgeagent.transport.malloc import tune_malloc
 from protocols import limits
-from protocols.bulk import BulkHeader, BulkKind
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.link_end import LinkEnd
+from protocols.network.link_end import LinkEnd
+from protocols.wire.bulk import BulkHeader, BulkKind
 
 from .helpers import LOOPS, Agent, agent, header, pair_by_id, run, until, until_count, with_agents
 

@@ -1,4 +1,4 @@
-"""How links end, and what each end is told of the reason (`protocols.link_end`).
+"""How links end, and what each end is told of the reason (`protocols.network.link_end`).
 
 Law: a process that is killed is a process here, too: what its system sends is not imitated.
 """
@@ -17,7 +17,7 @@ import pytest
 from edgeagent.transport.framing import reset_on_close
 from edgeagent.transport.identity import load_identity
 from edgeagent.transport.links import how_it_ended
-from protocols.link_end import LinkEnd
+from protocols.network.link_end import LinkEnd
 
 from .helpers import LOOPS, agent, header, pair_by_id, run, until, until_count, with_agents
 

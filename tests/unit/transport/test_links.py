@@ -14,7 +14,7 @@ from edgeagent.transport.dialler import Dialler
 from edgeagent.transport.errors import LinkRefused, Unreachable
 from protocols import limits
 from protocols.errors import LocalProtocolError
-from protocols.link_end import LinkEnd
+from protocols.network.link_end import LinkEnd
 
 from .helpers import (
     LOOPS,

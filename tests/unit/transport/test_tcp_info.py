@@ -11,7 +11,7 @@ import pytest
 
 from edgeagent.transport.dialler import connect_short
 from edgeagent.transport.tcp_info import parse_tcp_info, sending_of
-from protocols.progress import Sending
+from protocols.network.progress import Sending
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says so much")
 

@@ -1,0 +1,1 @@
+"""What members agree on, and how a cluster comes to be: views, policies, terms, histories."""

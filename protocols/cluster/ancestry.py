@@ -1,0 +1,61 @@
+"""What a training state has behind it, and whether another state has all of that behind it, too.
+
+Law: in one lineage there is one history, so a lineage and an iteration name a state's past; only
+the iteration that was done last before somebody was lost may have been done again without it, from
+the same samples. A cluster that goes on in another lineage keeps the name of the one before and how
+far that had come. What is forgotten, because there were too many, counts as not contained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocols import limits
+from protocols.wire.fields import LINEAGE, NUMBER, wire
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A lineage that came before: the updates up to `iteration` (a count) were made in it."""
+
+    lineage: bytes = wire(LINEAGE)
+    iteration: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a state after `iteration` updates has behind it: the last of them were made in
+    `lineage`, those before in `ancestors`, the oldest first. `lineage` is b"" while there is none.
+    """
+
+    iteration: int = 0
+    lineage: bytes = b""
+    ancestors: tuple[Ancestor, ...] = ()
+
+    def in_lineage(self, lineage: bytes) -> Past:
+        """Return the same state's past as the beginning of another lineage."""
+        if not self.lineage or not self.iteration or lineage == self.lineage:
+            return Past(self.iteration, lineage, self.ancestors)
+        kept = (*self.ancestors, Ancestor(self.lineage, self.iteration))
+        return Past(self.iteration, lineage, kept[-limits.MAX_ANCESTORS :])
+
+    def stems_from(self, other: Past) -> bool:
+        """Whether this is a later state of the same history as `other`, save perhaps the last
+        update of `other`: that one this history makes again, from the same samples."""
+        if other.iteration == 0:
+            return True
+        tips = [Ancestor(other.lineage, other.iteration)]
+        tips += [a for a in other.ancestors if a.iteration == other.iteration]
+        mine = (*self.ancestors, Ancestor(self.lineage, self.iteration))
+        return any(
+            tip.lineage == known.lineage != b"" and tip.iteration <= known.iteration + 1
+            for tip in tips
+            for known in mine
+        )
+
+    def contains(self, other: Past) -> bool:
+        """Whether every sample that `other` was trained on has trained this state, too."""
+        return self.iteration >= other.iteration and self.stems_from(other)
+
+
+NOTHING = Past()

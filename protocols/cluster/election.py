@@ -1,0 +1,213 @@
+"""Who is the scheduler: terms and votes.
+
+Law: one granted vote a term, so at most one scheduler a term; terms only grow; a candidate whose
+newest stored policy is older than the voter's is refused, so a winner knows every policy that may
+have come into force; it needs a quorum under each of them. A scheduler that hands its role over
+asks its heir to stand; one that is lost is replaced by whoever notices first, in the order of ids.
+A voter that can still reach it votes for nobody, so a node with one bad link does not unseat it.
+A term that is further ahead than elections could have gone unnoticed is not believed: each message
+raises what is known by `limits.MAX_TERM_STEP` at most. So a message with a wrong term decides
+nothing, while members that were apart for long, each with candidates in vain, catch up with each
+other by asking again.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.cluster.view import is_quorum
+from protocols.table import Row, StateTable
+from protocols.wire.messages import EVERYONE, Lead, Message, PassRole, Vote, VoteRequest
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Electorate
+
+Mail = tuple[bytes, Message]
+Electorates = tuple["Electorate", ...]
+
+
+class Role(StrEnum):
+    """What this node is in its term."""
+
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    SCHEDULER = "scheduler"
+
+
+ELECTION_TABLE: StateTable[Role] = StateTable(
+    "election",
+    Row(Role.FOLLOWER, "founded", (Role.SCHEDULER,)),
+    Row(Role.FOLLOWER, "role passed", (Role.CANDIDATE, Role.SCHEDULER)),
+    Row(Role.FOLLOWER, "scheduler lost", (Role.CANDIDATE, Role.SCHEDULER)),
+    Row(Role.CANDIDATE, "scheduler lost", (Role.CANDIDATE, Role.SCHEDULER)),
+    Row(Role.FOLLOWER, "vote wanted", (Role.FOLLOWER,)),
+    Row(Role.FOLLOWER, "led", (Role.FOLLOWER,)),
+    Row(Role.CANDIDATE, "voter lost", (Role.CANDIDATE, Role.SCHEDULER)),
+    Row(Role.CANDIDATE, "vote", (Role.CANDIDATE, Role.SCHEDULER)),
+    Row(Role.CANDIDATE, "role passed", (Role.CANDIDATE, Role.SCHEDULER)),
+    Row(Role.CANDIDATE, "vote wanted", (Role.CANDIDATE, Role.FOLLOWER)),
+    Row(Role.CANDIDATE, "led", (Role.FOLLOWER,)),
+    Row(Role.SCHEDULER, "vote wanted", (Role.SCHEDULER, Role.FOLLOWER)),
+    Row(Role.SCHEDULER, "led", (Role.FOLLOWER,)),
+)
+
+
+class Election:
+    """The role, term and vote of one member."""
+
+    def __init__(self, node: bytes) -> None:
+        self.state = ELECTION_TABLE.initial
+        self.node = node
+        self.term = 0
+        self.scheduler = b""
+        self.voted_term = 0  # the newest term in which this node granted its vote
+        self.seen_term = 0  # the newest term that anybody stood for
+        self._votes: dict[bytes, None] = {}
+        self._electorates: Electorates = ()  # whose quorums this candidacy needs
+        self._gone: tuple[bytes, ...] = ()  # members whose votes this candidacy does without
+        self._why = "founded"
+        self.by_quorum = True  # False: this node's term holds only in a lineage of its own
+
+    @property
+    def why(self) -> str:
+        """How the present term of this node came about."""
+        return self._why
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node is the scheduler."""
+        return self.state is Role.SCHEDULER
+
+    def is_credible(self, term: int) -> bool:
+        """Note that somebody says `term` has begun; return whether that can be believed yet."""
+        most = max(self.term, self.voted_term, self.seen_term) + limits.MAX_TERM_STEP
+        self.seen_term = max(self.seen_term, min(term, most))
+        return term <= most
+
+    def found(self) -> None:
+        """This node founded the cluster: term 1 is its own."""
+        self.state = ELECTION_TABLE.step(self.state, "founded", Role.SCHEDULER)
+        self.term = self.voted_term = 1
+        self.scheduler = self.node
+
+    def follow(self, term: int, scheduler: bytes) -> None:
+        """Learn from a member's welcome who leads in `term`."""
+        if term > self.term:
+            self.term, self.scheduler = term, scheduler
+            self.voted_term = max(self.voted_term, term)
+
+    def role_passed(
+        self, message: PassRole, electorates: Electorates, key: tuple[int, int]
+    ) -> list[Mail]:
+        """The scheduler asks this node to stand; `key` is the newest policy stored here."""
+        if not ELECTION_TABLE.allows(self.state, "role passed"):
+            return []
+        if message.next_term <= self.voted_term or self.node not in electorates[0].nodes:
+            return []
+        self._why = "rotated"
+        return self._stand("role passed", message.next_term, electorates, key, ())
+
+    def scheduler_lost(
+        self, electorates: Electorates, key: tuple[int, int], gone: tuple[bytes, ...]
+    ) -> list[Mail]:
+        """The scheduler is lost: stand in a new term. `gone`: members whose votes are not needed,
+        because they are proven dead or the wait for them is over."""
+        if not ELECTION_TABLE.allows(self.state, "scheduler lost"):
+            return []
+        self._why = "failed over"
+        term = max(self.term, self.voted_term, self.seen_term, key[0]) + 1
+        return self._stand("scheduler lost", term, electorates, key, gone)
+
+    def _stand(
+        self,
+        event: str,
+        term: int,
+        electorates: Electorates,
+        key: tuple[int, int],
+        gone: tuple[bytes, ...],
+    ) -> list[Mail]:
+        self.voted_term = term
+        self._gone = gone
+        self._electorates = electorates
+        self._votes = {self.node: None}
+        self.state = ELECTION_TABLE.step(self.state, event, Role.CANDIDATE)
+        if self._enough:
+            return self._win(event)
+        request = VoteRequest(term, *key, event == "role passed")
+        voters = dict.fromkeys(n for e in electorates for n in e.nodes)
+        return [(n, request) for n in voters if n != self.node]
+
+    @property
+    def _enough(self) -> bool:
+        return all(
+            is_quorum(e.nodes, self._votes)
+            or all(n in self._votes or n in self._gone for n in e.nodes)
+            for e in self._electorates
+        )
+
+    def vote_wanted(
+        self,
+        sender: bytes,
+        message: VoteRequest,
+        electorates: Electorates,
+        key: tuple[int, int],
+        *,
+        content: bool,
+    ) -> list[Mail]:
+        """A candidate asks for this node's vote; `content`: the scheduler is in reach. A joiner
+        that a stored policy lets in votes, too: that policy may be in force elsewhere."""
+        credible = self.is_credible(message.next_term)
+        known = credible and any(self.node in e.nodes and sender in e.nodes for e in electorates)
+        known = known and (message.asked or not content)
+        newer = (message.policy_term, message.version) >= key
+        granted = known and newer and message.next_term > self.voted_term
+        then = self.state
+        if granted:
+            self.voted_term = message.next_term
+            self._votes = {}
+            then = Role.FOLLOWER if self.state is Role.CANDIDATE else self.state
+            self._gone = ()
+        self.state = ELECTION_TABLE.step(self.state, "vote wanted", then)
+        return [(sender, Vote(message.next_term, granted))]
+
+    def vote(self, sender: bytes, message: Vote) -> list[Mail]:
+        """A member answered."""
+        mine = message.next_term == self.voted_term and message.granted
+        if not mine or not ELECTION_TABLE.allows(self.state, "vote"):
+            return []
+        if not any(sender in e.nodes for e in self._electorates):
+            return []
+        self._votes[sender] = None
+        if self._enough:
+            return self._win("vote")
+        self.state = ELECTION_TABLE.step(self.state, "vote", Role.CANDIDATE)
+        return []
+
+    def voters_lost(self, gone: tuple[bytes, ...]) -> list[Mail]:
+        """Members are proven dead: a candidacy under way does without their votes, too."""
+        if not ELECTION_TABLE.allows(self.state, "voter lost"):
+            return []
+        if all(n in self._gone for n in gone):
+            return []
+        self._gone = tuple(dict.fromkeys((*self._gone, *gone)))
+        if self._enough:
+            return self._win("voter lost")
+        self.state = ELECTION_TABLE.step(self.state, "voter lost", Role.CANDIDATE)
+        return []
+
+    def led(self, sender: bytes, message: Lead) -> bool:
+        """`sender` announces that it won; return whether that is news."""
+        if message.new_term <= self.term:
+            return False
+        self.state = ELECTION_TABLE.step(self.state, "led", Role.FOLLOWER)
+        self.term, self.scheduler = message.new_term, sender
+        self.voted_term = max(self.voted_term, message.new_term)
+        return True
+
+    def _win(self, event: str) -> list[Mail]:
+        self.by_quorum = all(is_quorum(e.nodes, self._votes) for e in self._electorates)
+        self.state = ELECTION_TABLE.step(self.state, event, Role.SCHEDULER)
+        self.term, self.scheduler = self.voted_term, self.node
+        return [(EVERYONE, Lead(self.term, self._why))]

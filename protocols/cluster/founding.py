@@ -1,0 +1,280 @@
+"""Before there is a cluster: join one, wait for somebody else to found it, or found it oneself.
+
+Law: of several agents that are born at the same moment and hear of each other, only the one with
+the smallest node id founds; the others wait for it, also if they know it only through an agent that
+has asked it (hearsay goes no further, so that nobody waits for the dead). Clusters of one name
+that meet, because they were founded at the same time or parted by a broken network, compare
+(committed samples, members, lineage); each member of the smaller one gives way (ROUNDS, Views).
+Ahead is who has more samples, always: an agent that has trained does not join a cluster that is
+behind it, but goes on from its own state, and that cluster joins it. Whoever was let in by a
+cluster and has no trained state of its own never founds: it looks on until it gives up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from protocols import limits
+from protocols.cluster.ancestry import NOTHING, Past
+from protocols.table import Row, StateTable
+
+ASK_AGAIN_SECONDS = 0.3
+ASK_STRANGERS_SECONDS = 2.0  # a founder that is still alone keeps looking
+MERGE_SECONDS = 5.0  # members of a cluster look for another one of their name
+ASK_KIN_SECONDS = 20.0  # where a member of our own cluster has answered
+LISTEN_SECONDS = 1.5  # mDNS finds all agents of a room in about a second
+NAMED_PEER_SECONDS = 5.0  # how long to wait for a peer that was named and does not answer
+GIVE_UP_SECONDS = 30.0  # how long an agent that must not found looks for anybody
+SOMEBODY_HAS_FOUNDED = b"\0" * limits.NODE_ID_BYTES  # smaller than every node id
+
+
+class FoundingState(StrEnum):
+    """Where the search stands."""
+
+    LISTENING = "listening"
+    DEFERRING = "deferring"
+    JOINING = "joining"
+    FOUNDED = "founded"
+
+
+FOUNDING_TABLE: StateTable[FoundingState] = StateTable(
+    "founding",
+    Row(
+        FoundingState.LISTENING,
+        "standing",
+        (FoundingState.LISTENING, FoundingState.DEFERRING, FoundingState.JOINING),
+    ),
+    Row(FoundingState.LISTENING, "time", (FoundingState.LISTENING, FoundingState.FOUNDED)),
+    Row(FoundingState.LISTENING, "silent", (FoundingState.LISTENING,)),
+    Row(
+        FoundingState.DEFERRING,
+        "standing",
+        (FoundingState.DEFERRING, FoundingState.LISTENING, FoundingState.JOINING),
+    ),
+    Row(FoundingState.DEFERRING, "silent", (FoundingState.DEFERRING, FoundingState.LISTENING)),
+    Row(FoundingState.DEFERRING, "time", (FoundingState.DEFERRING,)),
+    *(Row(state, "refused", (FoundingState.LISTENING,)) for state in FoundingState),
+    Row(FoundingState.JOINING, "joined", (FoundingState.FOUNDED,)),
+    Row(FoundingState.FOUNDED, "standing", (FoundingState.FOUNDED, FoundingState.JOINING)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What an agent that proved the token says of itself. `lineage` b"" while founding; `elder`
+    then is the smallest id that it knows might found, b"" if it knows of none. `samples`: those
+    behind its state, while founding too (of itself alone); `past`: how they came about.
+    `counts_us`: we are a member of its view, as we are now, so it has not gone on without us."""
+
+    node: bytes
+    member: bool
+    samples: int = 0
+    members: int = 0
+    lineage: bytes = b""
+    elder: bytes = b""
+    past: Past = NOTHING
+    counts_us: bool = False
+
+    @property
+    def rank(self) -> tuple[int, int, bytes]:
+        """Clusters that meet: the smaller rank gives way."""
+        return (self.samples, self.members, self.lineage)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the agent at `address` who it is."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAt:
+    """Join the cluster through the agent at `address`."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Found a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Nobody to join is to be found, and founding is out of the question."""
+
+
+FoundingEffect = Ask | JoinAt | Found | GiveUp
+
+
+class Founding:
+    """The search of one agent. `named`: addresses the user gave; hints come in as they appear.
+    `join_only`: it never founds. `patient`: it never gives up."""
+
+    def __init__(
+        self,
+        node: bytes,
+        named: tuple[str, ...],
+        mdns: bool,
+        now: float,
+        *,
+        join_only: bool = False,
+        patient: bool = False,
+    ) -> None:
+        self.state = FOUNDING_TABLE.initial
+        self._node = node
+        self._named = named
+        self._until = now + (LISTEN_SECONDS if mdns else 0.0)
+        self._patience = now + NAMED_PEER_SECONDS
+        self._next_ask: dict[str, float] = dict.fromkeys(named, now)
+        self._silences: dict[str, int] = {}  # hint -> questions in a row without an answer
+        self._answered: dict[str, None] = {}
+        self._elder: dict[str, bytes] = {}  # address -> smaller id that may found, heard there
+        self._known: dict[str, bytes] = {}  # address -> id that answered there and may found
+        self._join_only = join_only
+        self._most_patience = math.inf if join_only or patient else GIVE_UP_SECONDS
+        self._join_until: float | None = math.inf if join_only else None  # do not found, end then
+        self._join_after = -math.inf
+        self._kin: dict[str, None] = {}  # addresses where our own cluster answered last
+        self._cluster: dict[str, None] = {}  # addresses where a member answered
+
+    @property
+    def elder(self) -> bytes:
+        """The smallest id that is known at first hand and may found: what to tell who asks."""
+        if self._cluster:
+            return SOMEBODY_HAS_FOUNDED
+        own = () if self.must_join else (self._node,)
+        return min((*own, *self._known.values()), default=b"")
+
+    @property
+    def must_join(self) -> bool:
+        """Whether founding is out of the question."""
+        return self._join_until is not None
+
+    def hint(self, now: float, address: str) -> None:
+        """An agent may be at `address`."""
+        if len(self._next_ask) - len(self._named) < limits.MAX_HINTS:
+            self._next_ask.setdefault(address, now)
+
+    def moved(self, now: float) -> None:
+        """This device is on another network now, perhaps: ask everywhere again."""
+        self._silences.clear()
+        self._next_ask = dict.fromkeys(self._next_ask, now)
+
+    def tick(self, now: float, members: int, *, ready: bool) -> list[FoundingEffect]:
+        """Time has passed; this agent's cluster has `members` members (0: none yet); `ready`: its
+        trainer has said what to train, so that founding takes no time."""
+        settled = self.state is FoundingState.FOUNDED
+        if self.state is FoundingState.JOINING:
+            return []
+        effects: list[FoundingEffect] = []
+        for address, due in self._next_ask.items():
+            if due <= now:
+                pause = self._pause(address, members) if settled else ASK_AGAIN_SECONDS
+                self._next_ask[address] = now + pause * 2 ** self._silences.get(address, 0)
+                effects.append(Ask(address))
+        if settled:
+            return effects
+        if self._join_until is not None:
+            self.state = FOUNDING_TABLE.step(self.state, "time", self.state)
+            return [*effects, GiveUp()] if now >= self._join_until else effects
+        waiting = (
+            not ready
+            or bool(self._cluster)
+            or now < self._until
+            or any(now < self._patience and a not in self._answered for a in self._named)
+        )
+        if self.state is FoundingState.LISTENING and not waiting:
+            self.state = FOUNDING_TABLE.step(self.state, "time", FoundingState.FOUNDED)
+            return [*effects, Found()]
+        self.state = FOUNDING_TABLE.step(self.state, "time", self.state)
+        return effects
+
+    def _pause(self, address: str, members: int) -> float:
+        if address in self._kin:
+            return ASK_KIN_SECONDS
+        return MERGE_SECONDS if members > 1 else ASK_STRANGERS_SECONDS
+
+    def standing(
+        self, now: float, address: str, heard: Heard, own: Heard, *, ready: bool
+    ) -> list[FoundingEffect]:
+        """The agent at `address` answered; `own` is what this one would answer; `ready` as in
+        `tick`."""
+        is_behind = not own.member and not self.must_join and heard.samples < own.samples
+        is_behind = is_behind and heard.member and not heard.past.stems_from(own.past)
+        self._note(now, address, heard, is_behind=is_behind)
+        self._kin.pop(address, None)
+        if heard.node == self._node or (heard.member and heard.lineage == own.lineage):
+            self._kin[address] = None
+        if heard.node == self._node or not FOUNDING_TABLE.allows(self.state, "standing"):
+            return []
+        then = self.state
+        if self.state is FoundingState.FOUNDED or own.member:  # also after a refusal elsewhere
+            same = heard.lineage == own.lineage or heard.counts_us
+            stranger = heard.member and not same
+            if stranger and own.rank < heard.rank:
+                then = FoundingState.JOINING
+        elif heard.member and not is_behind:
+            catches_up = heard.samples < own.samples and not self.must_join
+            waits = catches_up or not ready or now < self._join_after
+            then = self.state if waits else FoundingState.JOINING
+        elif not heard.member and heard.elder and heard.elder < self._node:
+            self._elder[address] = heard.elder
+            then = FoundingState.DEFERRING
+        else:
+            self._elder.pop(address, None)  # somebody else answers there now
+            then = FoundingState.DEFERRING if self._elder else FoundingState.LISTENING
+        self.state = FOUNDING_TABLE.step(self.state, "standing", then)
+        return [JoinAt(address)] if then is FoundingState.JOINING else []
+
+    def _note(self, now: float, address: str, heard: Heard, *, is_behind: bool) -> None:
+        """Keep what matters of an answer at any time; who `is_behind` is not waited for."""
+        self._answered[address] = None
+        self._silences.pop(address, None)
+        self._known.pop(address, None)
+        self._cluster.pop(address, None)
+        if heard.node == self._node:
+            return
+        if self._join_until is not None and (heard.member or heard.elder):
+            self._join_until = now + self._most_patience  # there is a cluster, or there may be one
+        if heard.member:
+            if not is_behind:
+                self._cluster[address] = None
+        elif heard.elder and heard.elder <= heard.node:  # else it will not found itself
+            self._known[address] = heard.node
+
+    def silent(self, address: str) -> None:
+        """Nobody answers at `address`, or it refused. A hint is asked ever less, then no more."""
+        if address not in self._named:
+            self._silences[address] = self._silences.get(address, 0) + 1
+            if self._silences[address] >= limits.MAX_SILENCES:
+                for kept in (self._silences, self._next_ask, self._answered):
+                    kept.pop(address, None)
+        self._known.pop(address, None)
+        self._elder.pop(address, None)
+        self._cluster.pop(address, None)
+        self._kin.pop(address, None)
+        if not FOUNDING_TABLE.allows(self.state, "silent"):
+            return
+        alone = self.state is FoundingState.DEFERRING and not self._elder
+        then = FoundingState.LISTENING if alone else self.state
+        self.state = FOUNDING_TABLE.step(self.state, "silent", then)
+
+    def refused(self, now: float, *, may_found: bool = True, pause_s: float = 0.0) -> None:
+        """The join failed, or the cluster went on without us; look around again. Who has been let
+        in and has no trained state of its own, or half of one, `may_found` no more. No other join
+        is begun for `pause_s`."""
+        barred = self._join_only or not may_found
+        self._join_after = now + pause_s if pause_s else -math.inf
+        self._join_until = now + pause_s + self._most_patience if barred else None
+        self.state = FOUNDING_TABLE.step(self.state, "refused", FoundingState.LISTENING)
+        self._until = now + LISTEN_SECONDS
+        self._next_ask = dict.fromkeys(self._next_ask, now + ASK_AGAIN_SECONDS)
+
+    def joined(self) -> None:
+        """This agent is a member of a cluster."""
+        self._join_until = math.inf if self._join_only else None
+        self.state = FOUNDING_TABLE.step(self.state, "joined", FoundingState.FOUNDED)

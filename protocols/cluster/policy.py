@@ -1,0 +1,149 @@
+"""How we train now: the immutable, versioned answer that all members follow at one iteration.
+
+Law: a policy is checked when it is built or received (every member covered, no cycle, only existing
+links, shares add up), so whoever holds one may follow it blindly. (term, version) orders policies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from protocols import limits
+from protocols.cluster.view import Edge, Member, View, edge
+from protocols.wire.fields import (
+    NODE,
+    NODE_OR_ALL,
+    NUMBER,
+    TERM,
+    VERSION,
+    Many,
+    Nested,
+    Text,
+    UInt,
+    wire,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A joiner copies the state as it is at the start of the iteration this policy begins at.
+
+    Until the joiner reports that it has everything, members hold the update of that iteration; its
+    `parent` (one of its neighbours) forwards reduced chunks to it from that iteration on.
+    """
+
+    join: int = wire(NUMBER)
+    joiner: Member = wire(Nested(Member))
+    sources: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
+    parent: bytes = wire(NODE)
+
+    def __post_init__(self) -> None:
+        if self.parent not in self.sources:
+            raise ValueError("a joiner's parent must be one of its sources")
+        if len(dict.fromkeys(self.sources)) < len(self.sources):
+            raise ValueError("a joiner's sources must be different")
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """Whose quorum can act under policy (`term`, `version`): `nodes`, ascending."""
+
+    term: int = wire(TERM)
+    version: int = wire(VERSION)
+    nodes: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_MEMBERS))
+
+    def __post_init__(self) -> None:
+        if not self.nodes or any(a >= b for a, b in pairwise(self.nodes)):
+            raise ValueError("the members that decide must be ordered and different")
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """That of its policy."""
+        return (self.term, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`parents[k]` and `shares[k]` belong to `view.members[k]`; the root's parent is b"".
+
+    `shares` are numbers of micro-batches; member k computes the `shares[k]` micro-batches that
+    follow those of the members before it. `reason` says in words why the policy is as it is.
+    """
+
+    term: int = wire(TERM)
+    version: int = wire(VERSION)
+    view: View = wire(Nested(View))
+    parents: tuple[bytes, ...] = wire(Many(NODE_OR_ALL, limits.MAX_MEMBERS))
+    shares: tuple[int, ...] = wire(Many(UInt(limits.MAX_MICRO_BATCHES), limits.MAX_MEMBERS))
+    pulls: tuple[Pull, ...] = wire(Many(Nested(Pull), limits.MAX_OPEN_JOINS))
+    reason: str = wire(Text())
+
+    def __post_init__(self) -> None:
+        nodes = self.view.nodes
+        if len(self.parents) != len(nodes) or len(self.shares) != len(nodes):
+            raise ValueError("a policy must cover every member")
+        if not 1 <= sum(self.shares) <= limits.MAX_MICRO_BATCHES:
+            raise ValueError("a policy's shares must add up to the global batch")
+        _check_tree(self.view, self.parents)
+        for pull in self.pulls:
+            if pull.joiner.node in nodes or any(s not in nodes for s in pull.sources):
+                raise ValueError("a pull goes from members to a node that is none")
+        if len(dict.fromkeys(p.joiner.node for p in self.pulls)) < len(self.pulls):
+            raise ValueError("a joiner has one pull")
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(term, version): what a control word names."""
+        return (self.term, self.version)
+
+    @property
+    def electorate(self) -> Electorate:
+        """Whose quorum can act under this policy."""
+        return Electorate(self.term, self.version, self.view.nodes)
+
+    @property
+    def root(self) -> bytes:
+        """The node at which chunks are complete."""
+        return self.view.nodes[self.parents.index(b"")]
+
+    def parent(self, node: bytes) -> bytes | None:
+        """Return the tree parent of member `node`, None for the root."""
+        return self.parents[self.view.nodes.index(node)] or None
+
+    def children(self, node: bytes) -> tuple[bytes, ...]:
+        """Return the tree children of `node`, ascending: the order in which sums are added."""
+        pairs = zip(self.view.nodes, self.parents, strict=True)
+        return tuple(child for child, parent in pairs if parent == node)
+
+    def micro_batches(self, node: bytes) -> tuple[int, ...]:
+        """Return the micro-batch numbers that member `node` computes each iteration."""
+        k = self.view.nodes.index(node)
+        end = list(accumulate(self.shares))[k]
+        return tuple(range(end - self.shares[k], end))
+
+    def pull_of(self, node: bytes) -> Pull | None:
+        """Return the pull in which `node` is the joiner, None if there is none."""
+        return next((p for p in self.pulls if p.joiner.node == node), None)
+
+    def subscribers(self, node: bytes) -> tuple[bytes, ...]:
+        """Return the joiners to which member `node` forwards reduced chunks."""
+        return tuple(p.joiner.node for p in self.pulls if p.parent == node)
+
+
+def _check_tree(view: View, parents: tuple[bytes, ...]) -> None:
+    """Raise ValueError unless `parents` is one tree over `view`'s members along its links."""
+    nodes = view.nodes
+    up = dict(zip(nodes, parents, strict=True))
+    if sum(parent == b"" for parent in parents) != 1:
+        raise ValueError("a tree has exactly one root")
+    links: dict[Edge, None] = dict.fromkeys(view.edges)
+    for node, parent in up.items():
+        if parent and (parent not in up or parent == node or edge(node, parent) not in links):
+            raise ValueError("a tree runs along the view's links")
+    for node in nodes:
+        at, steps = node, 0
+        while at := up[at]:
+            steps += 1
+            if steps > len(nodes):
+                raise ValueError("a tree has no cycle")

@@ -1,0 +1,568 @@
+"""One node's iterations: compute, reduce, hold if a joiner copies, apply, switch policy, again.
+
+Law: an update is applied only when the round is reduced here and contains every micro-batch exactly
+once; the policy named in that round's control word holds from the next iteration on. A round that
+lacks micro-batches (a node handed its own back) is run again as a new attempt, in which the others,
+by a rule that needs no message, compute what is missing. Between a fence and its decision nothing
+is accepted, sent or applied (`frozen`). A node whose last iteration is done leaves only after a
+farewell round has shown that all others have applied it, too. An iteration whose word says `stop`
+is the last one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.cluster.ancestry import Past
+from protocols.effects import (
+    Apply,
+    BeginTraining,
+    Contribute,
+    Depart,
+    ServeRound,
+    StartRound,
+    TakeDigest,
+)
+from protocols.events import Applied, Contributed, RoundReduced
+from protocols.rounds import control_word, divergence
+from protocols.rounds.control_word import EMPTY, ControlWord
+from protocols.rounds.round import RoundSpec, Spread, spread_plan
+from protocols.rounds.word_check import policy_parts
+from protocols.scheduler.fence import attempt_id
+from protocols.table import Row, StateTable
+from protocols.wire.messages import PullBegins, Restart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocols.cluster.policy import Policy
+    from protocols.member.context import Context
+    from protocols.member.trainer_debt import TrainerDebt
+
+DIGEST_EVERY = 10
+_NEVER = -1  # a subscriber holds for nobody
+_WRONG_END = (
+    "after the last step the training state of this device differed from that of the others: use "
+    "the model that another device has saved"
+)
+
+
+class CycleState(StrEnum):
+    """Where this node stands in its iteration."""
+
+    IDLE = "idle"
+    COMPUTING = "computing"
+    REDUCING = "reducing"
+    HOLDING = "holding"
+    APPLYING = "applying"
+    FETCHING = "fetching"
+    FROZEN = "frozen"
+    FAREWELL = "farewell"
+    OVER = "over"
+
+
+_BEGUN = (CycleState.COMPUTING, CycleState.REDUCING, CycleState.FAREWELL)
+_NEXT = (*_BEGUN, CycleState.FETCHING, CycleState.FROZEN, CycleState.OVER)
+CYCLE_TABLE: StateTable[CycleState] = StateTable(
+    "cycle",
+    Row(CycleState.IDLE, "start", _BEGUN),
+    Row(CycleState.COMPUTING, "contributed", (CycleState.COMPUTING, CycleState.REDUCING)),
+    Row(CycleState.COMPUTING, "reduced", (CycleState.APPLYING,)),
+    Row(
+        CycleState.REDUCING,
+        "reduced",
+        (CycleState.COMPUTING, CycleState.REDUCING, CycleState.HOLDING, CycleState.APPLYING),
+    ),
+    Row(CycleState.HOLDING, "released", (CycleState.HOLDING, CycleState.APPLYING)),
+    Row(CycleState.APPLYING, "applied", _NEXT),
+    Row(CycleState.FETCHING, "body", _NEXT),
+    Row(CycleState.FAREWELL, "reduced", (CycleState.OVER,)),
+    *(
+        Row(state, "restart", _BEGUN)
+        for state in CycleState
+        if state not in (CycleState.IDLE, CycleState.APPLYING, CycleState.OVER)
+    ),
+    *(
+        Row(state, "left", (CycleState.OVER,))
+        for state in CycleState
+        if state is not CycleState.OVER
+    ),
+)
+
+
+class Cycle:
+    """The training loop of a member, or of a subscriber that is on its way in.
+
+    `offered` says which policy this node's control word names; `switched` is called with (old, new)
+    when a policy comes into force, `diverged` with the members whose state was found to differ.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        offered: Callable[[], tuple[int, int]],
+        switched: Callable[[Policy, Policy], None],
+        trainer: TrainerDebt,
+        diverged: Callable[[tuple[bytes, ...]], None],
+    ) -> None:
+        self.state = CYCLE_TABLE.initial
+        self.frozen = False
+        self._context = context
+        self._offered = offered
+        self._switched = switched
+        self._trainer = trainer
+        self._diverged = diverged
+        self._claim = b""  # digest of the state of the running iteration
+        self._silent: tuple[int, ...] = ()  # members whose state differs in this iteration
+        self._word: ControlWord | None = None  # reduced, of the running iteration
+        self._named: tuple[int, int] = (0, 0)
+        self._given: tuple[int, ...] = ()  # micro-batches the trainer was given
+        self._owed = 0  # answers that the trainer owes
+        self._answer: Contributed | None = None  # its last one
+        self._refuses = False  # it has handed back some of this iteration
+        self._held: dict[int, int] = {}  # join -> iteration whose update waits for it
+        self._released: dict[int, None] = {}
+        self._state_ready = True  # False: the state of `iteration` is still being pulled
+        self._restart: Restart | None = None
+        self._attempt_id = bytes(32)  # of the running attempt
+        self._before_id = bytes(32)  # of the attempt that was applied last
+
+    @property
+    def holding_for(self) -> tuple[int, ...]:
+        """Joins for which this node keeps the state of the running iteration unchanged."""
+        at = self._context.iteration
+        return tuple(j for j, i in self._held.items() if i == at and j not in self._released)
+
+    def holds_for(self, joiner: bytes) -> bool:
+        """Whether it does so for the join of `joiner`."""
+        policy = self._context.policy
+        pull = policy.pull_of(joiner) if policy is not None else None
+        return pull is not None and pull.join in self.holding_for
+
+    @property
+    def was_copied(self) -> bool:
+        """Whether joiners copy, or have copied, the state of the running iteration."""
+        return self._context.iteration in self._held.values()
+
+    @property
+    def round_is_here(self) -> bool:
+        """Whether the running iteration's round is complete here, and so decided what follows."""
+        return self.state in (CycleState.HOLDING, CycleState.APPLYING)
+
+    def reads_state(self, iteration: int) -> bool:
+        """Whether the state after the update of `iteration` may be read here: it is hashed, or a
+        joiner may copy it. Under an unchanged policy without pulls no joiner does."""
+        context, after = self._context, iteration + 1
+        stops = self._word is not None and self._word.stop  # so this iteration is the last
+        hashed = after % DIGEST_EVERY == 0 or after >= context.steps or stops
+        policy = context.policy
+        if hashed or policy is None or not context.is_member or self._trainer.is_behind:
+            return True
+        return bool(policy.pulls) or self._named > policy.key
+
+    def start(self, *, state_ready: bool) -> None:
+        """Begin at the context's iteration and policy, with its state here or still to come."""
+        self._state_ready = state_ready
+        if state_ready:
+            self._begin(adopt=False)
+        self._enter("start")
+
+    def adopted(self) -> None:
+        """The state of the running iteration has been pulled: the trainer may begin."""
+        self._state_ready = True
+        self._begin(adopt=True)
+        self._trainer.give(self._context.iteration, ())
+        if self.state is CycleState.HOLDING:
+            self._release()
+
+    def contributed(self, event: Contributed) -> None:
+        """The trainer has computed what it was given, or hands the rest back."""
+        if event.iteration != self._context.iteration or self._owed == 0:
+            return  # an answer that a leave overtook
+        whole = all(m in event.micro_batches for m in self._given)  # one answer to several requests
+        self._owed = 0 if whole else self._owed - 1
+        self._answer = event
+        self._offer()
+
+    def hand_back(self) -> None:
+        """The trainer is late: go on without it."""
+        if self.state is CycleState.COMPUTING:
+            self._nothing_done()
+            self._offer()
+
+    def reduced(self, event: RoundReduced) -> None:
+        """The round is complete here."""
+        context, word = self._context, event.word
+        if self.frozen or not CYCLE_TABLE.allows(self.state, "reduced"):
+            return
+        if (event.iteration, event.attempt) != (context.iteration, context.attempt):
+            return
+        differing = divergence.differing(word)
+        if differing:
+            self._found_differing(differing)
+        if self.state is CycleState.FAREWELL:
+            self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.OVER)
+            context.do(Depart("error", _WRONG_END) if context.diverged else Depart("steps", ""))
+            return
+        total = context.config.micro_batches
+        missing = control_word.numbers(word.done, total, unset=True)
+        if missing or differing:
+            self._again(word, missing)
+            return
+        self._word = word
+        self._named = max(self._policy.key, (word.term, word.policy))
+        then = CycleState.APPLYING if self._may_apply else CycleState.HOLDING
+        self.state = CYCLE_TABLE.step(self.state, "reduced", then)
+        if then is CycleState.APPLYING:
+            self._trainer.apply(Apply(context.iteration, word, len(self._policy.view.members)))
+
+    def released(self, join: int) -> None:
+        """The joiner has its copy, or the join was given up."""
+        self._released[join] = None
+        for old in list(self._released)[: -limits.MAX_OPEN_JOINS]:
+            del self._released[old]
+        if self.state is CycleState.HOLDING and not self.frozen:
+            self._release()
+
+    def applied(self, event: Applied) -> None:
+        """The trainer has the update in the state."""
+        context, word = self._context, self._word
+        late = self.state is not CycleState.APPLYING or event.iteration != context.iteration
+        if late or word is None:
+            return
+        number = event.iteration.to_bytes(8, "little")
+        context.commit = hashlib.sha256(context.commit + number + self._attempt_id).digest()
+        context.meta = event.meta or context.meta  # a late trainer's follow when it has caught up
+        context.samples += context.config.samples_per_iteration
+        context.iteration = event.iteration + 1
+        context.attempt = 0
+        self._claim, self._silent = event.claim, ()
+        if word.stop:
+            context.steps = min(context.steps, context.iteration)
+        self._before_id, self._attempt_id = self._attempt_id, bytes(32)
+        self._given, self._answer, self._owed, self._refuses = (), None, 0, False
+        at_end = context.iteration >= context.steps
+        if (context.iteration % DIGEST_EVERY == 0 or at_end) and not self._trainer.is_stale:
+            context.do(TakeDigest(context.iteration, context.commit))
+        self._word = None
+        self._next("applied")
+
+    def stored(self) -> None:
+        """A policy's body came in."""
+        if self.state is CycleState.FETCHING and not self.frozen:
+            self._next("body")
+
+    def fetch(self) -> None:
+        """Ask the neighbours for the body that is missing."""
+        self._context.fetch(self._named)
+
+    def leave(self, why: str, message: str) -> None:
+        """This node's part is over."""
+        if self.state is not CycleState.OVER:
+            self.state = CYCLE_TABLE.step(self.state, "left", CycleState.OVER)
+            self._context.do(Depart(why, message))
+
+    # --- fences -----------------------------------------------------------------------------------
+
+    @property
+    def working(self) -> bytes:
+        """Bitmap of the micro-batches that are in P, or will be once the trainer has answered."""
+        settled = self._owed == 0 and self._answer is not None
+        known = self._answer.micro_batches if settled and self._answer else self._given
+        return control_word.bits(known)
+
+    @property
+    def attempt_ids(self) -> tuple[bytes, bytes]:
+        """The names of the running attempt and of the one that was applied last."""
+        return self._attempt_id, self._before_id
+
+    def restart(self, decision: Restart) -> None:
+        """Go on as a fence has decided; this node is among those who stay."""
+        context = self._context
+        old, self.frozen = self._policy, False
+        context.policy = decision.policy
+        common = Past(decision.iteration + decision.applied, context.lineage, context.ancestors)
+        context.lineage = decision.policy.view.lineage
+        context.ancestors = common.in_lineage(context.lineage).ancestors
+        context.store(decision.policy)
+        self._restart = decision
+        self._held, self._named, self._word = {}, decision.policy.key, None
+        self._silent = ()
+        self._switched(old, decision.policy)
+        if context.iteration == decision.iteration and decision.applied:
+            context.attempt = decision.finish
+            self._attempt_id = decision.attempt_id
+            self.state = CYCLE_TABLE.step(self.state, "restart", CycleState.REDUCING)
+            context.do(StartRound(self._finish_spec(decision)))
+            return
+        if decision.applied:
+            context.do(ServeRound(self._finish_spec(decision)))
+        self._enter("restart")
+
+    def _finish_spec(self, decision: Restart) -> RoundSpec:
+        """The round that brings i*'s result to those who lack a part of it."""
+        spread = self._spread(decision)
+        at, attempt = decision.iteration, decision.finish
+        return self._spec(at, attempt, contributes=False, spread=spread)
+
+    def _spread(self, decision: Restart) -> tuple[Spread, ...]:
+        context, policy = self._context, decision.policy
+        parents = dict(zip(policy.view.nodes, policy.parents, strict=True))
+        have = dict(zip(policy.view.nodes, decision.have, strict=True))
+        return spread_plan(context.node, parents, have, context.config.chunks)
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    @property
+    def _policy(self) -> Policy:
+        policy = self._context.policy
+        if policy is None:
+            raise AssertionError("a cycle without a policy")
+        return policy
+
+    @property
+    def _alone(self) -> bool:
+        """Whether nobody waits for this node: it is the only member, or reaches no other."""
+        return self._policy.view.nodes == (self._context.node,) or self._context.is_isolated
+
+    @property
+    def _hands_back(self) -> bool:
+        """Whether this node takes no work of others any more."""
+        return self._context.leaving or (self._context.yielding and not self._alone)
+
+    @property
+    def _may_apply(self) -> bool:
+        return self._state_ready and not self.holding_for
+
+    def _begin(self, *, adopt: bool) -> None:
+        self._claim = b""
+        c = self._context
+        c.do(BeginTraining(c.iteration, adopt, c.meta, c.steps))
+        self._trainer.began()
+
+    def _give(self, micro_batches: tuple[int, ...]) -> None:
+        if not self._trainer.give(self._context.iteration, micro_batches):
+            self._nothing_done()
+            return
+        self._given = tuple(sorted(dict.fromkeys((*self._given, *micro_batches))))
+        self._owed += 1
+
+    def _nothing_done(self) -> None:
+        """What the trainer was given of this iteration goes back, also what it has computed."""
+        self._given, self._owed = (), 0
+        self._answer = Contributed(self._context.iteration, (), 0.0, b"", b"", True)
+
+    def _offer(self) -> None:
+        """Contribute what the trainer has computed, if it has and if that may be."""
+        context, event = self._context, self._answer
+        if self.state is not CycleState.COMPUTING or self.frozen:
+            return
+        if event is None or self._owed > 0:
+            return
+        policy = self._policy
+        me = policy.view.nodes.index(context.node)
+        self._refuses |= any(m not in event.micro_batches for m in self._given)
+        self.state = CYCLE_TABLE.step(self.state, "contributed", CycleState.REDUCING)
+        word = ControlWord(
+            *self._offered(),
+            control_word.bits(event.micro_batches),
+            control_word.bits((me,)) if self._refuses or self._hands_back else b"",
+            event.loss_sum,
+            event.gradient_bitmap,
+            event.integer_buffers,
+            event.agree,
+            control_word.bits((me,)) if self._trainer.is_behind else b"",
+            event.settings,
+            event.other_settings,
+            self._own_claim,
+            stop=event.stop,
+        )
+        context.do(Contribute(word))
+
+    @property
+    def _own_claim(self) -> bytes:
+        """What this node's control word says of its state."""
+        me = self._policy.view.nodes.index(self._context.node)
+        return b"" if self._trainer.is_behind else divergence.claim(self._claim, me)
+
+    def _found_differing(self, differing: tuple[int, ...]) -> None:
+        """Members have another state than most: nothing of this attempt may be applied."""
+        nodes = self._policy.view.nodes
+        self._silent = tuple(sorted(dict.fromkeys((*self._silent, *differing))))
+        found = tuple(nodes[n] for n in differing if n < len(nodes))
+        self._diverged(found)
+        if self._context.node in found:
+            self._nothing_done()
+
+    def _release(self) -> None:
+        context, word = self._context, self._word
+        then = CycleState.APPLYING if self._may_apply else CycleState.HOLDING
+        self.state = CYCLE_TABLE.step(self.state, "released", then)
+        if then is CycleState.APPLYING and word is not None:
+            self._trainer.apply(Apply(context.iteration, word, len(self._policy.view.members)))
+
+    def _again(self, word: ControlWord, missing: tuple[int, ...]) -> None:
+        """Run the round again with what is missing dealt out to those who still compute."""
+        context, policy = self._context, self._policy
+        nodes = policy.view.nodes
+        willing = control_word.numbers(word.refusing, len(nodes), unset=True)
+        late = control_word.numbers(word.late, len(nodes))
+        able = tuple(n for n in willing if n not in (*late, *self._silent)) or willing
+        if not able:
+            self.leave(context.departs or "left", "every device left at once")
+            return
+        context.attempt += 1
+        if not context.is_member:
+            self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.REDUCING)
+            self._start_round(())
+            return
+        mine = nodes.index(context.node)
+        dealt = tuple(m for k, m in enumerate(missing) if able[k % len(able)] == mine)
+        # what was handed back is somebody else's now
+        self._given = self._answer.micro_batches if self._answer else self._given
+        self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.COMPUTING)
+        self._start_round(())
+        if dealt and context.diverged:  # nobody else can, and we cannot either
+            self.leave("diverged", "")
+            return
+        if dealt and mine in late:  # nobody else can
+            self._given, self._owed, self._answer = dealt, 1, None
+            self._trainer.give_anyway(context.iteration, dealt)
+        elif dealt:
+            self._give(dealt)
+        self._offer()
+
+    def _next(self, event: str) -> None:
+        """Go to the next iteration under the policy that the last round named."""
+        context = self._context
+        policy = self._policy
+        if self._named > policy.key:
+            body = context.policies.get(self._named)
+            if body is None:
+                then = CycleState.FROZEN if self.frozen else CycleState.FETCHING
+                self.state = CYCLE_TABLE.step(self.state, event, then)
+                return
+            was_member = context.is_member
+            context.policy = body
+            self._switched(policy, body)
+            if was_member and not context.is_member:
+                expelled = context.node in body.view.expelled
+                self._over(event, "removed" if expelled else context.departs or "left")
+                return
+        elif context.departs in ("left", "yielded") and self._alone:
+            self._over(event, context.departs)
+            return
+        if self.frozen:
+            self.state = CYCLE_TABLE.step(self.state, event, CycleState.FROZEN)
+        else:
+            self._enter(event)
+
+    def _over(self, event: str, why: str) -> None:
+        self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
+        message = "a user has expelled this device from the cluster" if why == "removed" else ""
+        self._context.do(Depart(why, message))
+
+    def _enter(self, event: str) -> None:
+        """Begin the context's iteration, or go on with it after a fence."""
+        context, policy, decision = self._context, self._policy, self._restart
+        work = policy.micro_batches(context.node) if context.is_member else ()
+        spread: tuple[Spread, ...] = ()
+        if decision is not None and decision.policy.key == policy.key:
+            at = decision.iteration + decision.applied
+            if context.iteration == at:
+                context.attempt = decision.redo
+                mine = decision.work[policy.view.nodes.index(context.node)]
+                work = control_word.numbers(mine, context.config.micro_batches)
+                spread = () if decision.applied else self._spread(decision)
+        if context.iteration >= context.steps and context.is_member:
+            self.state = CYCLE_TABLE.step(self.state, event, CycleState.FAREWELL)
+            self._start_round(())
+            offered = self._offered()
+            word = replace(EMPTY, term=offered[0], policy=offered[1], claims=self._own_claim)
+            context.do(Contribute(word))
+            return
+        contributes = context.is_member
+        then = CycleState.COMPUTING if contributes else CycleState.REDUCING
+        self.state = CYCLE_TABLE.step(self.state, event, then)
+        self._serve()
+        self._start_round(spread)
+        if not contributes:
+            if self._state_ready:
+                self._trainer.give(context.iteration, ())
+            return
+        fresh = tuple(m for m in work if m not in self._given)
+        if fresh or (self._answer is None and self._owed == 0):
+            self._give(fresh)
+        self._offer()
+
+    def _serve(self) -> None:
+        """Hold the state for joiners whose pull begins with this iteration."""
+        context, policy = self._context, self._policy
+        named = [p.join for p in policy.pulls]
+        self._held = {j: i for j, i in self._held.items() if j in named}
+        for pull in policy.pulls:
+            if pull.join in self._held:
+                continue
+            self._held[pull.join] = context.iteration if context.is_member else _NEVER
+            whole = not self._trainer.is_stale  # else the state here is that of an iteration before
+            if whole and context.node in pull.sources and pull.join not in self._released:
+                message = PullBegins(
+                    pull.join,
+                    context.iteration,
+                    *policy.key,
+                    context.commit,
+                    context.samples,
+                    context.meta,
+                    context.ancestors,
+                )
+                context.send(pull.joiner.node, message)
+
+    def _start_round(self, spread: tuple[Spread, ...]) -> None:
+        context = self._context
+        self._attempt_id = attempt_id(context.lineage, self._policy.key, context.attempt)
+        at, attempt = context.iteration, context.attempt
+        member = context.is_member
+        context.do(StartRound(self._spec(at, attempt, contributes=member, spread=spread)))
+
+    def _spec(
+        self, iteration: int, attempt: int, *, contributes: bool, spread: tuple[Spread, ...]
+    ) -> RoundSpec:
+        context, policy = self._context, self._policy
+        node = context.node
+        member = context.is_member
+        pull = policy.pull_of(node)
+        parent = policy.parent(node) if member else (pull.parent if pull else None)
+        farewell = iteration >= context.steps
+        return RoundSpec(
+            context.lineage,
+            policy.view.number,
+            policy.version,
+            iteration,
+            attempt,
+            parent,
+            policy.children(node) if member else (),
+            policy.subscribers(node) if member else (),
+            1 if farewell else context.config.chunks,
+            contributes,
+            spread,
+            policy.term,
+            policy_parts(policy, node, self._dealt(iteration, attempt)) if member else (),
+            divergence.bitmap(self._silent),
+        )
+
+    def _dealt(self, iteration: int, attempt: int) -> dict[bytes, tuple[int, ...]] | None:
+        """Return whose micro-batches are whose in an attempt, None once some were dealt anew."""
+        policy, decision, nodes = self._policy, self._restart, self._policy.view.nodes
+        if iteration >= self._context.steps:
+            return dict.fromkeys(nodes, ())
+        again = decision is not None and decision.policy.key == policy.key
+        if decision is not None and again and iteration == decision.iteration + decision.applied:
+            if attempt != decision.redo:
+                return None
+            works = (control_word.set_bits(work) for work in decision.work)
+            return dict(zip(nodes, works, strict=True))
+        return None if attempt else {n: policy.micro_batches(n) for n in nodes}

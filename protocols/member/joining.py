@@ -1,0 +1,410 @@
+"""A joiner's way in: attach to a sponsor, ask the scheduler, link up, pull, follow, enter.
+
+Law: every request is repeated until it is answered, to whoever is the scheduler then, so a change
+of scheduler loses nothing. Until a reduced control word names a policy with this node, its loss
+costs nobody a step.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, assert_never
+
+from protocols import limits
+from protocols.effects import CloseLink, Dial, JoinFailed
+from protocols.errors import RemoteProtocolError
+from protocols.member.cycle import CycleState
+from protocols.member.pull import AskManifest, AskShards, Pull, PullDone, PullEffect, PullFailed
+from protocols.scheduler.planning import Offer
+from protocols.table import Row, StateTable
+from protocols.wire.messages import (
+    EVERYONE,
+    CaughtUp,
+    JoinProgress,
+    JoinRequest,
+    LinksOpen,
+    Manifest,
+    ManifestRequest,
+    OpenLinks,
+    PullBegins,
+    Pulled,
+    PulledFrom,
+    ShardRequest,
+    Welcome,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocols.cluster.view import Member
+    from protocols.events import Incoming, ShardArrived
+    from protocols.member.context import Context
+    from protocols.member.cycle import Cycle
+
+SMALLEST_SHARD_BYTES = 16 << 10
+USUAL_SHARD_BYTES = 128 << 10  # while no rate is known
+LARGEST_SHARD_BYTES = 512 << 10
+SHARDS_PER_SOURCE = 32
+SHARD_SECONDS = 0.05  # a shard takes its slowest source no longer, so that all can end together,
+SHARDS_PER_SECOND = 2000.0  # but there are no more than the processor can follow
+ALIGNMENT_BYTES = 64
+
+
+class JoiningState(StrEnum):
+    """Where the joiner stands."""
+
+    ATTACHING = "attaching"
+    REQUESTED = "requested"
+    LINKING = "linking"
+    WAITING = "waiting"
+    PULLING = "pulling"
+    FOLLOWING = "following"
+    CAUGHT_UP = "caught-up"
+    ENTERED = "entered"
+    FAILED = "failed"
+
+
+_ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, JoiningState.FAILED))
+JOINING_TABLE: StateTable[JoiningState] = StateTable(
+    "join (joiner)",
+    Row(JoiningState.ATTACHING, "welcome", (JoiningState.REQUESTED,)),
+    Row(JoiningState.REQUESTED, "open links", (JoiningState.LINKING,)),
+    Row(JoiningState.LINKING, "links settled", (JoiningState.WAITING,)),
+    Row(JoiningState.WAITING, "pull begins", (JoiningState.PULLING,)),
+    Row(JoiningState.PULLING, "pulled", (JoiningState.FOLLOWING,)),
+    Row(JoiningState.FOLLOWING, "applied", (JoiningState.CAUGHT_UP,)),
+    Row(JoiningState.CAUGHT_UP, "named", (JoiningState.ENTERED,)),
+    *(Row(state, "failed", (JoiningState.FAILED,)) for state in _ON_THE_WAY),
+)
+
+
+def shard_size(state_bytes: int, rates: Sequence[float | None]) -> int:
+    """Return the shard size in bytes: several shards a source, small for the slowest, within the
+    limits, aligned. `rates`: of the sources, in bytes/s, None where it is not known."""
+    wanted = state_bytes // (SHARDS_PER_SOURCE * max(1, len(rates)))
+    least = max(SMALLEST_SHARD_BYTES, -(-state_bytes // limits.MAX_SHARDS))
+    most = float(USUAL_SHARD_BYTES)
+    if known := [rate for rate in rates if rate]:
+        most = max(min(known) * SHARD_SECONDS, sum(known) / SHARDS_PER_SECOND)
+    size = max(min(wanted, int(min(most, LARGEST_SHARD_BYTES))), least)
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def shard_count(state_bytes: int, shard_bytes: int) -> int:
+    """Return how many shards a state has."""
+    return -(-state_bytes // shard_bytes)
+
+
+class Joining:
+    """The joiner's side of one join."""
+
+    def __init__(self, context: Context, cycle: Cycle, sponsor: Member) -> None:
+        self.state = JOINING_TABLE.initial
+        self.number = 0
+        self.pull: Pull | None = None
+        self.shard_bytes = 0
+        self.sources: tuple[bytes, ...] = ()
+        self._context = context
+        self._cycle = cycle
+        self._sponsor = sponsor
+        self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open, failed, unknown
+        self._rates: dict[bytes, float] = {}  # what sources bring at present, bytes/s
+        self._owed: dict[bytes, tuple[int, float]] = {}  # source -> what came so far, since when
+        self._received: dict[bytes, int] = {}  # neighbour -> payload bytes it has sent us so far
+        self._hosts: dict[bytes, None] = {sponsor.node: None}  # members of the cluster we join
+        self._attach_by: float | None = None  # when the sponsor must have said how things stand
+        self._early: dict[bytes, PullBegins] = {}
+        self._repeat_at = 0.0
+        self._pull_began = 0.0
+        self._fetching_since: float | None = None  # a policy's body is missing
+        self._measure_by: float | None = None  # when the rates of the links are waited for no more
+        context.do(Dial(sponsor))
+
+    @property
+    def on_the_way(self) -> bool:
+        """Whether this node is still trying to get in."""
+        return self.state in _ON_THE_WAY
+
+    @property
+    def has_pulled(self) -> bool:
+        """Whether the training state is here, whole."""
+        return self.state in (JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
+
+    @property
+    def may_enter(self) -> bool:
+        """Whether the round that is here may have named a policy with this node."""
+        return self.state is JoiningState.CAUGHT_UP and self._cycle.round_is_here
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no link to a member is left."""
+        return not any(n in self._context.links for n in self._hosts)
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do by time alone."""
+        if not self.on_the_way:
+            return None
+        waits = self.state is JoiningState.LINKING and self._measure_by is not None
+        return min(self._repeat_at, self._measure_by or 0.0) if waits else self._repeat_at
+
+    def expects(self, source: bytes, shard: int) -> bool:
+        """Whether `source` may send `shard` now."""
+        return self.pull is not None and self.pull.expects(source, shard)
+
+    def welcome(self, now: float, sender: bytes, message: Welcome) -> None:
+        """A member says how things stand; again if it goes on in another lineage."""
+        context = self._context
+        attaching = self.state is JoiningState.ATTACHING
+        if not attaching and message.policy.view.lineage != context.lineage:
+            self.fail("the cluster that was to be joined has parted")
+            return
+        self._hosts[sender] = None
+        if message.policy.term >= context.election.term:
+            context.election.follow(message.policy.term, message.scheduler)
+        context.store(message.policy)
+        if attaching:
+            context.lineage = message.policy.view.lineage
+            context.steps = message.steps
+            self.state = JOINING_TABLE.step(self.state, "welcome", JoiningState.REQUESTED)
+            self.repeat(now)
+
+    def open_links(self, now: float, message: OpenLinks) -> None:
+        """The scheduler names the neighbours."""
+        if not JOINING_TABLE.allows(self.state, "open links"):
+            return
+        self.number = message.join
+        self.state = JOINING_TABLE.step(self.state, "open links", JoiningState.LINKING)
+        for member in message.neighbours:
+            linked = member.node in self._context.links
+            self._wanted[member.node] = True if linked else None
+            if not linked:
+                self._context.do(Dial(member))
+        self._settle_links(now)
+
+    def link_settled(self, now: float, node: bytes, *, is_open: bool) -> None:
+        """A dialled link is open, or could not be opened."""
+        if self._wanted.get(node, False) is None:
+            self._wanted[node] = is_open
+            self._settle_links(now)
+        elif node == self._sponsor.node and not is_open:
+            self.fail(f"no link to {self._sponsor.name} could be opened")
+
+    def link_down(self, node: bytes) -> None:
+        """An open link is gone, on the way in."""
+        policy = self._context.policy
+        pull = policy.pull_of(self._context.node) if policy else None
+        parent = pull is not None and pull.parent == node
+        if (self._is_alone or parent) and not self.may_enter:
+            self.fail(f"the link to {self._context.name(node)} broke")
+        elif self.pull is not None:
+            self._follow(self.pull.lost(node))
+
+    def pull_begins(self, now: float, source: bytes, message: PullBegins) -> None:
+        """`source` holds the state for us."""
+        if message.join != self.number or source not in self._context.links:
+            return
+        if JOINING_TABLE.allows(self.state, "pull begins"):
+            self._early[source] = message
+            self._begin_pull(now)
+        elif self.pull is not None:
+            self._follow(self.pull.began(source))
+
+    def stored(self, now: float) -> None:
+        """A policy's body came in; a pull may have waited for it."""
+        if self._early and JOINING_TABLE.allows(self.state, "pull begins"):
+            self._begin_pull(now)
+
+    def manifest(self, source: bytes, message: Manifest) -> None:
+        """The digests of all shards."""
+        if self.pull is not None and message.join == self.number:
+            self._follow(self.pull.manifest(source, message.leaves))
+
+    def shard(self, event: ShardArrived) -> None:
+        """A shard is here."""
+        if self.pull is None or not self.pull.expects(event.source, event.shard):
+            raise RemoteProtocolError("a shard that was not asked for")
+        if event.rate is not None:
+            self._rates[event.source] = event.rate
+        self._follow(self.pull.shard(event.source, event.shard, event.digest))
+
+    def applied(self, now: float) -> None:
+        """The first update on the pulled state is done: ask to be named."""
+        if JOINING_TABLE.allows(self.state, "applied"):
+            self.state = JOINING_TABLE.step(self.state, "applied", JoiningState.CAUGHT_UP)
+            self.repeat(now)
+
+    def entered(self) -> None:
+        """A policy in force names this node."""
+        self.state = JOINING_TABLE.step(self.state, "named", JoiningState.ENTERED)
+
+    def fail(self, reason: str, pause_s: float = 0.0) -> None:
+        """Give this join up, and ask for no other before `pause_s`."""
+        if self.on_the_way:
+            self.state = JOINING_TABLE.step(self.state, "failed", JoiningState.FAILED)
+            self._context.do(JoinFailed(reason, pause_s))
+
+    def tick(self, now: float) -> None:
+        """Repeat what was not answered."""
+        if self.state is JoiningState.LINKING:
+            self._settle_links(now)
+        if self.state is JoiningState.ATTACHING:
+            if self._attach_by is None:
+                self._attach_by = now + limits.LINK_OPEN_SECONDS
+            elif now >= self._attach_by:
+                self.fail(f"{self._sponsor.name} does not say how things stand")
+        if self.state is JoiningState.CAUGHT_UP and self._is_alone and not self.may_enter:
+            self.fail("the round that was here did not name this device, and every link broke")
+        self._look_at_fetching(now)
+        if self.on_the_way and now >= self._repeat_at:
+            self._give_up_stalled(now)
+            self.repeat(now)
+
+    def _look_at_fetching(self, now: float) -> None:
+        """Members keep the last policies only: whose trainer hung in its first update, while they
+        went on, finds no way from its own to theirs."""
+        if self._cycle.state is not CycleState.FETCHING:
+            self._fetching_since = None
+            return
+        self._fetching_since = now if self._fetching_since is None else self._fetching_since
+        if now - self._fetching_since >= limits.FETCH_PATIENCE_SECONDS:
+            self.fail("the others are too far ahead to be followed")
+
+    def _give_up_stalled(self, now: float) -> None:
+        """A source that owes us something, and from which nothing arrives, be it of a round, is
+        replaced by the others."""
+        if self.pull is None or self.state is not JoiningState.PULLING:
+            return
+        before, self._owed = self._owed, {}
+        for source, answers in self.pull.awaited.items():
+            count = answers + self._received.get(source, 0)  # both only grow
+            known = before.get(source)
+            since = known[1] if known is not None and known[0] == count else now
+            self._owed[source] = (count, since)
+            if now - since >= limits.PULL_STALL_SECONDS:
+                self._context.do(CloseLink(source))
+                self._follow(self.pull.lost(source))
+
+    def repeat(self, now: float) -> None:
+        """Say to the scheduler (a new one, perhaps) what we are waiting for."""
+        context, to = self._context, self._context.election.scheduler
+        self._repeat_at = now + limits.RETRY_SECONDS
+        if self.state is JoiningState.REQUESTED:
+            config = context.config
+            context.send(to, JoinRequest(config.me, config.wanted_neighbours))
+        elif self.state is JoiningState.WAITING:
+            rates = tuple(self._rate_of(node) for node in self._open_links)
+            context.send(to, LinksOpen(self.number, self._open_links, rates))
+        elif self.state is JoiningState.PULLING:
+            context.send(to, self.progress(now))
+        elif self.state is JoiningState.CAUGHT_UP:
+            context.send(to, CaughtUp(self.number))
+
+    def progress(self, now: float) -> JoinProgress:
+        """Return how far the pull is, for the scheduler and for people who look there."""
+        total = self._context.config.state_bytes
+        pulled = dict.fromkeys(self.sources, 0)
+        for shard, source in self.pull.verified.items() if self.pull else ():
+            size = min(self.shard_bytes, total - shard * self.shard_bytes)
+            pulled[source] = pulled.get(source, 0) + size
+        sources = tuple(
+            PulledFrom(source, size, min(int(self._rates.get(source, 0.0)), limits.MAX_INTEGER))
+            for source, size in pulled.items()
+        )
+        micro = min(int((now - self._pull_began) * 1e6), limits.MAX_INTEGER)
+        return JoinProgress(self.number, total, micro, sources)
+
+    @property
+    def _open_links(self) -> tuple[bytes, ...]:
+        return tuple(n for n, is_open in self._wanted.items() if is_open)
+
+    def _rate_of(self, node: bytes) -> int:
+        known = self._context.incoming(node)
+        return min(int(known.rate), limits.MAX_INTEGER) if known is not None else 0
+
+    def measured(self, now: float, links: tuple[Incoming, ...]) -> None:
+        """Something was measured: the rates of the links may be known now."""
+        self._received = {link.node: link.received_bytes for link in links}
+        self._settle_links(now)
+
+    def _settle_links(self, now: float) -> None:
+        """Say which links are open once all are, and once their rates are known, or are not in a
+        short time: with them the pull is divided rightly from its beginning."""
+        if any(state is None for state in self._wanted.values()):
+            return
+        if self.state is not JoiningState.LINKING:
+            return
+        if not self._open_links:
+            self.fail("no link to any chosen neighbour could be opened")
+            return
+        if self._measure_by is None:
+            self._measure_by = now + limits.PROBE_WAIT_SECONDS
+        measured = all(self._context.incoming(n) is not None for n in self._open_links)
+        if not measured and now < self._measure_by:
+            return
+        self.state = JOINING_TABLE.step(self.state, "links settled", JoiningState.WAITING)
+        self.repeat(now)
+
+    def _begin_pull(self, now: float) -> None:
+        """Start to pull and to follow, once the policy that the sources follow is known."""
+        context = self._context
+        first = next(iter(self._early.values()))
+        key = (first.policy_term, first.version)
+        policy = context.policies.get(key)
+        if policy is None:
+            context.fetch(key)
+            return
+        plan = policy.pull_of(context.node)
+        if plan is None or plan.join != self.number:
+            raise RemoteProtocolError("a pull began that the policy does not name")
+        self.state = JOINING_TABLE.step(self.state, "pull begins", JoiningState.PULLING)
+        context.policy = policy
+        context.iteration = first.iteration
+        context.commit, context.samples, context.meta = first.commit, first.samples, first.meta
+        context.ancestors = first.ancestors
+        size = context.config.state_bytes
+        rates = [self._offer(source, 0).rate for source in plan.sources]
+        self.shard_bytes = shard_size(size, rates)
+        self.sources = plan.sources
+        shards = shard_count(size, self.shard_bytes)
+        assign = context.planner.assign
+        self.pull = Pull(shards, self.shard_bytes, plan.sources, self._offer, assign)
+        context.report("pull_begins", total_bytes=size)
+        self._cycle.start(state_ready=False)
+        self._repeat_at = now + limits.RETRY_SECONDS
+        self._pull_began = now
+        for source in self._early:
+            self._follow(self.pull.began(source))
+        for lost in plan.sources:
+            if lost not in context.links:
+                self._follow(self.pull.lost(lost))
+
+    def _offer(self, source: bytes, busy_bytes: int) -> Offer:
+        """Return what is known of a source."""
+        known = self._context.incoming(source)
+        rate = self._rates.get(source, known.rate if known is not None else None)
+        delay = known.delay_s if known is not None else 0.0
+        return Offer(source, self._context.name(source), rate, delay, busy_bytes)
+
+    def _follow(self, effects: list[PullEffect]) -> None:
+        if self.state is not JoiningState.PULLING:
+            return  # what comes late to a join that has been given up
+        context = self._context
+        for effect in effects:
+            match effect:
+                case AskManifest(source):
+                    context.send(source, ManifestRequest(self.number, self.shard_bytes))
+                case AskShards(source, shards):
+                    context.send(source, ShardRequest(self.number, self.shard_bytes, shards))
+                case PullDone():
+                    self._pulled()
+                case PullFailed(reason):
+                    self.fail(reason)
+                case _:
+                    assert_never(effect)
+
+    def _pulled(self) -> None:
+        context = self._context
+        self.state = JOINING_TABLE.step(self.state, "pulled", JoiningState.FOLLOWING)
+        context.send(EVERYONE, Pulled(self.number, context.iteration))
+        self._cycle.adopted()

@@ -1,0 +1,596 @@
+"""One node: `handle(now, event)` returns the effects that the event has.
+
+Law: this file only sorts events to the parts (election, negotiator, joining, cycle) and couples
+them; what each part decides stands in its own file. Messages that do not fit the moment are
+dropped: whoever still needs an answer asks again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from protocols import limits
+from protocols.cluster.election import Election
+from protocols.cluster.policy import Policy
+from protocols.cluster.view import make_view
+from protocols.effects import CloseLink, Distrust, Effect, Trust
+from protocols.errors import RemoteProtocolError
+from protocols.events import (
+    Applied,
+    AwayWanted,
+    Contributed,
+    DialFailed,
+    Event,
+    ExpelWanted,
+    Faulty,
+    Frozen,
+    LeaveWanted,
+    LinkDown,
+    LinkUp,
+    LinkWanted,
+    Located,
+    ManifestReady,
+    Measured,
+    PiecesTaken,
+    Received,
+    RoundReduced,
+    ShardArrived,
+    Silent,
+    Tick,
+    TokenWanted,
+    YieldWanted,
+)
+from protocols.member.context import Context, NodeConfig
+from protocols.member.cycle import Cycle, CycleState
+from protocols.member.departure import Departure
+from protocols.member.introductions import Introductions
+from protocols.member.joining import Joining, JoiningState
+from protocols.member.orders import check_policy, may_store
+from protocols.member.replicas import Replicas
+from protocols.member.serving import Serving
+from protocols.member.trainer_debt import TrainerDebt
+from protocols.member.wishes import Wishes
+from protocols.network.link_end import LinkEnd
+from protocols.network.monitor import Monitor
+from protocols.network.routing import Router
+from protocols.recovery.recovery import Recovery
+from protocols.scheduler.planning import Informed
+from protocols.scheduler.succession import Succession
+from protocols.wire import messages as m
+
+if TYPE_CHECKING:
+    from protocols.cluster.ancestry import Past
+    from protocols.cluster.view import Member, View
+    from protocols.scheduler.negotiator import Negotiator
+    from protocols.scheduler.planning import Planner
+    from protocols.wire.envelope import Envelope
+
+
+class Node:
+    """The whole control plane of one agent in one incarnation."""
+
+    def __init__(self, config: NodeConfig, planner: Planner, router: Router | None = None) -> None:
+        """`router`: that of this incarnation's node before, whose numbers must not come again."""
+        me = config.me
+        router = router or Router(me.node, me.incarnation)
+        informed = Informed(planner, lambda: self.monitor.measures)
+        self.context = Context(config, informed, router, Election(me.node), steps=config.steps)
+        self.debt = TrainerDebt(self.context, self._wish_away, self._hand_back)
+        self.monitor = Monitor(self.context, lambda: self.debt.standing)
+        self.context.incoming = self.monitor.incoming
+        self.replicas = Replicas(self)
+        differs = self.replicas.found
+        self.cycle = Cycle(self.context, self._offered, self._switched, self.debt, differs)
+        self.serving = Serving(self.context, self.cycle)
+        self.joining: Joining | None = None
+        self.negotiator: Negotiator | None = None
+        self.recovery = Recovery(self)
+        self.succession = Succession(self)
+        self.wishes = Wishes(self)
+        self.departure = Departure(self)
+        self.introductions = Introductions(self.context)
+        self._fetch_at = 0.0
+        self.now = 0.0
+        self.reason = "leave"  # why members leave with the policy that comes into force
+
+    # --- beginnings -------------------------------------------------------------------------------
+
+    def found(
+        self, now: float, lineage: bytes, past: Past, meta: bytes, commit: bytes = bytes(32)
+    ) -> list[Effect]:
+        """Found a cluster of one from a state that has `past` behind it, and `commit` if that was a
+        cluster's; `lineage` is a new random id of `limits.LINEAGE_BYTES`."""
+        context = self.context
+        context.now = now
+        view = make_view(lineage, 1, [context.config.me], [])
+        plan = context.planner.plan(view, context.config.micro_batches, ())
+        policy = Policy(1, 1, view, plan.parents, plan.shares, (), plan.reason)
+        context.lineage = lineage
+        context.iteration, context.meta, context.commit = past.iteration, meta, commit
+        context.ancestors = past.in_lineage(lineage).ancestors
+        context.samples = past.iteration * context.config.samples_per_iteration
+        context.store(policy)
+        context.policy = policy
+        context.election.found()
+        self.succession.lead(now, policy)
+        me = context.config.me.name
+        context.report("scheduler", node=me, term=1, why="founded")
+        context.report("joined", term=1, members=[me])
+        self.cycle.start(state_ready=True)
+        return self._flush(now)
+
+    def join(self, now: float, sponsor: Member) -> list[Effect]:
+        """Join the cluster of which `sponsor`, whose key is trusted, is a member."""
+        self.joining = Joining(self.context, self.cycle, sponsor)
+        return self._flush(now)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def handle(self, now: float, event: Event) -> list[Effect]:
+        """Take one event; raises `RemoteProtocolError` if a peer broke the protocol with it."""
+        self.now = self.context.now = now
+        self._take(now, event)
+        return self._flush(now)
+
+    def _take(self, now: float, event: Event) -> None:
+        match event:
+            case Received(via, envelope):
+                self._received(now, via, envelope)
+            case RoundReduced():
+                self.cycle.reduced(event)
+            case Contributed():
+                if self.debt.contributed(event):
+                    self.cycle.contributed(event)
+            case Frozen(have):
+                self.recovery.frozen(now, have)
+            case Applied():
+                if self.debt.applied(event):
+                    self._applied(now, event)
+            case LinkUp(peer):
+                self._link_up(now, peer)
+            case LinkDown():
+                self._link_down(now, event)
+            case Silent(node):
+                self._silent(now, node)
+            case Faulty(node, reason):
+                self.post(now, m.EVERYONE, m.Accused(node, reason[: limits.MAX_NAME_BYTES]))
+            case DialFailed(node):
+                self.recovery.relinking.failed(now, node)
+                self._connected(node, is_open=False)
+                name = self.context.name(node)
+                self.wishes.unreachable(node, f"no connection to {name} could be opened")
+                if self.joining is not None:
+                    self.joining.link_settled(now, node, is_open=False)
+            case Located(node, addresses):
+                self.recovery.relinking.located(now, node, addresses)
+            case PiecesTaken():
+                self.replicas.taken(event)
+            case ShardArrived():
+                if self.joining is not None:
+                    self.joining.shard(event)
+            case ManifestReady(joiner, join, leaves):
+                if join in self.cycle.holding_for:
+                    self.context.send(joiner, m.Manifest(join, leaves))
+            case LeaveWanted():
+                self.departure.leave(now)
+            case YieldWanted():
+                self.departure.give_way(now)
+            case AwayWanted(away):
+                self.debt.away(away)
+                self._wish_away(away or self.debt.is_behind)
+            case Measured():
+                if self.monitor.measured(now, event) and self.negotiator is not None:
+                    self.negotiator.measured()
+                if self.joining is not None:
+                    self.joining.measured(now, event.incoming)
+            case LinkWanted() | ExpelWanted():
+                self.wishes.want(now, event)
+            case TokenWanted(token):
+                self.wishes.new_token(token)
+            case Tick():
+                self.wishes.tick(now)
+                if self.joining is not None:
+                    self.joining.tick(now)
+            case _:
+                assert_never(event)
+
+    def _applied(self, now: float, event: Applied) -> None:
+        """The update of the running iteration is in the state, or kept for a late trainer."""
+        self.context.pace.applied(now)
+        self.wishes.applied()
+        self.cycle.applied(event)
+        if self.cycle.frozen and self.cycle.state is CycleState.FROZEN:
+            self.recovery.frozen(now, b"")
+        if self.joining is not None:
+            self.joining.applied(now)
+
+    def _wish_away(self, away: bool) -> None:
+        """Ask for no share, or for one again."""
+        if not self.over:
+            self.post(self.now, self.context.election.scheduler, m.ShareWish(away))
+
+    def _hand_back(self) -> None:
+        """The trainer is late with the running iteration."""
+        self.cycle.hand_back()
+
+    def ping(self, now: float) -> list[Effect]:
+        """Measure the delay of every link; the answers come as reports."""
+        for neighbour in sorted(self.context.links):
+            self.context.send(neighbour, m.Ping(now))
+        return self._flush(now)
+
+    @property
+    def deadline(self) -> float | None:
+        """When a `Tick` is due at the latest."""
+        times = [
+            self.joining.deadline if self.joining else None,
+            self.negotiator.deadline
+            if self.negotiator and not self.recovery.fence and not self.over
+            else None,
+            self.departure.deadline,
+            self.debt.deadline if not self.over else None,
+            *self.recovery.deadlines,
+            self.wishes.deadline if not self.over else None,
+            self.succession.deadline if self.negotiator and not self.over else None,
+            self._fetch_at if self.cycle.state is CycleState.FETCHING else None,
+        ]
+        return min((t for t in times if t is not None), default=None)
+
+    @property
+    def over(self) -> bool:
+        return self.cycle.state is CycleState.OVER
+
+    def _flush(self, now: float) -> list[Effect]:
+        """Let all parts act on what has changed; hand out the effects."""
+        context = self.context
+        self._settle(now)
+        while context.own:
+            self._applied(now, context.own.popleft())
+            self._settle(now)
+        effects, context.effects = context.effects, []
+        return self.departure.hold(now, effects)
+
+    def _settle(self, now: float) -> None:
+        """Let the scheduler, deadlines and a wish to leave act on what has changed."""
+        context = self.context
+        if not self.over:
+            self.debt.tick()
+            self.recovery.watch(now)
+        self.departure.pursue(now)
+        if self.negotiator is not None and not self.over and self.recovery.fence is None:
+            for to, message in self.negotiator.tick(now):
+                self.post(now, to, message)
+            self.succession.rotate(now)
+            switch = self.negotiator.switch
+            if switch is not None and switch.policy.key not in context.policies:
+                self._keep(switch.policy)
+        self._fetch(now)
+
+    def _fetch(self, now: float) -> None:
+        """Ask for a policy's body as long as it is missing: not every neighbour has it."""
+        if self.cycle.state is not CycleState.FETCHING:
+            self._fetch_at = now
+        elif now >= self._fetch_at:
+            self._fetch_at = now + limits.RETRY_SECONDS
+            self.cycle.fetch()
+
+    def post(self, now: float, to: bytes, message: m.Message) -> None:
+        """Send, also to ourselves."""
+        if to in (self.context.node, m.EVERYONE):
+            self._deliver(now, self.context.node, message)
+        if to != self.context.node:
+            self.context.send(to, message)
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def _link_up(self, now: float, peer: Member) -> None:
+        context = self.context
+        context.links[peer.node] = peer
+        self.recovery.relinking.located(now, peer.node, peer.addresses)
+        self.recovery.link_up(now, peer)
+        context.report("link_up", node=peer.name)
+        self.welcome(peer.node)
+        self._connected(peer.node, is_open=True)
+        self.monitor.link_up(peer.node)
+        if self.joining is not None:
+            self.joining.link_settled(now, peer.node, is_open=True)
+
+    def welcome(self, node: bytes) -> None:
+        """Tell a neighbour how things stand."""
+        context = self.context
+        if context.is_member and context.policy is not None:
+            scheduler = context.election.scheduler
+            context.send(node, m.Welcome(scheduler, context.policy, context.steps))
+
+    def _connected(self, node: bytes, *, is_open: bool) -> None:
+        """Answer the scheduler that asked a member for a link."""
+        asker = self.introductions.settled(node)
+        if asker is not None and is_open:
+            self.post(self.now, asker, m.LinksOpen(0, (node,)))
+
+    def _link_down(self, now: float, event: LinkDown) -> None:
+        context, node = self.context, event.node
+        if node not in context.links:
+            return
+        name = context.name(node)
+        peer = context.links.pop(node)
+        self.recovery.link_gone(now, event)
+        self.wishes.link_gone(node)
+        self.introductions.link_down(node)
+        context.report("link_down", node=name)
+        policy = context.policy
+        if event.why is LinkEnd.PROTOCOL_ERROR:
+            context.do(Distrust(node))  # it may join again, as one that has begun anew
+        if self.joining is not None and self.joining.on_the_way:
+            self.joining.link_down(node)
+        elif self.over or policy is None or (event.why.is_clean and self.is_leaving(node)):
+            return
+        elif context.is_member and not self._is_spare(peer, policy.view):
+            self.recovery.say_lost(now, event)
+
+    def _is_spare(self, peer: Member, view: View) -> bool:
+        """Whether a link to `peer` is none of the view's: not yet, or no more."""
+        if peer.node in view.nodes:
+            return peer.node not in self.context.neighbours
+        known = [p.view.member(peer.node) for p in self.context.policies.values()]
+        return any(m is not None and m.incarnation == peer.incarnation for m in known)
+
+    def _silent(self, now: float, node: bytes) -> None:
+        """A neighbour is out of reach: tell it, in case it hears us later, and close the link."""
+        context = self.context
+        if node in context.links:
+            context.send(node, m.Dropped())
+            context.do(CloseLink(node))
+            self._link_down(now, LinkDown(node, LinkEnd.SILENT))
+
+    def blame(self, now: float, node: bytes, reason: str) -> None:
+        """`node` does not do what only it can do: part from it, and tell the others."""
+        self.post(now, m.EVERYONE, m.Accused(node, reason))
+        self._silent(now, node)
+
+    def _dropped_by(self, now: float, sender: bytes) -> None:
+        """A neighbour did not hear us for too long. If all of several say so, we were away and they
+        went on without us. One alone has waited first, and where members pause without a quorum
+        they may need us to have one: then a link that is opened again lets us go on with them."""
+        context = self.context
+        if self.joining is not None and self.joining.on_the_way:
+            context.do(CloseLink(sender))  # nothing of what it still sends may reach the state
+        self._link_down(now, LinkDown(sender, LinkEnd.DROPPED))
+        members = len(context.policy.view.members) if context.policy is not None else 0
+        went_on = members > 2 and not context.config.pauses
+        if context.is_isolated and went_on and not self.over:  # a joiner that lost us tells nothing
+            self.cycle.leave("expelled", "")
+
+    def is_leaving(self, node: bytes) -> bool:
+        """Whether a policy that is stored here leaves a member of the present view out."""
+        context, policy = self.context, self.context.policy
+        if policy is None or node not in policy.view.nodes:
+            return False
+        newest = max(k for k in context.policies if k != context.prepared)
+        return node not in context.policies[newest].view.nodes
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def _received(self, now: float, via: bytes, envelope: Envelope) -> None:
+        tags = envelope.tags
+        policy = self.context.policy
+        outlaws = policy.view.expelled if policy is not None else ()
+        if via not in self.context.links:
+            return
+        if (via in outlaws or tags.origin in outlaws) and not isinstance(
+            envelope.message, m.JoinRequest
+        ):
+            return  # who was expelled hears at most that it was
+        if isinstance(envelope.message, m.DIRECT_MESSAGES) and tags.origin != via:
+            return  # nobody passes these on
+        deliver, onward = self.context.router.receive(envelope)
+        if onward is not None:
+            self.context.relay(onward, via)
+        strange = tags.lineage not in (self.context.lineage, bytes(limits.LINEAGE_BYTES))
+        attaching = self.joining is not None and self.joining.state is JoiningState.ATTACHING
+        leads = (*m.FENCE_MESSAGES, m.Welcome)  # they lead into a new lineage
+        if tags.origin in self.recovery.suspicions.let_go and isinstance(
+            envelope.message, m.ORDERS
+        ):
+            return
+        if not deliver or (strange and not attaching and not isinstance(envelope.message, leads)):
+            return
+        try:
+            self._deliver(now, tags.origin, envelope.message)
+        except RemoteProtocolError:
+            if tags.origin == via:
+                raise  # else a neighbour of its sender has seen it, too, and knows whom to blame
+
+    def _deliver(self, now: float, sender: bytes, message: m.Message) -> None:
+        match message:
+            case m.Ping(sent_at):
+                self.context.send(sender, m.Pong(sent_at))
+            case m.Pong(sent_at):
+                if 0.0 <= now - sent_at <= limits.MOST_DELAY_SECONDS:
+                    self.context.report("delay", id=sender, seconds=now - sent_at)
+            case m.PolicyBody(policy):
+                self._store(now, sender, policy)
+            case m.PolicyFetch(term, version):
+                if (body := self.context.policies.get((term, version))) is not None:
+                    self.post(now, sender, m.PolicyBody(body))
+            case m.Introduce(number, joiner):
+                if sender == self.context.election.scheduler:
+                    self.introductions.expect(number, joiner)
+                    self.post(now, sender, m.Introduced(number))
+            case m.Pulled(number):
+                self.cycle.released(number)
+                if self.negotiator is not None:
+                    self.negotiator.pulled(number)
+            case m.JoinAborted(number, joiner_node, reason, pause_ms):
+                self.cycle.released(number)
+                ours = joiner_node == self.context.node
+                if self.joining is not None and ours and number == self.joining.number:
+                    self.joining.fail(reason, pause_ms / 1000)
+                self.introductions.expect_no_more(number)
+            case m.ManifestRequest(number, shard_bytes):
+                self.serving.manifest_wanted(sender, number, shard_bytes)
+            case m.ShardRequest(number, shard_bytes, shards):
+                self.serving.shards_wanted(sender, number, shard_bytes, shards)
+            case m.Dropped():
+                self._dropped_by(now, sender)
+            case m.Measured():
+                if self.monitor.heard(sender, message) and self.negotiator is not None:
+                    self.negotiator.measured()
+            case m.StatePieces():
+                self.replicas.heard(message)
+            case m.Accused(peer, reason):
+                self.recovery.accused(sender, peer, reason)
+            case m.LinkLost(peer, reset):
+                self.recovery.link_lost(now, sender, peer, reset)
+            case m.Fence(term, number):
+                self.recovery.fenced(now, sender, (term, number))
+            case m.Prepare(term, number, restart):
+                self.recovery.prepare(now, sender, (term, number), restart)
+            case m.Commit(term, number, restart):
+                self.recovery.commit(now, sender, (term, number), restart)
+            case m.PassRole() | m.VoteRequest() | m.Vote() | m.Lead():
+                self.succession.take(now, sender, message)
+            case m.Refused():
+                self.wishes.refused(sender, message)
+            case m.NewToken():
+                self.wishes.heard_token(sender, message)
+            case _:
+                if not self._to_scheduler(now, sender, message):
+                    self._to_joiner(now, sender, message)
+
+    def _to_scheduler(self, now: float, sender: bytes, message: m.Message) -> bool:
+        """Hand a request to the negotiator; return whether it was one."""
+        negotiator = self.negotiator
+        if negotiator is None:
+            return False
+        mail: list[tuple[bytes, m.Message]] = []
+        match message:
+            case m.JoinRequest(joiner):
+                mail = self.recovery.bars(now, joiner.node)
+                mail = mail or negotiator.join_request(now, message)
+            case m.Introduced(number):
+                mail = negotiator.introduced(sender, number)
+            case m.LinksOpen(number, links, rates):
+                mail = negotiator.links_open(now, sender, number, links, rates)
+            case m.JoinProgress():
+                mail = negotiator.progress(now, sender, message)
+            case m.CaughtUp(number):
+                negotiator.caught_up(now, sender, number)
+            case m.LeaveRequest():
+                negotiator.leave_request(sender)
+                if negotiator.passing:
+                    self.departure.hurry(now)
+            case m.ShareWish(away):
+                negotiator.share_wish(sender, away)
+            case m.PolicyStored(term, version):
+                negotiator.stored(sender, (term, version))
+            case m.Prepared(term, number):
+                self.recovery.prepared(now, sender, (term, number))
+            case m.Committed(term, number):
+                self.recovery.committed(sender, (term, number))
+            case m.FenceReport():
+                self.recovery.reported(now, sender, message)
+            case m.Outside(term, number):
+                self.recovery.outside(now, sender, (term, number))
+            case m.LinkWish(peer, wanted):
+                mail = negotiator.link_wish(sender, peer, wanted=wanted)
+            case m.Expel(node):
+                mail = self._expel(now, sender, node)
+            case _:
+                return False
+        for to, body in mail:
+            self.post(now, to, body)
+        return True
+
+    def _expel(self, now: float, sender: bytes, node: bytes) -> list[tuple[bytes, m.Message]]:
+        """A scheduler that is to go hands its role over first; its successor is asked again."""
+        if node == self.context.node:
+            self.succession.make_way(now)
+            return []
+        views = [p.view for p in self.context.policies.values()]
+        known = any(view.member(node) is not None for view in views)
+        negotiator = self.negotiator
+        return negotiator.expel(sender, node, known=known) if negotiator is not None else []
+
+    def _to_joiner(self, now: float, sender: bytes, message: m.Message) -> None:
+        joining = self.joining
+        match message:
+            case m.OpenLinks() if sender != self.context.election.scheduler:
+                pass  # a new one is not known here yet; whoever needs the links asks again
+            case m.OpenLinks(0, members):
+                for member in members:
+                    if self.introductions.dial(member, sender):
+                        self._connected(member.node, is_open=True)
+            case m.OpenLinks() if joining is not None:
+                for member in message.neighbours:
+                    self.context.do(Trust(member))
+                joining.open_links(now, message)
+            case m.Welcome(_, policy, _) if self.recovery.went_on_without_us(policy):
+                self.cycle.leave("expelled", "")
+            case m.Welcome() if joining is not None and joining.on_the_way:
+                joining.welcome(now, sender, message)
+            case m.PullBegins() if joining is not None:
+                joining.pull_begins(now, sender, message)
+            case m.Manifest() if joining is not None:
+                joining.manifest(sender, message)
+
+    def _store(self, now: float, sender: bytes, policy: Policy) -> None:
+        context = self.context
+        if not may_store(context, sender, policy):
+            return
+        check_policy(context, policy)
+        self._keep(policy)
+        self.post(now, sender, m.PolicyStored(*policy.key))
+        self.cycle.stored()
+        if self.joining is not None:
+            self.joining.stored(now)
+
+    def _keep(self, policy: Policy) -> None:
+        """Store a policy's body and expect links from everybody whom it names."""
+        context = self.context
+        outlaws = context.policy.view.expelled if context.policy is not None else ()
+        for member in (*policy.view.members, *(p.joiner for p in policy.pulls)):
+            if member.node != context.node and member.node not in outlaws:
+                context.do(Trust(member))
+        context.store(policy)
+
+    # --- scheduler --------------------------------------------------------------------------------
+
+    def _offered(self) -> tuple[int, int]:
+        if self.negotiator is not None:
+            return self.negotiator.offered
+        return self.context.policy.key if self.context.policy else (0, 0)
+
+    def ask_again(self, now: float) -> None:
+        """There is a new scheduler: repeat to it what the old one had not done."""
+        self.departure.hurry(now)
+        if self.joining is not None and self.joining.on_the_way:
+            self.joining.repeat(now)
+        if self.debt.is_away or self.debt.is_behind:
+            self.post(now, self.context.election.scheduler, m.ShareWish(True))
+        self.wishes.say(now)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def _switched(self, old: Policy, new: Policy) -> None:
+        """A policy came into force."""
+        context = self.context
+        before, after = dict.fromkeys(old.view.nodes), dict.fromkeys(new.view.nodes)
+        for member in new.view.members:
+            if member.node not in before and member.node != context.node:
+                context.report("member_joined", node=member.name)
+        for member in old.view.members:
+            if member.node not in after and member.node != context.node:
+                expelled = member.node in new.view.expelled
+                reason = "expelled" if expelled else self.reason
+                context.report("member_left", node=member.name, reason=reason, stall_s=0.0)
+                context.do(Distrust(member.node))
+        if context.node in after and context.node not in before and self.joining is not None:
+            self.joining.entered()
+            context.report(
+                "joined", term=context.election.term, members=[x.name for x in new.view.members]
+            )
+        if self.negotiator is not None:
+            self.negotiator.in_force(self.now, new)
+        self.recovery.switched(old.view, new.view)
+        self.wishes.switched(self.now, old, new)

@@ -1,0 +1,65 @@
+"""What of others a node acts on: whose fences and decisions, which policies.
+
+Law: a member obeys the scheduler of the newest term that it knows, or one of a later term that is
+credible; it stores a policy that its scheduler sends or that it has asked for itself, and only one
+that fits its job. It acts on a decision that keeps it only if it has reported to that fence. What
+does not fit is dropped, whoever it came through; what cannot be is the sender's fault.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.errors import RemoteProtocolError
+from protocols.rounds import control_word
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
+    from protocols.member.context import Context
+    from protocols.wire.messages import Restart
+
+
+def may_order(context: Context, sender: bytes, term: int) -> bool:
+    """Whether `sender` may be the scheduler of `term`."""
+    election = context.election
+    if term == election.term:
+        return sender == election.scheduler
+    return term > election.term and election.is_credible(term)
+
+
+def may_store(context: Context, sender: bytes, policy: Policy) -> bool:
+    """Whether a policy's body that comes from `sender` is to be stored: from anybody if this node
+    has asked for it, else from its scheduler alone."""
+    if policy.view.lineage != context.lineage:
+        return False
+    if context.policy is not None and policy.key < context.policy.key:
+        return False
+    if policy.key == context.asked:
+        return True
+    return policy.term >= context.election.term and sender == context.election.scheduler
+
+
+def check_policy(context: Context, policy: Policy) -> None:
+    """Raise `RemoteProtocolError` unless `policy` can be one of this job, and of this time."""
+    if sum(policy.shares) != context.config.micro_batches:
+        raise RemoteProtocolError("a policy for another number of micro-batches")
+    newest = context.newest_key
+    if policy.version > newest[1] + limits.MAX_VERSION_STEP:
+        raise RemoteProtocolError("a policy of a version that cannot have come yet")
+
+
+def check_restart(context: Context, restart: Restart) -> None:
+    """Raise `RemoteProtocolError` unless members can go on by `restart`."""
+    check_policy(context, restart.policy)
+    if abs(restart.iteration - context.iteration) > 1:
+        raise RemoteProtocolError("a decision about an iteration that is not this one")
+    attempts = context.attempt + limits.MAX_ATTEMPT_STEP
+    if max(restart.finish, restart.redo) > attempts:
+        raise RemoteProtocolError("a decision about an attempt that cannot have come yet")
+    if any(int.from_bytes(have, "little") >> context.config.chunks for have in restart.have):
+        raise RemoteProtocolError("a decision about chunks that there are none of")
+    total = context.config.micro_batches
+    dealt = sorted(m for work in restart.work for m in control_word.set_bits(work))
+    if dealt != list(range(total)):
+        raise RemoteProtocolError("a decision that does not deal out each micro-batch once")

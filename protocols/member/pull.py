@@ -1,0 +1,240 @@
+"""A joiner copies the training state from several members at once.
+
+Law: nothing counts as pulled before its SHA-256 matches the manifest, which comes from one source
+while the shards come from all; a shard that does not match is asked for again from another source,
+and a source that is lost hands its part to the others. Sources answer only after they have said
+that they hold the state (`began`), so every byte belongs to the same iteration. A source is asked
+for a little at a time, and what is left is divided anew each time by the rates known then, so that
+all finish together although links change.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from protocols.errors import RemoteProtocolError
+from protocols.table import Row, StateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocols.scheduler.planning import Offer
+
+NOWHERE = "matches its digest from no source"
+WINDOW_SECONDS = 0.1  # a source has at most so long to send; what comes later may change hands
+
+
+class PullState(StrEnum):
+    """Where a pull stands."""
+
+    WAITING = "waiting"
+    COPYING = "copying"
+    DONE = "done"
+    FAILED = "failed"
+
+
+PULL_TABLE: StateTable[PullState] = StateTable(
+    "pull",
+    Row(PullState.WAITING, "began", (PullState.COPYING,)),
+    Row(PullState.WAITING, "source lost", (PullState.WAITING, PullState.FAILED)),
+    Row(PullState.COPYING, "began", (PullState.COPYING,)),
+    Row(PullState.COPYING, "manifest", (PullState.COPYING, PullState.DONE, PullState.FAILED)),
+    Row(PullState.COPYING, "shard", (PullState.COPYING, PullState.DONE, PullState.FAILED)),
+    Row(PullState.COPYING, "source lost", (PullState.COPYING, PullState.FAILED)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AskManifest:
+    """Ask `source` for the digests of all shards."""
+
+    source: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AskShards:
+    """Ask `source` for `shards`."""
+
+    source: bytes
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PullDone:
+    """Every shard is here and verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullFailed:
+    """The state cannot be had; `reason` says why."""
+
+    reason: str
+
+
+PullEffect = AskManifest | AskShards | PullDone | PullFailed
+
+
+class Pull:
+    """The joiner's side of one replication pull of `shards` shards of `shard_bytes` from
+    `sources`; `offer` says what is known of one that has so many bytes still to send."""
+
+    def __init__(
+        self,
+        shards: int,
+        shard_bytes: int,
+        sources: tuple[bytes, ...],
+        offer: Callable[[bytes, int], Offer],
+        assign: Callable[[tuple[int, ...], int, tuple[Offer, ...]], dict[bytes, tuple[int, ...]]],
+    ) -> None:
+        self.state = PULL_TABLE.initial
+        self.sources = sources
+        self._offer = offer
+        self._assign = assign
+        self._shards = shards
+        self._shard_bytes = shard_bytes
+        self._ready: list[bytes] = []  # sources that said they hold the state
+        self._left = dict.fromkeys(range(shards))  # asked of nobody
+        self._asked: dict[int, bytes] = {}  # shard -> source it was asked from, not arrived
+        self._digests: dict[int, tuple[bytes, bytes]] = {}  # shard -> (source, digest), unverified
+        self._tried: dict[int, list[bytes]] = {}  # shard -> sources whose copy did not match
+        self._verified: dict[int, bytes] = {}  # shard -> source it came from
+        self._delivered: dict[bytes, int] = {}  # source -> how often it has answered
+        self._leaves: tuple[bytes, ...] | None = None
+        self._manifest_source: bytes | None = None
+
+    @property
+    def verified(self) -> dict[int, bytes]:
+        """Shard -> source, of the shards that are here and match."""
+        return self._verified
+
+    def expects(self, source: bytes, shard: int) -> bool:
+        """Whether `source` was asked for `shard` and has not delivered it."""
+        return self._asked.get(shard) == source
+
+    @property
+    def awaited(self) -> dict[bytes, int]:
+        """Sources that owe an answer -> how often each has answered so far."""
+        owing = dict.fromkeys(sorted(self._asked.values()))
+        if self._manifest_source is not None and self._leaves is None:
+            owing[self._manifest_source] = None
+        return {source: self._delivered.get(source, 0) for source in owing}
+
+    def began(self, source: bytes) -> list[PullEffect]:
+        """`source` holds the state and may be asked."""
+        if source not in self.sources or source in self._ready:
+            raise RemoteProtocolError("a pull began at a node that is no source, or twice")
+        if not PULL_TABLE.allows(self.state, "began"):
+            return []
+        self._ready.append(source)
+        self.state = PULL_TABLE.step(self.state, "began", PullState.COPYING)
+        return self._ask()
+
+    def manifest(self, source: bytes, leaves: tuple[bytes, ...]) -> list[PullEffect]:
+        """`source` sent the digests of all shards."""
+        if not PULL_TABLE.allows(self.state, "manifest") or source != self._manifest_source:
+            return []
+        if self._leaves is not None:
+            return []  # what is verified was verified against the first
+        if len(leaves) != self._shards:
+            raise RemoteProtocolError("a manifest with the wrong number of shards")
+        self._leaves = leaves
+        self._answered(source)
+        return self._check("manifest")
+
+    def shard(self, source: bytes, shard: int, digest: bytes) -> list[PullEffect]:
+        """`shard` has arrived whole from `source`; `digest` is the SHA-256 of what arrived."""
+        if not self.expects(source, shard):
+            raise RemoteProtocolError("a shard that was not asked for")
+        del self._asked[shard]
+        self._digests[shard] = (source, digest)
+        self._answered(source)
+        return self._check("shard")
+
+    def _answered(self, source: bytes) -> None:
+        self._delivered[source] = self._delivered.get(source, 0) + 1
+
+    def lost(self, source: bytes) -> list[PullEffect]:
+        """The link to `source` is gone."""
+        if source not in self.sources or not PULL_TABLE.allows(self.state, "source lost"):
+            return []
+        self.sources = tuple(s for s in self.sources if s != source)
+        self._ready = [s for s in self._ready if s != source]
+        if not self.sources:
+            return self._fail("source lost", "every source of the training state was lost")
+        self.state = PULL_TABLE.step(self.state, "source lost", self.state)
+        if self._manifest_source == source and self._leaves is None:
+            self._manifest_source = None
+        for shard in [k for k, owner in self._asked.items() if owner == source]:
+            del self._asked[shard]
+            self._left[shard] = None
+        for shard, tried in self._tried.items():
+            if shard in self._left and all(s in tried for s in self.sources):
+                return self._fail("source lost", f"shard {shard} {NOWHERE}")
+        return self._ask()
+
+    def _ask(self) -> list[PullEffect]:
+        """Ask every ready source for as much as keeps it busy, of what is best had from it."""
+        effects: list[PullEffect] = []
+        if self._leaves is None and self._manifest_source is None and self._ready:
+            self._manifest_source = self._ready[0]
+            effects.append(AskManifest(self._manifest_source))
+        asked = self._ask_of(self.sources)  # who has not begun will, most likely
+        if self._left and not self._asked:
+            asked = self._ask_of(tuple(self._ready))
+        return effects + asked
+
+    def _ask_of(self, sources: tuple[bytes, ...]) -> list[PullEffect]:
+        """Divide what is left among `sources`, and ask the ready ones for the next of theirs."""
+        busy = dict.fromkeys(sources, 0)
+        for owner in self._asked.values():
+            busy[owner] += 1
+        offers = {s: self._offer(s, busy[s] * self._shard_bytes) for s in sources}
+        room = {s: self._most(offers[s]) - busy[s] for s in sources}
+        idle = [s for s in self._ready if room[s] >= busy[s]]
+        if not self._left or not idle:
+            return []
+        doubted = [k for k in self._left if k in self._tried]
+        fresh = tuple(k for k in sorted(self._left) if k not in self._tried)
+        plan = self._assign(fresh, self._shard_bytes, tuple(offers.values())) if fresh else {}
+        effects: list[PullEffect] = []
+        for source in idle:
+            again = [k for k in doubted if k in self._left and source not in self._tried[k]]
+            wanted = (*again, *plan.get(source, ()))[: room[source]]
+            for shard in wanted:
+                self._asked[shard] = source
+                del self._left[shard]
+            if wanted:
+                effects.append(AskShards(source, wanted))
+        return effects
+
+    def _most(self, offer: Offer) -> int:
+        """How many shards a source may have to send: what it sends in `WINDOW_SECONDS` and while
+        a request is on its way, but never less than two."""
+        seconds = WINDOW_SECONDS + 2 * offer.delay_s
+        return max(2, math.ceil((offer.rate or 0.0) * seconds / self._shard_bytes))
+
+    def _check(self, event: str) -> list[PullEffect]:
+        """Verify what can be verified; ask again elsewhere for what does not match."""
+        if self._leaves is not None:
+            for shard, (source, digest) in sorted(self._digests.items()):
+                if digest == self._leaves[shard]:
+                    self._verified[shard] = source
+                    continue
+                tried = self._tried.setdefault(shard, [])
+                tried.append(source)
+                if all(s in tried for s in self.sources):
+                    return self._fail(event, f"shard {shard} {NOWHERE}")
+                self._left[shard] = None
+            self._digests.clear()
+        done = len(self._verified) == self._shards
+        self.state = PULL_TABLE.step(self.state, event, PullState.DONE if done else self.state)
+        return [PullDone()] if done else self._ask()
+
+    def _fail(self, event: str, reason: str) -> list[PullEffect]:
+        self.state = PULL_TABLE.step(self.state, event, PullState.FAILED)
+        self._asked.clear()
+        self._left.clear()
+        return [PullFailed(reason)]

@@ -1,0 +1,84 @@
+"""What this node does when members turn out to have different training states.
+
+Law: the members whose state counts go on without those that have another one, at once. Each of
+them tells those of its neighbours that differ what the state is here, so that they can say where
+the first difference lies. Who differs goes, and pulls the state anew; who does not go by itself and
+is found to differ again is parted from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.effects import Differs, TakePieces
+from protocols.rounds.divergence import first_difference
+from protocols.wire import messages as m
+
+if TYPE_CHECKING:
+    from protocols.events import PiecesTaken
+    from protocols.member.node import Node
+
+
+class Replicas:
+    """The part of one node that compares its state with that of others."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._mine: PiecesTaken | None = None
+        self._theirs: m.StatePieces | None = None
+        self._tell: tuple[bytes, ...] = ()  # who is to hear what the state is here
+        self._seen: dict[tuple[bytes, int], None] = {}  # who was found to differ, in which life
+
+    def found(self, differing: tuple[bytes, ...]) -> None:
+        """The running iteration's control word shows that these members have another state."""
+        node, context = self._node, self._node.context
+        for who in differing:
+            name = context.name(who)
+            context.report("diverged", node=name, iteration=context.iteration)
+        if node.joining is not None and node.joining.on_the_way:
+            node.joining.fail("members have different training states; they part first")
+            return
+        context.do(TakePieces(context.iteration))
+        if context.node in differing:
+            node.debt.diverge()
+            return
+        self._tell = differing
+        again = [n for n in differing if self._differed_before(n)]
+        for neighbour in [n for n in again if n in context.links]:
+            node.blame(context.now, neighbour, "its training state differs again")
+
+    def _differed_before(self, who: bytes) -> bool:
+        """Note that `who` differs; return whether it did so before in this life of its."""
+        policy = self._node.context.policy
+        member = policy.view.member(who) if policy is not None else None
+        life = (who, member.incarnation if member is not None else 0)
+        before = life in self._seen
+        self._seen[life] = None
+        for old in list(self._seen)[: -limits.MAX_MEMBERS]:
+            del self._seen[old]
+        return before
+
+    def taken(self, event: PiecesTaken) -> None:
+        """The digests of the state's pieces are here."""
+        context = self._node.context
+        if context.diverged:
+            self._mine = event
+            self._compare()
+            return
+        message = m.StatePieces(event.iteration, event.pieces, context.meta)
+        for neighbour in [n for n in self._tell if n in context.near]:
+            context.send(neighbour, message)
+
+    def heard(self, message: m.StatePieces) -> None:
+        """A neighbour tells what the state is there, perhaps before we know that ours differs."""
+        self._theirs = message
+        self._compare()
+
+    def _compare(self) -> None:
+        mine, theirs, context = self._mine, self._theirs, self._node.context
+        if mine is None or theirs is None or mine.iteration != theirs.iteration:
+            return
+        piece = first_difference(mine.pieces, theirs.pieces)
+        self._mine = None  # one answer is enough
+        context.do(Differs(mine.iteration, piece, context.meta, theirs.meta))

@@ -1,0 +1,52 @@
+"""What this member sends of its state to a joiner that asks.
+
+Law: a joiner gets digests and shards only of the state that is held for it, and only such as exist;
+a request for others is the joiner's fault.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.effects import SendManifest, SendShards
+from protocols.errors import RemoteProtocolError
+from protocols.member.joining import shard_count
+
+if TYPE_CHECKING:
+    from protocols.member.context import Context
+    from protocols.member.cycle import Cycle
+
+SHARD_STEP_BYTES = 64
+
+
+class Serving:
+    """The part of one node that is a source of pulls."""
+
+    def __init__(self, context: Context, cycle: Cycle) -> None:
+        self._context = context
+        self._cycle = cycle
+
+    def manifest_wanted(self, joiner: bytes, number: int, shard_bytes: int) -> None:
+        """`joiner` wants the digests of all shards."""
+        if self._serves(number, shard_bytes):
+            self._context.do(SendManifest(joiner, number, shard_bytes))
+
+    def shards_wanted(
+        self, joiner: bytes, number: int, shard_bytes: int, shards: tuple[int, ...]
+    ) -> None:
+        """`joiner` wants these shards."""
+        if not self._serves(number, shard_bytes) or joiner not in self._context.links:
+            return
+        count = shard_count(self._context.config.state_bytes, shard_bytes)
+        if any(k >= count for k in shards) or len(dict.fromkeys(shards)) != len(shards):
+            raise RemoteProtocolError("a request for shards that do not exist")
+        at = self._context.iteration
+        self._context.do(SendShards(joiner, number, at, shard_bytes, shards))
+
+    def _serves(self, number: int, shard_bytes: int) -> bool:
+        whole = shard_bytes > 0 and shard_bytes % SHARD_STEP_BYTES == 0
+        size = self._context.config.state_bytes
+        if not whole or shard_count(size, shard_bytes) > limits.MAX_SHARDS:
+            raise RemoteProtocolError("shards of a size that cannot be")
+        return number in self._cycle.holding_for

@@ -1,0 +1,365 @@
+"""What this device's own trainer owes, until when, and what the node does in its stead.
+
+    PROMPT       work and updates go to the trainer; each has a deadline that follows from what the
+                 trainer took before
+    LATE         a deadline has passed, or the script asked to be away: the node hands the work of
+                 the iteration back, and goes on with the others; updates are kept for the trainer
+    CATCHING_UP  the trainer answers again: the kept updates are replayed to it, one by one
+
+Law: the others wait for this trainer no longer than one deadline. No update is lost by that: the
+node of a late trainer counts as having applied what is kept, and it replays all of it, in order,
+before it takes part again. What the trainer computes of an iteration that was handed back counts
+for nothing: each such hand-back begins a new `turn`, and an answer of another turn is ignored. A
+trainer that stays late, or for which too much is kept, is let go: the node leaves the cluster, and
+the agent joins again once the trainer answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.effects import Apply, GiveWork, KeepUpdate, TakeDigest
+from protocols.events import Applied
+from protocols.network.measures import KeepingUp
+from protocols.table import Row, StateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocols.events import Contributed
+    from protocols.member.context import Context
+
+
+class DebtState(StrEnum):
+    """How the trainer keeps up."""
+
+    PROMPT = "prompt"
+    LATE = "late"
+    CATCHING_UP = "catching-up"
+
+
+_BEHIND = (DebtState.LATE, DebtState.CATCHING_UP)
+DEBT_TABLE: StateTable[DebtState] = StateTable(
+    "trainer debt",
+    Row(DebtState.PROMPT, "overdue", (DebtState.LATE,)),
+    Row(DebtState.PROMPT, "away", (DebtState.LATE,)),
+    Row(DebtState.PROMPT, "diverged", (DebtState.LATE,)),
+    Row(DebtState.CATCHING_UP, "overdue", (DebtState.LATE,)),
+    Row(DebtState.LATE, "answered", (DebtState.CATCHING_UP, DebtState.PROMPT)),
+    Row(DebtState.CATCHING_UP, "answered", (DebtState.CATCHING_UP, DebtState.PROMPT)),
+    Row(DebtState.LATE, "nobody else can", (DebtState.LATE, DebtState.PROMPT)),
+    Row(DebtState.CATCHING_UP, "nobody else can", (DebtState.CATCHING_UP, DebtState.PROMPT)),
+)
+
+
+class TrainerDebt:
+    """The part of one node that keeps what its trainer owes. `wish(away)` asks the scheduler for no
+    share, or for one again; `hand_back()` contributes nothing to the running iteration."""
+
+    def __init__(
+        self, context: Context, wish: Callable[[bool], None], hand_back: Callable[[], None]
+    ) -> None:
+        self.state = DEBT_TABLE.initial
+        self.turn = 0
+        self.is_away = False
+        self.is_gone = False  # the trainer's process has ended
+        self._excused = False  # the scheduler was asked for no share, and not for one again
+        self._context = context
+        self._wish = wish
+        self._hand_back = hand_back
+        self._given_at: float | None = None  # since when work is not answered
+        self._given = 0  # micro-batches of that work
+        self._patience = 1.0  # how much longer than usual the running work may take
+        self._applying: Apply | None = None  # sent to a prompt trainer and not answered
+        self._applying_at = 0.0
+        self._kept: deque[Apply] = deque()  # updates to replay; the first one is with the trainer
+        self._no_room: Apply | None = None  # one that could not even be kept
+        self._later: GiveWork | None = None  # work that waits until all is replayed ...
+        self._later_at = 0.0  # ... since then
+        self._behind_since = 0.0
+        self._late_since = 0.0  # the same, but anew when it has said that it is back
+        self._answered_at = 0.0  # while it catches up
+        self._has_begun = False  # before that it owes nothing; a joiner begins with what it pulled
+        self._iterations = 0  # since the trainer began: the first ones take longer
+        self._paces: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds a micro-batch
+        self._updates: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds an update
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the node goes on without its trainer."""
+        return self.state in _BEHIND
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the trainer's state lacks updates that the node counts as applied."""
+        return bool(self._kept) or self._no_room is not None or self._context.diverged
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The iterations whose updates wait to be replayed; the trainer has been told the first."""
+        return tuple(effect.iteration for effect in self._kept)
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when the trainer has owed an answer, by this node's clock; None if it owes none."""
+        if self.is_behind:
+            return self._late_since
+        if self._applying is not None:
+            return self._applying_at
+        return self._given_at
+
+    @property
+    def standing(self) -> tuple[KeepingUp, float]:
+        """How the trainer keeps up, and for how many seconds it has not answered, if that is longer
+        than usual."""
+        since = self.waiting_since
+        if since is None:
+            return KeepingUp.PROMPT, 0.0
+        seconds = self._context.now - since
+        if self.is_behind:
+            return (KeepingUp.AWAY if self.is_away else KeepingUp.LATE), seconds
+        usual = self._patience * max(*self._updates, *self._paces, 0.0, 0.0) * max(1, self._given)
+        slow = seconds > max(limits.TRAINER_NOTICE_SECONDS, 2 * usual)
+        return (KeepingUp.SLOW, seconds) if slow else (KeepingUp.PROMPT, 0.0)
+
+    # --- what the node wants ------------------------------------------------------------------
+
+    def began(self) -> None:
+        """The trainer begins with a state that is in place: it owes nothing."""
+        if self.is_behind:
+            self.state = DEBT_TABLE.step(self.state, "answered", DebtState.PROMPT)
+        self._excused = False
+        self._has_begun = True
+        self._kept.clear()
+        self._applying = self._no_room = self._later = self._given_at = None
+        self._iterations = 0
+
+    def give(self, iteration: int, micro_batches: tuple[int, ...]) -> bool:
+        """Have these micro-batches computed; False if the trainer is behind: contribute nothing."""
+        if self.is_behind:
+            self._later = None  # what waited is handed back with the rest
+            return False
+        self._send(GiveWork(iteration, micro_batches, self.turn))
+        return True
+
+    def give_anyway(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
+        """Have them computed by a trainer that may be late: those of all other members are, too.
+        Each time it may take twice as long as before, and then it goes back: by then others may
+        have a trainer that answers."""
+        self._patience = min(2 * self._patience, limits.TRAINER_MOST_PATIENCE)
+        work = GiveWork(iteration, micro_batches, self.turn)
+        if self.is_stale:
+            self._later, self._later_at = work, self._context.now
+            self.state = DEBT_TABLE.step(self.state, "nobody else can", self.state)
+            return
+        if self.is_behind:
+            self.state = DEBT_TABLE.step(self.state, "nobody else can", DebtState.PROMPT)
+            self._given_at = None  # what it had before was handed back
+        self._send(work)
+
+    def diverge(self) -> None:
+        """The trainer's state was found to differ from that of the others: nothing that comes of it
+        counts any more, and no update can mend it. The node goes on without its trainer until the
+        others let it go; then it pulls their state."""
+        self._context.diverged = True
+        if not self.is_behind:
+            self.state = DEBT_TABLE.step(self.state, "diverged", DebtState.LATE)
+        self._behind_since = self._late_since = self._context.now
+        self.turn += 1
+        self._wish(True)
+
+    def apply(self, effect: Apply) -> None:
+        """Have an update applied, now or when the trainer has caught up."""
+        if self._context.diverged:
+            self._context.own.append(Applied(effect.iteration, b""))
+        elif not self.is_behind:
+            self._applying, self._applying_at = effect, self._context.now
+            self._context.do(effect)
+        elif self._kept_bytes < limits.MOST_KEPT_UPDATE_BYTES:
+            self._keep(effect)
+        else:
+            self._no_room = effect  # from here on the others do wait, until we are let go
+
+    def _send(self, work: GiveWork) -> None:
+        if self._given_at is None:
+            self._given_at, self._given = self._context.now, 0
+        self._given += len(work.micro_batches)
+        self._context.do(work)
+
+    def _keep(self, effect: Apply) -> None:
+        self._context.do(KeepUpdate(effect.iteration))
+        self._kept.append(effect)
+        if len(self._kept) == 1:
+            self._context.do(effect)
+        self._context.own.append(Applied(effect.iteration, b""))
+
+    @property
+    def _kept_bytes(self) -> int:
+        return len(self._kept) * self._context.config.vector_bytes
+
+    # --- what the trainer says ----------------------------------------------------------------
+
+    def contributed(self, event: Contributed) -> bool:
+        """The trainer has computed something; return whether that counts."""
+        counts = event.turn == self.turn and not self.is_behind
+        if counts and self._given_at is not None:
+            seconds = self._context.now - self._given_at
+            self._paces.append(seconds / max(1, self._given))
+        self._given_at = None
+        if counts and self._excused and not self.is_away:  # nobody else could, and it did
+            self._is_back()
+        if self.is_behind and not self.is_away and not self.is_stale:
+            self._answered()
+        return counts
+
+    def applied(self, event: Applied) -> bool:
+        """The trainer has applied an update; return whether the node has waited for that."""
+        self._given_at = None
+        if not self.is_behind:
+            if self._applying is not None:
+                self._updates.append(self._context.now - self._applying_at)
+            self._applying = None
+            self._iterations += 1
+            self._patience = 1.0
+            return True
+        if self._kept and self._kept[0].iteration == event.iteration:
+            self._kept.popleft()
+            self._context.meta = event.meta or self._context.meta
+            if self._kept:
+                self._context.do(self._kept[0])
+            self._answered()
+        return False
+
+    def _answered(self) -> None:
+        """It is there again; once nothing is left to replay it takes part again."""
+        if self._kept:
+            self._answered_at = self._context.now
+            self.state = DEBT_TABLE.step(self.state, "answered", DebtState.CATCHING_UP)
+            return
+        effect, self._no_room = self._no_room, None
+        if self.is_away and effect is None:
+            return
+        self.state = DEBT_TABLE.step(self.state, "answered", DebtState.PROMPT)
+        self._is_back()
+        context = self._context
+        if effect is None and context.iteration >= context.steps:  # skipped while it was behind
+            context.do(TakeDigest(context.iteration, context.commit))
+        if effect is not None:
+            self.apply(effect)
+        elif (work := self._later) is not None and work.iteration == self._context.iteration:
+            self._send(replace(work, turn=self.turn))
+        self._later = None
+
+    def _is_back(self) -> None:
+        """It keeps up again: ask for a share."""
+        self._excused = False
+        name, seconds = self._context.config.me.name, self._context.now - self._behind_since
+        self._context.report("member_back", node=name, seconds=round(seconds, 6))
+        self._wish(False)
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def away(self, away: bool) -> None:
+        """The script does something else for a while, or is back."""
+        self.is_away = away
+        if not away and self.is_behind:
+            self._late_since = self._context.now
+            if self._given_at is None and not self.is_stale:
+                self._answered()
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do."""
+        context = self._context
+        if not self._has_begun or context.is_alone:
+            return None
+        due = (self._work_due, self._update_due)
+        if self.is_behind:
+            due = (self._behind_due, self._later_due)
+        return min((t for t in due if t is not None), default=None)
+
+    @property
+    def _behind_due(self) -> float | None:
+        """When a trainer that is behind has taken too long with an update, or with anything."""
+        context = self._context
+        if self.state is DebtState.CATCHING_UP:
+            return self._answered_at + self._allowed(max(self._updates, default=0.0))
+        waits = self.is_away or context.stalled or context.diverged
+        return None if waits else self._let_go_at
+
+    @property
+    def _later_due(self) -> float | None:
+        """When work that waits for what is replayed goes back."""
+        if self._later is None:
+            return None
+        usual = max(self._paces, default=0.0) * max(1, len(self._later.micro_batches))
+        return self._later_at + self._patience * self._allowed(usual)
+
+    @property
+    def _work_due(self) -> float | None:
+        if self._given_at is None:
+            return None
+        usual = max(self._paces, default=0.0) * max(1, self._given)
+        return self._given_at + self._patience * self._allowed(usual)
+
+    @property
+    def _update_due(self) -> float | None:
+        if self._applying is None:
+            return None
+        return self._applying_at + self._patience * self._allowed(max(self._updates, default=0.0))
+
+    def _allowed(self, usual: float) -> float:
+        """Return how many seconds something may take that took `usual` before."""
+        first = self._iterations < limits.TRAINER_FIRST_ITERATIONS
+        least = limits.TRAINER_FIRST_SECONDS if first else limits.TRAINER_LEAST_SECONDS
+        return max(least, limits.TRAINER_FACTOR * usual)
+
+    @property
+    def _let_go_at(self) -> float:
+        return self._late_since + limits.TRAINER_LET_GO_SECONDS
+
+    def tick(self) -> None:
+        """Look at the deadlines. Nobody waits for the trainer of the only member."""
+        context = self._context
+        if not self._has_begun or context.is_alone:
+            return
+        due = self._behind_due if self.is_behind else self.deadline
+        overdue = due is not None and context.now >= due
+        if self.is_behind:
+            self._hand_back_later()
+            full = self._kept_bytes > limits.MAX_KEPT_UPDATE_BYTES or self._no_room is not None
+            if self.state is DebtState.CATCHING_UP and overdue:
+                self.state = DEBT_TABLE.step(self.state, "overdue", DebtState.LATE)
+                self._late_since = context.now
+            elif overdue or full:
+                context.stalled = True
+        elif self.is_away and self._applying is None and self._patience == 1.0:
+            self._fall_behind("away")
+        elif overdue:
+            self._fall_behind("overdue")
+
+    def _hand_back_later(self) -> None:
+        """Hand back in time what waits until all is replayed."""
+        if (due := self._later_due) is not None and self._context.now >= due:
+            self._later = None
+            self._hand_back()
+
+    def _fall_behind(self, event: str) -> None:
+        """Go on without the trainer."""
+        self.state = DEBT_TABLE.step(self.state, event, DebtState.LATE)
+        self._behind_since = self._late_since = self._context.now
+        name = self._context.config.me.name
+        self._context.report("member_late", node=name, away=self.is_away)
+        self.turn += 1
+        self._excused = True
+        self._wish(True)
+        applying, self._applying = self._applying, None
+        if applying is None:
+            self._hand_back()
+        else:  # it has been told of this update already
+            self._kept.append(applying)
+            self._context.own.append(Applied(applying.iteration, b""))

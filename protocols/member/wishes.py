@@ -1,0 +1,181 @@
+"""What this device's user wants of the cluster: links, the end of a member, a new token.
+
+Law: a wish is said again to whoever is the scheduler until the policy in force shows it or the
+scheduler refuses it, so a change of scheduler loses nothing. A token goes only from member to
+member under a policy that has forgotten whom it must not reach.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.cluster.view import edge
+from protocols.effects import CloseLink, UseToken
+from protocols.events import ExpelWanted, LinkWanted
+from protocols.wire import messages as m
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
+    from protocols.cluster.view import View
+    from protocols.member.context import Context
+    from protocols.member.node import Node
+
+Wish = LinkWanted | ExpelWanted
+
+
+class Wishes:
+    """The wishes of one node's user, and the token that it knows."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._open: dict[Wish, None] = {}
+        self._answers: dict[Wish, str] = {}
+        self._say_at = 0.0
+        self._closing: tuple[bytes, ...] = ()  # links that the policy in force has no more
+        self._token: m.NewToken | None = None  # the newest; until its policy is in force, not used
+        self._used = False
+
+    @property
+    def _context(self) -> Context:
+        return self._node.context
+
+    @property
+    def deadline(self) -> float | None:
+        """When wishes are said again."""
+        return self._say_at if self._open and self._context.is_member else None
+
+    def answer(self, wish: Wish) -> str | None:
+        """Return None while `wish` is open, "" once it is in force, else why it was refused."""
+        return self._answers.get(wish)
+
+    def want(self, now: float, wish: Wish) -> None:
+        """The user wants something new; what was wanted before of the same node is forgotten."""
+        self._answers.pop(wish, None)
+        self._open = {w: None for w in self._open if w.node != wish.node}
+        self._open[wish] = None
+        self._settle(now)
+        self.say(now)
+
+    def tick(self, now: float) -> None:
+        """Say again what has not happened yet."""
+        if self._open and now >= self._say_at:
+            self.say(now)
+
+    def say(self, now: float) -> None:
+        """Tell the scheduler."""
+        self._say_at = now + limits.RETRY_SECONDS
+        if not self._context.is_member:
+            return
+        for wish in list(self._open):
+            message = (
+                m.LinkWish(wish.node, wish.wanted)
+                if isinstance(wish, LinkWanted)
+                else m.Expel(wish.node)
+            )
+            self._node.post(now, self._context.election.scheduler, message)
+
+    def refused(self, sender: bytes, message: m.Refused) -> None:
+        """The scheduler refuses what was wished about a node."""
+        if sender != self._context.election.scheduler:
+            return
+        for wish in list(self._open):
+            expels = isinstance(wish, ExpelWanted)
+            if (wish.node, expels) == (message.node, message.expels):
+                self._close(wish, message.reason)
+
+    def unreachable(self, node: bytes, reason: str) -> None:
+        """No link to `node` could be opened."""
+        wish = LinkWanted(node, True)
+        if wish in self._open:
+            self._close(wish, reason)
+
+    def _close(self, wish: Wish, text: str) -> None:
+        del self._open[wish]
+        self._answers[wish] = text
+        for old in list(self._answers)[: -limits.MAX_OPEN_JOINS]:
+            del self._answers[old]
+
+    def _settle(self, now: float) -> None:
+        policy = self._context.policy
+        for wish in list(self._open):
+            if policy is not None and self._in_force(wish, policy.view):
+                self._close(wish, "")
+
+    def _in_force(self, wish: Wish, view: View) -> bool:
+        if isinstance(wish, ExpelWanted):
+            return wish.node in view.expelled
+        if wish.node == self._context.node:
+            return False
+        pair = edge(self._context.node, wish.node)
+        return pair in (view.edges if wish.wanted else view.apart)
+
+    def switched(self, now: float, old: Policy, new: Policy) -> None:
+        """A policy came into force: see what it fulfils; part from whom it parts us from."""
+        context = self._context
+        self._settle(now)
+        pairs = [(e.low, e.high) for e in new.view.apart]
+        apart = [n for pair in pairs if context.node in pair for n in pair]
+        gone = dict.fromkeys((*apart, *new.view.expelled))
+        self._closing = tuple(n for n in sorted(context.links) if n in gone)
+        if self._token is not None and not self._used:
+            self._use(None)
+        elif self._token is not None:
+            for member in new.view.members:
+                if member.node not in old.view.nodes and member.node in context.links:
+                    context.send(member.node, self._token)
+
+    def applied(self) -> None:
+        """A whole iteration under the policy in force is done, so nobody needs what it has not."""
+        closing, self._closing = self._closing, ()
+        for node in closing:
+            self._context.do(CloseLink(node))
+
+    def link_gone(self, node: bytes) -> None:
+        """The other end was faster; if there is another link to it in time, that one was added."""
+        self._closing = tuple(n for n in self._closing if n != node)
+
+    def new_token(self, token: bytes) -> None:
+        """The user has made a new token."""
+        policy = self._context.policy
+        key = policy.key if policy is not None else (0, 0)
+        before = self._token.count if self._token is not None else 0
+        outlaws = policy.view.expelled if policy is not None else ()
+        message = m.NewToken(token, *key, min(before + 1, limits.MAX_INTEGER), outlaws)
+        self._token, self._used = message, False
+        self._use(None)
+
+    def heard_token(self, sender: bytes, message: m.NewToken) -> None:
+        """A member passes the cluster's new token on, to a joiner that enters, too."""
+        policy = self._context.policy
+        if policy is None or sender not in policy.view.nodes:
+            return
+        if message.policy_term > max(self._context.newest_key[0], self._context.election.term):
+            return  # of no policy that could be under way
+        known = self._token
+        if known is not None and _age(known) >= _age(message):
+            return
+        self._token, self._used = message, False
+        self._use(sender)
+
+    def _use(self, sender: bytes | None) -> None:
+        """Use the token and pass it on, if the policy that it needs is in force."""
+        context, policy, message = self._context, self._context.policy, self._token
+        if policy is None or message is None:
+            return
+        if policy.key < (message.policy_term, message.version):
+            return
+        if any(n not in policy.view.expelled for n in message.expelled):
+            self._token = None  # whom it must not reach is still, or again, among us
+            return
+        self._used = True
+        context.do(UseToken(message.token))
+        for node in policy.view.nodes:
+            if node in context.links and node != sender:
+                context.send(node, message)
+
+
+def _age(message: m.NewToken) -> tuple[int, int, int, bytes]:
+    """Of two tokens the one made under the newer policy counts; of one policy's, the one made
+    later; of two made at once, the larger."""
+    return (message.policy_term, message.version, message.count, message.token)

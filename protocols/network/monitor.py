@@ -1,0 +1,217 @@
+"""What this node measures, what the others say they have measured, and when to measure again.
+
+Law: a node measures what arrives at it, never what it sends; what it knows of itself it tells
+everybody when that has changed, and again from time to time, so that every member could plan. What
+is said of links and members that are gone is forgotten. A link that carries nothing is probed, so
+that it is known what it would carry (NetStorm's auxiliary measurements, for the same reason); one
+that does, less often, since what it carries may be too short to tell.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.effects import Probe
+from protocols.network.measures import KeepingUp, Measures, Rate
+from protocols.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocols.events import Incoming, Measured
+    from protocols.member.context import Context
+
+MICRO = 1e-6
+MOST_MICRO = float((1 << 32) - 1)
+MOST_RATE = 1e15  # bytes/s
+CHANGED = 0.1  # what differs by a tenth is news
+CHANGED_DELAY_S = 0.002  # a delay must differ by so much, too
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A member's last iteration: `compute_s` for its share, `sync_s` waiting for the round."""
+
+    compute_s: float
+    sync_s: float
+
+
+@dataclass(slots=True)
+class Carried:
+    """How much had been sent over a link, since when no more than a little was added, when it was
+    probed, and whether its delay was known then: where that is long, a probe takes longer."""
+
+    sent: int
+    since: float
+    probed: float
+    delay_known: bool = False
+
+    def due(self, delay_s: float | None) -> float:
+        """When to probe it again."""
+        if not self.delay_known and delay_s is not None and delay_s > limits.LONG_DELAY_SECONDS:
+            return self.since + limits.PROBE_LONGER_SECONDS
+        idle = self.since + limits.PROBE_AGAIN_SECONDS
+        return min(idle, self.probed + limits.PROBE_BUSY_SECONDS)
+
+
+class Monitor:
+    """The measurements that one node knows of."""
+
+    def __init__(self, context: Context, standing: Callable[[], tuple[KeepingUp, float]]) -> None:
+        """`standing`: how this node's own trainer keeps up (`trainer_debt.py`)."""
+        self._context = context
+        self._standing = standing
+        self._heard_at: dict[bytes, float] = {}
+        self._said: dict[bytes, m.Measured] = {}  # node -> its newest word, our own too
+        self._told: m.Measured | None = None  # what we told the others last
+        self._told_at = -math.inf
+        self._carried: dict[bytes, Carried] = {}
+
+    @property
+    def measures(self) -> Measures:
+        """All of it, as planners want it."""
+        known = self._known
+        links: dict[tuple[bytes, bytes], Rate] = {}
+        speeds: dict[bytes, float] = {}
+        for node, said in sorted(self._said.items()):
+            for link in said.links:
+                if link.rate and link.peer in known:
+                    links[link.peer, node] = _rate(link)
+            if said.micro_batch_us:
+                speeds[node] = said.micro_batch_us * MICRO
+        return Measures(links, speeds)
+
+    def incoming(self, peer: bytes) -> Rate | None:
+        """What arrives here from `peer`, None while that is not measured."""
+        mine = self._said.get(self._context.node)
+        found = [link for link in mine.links if link.peer == peer and link.rate] if mine else []
+        return _rate(found[0]) if found else None
+
+    def times(self, node: bytes) -> Times | None:
+        """How the last iteration went at `node`, None if it has not said so."""
+        said = self._said.get(node)
+        if said is None or not said.compute_us + said.sync_us:
+            return None
+        return Times(said.compute_us * MICRO, said.sync_us * MICRO)
+
+    def waits_for(self, node: bytes) -> tuple[KeepingUp, float]:
+        """How the trainer of a member keeps up, and for how many seconds it has not answered, if
+        that is longer than usual."""
+        if node == self._context.node:
+            return self._standing()
+        said = self._said.get(node)
+        if said is None or said.keeping_up == KeepingUp.PROMPT:
+            return KeepingUp.PROMPT, 0.0
+        since = self._context.now - self._heard_at.get(node, self._context.now)
+        return KeepingUp(said.keeping_up), said.owed_us * MICRO + since
+
+    def link_up(self, node: bytes) -> None:
+        """A link to `node` is open: measure it, each end what arrives there."""
+        self._context.do(Probe(node))
+
+    def measured(self, now: float, event: Measured) -> bool:
+        """What the shell has measured at this node so far; return whether the others were told."""
+        keeping_up, owed_s = self._standing()
+        mine = m.Measured(
+            tuple(
+                m.LinkRate(link.node, _micro(link.delay_s), int(min(link.rate or 0, MOST_RATE)))
+                for link in event.incoming
+                if link.node in self._context.links
+            ),
+            _micro(event.micro_batch_s),
+            _micro(event.compute_s),
+            _micro(event.sync_s),
+            int(keeping_up),
+            _micro(owed_s or None),
+        )
+        self._said[self._context.node] = mine
+        self._probe_again(now, event.incoming)
+        news = self._told is None or _differ(self._told, mine)
+        due = now >= self._told_at + (limits.TELL_SECONDS if news else limits.TELL_AGAIN_SECONDS)
+        tells = self._context.is_member and due
+        if tells:
+            self._told, self._told_at = mine, now
+            self._context.send(m.EVERYONE, mine)
+        return tells
+
+    def heard(self, sender: bytes, message: m.Measured) -> bool:
+        """A node says what it has measured; return whether that is news. What others than members
+        and joiners say is not kept: there is nothing to plan for them."""
+        known = self._known
+        if sender not in known or sender == self._context.node:
+            return False
+        before = self._said.get(sender)
+        self._said[sender] = message
+        self._heard_at[sender] = self._context.now
+        self._report(sender, KeepingUp(before.keeping_up if before else 0), message)
+        self._said = {n: said for n, said in self._said.items() if n in known}
+        self._heard_at = {n: at for n, at in self._heard_at.items() if n in known}
+        return before is None or _differ(before, message)
+
+    def _report(self, node: bytes, before: KeepingUp, said: m.Measured) -> None:
+        """Tell the user of a member whose trainer is late, away or back."""
+        now, name = KeepingUp(said.keeping_up), self._context.name(node)
+        if now in (before, KeepingUp.SLOW):
+            return
+        if now is not KeepingUp.PROMPT:
+            self._context.report("member_late", node=name, away=now is KeepingUp.AWAY)
+        elif before is not KeepingUp.SLOW:
+            self._context.report("member_back", node=name, seconds=None)
+
+    @property
+    def _known(self) -> dict[bytes, None]:
+        """Ourselves, our neighbours, all members and joiners."""
+        context, policy = self._context, self._context.policy
+        known = dict.fromkeys((context.node, *context.links))
+        if policy is not None:
+            known |= dict.fromkeys((*policy.view.nodes, *(p.joiner.node for p in policy.pulls)))
+        return known
+
+    def _probe_again(self, now: float, links: tuple[Incoming, ...]) -> None:
+        """Probe a link over which we have sent next to nothing for a while, or that was not probed
+        for long: one at a time, or they would share our uplink, and the one that waits longest."""
+        before, self._carried = self._carried, {}
+        for link in links:
+            carried = before.get(link.node) or Carried(link.sent_bytes, now, now)
+            pulls = not self._context.is_member  # and its own probes would hold that up
+            if pulls or link.sent_bytes - carried.sent >= limits.METER_BYTES:
+                carried = replace(carried, sent=link.sent_bytes, since=now)
+            self._carried[link.node] = carried
+        waits = [(self._carried[x.node].due(x.delay_s), x.node, x.delay_s) for x in links]
+        if waits and (first := min(waits, key=itemgetter(0, 1)))[0] <= now:
+            _, node, delay_s = first
+            sent = self._carried[node].sent + limits.MAX_PROBE_BYTES
+            self._carried[node] = Carried(sent, now, now, delay_known=delay_s is not None)
+            self._context.do(Probe(node))
+
+
+def _rate(link: m.LinkRate) -> Rate:
+    return Rate(link.delay_us * MICRO, float(link.rate))
+
+
+def _micro(seconds: float | None) -> int:
+    """Return microseconds as they can be said, 0 for what is not known."""
+    return 0 if seconds is None else round(max(1.0, min(seconds / MICRO, MOST_MICRO)))
+
+
+def _differ(before: m.Measured, now: m.Measured) -> bool:
+    """Whether the others should know."""
+    if [link.peer for link in before.links] != [link.peer for link in now.links]:
+        return True
+    if _changed(before.micro_batch_us, now.micro_batch_us):
+        return True
+    if before.keeping_up != now.keeping_up:
+        return True
+    return any(
+        _changed(a.rate, b.rate)
+        or abs(a.delay_us - b.delay_us) * MICRO > max(CHANGED_DELAY_S, CHANGED * a.delay_us * MICRO)
+        for a, b in zip(before.links, now.links, strict=True)
+    )
+
+
+def _changed(before: int, now: int) -> bool:
+    return abs(before - now) > CHANGED * before

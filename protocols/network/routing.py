@@ -1,0 +1,85 @@
+"""Control messages travel hop by hop over links, so membership needs connectivity, no direct path.
+
+Law: a message is delivered at most once per node (origin, incarnation, sequence); it is forwarded
+at most once; what has crossed `limits.MAX_HOPS` links dies. A direct link to the destination is
+used alone; otherwise the message is flooded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocols import limits
+from protocols.wire.envelope import Envelope, Tags
+from protocols.wire.messages import EVERYONE, Message
+
+Identities = tuple[
+    bytes, int, int, int, int, int
+]  # lineage, term, view, policy, iteration, attempt
+
+
+class Seen:
+    """Which sequence numbers of one origin were seen; those below the window count as seen."""
+
+    def __init__(self) -> None:
+        self._highest = -1
+        self._bits = 0
+
+    def add(self, sequence: int) -> bool:
+        """Note `sequence`; return True if it is new."""
+        ahead = sequence - self._highest
+        if ahead > 0:
+            window = (1 << limits.SEEN_WINDOW) - 1
+            shifted = self._bits << ahead if ahead < limits.SEEN_WINDOW else 0
+            self._bits = (shifted & window) | 1
+            self._highest = sequence
+            return True
+        if -ahead >= limits.SEEN_WINDOW or self._bits >> -ahead & 1:
+            return False
+        self._bits |= 1 << -ahead
+        return True
+
+
+class Router:
+    """Stamps own messages and decides for each received one: for us, for others, or a duplicate."""
+
+    def __init__(self, node: bytes, incarnation: int) -> None:
+        self.node = node
+        self.incarnation = incarnation
+        self._sequence = 0
+        self._seen: dict[tuple[bytes, int], Seen] = {}
+
+    def stamp(self, tags: Identities, to: bytes, body: Message) -> Envelope:
+        """Return a new envelope from this node; `tags` are the six identities of ROUNDS."""
+        self._sequence += 1
+        return Envelope(Tags(*tags, self.node, self.incarnation, self._sequence, to, 0), body)
+
+    def ways(
+        self, envelope: Envelope, links: tuple[bytes, ...], via: bytes | None
+    ) -> tuple[bytes, ...]:
+        """Return the neighbours (of `links`) to send `envelope` to; it came in over `via`."""
+        to = envelope.tags.destination
+        if to == self.node:
+            return ()
+        if to != EVERYONE and to in links:
+            return (to,)
+        return tuple(n for n in links if n not in (via, envelope.tags.origin))
+
+    def receive(self, envelope: Envelope) -> tuple[bool, Envelope | None]:
+        """Return (deliver here?, envelope to forward or None)."""
+        tags = envelope.tags
+        if tags.origin == self.node or not self._is_new(tags):
+            return False, None
+        deliver = tags.destination in (self.node, EVERYONE)
+        if tags.destination == self.node or tags.hops + 1 >= limits.MAX_HOPS:
+            return deliver, None
+        return deliver, Envelope(replace(tags, hops=tags.hops + 1), envelope.message)
+
+    def _is_new(self, tags: Tags) -> bool:
+        key = (tags.origin, tags.incarnation)
+        seen = self._seen.get(key)
+        if seen is None:
+            if len(self._seen) >= limits.MAX_ORIGINS:
+                del self._seen[next(iter(self._seen))]
+            seen = self._seen[key] = Seen()
+        return seen.add(tags.sequence)

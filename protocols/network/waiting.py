@@ -1,0 +1,277 @@
+"""Whom the members wait for: one figure, which every member can work out for itself.
+
+Law: a pure answer to what is measured (`monitor.py`), in force (`policy.py`) and lost
+(`recovery.py`). As long as a step is done as quickly as usual, that is who makes each step take as
+long as it does, by its computing or its link; else it is why the running step is not done. Whoever
+holds nobody up by more than a tenth of a step is not named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from protocols.network.measures import NOTHING_KNOWN, KeepingUp, Measures
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
+    from protocols.member.node import Node
+    from protocols.network.monitor import Times
+
+HELD_UP = 0.1  # of a step: who is waited for less holds nobody up
+MOSTLY = 0.5  # of a step: its sums take long even if all links are alike
+ALIKE = 1.25  # what differs by less is alike
+STANDS_S = 2.0  # a step that takes longer than this,
+STANDS_STEPS = 2.0  # and than so many usual ones, stands
+
+
+class Cause(StrEnum):
+    """Why somebody is waited for."""
+
+    COMPUTING = "computing"
+    LINK = "link"
+    SILENCE = "silence"
+    JOINER = "joiner"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Members wait for `node`.
+
+    `seconds`: in each step of `step_s` or, if that is 0, in the running step until now. `peer`: the
+    other end of the link if that is why; `rate` of its slower direction in bytes/s, and `delay_s`
+    one way; `shared`: the link is as much that one's as `node`'s; `late`: its delay costs more time
+    than its rate. `trainer`: it is the trainer of
+    `node` that has not answered. `more`: how many others are waited for likewise.
+    """
+
+    cause: Cause
+    node: bytes
+    seconds: float
+    step_s: float = 0.0
+    peer: bytes = b""
+    rate: float = 0.0
+    delay_s: float = 0.0
+    shared: bool = False
+    late: bool = False
+    trainer: bool = False
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known at one member. `times`, `trainers`: of members, the last iteration and how the
+    trainer keeps up, with the seconds that it has not answered. `vector_bytes`: what a round sums.
+    `stands_s`: for how long the running step has taken, `usual_s` what steps take, 0: not known.
+    `silent`: members of which nothing is heard."""
+
+    policy: Policy
+    times: Mapping[bytes, Times] = field(default_factory=dict)
+    trainers: Mapping[bytes, tuple[KeepingUp, float]] = field(default_factory=dict)
+    measures: Measures = NOTHING_KNOWN
+    vector_bytes: int = 0
+    stands_s: float = 0.0
+    usual_s: float = 0.0
+    silent: tuple[bytes, ...] = ()
+
+    @property
+    def stands(self) -> bool:
+        """Whether the running step takes longer than steps do."""
+        return self.stands_s > max(STANDS_S, STANDS_STEPS * self.usual_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """An edge of the tree: how long it takes to carry what is summed both ways."""
+
+    child: bytes
+    parent: bytes
+    seconds: float
+    rate: float
+    delay_s: float
+
+
+def waiting_of(node: Node, silent: tuple[bytes, ...] = ()) -> Waiting | None:
+    """Return whom the members wait for as far as `node` knows, None for nobody; `silent`:
+    neighbours from which it has not heard lately."""
+    context, monitor = node.context, node.monitor
+    policy = context.policy
+    if policy is None or node.over or not context.is_member:
+        return None
+    nodes = policy.view.nodes
+    times = {n: known for n in nodes if (known := monitor.times(n)) is not None}
+    trainers = {n: monitor.waits_for(n) for n in nodes}
+    missed = dict.fromkeys((*node.recovery.unheard, *silent))
+    return waited_for(
+        Standing(
+            policy,
+            times,
+            trainers,
+            monitor.measures,
+            context.config.vector_bytes,
+            context.pace.since(context.now),
+            context.pace.usual_s,
+            tuple(n for n in missed if n in nodes and n != context.node),
+        )
+    )
+
+
+def waited_for(standing: Standing) -> Waiting | None:
+    """Return whom the members wait for, None for nobody."""
+    if len(standing.policy.view.nodes) < 2:
+        return None
+    if standing.stands and standing.silent:
+        first, *rest = standing.silent
+        return Waiting(Cause.SILENCE, first, standing.stands_s, more=len(rest))
+    slow = [
+        (seconds, n)
+        for n, (keeping_up, seconds) in sorted(standing.trainers.items())
+        if keeping_up is KeepingUp.SLOW
+    ]
+    if slow:
+        seconds, node = max(slow)
+        return Waiting(Cause.COMPUTING, node, seconds, trainer=True, more=len(slow) - 1)
+    usual = _in_each_step(standing)
+    if not standing.stands:
+        return usual
+    if pulls := standing.policy.pulls:
+        node = pulls[0].joiner.node
+        return Waiting(Cause.JOINER, node, standing.stands_s, more=len(pulls) - 1)
+    if usual is None:
+        return Waiting(Cause.UNKNOWN, b"", standing.stands_s)
+    return Waiting(
+        usual.cause,
+        usual.node,
+        standing.stands_s,
+        peer=usual.peer,
+        rate=usual.rate,
+        delay_s=usual.delay_s,
+        shared=usual.shared,
+        late=usual.late,
+    )
+
+
+def _in_each_step(standing: Standing) -> Waiting | None:
+    """Return who makes every step take as long as it does."""
+    working = {
+        n: times
+        for n, times in sorted(standing.times.items())
+        if standing.trainers.get(n, (KeepingUp.PROMPT, 0.0))[0] is KeepingUp.PROMPT
+    }
+    if len(working) < 2:
+        return None
+    longest = sorted(((t.compute_s, n) for n, t in working.items()), reverse=True)
+    (compute_s, slowest), (next_s, _) = longest[:2]
+    transfer_s = min(t.sync_s for t in working.values())  # of who was the last to contribute
+    step_s = compute_s + transfer_s
+    computing = Waiting(Cause.COMPUTING, slowest, compute_s - next_s, step_s)
+    link = _slowest_link(standing, transfer_s, step_s)
+    held = computing if link is None or computing.seconds >= link.seconds else link
+    return held if held.seconds > HELD_UP * step_s else None
+
+
+def _slowest_link(standing: Standing, transfer_s: float, step_s: float) -> Waiting | None:
+    """Return the link that the sums of each step wait for: one that is slower than the others of
+    the tree, or the slowest if the sums take most of a step."""
+    edges = sorted(_edges(standing), key=lambda e: (-e.seconds, e.child))
+    if not edges:
+        return None
+    slowest = edges[0]
+    others_s = edges[1].seconds if len(edges) > 1 else 0.0
+    if transfer_s > MOSTLY * step_s:
+        seconds = transfer_s
+    elif others_s and slowest.seconds > ALIKE * others_s:
+        seconds = transfer_s * (1 - others_s / slowest.seconds)
+    else:
+        return None
+    child, parent = _best_rate(standing, slowest.child), _best_rate(standing, slowest.parent)
+    node, peer = slowest.child, slowest.parent
+    if ALIKE * parent < child:
+        node, peer = peer, node
+    shared = max(child, parent) <= ALIKE * min(child, parent)
+    rate, delay_s = slowest.rate, slowest.delay_s
+    late = slowest.seconds < 4 * delay_s  # of which there and back are half
+    return Waiting(Cause.LINK, node, seconds, step_s, peer, rate, delay_s, shared, late)
+
+
+def _edges(standing: Standing) -> list[_Edge]:
+    """Return the edges of the tree that are measured, in one direction at least."""
+    policy, links = standing.policy, standing.measures.links
+    found = []
+    for child, parent in zip(policy.view.nodes, policy.parents, strict=True):
+        ways = [links[ends] for ends in ((child, parent), (parent, child)) if ends in links]
+        if ways:
+            rate, delay_s = min(w.rate for w in ways), max(w.delay_s for w in ways)
+            seconds = standing.vector_bytes / rate + 2 * delay_s
+            found.append(_Edge(child, parent, seconds, rate, delay_s))
+    return found
+
+
+def _best_rate(standing: Standing, node: bytes) -> float:
+    """Return what the best link of a member carries: a device whose best link is slow is itself
+    badly connected."""
+    rates: dict[bytes, float] = {}  # of the slower direction that is known
+    for (a, b), link in standing.measures.links.items():
+        if node in (a, b):
+            other = b if a == node else a
+            rates[other] = min(link.rate, rates.get(other, link.rate))
+    return max(rates.values())
+
+
+# When it is told
+
+LASTS_S = 5.0  # who is waited for so long in one step, or again and again,
+COSTS = 1 / 3  # and for so much of each step, is told of,
+AGAIN_S = 60.0  # and again after this,
+AGAIN_MORE = 2.0  # each time so many times later
+MOST_AGAIN_S = 1800.0
+OVER_S = 5.0  # nobody has waited for so long: it is over
+
+
+class Telling:
+    """When a user is told whom the members wait for: when that lasts, seldom again, and its end."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # the same is waited for
+        self._what: tuple[Cause, bytes] | None = None
+        self._told: tuple[Cause, bytes] | None = None
+        self._again_at = 0.0
+        self._again_s = AGAIN_S
+        self._quiet_since: float | None = None
+
+    def look(self, now: float, waiting: Waiting | None) -> bool:
+        """Return whether to tell `waiting` now."""
+        what = (waiting.cause, waiting.node) if waiting is not None else None
+        if what != self._what:
+            self._what, self._since = what, now
+        if waiting is None or self._since is None or not _costs(waiting):
+            return False
+        lasted = waiting.seconds if not waiting.step_s else now - self._since
+        if lasted < LASTS_S or (what == self._told and now < self._again_at):
+            return False
+        again = what == self._told
+        self._again_s = min(MOST_AGAIN_S, AGAIN_MORE * self._again_s) if again else AGAIN_S
+        self._told, self._again_at, self._quiet_since = what, now + self._again_s, None
+        return True
+
+    def over(self, now: float, waiting: Waiting | None) -> bytes | None:
+        """Return the node that was told of and is waited for no more, None if there is none."""
+        if self._told is None:
+            return None
+        if waiting is not None and (waiting.cause, waiting.node) == self._told and _costs(waiting):
+            self._quiet_since = None
+            return None
+        self._quiet_since = now if self._quiet_since is None else self._quiet_since
+        if now - self._quiet_since < OVER_S:
+            return None
+        _, node = self._told
+        self._told = self._quiet_since = None
+        return node
+
+
+def _costs(waiting: Waiting) -> bool:
+    """Whether that is worth a line in the terminal."""
+    return not waiting.step_s or waiting.seconds > COSTS * waiting.step_s

@@ -1,0 +1,62 @@
+"""Opening links of the view in force again that have ended.
+
+Law: a link that ended for any other reason than its other end's departure is dialled again at once,
+by both ends, and again a while after each failure, for as long as both are members of the view in
+force. Devices sleep, addresses change and connections are reset; nobody is left behind for that as
+long as the others wait. Who has moved is dialled where it was found last, too. A new link does not
+carry what was lost with the old one: the round begins anew all the same (`losses.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.effects import Dial
+
+if TYPE_CHECKING:
+    from protocols.member.context import Context
+
+
+class Relinking:
+    """The links that this member tries to open again."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._again_at: dict[bytes, float] = {}  # node -> when to dial it (again)
+        self._found_at: dict[bytes, tuple[str, ...]] = {}  # newer addresses than the view's
+
+    def watch(self, now: float, missing: list[bytes]) -> None:
+        """Dial those of the `missing` neighbours for whom it is time."""
+        view = self._context.policy.view if self._context.policy is not None else None
+        members = [view.member(n) for n in missing] if view is not None else []
+        wanted = {m.node: m for m in members if m is not None}
+        self._again_at = {n: self._again_at.get(n, now) for n in wanted}
+        nodes = view.nodes if view is not None else ()
+        self._found_at = {n: a for n, a in self._found_at.items() if n in nodes}
+        for node, member in wanted.items():
+            if now >= self._again_at[node]:
+                self._again_at[node] = now + limits.LINK_OPEN_SECONDS + limits.RETRY_SECONDS
+                known = dict.fromkeys((*self._found_at.get(node, ()), *member.addresses))
+                addresses = tuple(known)[: limits.MAX_ADDRESSES]
+                self._context.do(Dial(replace(member, addresses=addresses)))
+
+    def located(self, now: float, node: bytes, addresses: tuple[str, ...]) -> None:
+        """`node` has been found at these addresses."""
+        policy = self._context.policy
+        if policy is None or node not in policy.view.nodes or not addresses:
+            return
+        if self._found_at.get(node) != addresses and node in self._again_at:
+            self._again_at[node] = now
+        self._found_at[node] = addresses
+
+    def failed(self, now: float, node: bytes) -> None:
+        """No link to `node` could be opened."""
+        if node in self._again_at:
+            self._again_at[node] = now + limits.RETRY_SECONDS
+
+    @property
+    def deadline(self) -> float | None:
+        """When somebody is to be dialled again."""
+        return min(self._again_at.values(), default=None)

@@ -1,0 +1,141 @@
+"""Chunk 0 of every round: what is reduced beside the gradient, and how two words become one.
+
+Law: `merge` is commutative and associative except for the rounding of `loss_sum`, which the fixed
+order of the tree makes repeatable; the empty word is neutral. The policy named in the reduced word
+of iteration i holds from i+1 on, on all members, without another message (ROUNDS, control word).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgpack
+
+from protocols import limits
+from protocols.errors import RemoteProtocolError
+from protocols.rounds.divergence import merge_claims, read_claims
+from protocols.wire.fields import (
+    TERM,
+    VERSION,
+    Blob,
+    Bool,
+    Float,
+    decode_fields,
+    encode_fields,
+    wire,
+)
+
+_BITMAP_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ControlWord:
+    """`term` and `policy`: the newest policy that may come into force. `done`: bit m is set if
+    micro-batch m is in the sum. `refusing`: bit k is set if member k of the view computes no more.
+    `late`: bit k is set if the trainer of member k does not answer in time.
+    `loss_sum`: sum of the micro-batches' mean losses. `gradient_bitmap`: bit p is set if parameter
+    p had a gradient. `integer_buffers`: their bytes after any micro-batch; `agree` is False if two
+    micro-batches left different ones. `settings`: what scripts set of the optimizer's scalars in
+    this iteration, empty if none did; `other_settings`: empty if all that did set the same, else
+    another of what they set: `settings` is the least of all and this one the greatest. `claims`:
+    which member has which state (`divergence.py`). `stop`: a script wants training to end
+    with this iteration, on all members."""
+
+    term: int = wire(TERM)
+    policy: int = wire(VERSION)
+    done: bytes = wire(Blob(limits.MAX_MICRO_BATCHES // 8))
+    refusing: bytes = wire(Blob(limits.MAX_MEMBERS // 8))
+    loss_sum: float = wire(Float(finite=False))
+    gradient_bitmap: bytes = wire(Blob(_BITMAP_BYTES))
+    integer_buffers: bytes = wire(Blob(limits.MAX_INTEGER_BUFFER_BYTES))
+    agree: bool = wire(Bool())
+    late: bytes = wire(Blob(limits.MAX_MEMBERS // 8), default=b"")
+    settings: bytes = wire(Blob(limits.MAX_SETTINGS_BYTES), default=b"")
+    other_settings: bytes = wire(Blob(limits.MAX_SETTINGS_BYTES), default=b"")
+    claims: bytes = wire(Blob(limits.MAX_CLAIMS_BYTES), default=b"")
+    stop: bool = wire(Bool(), default=False)
+
+    def __post_init__(self) -> None:
+        if self.other_settings and not b"" < self.settings < self.other_settings:
+            raise ValueError("settings that differ are not in order")
+        read_claims(self.claims)
+
+    @property
+    def weight(self) -> int:
+        """How many micro-batches are in the sum."""
+        return int.from_bytes(self.done, "little").bit_count()
+
+    def encode(self) -> bytes:
+        """Return the chunk's payload."""
+        packed: bytes = msgpack.packb(encode_fields(self), use_bin_type=True)
+        return packed
+
+
+EMPTY = ControlWord(0, 0, b"", b"", 0.0, b"", b"", True)
+
+
+def decode_word(data: bytes | bytearray | memoryview) -> ControlWord:
+    """Parse a payload; raise `RemoteProtocolError` if it is not a control word."""
+    if len(data) > limits.MAX_CONTROL_WORD_BYTES:
+        raise RemoteProtocolError("control word over the limit")
+    try:
+        raw: object = msgpack.unpackb(bytes(data), max_array_len=16, max_map_len=0, max_ext_len=0)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise RemoteProtocolError(f"malformed control word: {type(error).__name__}") from None
+    return decode_fields(ControlWord, raw)
+
+
+def merge(a: ControlWord, b: ControlWord) -> ControlWord:
+    """Return the word of both parts together, `a` first.
+
+    Raises `RemoteProtocolError` if both contain the same micro-batch, which would count twice, or a
+    claim of the same member.
+    """
+    if int.from_bytes(a.done, "little") & int.from_bytes(b.done, "little"):
+        raise RemoteProtocolError("a micro-batch was contributed twice")
+    newest = max((a.term, a.policy), (b.term, b.policy))
+    known = [x for x in (a.integer_buffers, b.integer_buffers) if x]
+    agree = a.agree and b.agree and (len(known) < 2 or known[0] == known[1])
+    wanted = [x for w in (a, b) for x in (w.settings, w.other_settings) if x]
+    settings, other = min(wanted, default=b""), max(wanted, default=b"")
+    try:
+        claims = merge_claims(a.claims, b.claims)
+    except ValueError as error:
+        raise RemoteProtocolError(str(error)) from None
+    return ControlWord(
+        *newest,
+        _either(a.done, b.done),
+        _either(a.refusing, b.refusing),
+        a.loss_sum + b.loss_sum,
+        _either(a.gradient_bitmap, b.gradient_bitmap),
+        min(known, default=b""),
+        agree,
+        _either(a.late, b.late),
+        settings,
+        other if other != settings else b"",
+        claims,
+        stop=a.stop or b.stop,
+    )
+
+
+def bits(numbers: tuple[int, ...]) -> bytes:
+    """Return the bitmap with these bits set, as short as it can be."""
+    value = sum(1 << n for n in dict.fromkeys(numbers))
+    return value.to_bytes((value.bit_length() + 7) // 8, "little")
+
+
+def numbers(bitmap: bytes, below: int, *, unset: bool = False) -> tuple[int, ...]:
+    """Return which of 0..below-1 are set (or not set) in `bitmap`, ascending."""
+    value = int.from_bytes(bitmap, "little")
+    return tuple(n for n in range(below) if bool(value >> n & 1) is not unset)
+
+
+def set_bits(bitmap: bytes) -> tuple[int, ...]:
+    """Return the numbers of all bits that are set in `bitmap`, ascending."""
+    return numbers(bitmap, 8 * len(bitmap))
+
+
+def _either(a: bytes, b: bytes) -> bytes:
+    size = max(len(a), len(b))
+    bits = int.from_bytes(a, "little") | int.from_bytes(b, "little")
+    return bits.to_bytes(size, "little")

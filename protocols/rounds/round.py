@@ -1,0 +1,253 @@
+"""One round: how a chunk's partial sums meet on the tree and how its reduced value spreads.
+
+    own contribution + child 1 + child 2 + ... -> parent ... root -> children, subscribers
+
+After a failure, chunks that were complete before (`spread`) are not summed again: those who hold
+them send them along the tree to those who do not.
+
+Law: each chunk is summed in the tree's fixed order (own first, then children ascending), so equal
+policies give equal bits. A node's own contribution is read, never written. The machine knows chunk
+numbers, not bytes; whoever drives it moves those. Chunk 0 is the control word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from protocols.errors import LocalProtocolError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from protocols.rounds.word_check import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Reduced `chunks` come from `source` (None: they are here) and go on to `to`."""
+
+    chunks: tuple[int, ...]
+    source: bytes | None
+    to: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSpec:
+    """Which round this is and where this node stands in it.
+
+    `chunks` counts chunk 0. A subscriber (`contributes` False) only receives reduced chunks.
+    """
+
+    lineage: bytes
+    view: int
+    policy: int
+    iteration: int
+    attempt: int
+    parent: bytes | None
+    children: tuple[bytes, ...]
+    subscribers: tuple[bytes, ...]
+    chunks: int
+    contributes: bool
+    spread: tuple[Spread, ...] = ()
+    term: int = 0
+    parts: tuple[Part, ...] = ()  # what the children may say, in the order of `children`
+    silent: int = 0  # bitmap of the members that were found to have another state: they claim none
+
+    @property
+    def key(self) -> tuple[bytes, int, int, int, int, int]:
+        """The tags that every chunk of this round carries."""
+        return (self.lineage, self.view, self.policy, self.iteration, self.attempt, self.term)
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """R[chunk] = (own contribution if `first` else R[chunk]) + what `child` sent."""
+
+    chunk: int
+    child: bytes
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendUp:
+    """Send the partial sum to the parent: from P if `own`, else from R."""
+
+    chunk: int
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """At the root: R[chunk] is reduced (copy it from P if `own`); take its sum of squares."""
+
+    chunk: int
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendDown:
+    """Send the reduced R[chunk] to `to`."""
+
+    chunk: int
+    to: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Every chunk of R is reduced and here."""
+
+
+RoundEffect = Add | SendUp | Finish | SendDown | Complete
+
+
+class Round:
+    """The state of one round at one node."""
+
+    def __init__(self, spec: RoundSpec) -> None:
+        self.spec = spec
+        self.contributed = not spec.contributes
+        self._arrived = [0] * spec.chunks  # bit k: child k's sum is here
+        self._added = [0] * spec.chunks  # children added so far
+        self._reduced = bytearray(spec.chunks)
+        self._missing = spec.chunks
+        self._kept: dict[int, Spread] = {c: s for s in spec.spread for c in s.chunks}
+
+    @property
+    def have(self) -> bytes:
+        """Bitmap of the chunks that are reduced here."""
+        return self._bitmap(range(self.spec.chunks))
+
+    @property
+    def kept(self) -> bytes:
+        """Bitmap of those that were reduced before this attempt."""
+        return self._bitmap(self._kept)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk is reduced here."""
+        return self._missing == 0
+
+    def begin(self) -> list[RoundEffect]:
+        """Pass on what was reduced before this attempt."""
+        effects: list[RoundEffect] = []
+        for chunk, spread in sorted(self._kept.items()):
+            if spread.source is None:
+                effects += self._settle(chunk)
+        return effects
+
+    def contribute(self) -> list[RoundEffect]:
+        """This node's own contribution is ready, in all chunks."""
+        if self.contributed:
+            raise LocalProtocolError("contributed twice to one round")
+        self.contributed = True
+        effects: list[RoundEffect] = []
+        for chunk in range(self.spec.chunks):
+            if chunk not in self._kept:
+                effects += self._advance(chunk)
+        return effects
+
+    def up(self, child: bytes, chunk: int) -> list[RoundEffect]:
+        """`child`'s partial sum of `chunk` has arrived."""
+        self.check_up(child, chunk)
+        self._arrived[chunk] |= 1 << self.spec.children.index(child)
+        return self._advance(chunk) if self.contributed else []
+
+    def check_up(self, child: bytes, chunk: int) -> None:
+        """Raise `RemoteProtocolError` unless `child` may send `chunk` now."""
+        if child not in self.spec.children or chunk >= self.spec.chunks or chunk in self._kept:
+            raise RemoteProtocolError("a partial sum from no child, or of no chunk")
+        if self._arrived[chunk] >> self.spec.children.index(child) & 1:
+            raise RemoteProtocolError("a partial sum came twice")
+
+    def down(self, sender: bytes, chunk: int) -> list[RoundEffect]:
+        """The reduced `chunk` has arrived from the parent."""
+        self.check_down(sender, chunk)
+        return self._settle(chunk)
+
+    def check_down(self, sender: bytes, chunk: int) -> None:
+        """Raise `RemoteProtocolError` unless `sender` may send the reduced `chunk` now."""
+        kept = self._kept.get(chunk)
+        if sender != (kept.source if kept else self.spec.parent) or chunk >= self.spec.chunks:
+            raise RemoteProtocolError("a reduced chunk from a node that does not send it")
+        if self._reduced[chunk]:
+            raise RemoteProtocolError("a reduced chunk came twice")
+        if self.spec.contributes and not kept and not self._sent_up(chunk):
+            raise RemoteProtocolError("a reduced chunk came before its parts were sent")
+
+    def owes(self, sender: bytes) -> bool:
+        """Whether `sender` has not sent all chunks of this round that it is to send."""
+        children, parent = self.spec.children, self.spec.parent
+        bit = 1 << children.index(sender) if sender in children else 0
+        for chunk in range(self.spec.chunks):
+            kept = self._kept.get(chunk)
+            source = kept.source if kept else parent
+            if source == sender and not self._reduced[chunk]:
+                return True
+            if bit and not kept and not self._arrived[chunk] & bit:
+                return True
+        return False
+
+    def _bitmap(self, chunks: Iterable[int]) -> bytes:
+        value = sum(1 << chunk for chunk in chunks if self._reduced[chunk])
+        return value.to_bytes((value.bit_length() + 7) // 8, "little")
+
+    def _sent_up(self, chunk: int) -> bool:
+        return self.contributed and self._added[chunk] == len(self.spec.children)
+
+    def _advance(self, chunk: int) -> list[RoundEffect]:
+        children = self.spec.children
+        effects: list[RoundEffect] = []
+        while (k := self._added[chunk]) < len(children) and self._arrived[chunk] >> k & 1:
+            effects.append(Add(chunk, children[k], k == 0))
+            self._added[chunk] += 1
+        if self._added[chunk] < len(children):
+            return effects
+        if self.spec.parent is not None:
+            return [*effects, SendUp(chunk, not children)]
+        return [*effects, Finish(chunk, not children), *self._settle(chunk)]
+
+    def _settle(self, chunk: int) -> list[RoundEffect]:
+        self._reduced[chunk] = 1
+        self._missing -= 1
+        effects: list[RoundEffect] = []
+        kept = self._kept.get(chunk)
+        if to := kept.to if kept else self.spec.children + self.spec.subscribers:
+            effects.append(SendDown(chunk, to))
+        if self.complete:
+            effects.append(Complete())
+        return effects
+
+
+def spread_plan(
+    node: bytes, parents: dict[bytes, bytes], have: dict[bytes, bytes], chunks: int
+) -> tuple[Spread, ...]:
+    """Return what `node` sends and receives of the chunks that somebody holds.
+
+    `parents`: the tree (root: b""); `have`: each member's bitmap of reduced chunks. A chunk flows
+    from its holders along the tree, on each node's shortest way (of equal ones: the holder that
+    comes first). Chunks with equal holders are planned together.
+    """
+    near: dict[bytes, list[bytes]] = {n: [] for n in parents}
+    for child, parent in parents.items():
+        if parent:
+            near[child].append(parent)
+            near[parent].append(child)
+    bits = {n: int.from_bytes(have.get(n, b""), "little") for n in parents}
+    groups: dict[tuple[bytes, ...], list[int]] = {}
+    for chunk in range(chunks):
+        holders = tuple(n for n in sorted(parents) if bits[n] >> chunk & 1)
+        if holders:
+            groups.setdefault(holders, []).append(chunk)
+    plan: list[Spread] = []
+    for holders, members in groups.items():
+        source: dict[bytes, bytes | None] = dict.fromkeys(holders)
+        queue = list(holders)
+        for at in queue:
+            for other in sorted(near[at]):
+                if other not in source:
+                    source[other] = at
+                    queue.append(other)
+        to = tuple(n for n in sorted(parents) if source.get(n) == node)
+        plan.append(Spread(tuple(members), source[node], to))
+    return tuple(plan)

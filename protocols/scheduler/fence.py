@@ -1,0 +1,435 @@
+"""What is decided after a loss: who stays, what is kept, what is done again (ROUNDS 4 to 14).
+
+    freeze -> report -> decide -> prepare -> commit
+
+Law: a redo needs a decision that a quorum has stored; whoever is outside it cannot contribute again
+without pulling the state. A policy that is stored somewhere but in force at no reporter (a switch,
+or the decision of a fence before) may be in force at somebody who is silent: then a quorum under it
+is needed, too, so that nobody goes on under it at the same time. A reporter that has a whole result
+forces that result to be kept, and nothing else can arise in this lineage. `decide` is pure: equal
+reports give equal decisions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.cluster.policy import Electorate, Policy
+from protocols.cluster.view import Edge, edge, is_quorum, make_view
+from protocols.rounds import control_word
+from protocols.scheduler import testimony
+from protocols.table import Row, StateTable
+from protocols.wire.messages import Commit, Fence, FenceReport, Message, Prepare, Restart
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from protocols.scheduler.planning import Planner
+
+Mail = tuple[bytes, Message]
+Epoch = tuple[int, int]
+
+
+class FenceState(StrEnum):
+    """Where a fence stands."""
+
+    REPORTING = "reporting"
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    COMMITTING = "committing"
+    DONE = "done"
+
+
+FENCE_TABLE: StateTable[FenceState] = StateTable(
+    "fence (scheduler)",
+    Row(
+        FenceState.REPORTING,
+        "report",
+        (FenceState.REPORTING, FenceState.PREPARING, FenceState.WAITING),
+    ),
+    Row(
+        FenceState.REPORTING,
+        "time",
+        (FenceState.REPORTING, FenceState.PREPARING, FenceState.WAITING),
+    ),
+    Row(
+        FenceState.REPORTING,
+        "lost",
+        (FenceState.REPORTING, FenceState.PREPARING, FenceState.WAITING),
+    ),
+    Row(FenceState.WAITING, "report", (FenceState.PREPARING, FenceState.WAITING)),
+    Row(FenceState.WAITING, "lost", (FenceState.PREPARING, FenceState.WAITING)),
+    Row(FenceState.WAITING, "time", (FenceState.PREPARING, FenceState.WAITING)),
+    Row(FenceState.PREPARING, "prepared", (FenceState.PREPARING, FenceState.COMMITTING)),
+    Row(FenceState.COMMITTING, "committed", (FenceState.COMMITTING, FenceState.DONE)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What is gone: nodes (`dead` ones are proven dead, not merely silent) and links. `out`:
+    members in reach that are to go on no more with the others."""
+
+    nodes: tuple[bytes, ...] = ()
+    dead: tuple[bytes, ...] = ()
+    links: tuple[Edge, ...] = ()
+    out: tuple[bytes, ...] = ()
+
+
+def attempt_id(lineage: bytes, policy: tuple[int, int], attempt: int) -> bytes:
+    """Return the 32 bytes that name an attempt in the chain of commits."""
+    return hashlib.sha256(lineage + b"%d:%d:%d" % (*policy, attempt)).digest()
+
+
+class FenceLeader:
+    """One fence, as its scheduler runs it."""
+
+    def __init__(
+        self,
+        node: bytes,
+        epoch: Epoch,
+        own: Policy,
+        stored: tuple[Electorate, ...],
+        lost: Lost,
+        chunks: int,
+        micro_batches: int,
+        planner: Planner,
+        now: float,
+        *,
+        at: tuple[int, int],
+        known: tuple[Electorate, ...] = (),
+        pauses: bool = False,
+        waited: bool = False,
+    ) -> None:
+        """`own`: the policy in force here; a report may show a newer one. `stored`: who decides
+        under it and newer ones. `at`: the running iteration and attempt. `known`: who decides
+        under any policy stored here, of other lineages, too. `pauses`: wait for a quorum for
+        ever; `waited`: whoever stood for election without one has waited for long enough."""
+        self.state = FENCE_TABLE.initial
+        self.epoch = epoch
+        self.restart: Restart | None = None
+        self.forks = False
+        self._node = node
+        self._own = own
+        self._stored = stored
+        self._outside: dict[bytes, None] = {}  # who was asked and is no member
+        self._at = at
+        self._known = known
+        self._newest = max((e.version for e in known), default=own.version)
+        self.disbelieved: dict[bytes, str] = {}  # whose report cannot be true: why
+        self._told = False  # whether those who are out have been told once
+        self._lost = lost
+        self._chunks = chunks
+        self._micro_batches = micro_batches
+        self._planner = planner
+        self._reports: dict[bytes, FenceReport] = {}
+        self._answers: dict[bytes, None] = {}
+        self._repeat_at = now
+        self._answer_by = math.inf
+        self._silent_at = now + limits.FENCE_SILENT_SECONDS
+        self._half_at = now + limits.HALF_WAIT_SECONDS
+        self._deadline = now + limits.FENCE_REPORT_SECONDS
+        wait = limits.FENCE_REPORT_SECONDS if waited else limits.PARTITION_WAIT_SECONDS
+        self._partition_at = math.inf if pauses else now + wait
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do."""
+        return None if self.state is FenceState.DONE else self._repeat_at
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the decision waits in vain for who has to store it: another fence is needed."""
+        return self.state is FenceState.PREPARING and now >= self._answer_by
+
+    def report(self, now: float, sender: bytes, message: FenceReport) -> list[Mail]:
+        """A member has frozen."""
+        if not FENCE_TABLE.allows(self.state, "report"):
+            return []
+        wrong = testimony.fault(
+            message, self._own, *self._at, self._chunks, self._micro_batches, self._newest
+        )
+        if wrong:
+            self.disbelieved[sender] = wrong
+            self._reports.pop(sender, None)
+        else:
+            self.disbelieved.pop(sender, None)
+            self._reports[sender] = message
+        return self._try(now, "report")
+
+    def outside(self, now: float, sender: bytes) -> list[Mail]:
+        """A joiner that a stored policy lets in has given its join up."""
+        if not FENCE_TABLE.allows(self.state, "report"):
+            return []
+        self._outside[sender] = None
+        return self._try(now, "report")
+
+    def prepared(self, now: float, sender: bytes) -> list[Mail]:
+        """A member has stored the decision."""
+        if self.state is not FenceState.PREPARING or self.restart is None:
+            return []
+        self._answers[sender] = None
+        nodes = self.restart.policy.view.nodes
+        enough = (
+            all(n in self._answers for n in nodes)
+            if self.forks
+            else self._decides(self._answers) and is_quorum(nodes, self._answers)
+        )
+        then = FenceState.COMMITTING if enough else FenceState.PREPARING
+        self.state = FENCE_TABLE.step(self.state, "prepared", then)
+        if not enough:
+            return []
+        self._answers = {}
+        self._repeat_at = now
+        return self.tick(now)
+
+    def committed(self, sender: bytes) -> None:
+        """A member acts on the decision."""
+        if self.state is FenceState.COMMITTING and self.restart is not None:
+            self._answers[sender] = None
+            done = all(n in self._answers for n in self.restart.policy.view.nodes)
+            then = FenceState.DONE if done else FenceState.COMMITTING
+            self.state = FENCE_TABLE.step(self.state, "committed", then)
+
+    def lose(self, now: float, lost: Lost) -> list[Mail]:
+        """More is gone, or somebody is back, before anything was decided. Who fell silent has to
+        report again; who is back is asked at once and has time to."""
+        for node in lost.nodes:
+            if node not in self._lost.nodes:
+                self._reports.pop(node, None)
+        if any(n not in lost.nodes and n not in lost.dead for n in self._lost.nodes):
+            self._repeat_at = now
+            self._deadline = now + limits.FENCE_REPORT_SECONDS
+        self._lost = lost
+        return self._try(now, "lost") if FENCE_TABLE.allows(self.state, "lost") else []
+
+    def tick(self, now: float) -> list[Mail]:
+        """Repeat what was not answered; stop waiting for who is late."""
+        mail: list[Mail] = []
+        waiting = self.state is FenceState.WAITING
+        if waiting or self.state is FenceState.REPORTING:
+            mail += self._try(now, "time")
+        if now < self._repeat_at:
+            return mail
+        self._repeat_at = now + limits.FENCE_REPEAT_SECONDS
+        return mail + self._repeat()
+
+    def _repeat(self) -> list[Mail]:
+        if self.state in (FenceState.REPORTING, FenceState.WAITING):
+            fence = Fence(*self.epoch)
+            return [(n, fence) for n in self._asked if self._awaits(n)]
+        if self.restart is None or self.state is FenceState.DONE:
+            return []
+        kind = Prepare if self.state is FenceState.PREPARING else Commit
+        message: Message = kind(*self.epoch, self.restart)
+        nodes = self.restart.policy.view.nodes
+        mail = [(n, message) for n in nodes if n not in self._answers]
+        if kind is Commit and not self._told:
+            self._told = True
+            mail += [(n, message) for n in self._base.view.nodes if n not in nodes]
+        return mail
+
+    def _connected(self, base: Policy) -> list[bytes]:
+        """The reporters that have not died since and that open links connect with us."""
+        gone = (*self._lost.dead, *self._lost.out)
+        stay = [n for n in base.view.nodes if n in self._reports and n not in gone]
+        reports = {n: self._reports[n] for n in stay}
+        if self._node not in reports:
+            return []
+        near: dict[bytes, list[bytes]] = {n: [] for n in reports}
+        for link in open_links(reports):
+            near[link.low].append(link.high)
+            near[link.high].append(link.low)
+        reached = [self._node]
+        for at in reached:
+            reached += [n for n in near[at] if n not in reached]
+        return sorted(reached)
+
+    @property
+    def _newer(self) -> tuple[Electorate, ...]:
+        """Who decides under newer policies that may be in force somewhere."""
+        return testimony.may_be_in_force(self._own, self._reports, self._stored)
+
+    @property
+    def _base(self) -> Policy:
+        """The newest policy in force at any reporter that can be believed, ourselves included."""
+        may_be = self._newer
+        told = [r.policy for r in self._reports.values() if r.policy.key > self._own.key]
+        policies = [self._own, *(p for p in told if p.electorate in (*may_be, *self._known))]
+        return max(policies, key=lambda p: p.key)
+
+    @property
+    def _electorates(self) -> tuple[Electorate, ...]:
+        """Whose quorums count: that of the base, and those of newer policies that may be in force
+        somewhere."""
+        base = self._base
+        return (base.electorate, *(e for e in self._newer if e.key > base.key))
+
+    def _disbelieve(self) -> None:
+        """Everybody has reported who will: drop reports of policies that cannot be in force."""
+        may_be = (*self._newer, *self._known)
+        for node, report in list(self._reports.items()):
+            if report.policy.key > self._own.key and report.policy.electorate not in may_be:
+                self.disbelieved[node] = "it reports a policy that cannot be in force"
+                del self._reports[node]
+        for node in testimony.contradicting(self._own, self._reports):
+            self.disbelieved[node] = "it reports micro-batches that another member works on"
+            del self._reports[node]
+
+    @property
+    def _asked(self) -> tuple[bytes, ...]:
+        return tuple(dict.fromkeys(n for e in self._electorates for n in e.nodes))
+
+    def _awaits(self, node: bytes) -> bool:
+        silent = node not in self._reports and node not in self._outside
+        return silent and node not in self.disbelieved
+
+    def _decides(self, here: Container[bytes]) -> bool:
+        """Whether those `here` may go on in this lineage: a quorum of the base; and under any newer
+        policy a quorum, unless everybody else there has said that it does not act under it. Resets
+        prove less: somebody on the way can send them, too."""
+        first, *newer = self._electorates
+        idle = (*self._reports, *self._outside)
+        return is_quorum(first.nodes, here) and all(
+            is_quorum(e.nodes, here) or all(n in here or n in idle for n in e.nodes) for e in newer
+        )
+
+    def _is_most(self, here: list[bytes]) -> bool:
+        """Whether more are `here` than may be left behind alive. A half that decides by the
+        tie-break alone would leave as many behind as go on (of two laptops, the other one): it
+        waits first, because a short sleep or a broken cable should cost a pause and no steps."""
+        return 2 * len(here) > sum(n not in self._lost.dead for n in self._base.view.nodes)
+
+    def _try(self, now: float, event: str) -> list[Mail]:
+        """Decide if everybody has reported or is lost, and those who have may go on."""
+        base = self._base
+        waits = [
+            n
+            for n in self._asked
+            if self._awaits(n)
+            and n not in (*self._lost.dead, *self._lost.out)
+            and (n not in self._lost.nodes or now < self._silent_at)
+        ]
+        if waits and now < self._deadline:
+            self.state = FENCE_TABLE.step(self.state, event, self.state)
+            return []
+        self._disbelieve()
+        here = self._connected(base)
+        missing = [n for n in self._asked if n not in here and n not in self._outside]
+        quorum = self._decides(dict.fromkeys(here))
+        if self._node not in here:
+            self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
+            return []
+        proven = all(n in self._lost.dead for n in missing)
+        decides = quorum and (now >= self._half_at or self._is_most(here))
+        if not decides and not proven and now < self._partition_at:
+            self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
+            return []
+        self.forks = not quorum
+        self.restart = decide(
+            base,
+            {n: self._reports[n] for n in here},
+            self.epoch,
+            self._chunks,
+            self._micro_batches,
+            self._planner,
+            self._node,
+            forks=self.forks,
+        )
+        self.state = FENCE_TABLE.step(self.state, event, FenceState.PREPARING)
+        self._answers = {}
+        self._repeat_at = now
+        self._answer_by = now + limits.FENCE_REPORT_SECONDS
+        return self.tick(now)
+
+
+def open_links(reports: dict[bytes, FenceReport]) -> list[Edge]:
+    """Return the links that both ends report open."""
+    pairs = [(a, b) for a, r in reports.items() for b in r.links if b in reports and a < b]
+    return [edge(a, b) for a, b in pairs if a in reports[b].links]
+
+
+def decide(
+    base: Policy,
+    reports: dict[bytes, FenceReport],
+    epoch: Epoch,
+    chunks: int,
+    micro_batches: int,
+    planner: Planner,
+    leader: bytes,
+    *,
+    forks: bool,
+) -> Restart:
+    """Return how the reporters go on (ROUNDS 8, 9)."""
+    members = [m for m in base.view.members if m.node in reports]
+    lineage = base.view.lineage
+    if forks:
+        mark = b"%d:%d:%d" % (base.view.number, *epoch)
+        lineage = hashlib.sha256(lineage + leader + mark).digest()[: limits.LINEAGE_BYTES]
+    links, apart, expelled = open_links(reports), base.view.apart, base.view.expelled
+    view = make_view(lineage, base.view.number + 1, members, links, apart, expelled)
+    stay = {n: reports[n] for n in view.nodes}
+    plan = planner.plan(view, micro_batches, ())
+    version = max(base.version, *(r.newest for r in stay.values())) + 1
+    policy = Policy(epoch[0], version, view, plan.parents, plan.shares, (), plan.reason)
+    first = min(r.iteration for r in stay.values())
+    newest = max(r.attempt for r in stay.values() if r.iteration == first)
+    everything = control_word.bits(tuple(range(chunks)))
+    have = {n: _has(r, first, newest, everything) for n, r in stay.items()}
+    whole = int.from_bytes(everything, "little")
+    holder = next((n for n in view.nodes if int.from_bytes(have[n], "little") == whole), None)
+    ahead = [r for r in stay.values() if r.iteration > first]
+    applied = holder is not None
+    name = bytes(32)
+    if holder is not None:
+        r = stay[holder]
+        name = r.before_id if r.iteration > first else r.attempt_id
+    again = ahead if applied else list(stay.values())
+    redo = max((r.attempt + 1 for r in again), default=0)
+    at = first + 1 if applied else first
+    working = {n: r.working if r.iteration == at else b"" for n, r in stay.items()}
+    work = share_out(view.nodes, working, plan.shares, micro_batches)
+    return Restart(
+        policy,
+        first,
+        applied,
+        newest + 1,
+        redo,
+        name,
+        tuple(have[n] if applied else _data(have[n]) for n in view.nodes),
+        tuple(control_word.bits(work[n]) for n in view.nodes),
+    )
+
+
+def _data(have: bytes) -> bytes:
+    """All but chunk 0: whoever does a round again says anew what of it it has done."""
+    value = int.from_bytes(have, "little") & ~1
+    return value.to_bytes((value.bit_length() + 7) // 8, "little")
+
+
+def _has(report: FenceReport, first: int, newest: int, everything: bytes) -> bytes:
+    if report.iteration > first:
+        return everything
+    return report.have if report.attempt == newest else b""
+
+
+def share_out(
+    nodes: tuple[bytes, ...],
+    working: dict[bytes, bytes],
+    shares: tuple[int, ...],
+    micro_batches: int,
+) -> dict[bytes, tuple[int, ...]]:
+    """Return each member's micro-batches: what it works on, and of the others as many as bring it
+    closest to its share."""
+    work = {n: list(control_word.numbers(working[n], micro_batches)) for n in nodes}
+    taken = dict.fromkeys(m for found in work.values() for m in found)
+    wanted = dict(zip(nodes, shares, strict=True))
+    for m in range(micro_batches):
+        if m not in taken:
+            lucky = max(nodes, key=lambda n: wanted[n] - len(work[n]))
+            work[lucky].append(m)
+    return {n: tuple(sorted(found)) for n, found in work.items()}

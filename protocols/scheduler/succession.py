@@ -1,0 +1,152 @@
+"""The scheduler's role: how it comes to this node, and how it goes on to another.
+
+Law: the role changes hands only by an election. A scheduler that leaves, or has led for
+`rotate_every` steps, asks an heir to stand and starts nothing new until it has been replaced or the
+heir has let too much time pass; with a fence or a negotiation open it keeps the role.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.member.orders import may_order
+from protocols.scheduler.join_cost import JoinCost
+from protocols.scheduler.negotiator import Negotiator
+from protocols.wire import messages as m
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
+    from protocols.member.context import Context
+    from protocols.member.node import Node
+
+
+class Succession:
+    """The part of one node that stands, votes, wins and hands over."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._tried_term = 0  # newest term in which we asked somebody to take the role over
+        self._since = 0  # iteration from which the role is due to rotate
+        self._asked_until: float | None = None  # an heir may take its time
+
+    @property
+    def _context(self) -> Context:
+        return self._node.context
+
+    @property
+    def deadline(self) -> float | None:
+        """When an heir has let too much time pass."""
+        return self._asked_until
+
+    def take(self, now: float, sender: bytes, message: m.Message) -> None:
+        """A message about the role."""
+        context, policy = self._context, self._context.policy
+        election = context.election
+        if isinstance(message, m.Lead):
+            term = message.new_term
+            if may_order(context, sender, term) and election.led(sender, message):
+                self._node.negotiator = None
+                self._asked_until = None
+                self._node.recovery.led()
+                name = context.name(sender)
+                context.report("scheduler", node=name, term=message.new_term, why=message.why)
+                self._node.ask_again(now)
+            return
+        if policy is None:
+            return
+        led = election.leads
+        mail: list[tuple[bytes, m.Message]] = []
+        match message:
+            case m.PassRole() if context.departs:
+                context.send(sender, m.LeaveRequest(context.config.me.incarnation))
+            case m.PassRole() if sender == election.scheduler and election.is_credible(
+                message.next_term
+            ):
+                mail = election.role_passed(message, context.electorates, context.newest_key)
+            case m.VoteRequest():
+                mail = self._vote_wanted(now, sender, message, policy)
+            case m.Vote():
+                mail = election.vote(sender, message)
+        for to, body in mail:
+            context.send(to, body)
+        if election.leads and not led:
+            self.won(now, policy)
+
+    def _vote_wanted(
+        self, now: float, sender: bytes, message: m.VoteRequest, policy: Policy
+    ) -> list[tuple[bytes, m.Message]]:
+        context, election = self._context, self._context.election
+        content = self._node.recovery.content(sender)
+        key, before = context.newest_key, election.voted_term
+        mail = election.vote_wanted(sender, message, context.electorates, key, content=content)
+        if election.voted_term > before:
+            self._node.recovery.voted(now, len(policy.view.nodes))
+        return mail
+
+    def won(self, now: float, policy: Policy) -> None:
+        """This node is the scheduler now."""
+        context, election = self._context, self._context.election
+        self._node.recovery.won()
+        self.lead(now, policy)
+        me = context.config.me.name
+        context.report("scheduler", node=me, term=election.term, why=election.why)
+        if election.why == "failed over":
+            self._node.recovery.open_fence(now, policy)
+        self._node.ask_again(now)
+
+    def lead(self, now: float, policy: Policy) -> None:
+        """Begin to negotiate."""
+        context = self._context
+        term, total = context.election.term, context.config.micro_batches
+        self._since, self._asked_until = context.iteration, None
+        config = context.config
+        cost = JoinCost(config.state_bytes, config.vector_bytes, config.join_stall_s, context.pace)
+        negotiator = Negotiator(context.node, term, policy, total, context.planner, cost)
+        negotiator.resume(now)
+        self._node.negotiator = negotiator
+        self._node.recovery.part_pairs()
+
+    def rotate(self, now: float) -> None:
+        """Hand the role over if it is time to and nothing is open."""
+        context, negotiator = self._context, self._node.negotiator
+        if negotiator is None or context.departs:
+            self._asked_until = None
+        elif self._asked_until is not None:
+            if now >= self._asked_until:
+                self._asked_until, self._since = None, context.iteration
+                negotiator.hold_back(False)
+        elif negotiator.is_idle and self._is_due:
+            self.step_down(now)
+
+    @property
+    def _is_due(self) -> bool:
+        every = self._context.config.rotate_every
+        return every > 0 and self._context.iteration - self._since >= every
+
+    def make_way(self, now: float) -> None:
+        """Somebody wants us out: hand the role over first, once nothing is open."""
+        negotiator = self._node.negotiator
+        open_fence = self._node.recovery.fence is not None
+        if negotiator is None or open_fence or self._asked_until is not None:
+            return
+        if negotiator.switch is None:
+            self.step_down(now)
+
+    def step_down(self, now: float) -> None:
+        """Ask an heir to take the role; take it up again if nobody has done so in time."""
+        negotiator, policy = self._node.negotiator, self._context.policy
+        if negotiator is not None and policy is not None and len(policy.view.nodes) > 1:
+            self._asked_until = now + limits.RETRY_SECONDS
+            self.pass_role(policy, negotiator)
+
+    def pass_role(self, policy: Policy, negotiator: Negotiator) -> None:
+        """Ask the next heir to stand for election; with none left, see the others off first."""
+        context = self._context
+        leaving = (context.node, *negotiator.leaving)
+        heirs = [n for n in policy.view.nodes if n not in leaving]
+        negotiator.hold_back(bool(heirs))
+        if heirs:
+            self._tried_term = max(context.election.term, self._tried_term) + 1
+            heir = heirs[self._tried_term % len(heirs)]
+            context.send(heir, m.PassRole(self._tried_term))

@@ -1,0 +1,99 @@
+"""Which reports to a fence can be true, by what the scheduler knows and by what the others say.
+
+Law: a policy that is newer than the one in force at the scheduler can only be in force, anywhere,
+if a quorum of the members under that one have stored it (or under one in between that can itself be
+in force): so a report that names one which those who reported otherwise exclude is not believed,
+and what a single member says to have stored binds nobody. Counters and bitmaps must be possible.
+Members of one view are at most one iteration apart, since no round completes without all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.cluster.view import is_quorum
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from protocols.cluster.policy import Electorate, Policy
+    from protocols.wire.messages import FenceReport
+
+Key = tuple[int, int]
+
+
+def fault(
+    report: FenceReport,
+    own: Policy,
+    iteration: int,
+    attempt: int,
+    chunks: int,
+    micro_batches: int,
+    newest: int,
+) -> str:
+    """Return why `report` cannot be true whatever the others say, "" if it can. `own`, `iteration`,
+    `attempt`: what was running at the scheduler as the fence began; `newest`: the version of its
+    newest policy."""
+    if abs(report.iteration - iteration) > 1:
+        return "it reports an iteration that no member can be at"
+    if report.attempt > attempt + limits.MAX_ATTEMPT_STEP:
+        return "it reports an attempt that cannot have come yet"
+    if int.from_bytes(report.have, "little") >> chunks:
+        return "it reports chunks that there are none of"
+    if int.from_bytes(report.working, "little") >> micro_batches:
+        return "it reports micro-batches that there are none of"
+    if max(report.newest, report.policy.version) > newest + limits.MAX_VERSION_STEP:
+        return "it reports a policy that cannot have come yet"
+    if sum(report.policy.shares) != micro_batches:
+        return "it reports a policy of another job"
+    if report.policy.key == own.key and report.policy != own:
+        return "it reports another policy of the same version"
+    return ""
+
+
+def may_be_in_force(
+    own: Policy, reports: Mapping[bytes, FenceReport], stored: tuple[Electorate, ...]
+) -> tuple[Electorate, ...]:
+    """Return who decides under policies newer than `own` that may be in force somewhere, ascending;
+    `stored`: those of them that are stored at the scheduler itself."""
+    told = [e for r in reports.values() for e in (r.policy.electorate, *r.stored)]
+    newer = dict.fromkeys(e for e in (*stored, *told) if e.key > own.key)
+    found: list[Electorate] = []
+    for e in sorted(newer, key=lambda e: (e.key, e.nodes)):
+        if e in stored:
+            found.append(e)
+            continue
+        for before in (own.electorate, *found):
+            holders = {
+                n: None
+                for n in before.nodes
+                if n not in reports or e in (reports[n].policy.electorate, *reports[n].stored)
+            }
+            if before.key < e.key and is_quorum(before.nodes, holders):
+                found.append(e)
+                break
+    return tuple(found)
+
+
+def contradicting(own: Policy, reports: Mapping[bytes, FenceReport]) -> list[bytes]:
+    """Return the reporters that say to work on what others work on, too, each micro-batch being one
+    member's: those are believed first whose claims go least beyond their share of `own`."""
+    shares: dict[bytes, int] = {}
+    for node in own.view.nodes:
+        shares[node] = sum(1 << m for m in own.micro_batches(node))
+
+    def beyond(node: bytes) -> tuple[int, bytes]:
+        claimed = int.from_bytes(reports[node].working, "little")
+        return ((claimed & ~shares.get(node, 0)).bit_count(), node)
+
+    taken: dict[int, int] = {}
+    found: list[bytes] = []
+    for node in sorted(reports, key=beyond):
+        claimed = int.from_bytes(reports[node].working, "little")
+        at = reports[node].iteration
+        if claimed & taken.get(at, 0):
+            found.append(node)
+        else:
+            taken[at] = taken.get(at, 0) | claimed
+    return found

@@ -1,0 +1,570 @@
+"""Every control message, with its tag.
+
+Law: tags are append-only; a message's fields only ever grow at the end. Each docstring says who
+sends it to whom. "Flooded" messages reach every node over any path; "direct" ones cross one link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from protocols import limits
+from protocols.cluster.ancestry import Ancestor
+from protocols.cluster.policy import Electorate, Policy
+from protocols.cluster.view import Member
+from protocols.network.measures import KeepingUp
+from protocols.rounds.divergence import PIECE_BYTES
+from protocols.wire.fields import (
+    ATTEMPT,
+    COUNT32,
+    DIGEST,
+    FENCE_NUMBER,
+    ITERATION,
+    NODE,
+    NUMBER,
+    SAMPLES,
+    TERM,
+    VERSION,
+    Blob,
+    Bool,
+    Float,
+    Many,
+    Nested,
+    Text,
+    UInt,
+    wire,
+)
+
+EVERYONE = b""
+
+
+class Message:
+    """A record that can be sent; `TAG` names it on the wire."""
+
+    __slots__ = ()
+    TAG: ClassVar[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ping(Message):
+    """Direct, both ways: measures a link's delay and keeps it alive. `sent_at`: sender's clock."""
+
+    TAG: ClassVar[int] = 1
+    sent_at: float = wire(Float())
+
+
+@dataclass(frozen=True, slots=True)
+class Pong(Message):
+    """Direct answer to `Ping`, with its `sent_at`."""
+
+    TAG: ClassVar[int] = 2
+    sent_at: float = wire(Float())
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(Message):
+    """Direct, from a member to whoever opened a link to it: how things stand."""
+
+    TAG: ClassVar[int] = 3
+    scheduler: bytes = wire(NODE)
+    policy: Policy = wire(Nested(Policy))
+    steps: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest(Message):
+    """Joiner to scheduler: let me in. Repeated until answered; idempotent by incarnation."""
+
+    TAG: ClassVar[int] = 4
+    joiner: Member = wire(Nested(Member))
+    neighbours: tuple[str, ...] = wire(Many(Text(limits.MAX_NAME_BYTES), limits.MAX_LINKS_PER_NODE))
+
+
+@dataclass(frozen=True, slots=True)
+class Introduce(Message):
+    """Scheduler to a chosen neighbour: trust this joiner's key and expect its link."""
+
+    TAG: ClassVar[int] = 5
+    join: int = wire(NUMBER)
+    joiner: Member = wire(Nested(Member))
+
+
+@dataclass(frozen=True, slots=True)
+class Introduced(Message):
+    """Neighbour to scheduler: the joiner may dial me."""
+
+    TAG: ClassVar[int] = 6
+    join: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLinks(Message):
+    """Scheduler to joiner: open links to these members."""
+
+    TAG: ClassVar[int] = 7
+    join: int = wire(NUMBER)
+    neighbours: tuple[Member, ...] = wire(Many(Nested(Member), limits.MAX_LINKS_PER_NODE))
+
+
+@dataclass(frozen=True, slots=True)
+class LinksOpen(Message):
+    """Joiner to scheduler: these links are open (at least one). `rates`: payload bytes/s that each
+    brings, 0 for what is not known; empty from a member."""
+
+    TAG: ClassVar[int] = 8
+    join: int = wire(NUMBER)
+    neighbours: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
+    rates: tuple[int, ...] = wire(Many(NUMBER, limits.MAX_LINKS_PER_NODE), ())
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyBody(Message):
+    """Scheduler to members and joiners, or any node that is asked: store this policy."""
+
+    TAG: ClassVar[int] = 9
+    policy: Policy = wire(Nested(Policy))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStored(Message):
+    """Member or joiner to scheduler: I hold that policy's body."""
+
+    TAG: ClassVar[int] = 10
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFetch(Message):
+    """Flooded by a node that lacks the body of a policy that comes into force."""
+
+    TAG: ClassVar[int] = 11
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRequest(Message):
+    """Direct, joiner to a source: what is the state that I am to pull?"""
+
+    TAG: ClassVar[int] = 12
+    join: int = wire(NUMBER)
+    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest(Message):
+    """Direct answer: SHA-256 of each shard of the held state, in order."""
+
+    TAG: ClassVar[int] = 13
+    join: int = wire(NUMBER)
+    leaves: tuple[bytes, ...] = wire(Many(DIGEST, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRequest(Message):
+    """Direct, joiner to a source: send these shards of `shard_bytes` each over bulk."""
+
+    TAG: ClassVar[int] = 14
+    join: int = wire(NUMBER)
+    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
+    shards: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled(Message):
+    """Flooded by a joiner: every shard is here and verified; the hold is over."""
+
+    TAG: ClassVar[int] = 15
+    join: int = wire(NUMBER)
+    iteration: int = wire(ITERATION)
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp(Message):
+    """Joiner to scheduler: my state follows the cluster's; name me in a policy."""
+
+    TAG: ClassVar[int] = 16
+    join: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAborted(Message):
+    """Flooded by the scheduler: this join is over; whoever holds an update for it goes on. The
+    joiner shall not ask again for `pause_ms`."""
+
+    TAG: ClassVar[int] = 17
+    join: int = wire(NUMBER)
+    joiner: bytes = wire(NODE)
+    reason: str = wire(Text())
+    pause_ms: int = wire(COUNT32, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequest(Message):
+    """Member to scheduler: plan without me. Repeated until a policy without it is in force."""
+
+    TAG: ClassVar[int] = 18
+    incarnation: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class PassRole(Message):
+    """Scheduler to its successor: stand for election in term `next_term`."""
+
+    TAG: ClassVar[int] = 19
+    next_term: int = wire(TERM)
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest(Message):
+    """Candidate to all members: vote for me in `next_term`.
+
+    (`policy_term`, `version`): its newest stored policy. `asked`: the scheduler asked it to stand.
+    """
+
+    TAG: ClassVar[int] = 20
+    next_term: int = wire(TERM)
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
+    asked: bool = wire(Bool())
+
+
+@dataclass(frozen=True, slots=True)
+class Vote(Message):
+    """Member to candidate. One granted vote a term and incarnation."""
+
+    TAG: ClassVar[int] = 21
+    next_term: int = wire(TERM)
+    granted: bool = wire(Bool())
+
+
+@dataclass(frozen=True, slots=True)
+class Lead(Message):
+    """Flooded by the winner of `new_term`."""
+
+    TAG: ClassVar[int] = 22
+    new_term: int = wire(TERM)
+    why: str = wire(Text(limits.MAX_NAME_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost(Message):
+    """Flooded: my link to `peer` has ended. `reset`: in a way that proves that `peer` takes no more
+    part (`LinkEnd.proves_departure`)."""
+
+    TAG: ClassVar[int] = 23
+    peer: bytes = wire(NODE)
+    reset: bool = wire(Bool())
+
+
+@dataclass(frozen=True, slots=True)
+class ShareWish(Message):
+    """Member to scheduler: give me no micro-batches (`away`), or a share again."""
+
+    TAG: ClassVar[int] = 24
+    away: bool = wire(Bool())
+
+
+@dataclass(frozen=True, slots=True)
+class PullBegins(Message):
+    """Direct, source to joiner: I hold the state as it is at the start of `iteration`; ask for it.
+
+    `policy_term`, `version`: the policy in force. `commit`: C(iteration - 1). `samples`: committed
+    so far. `meta`: the state's scalars. `ancestors`: the lineages that came before this one.
+    """
+
+    TAG: ClassVar[int] = 25
+    join: int = wire(NUMBER)
+    iteration: int = wire(ITERATION)
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
+    commit: bytes = wire(DIGEST)
+    samples: int = wire(SAMPLES)
+    meta: bytes = wire(Blob(limits.MAX_STATE_META_BYTES))
+    ancestors: tuple[Ancestor, ...] = wire(Many(Nested(Ancestor), limits.MAX_ANCESTORS))
+
+
+@dataclass(frozen=True, slots=True)
+class PulledFrom:
+    """Verified bytes of the state that came from `source`, and the rate of the link from there in
+    payload bytes/s; 0: not known."""
+
+    source: bytes = wire(NODE)
+    pulled_bytes: int = wire(NUMBER)
+    rate: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinProgress(Message):
+    """Joiner to scheduler, about once a second while it pulls; `pull_us`: for how long so far."""
+
+    TAG: ClassVar[int] = 26
+    join: int = wire(NUMBER)
+    total_bytes: int = wire(NUMBER)
+    pull_us: int = wire(NUMBER)
+    sources: tuple[PulledFrom, ...] = wire(Many(Nested(PulledFrom), limits.MAX_LINKS_PER_NODE))
+
+    @property
+    def pulled_bytes(self) -> int:
+        """Verified bytes so far."""
+        return sum(source.pulled_bytes for source in self.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence(Message):
+    """Scheduler to all members: freeze the running attempt and report (ROUNDS 4)."""
+
+    TAG: ClassVar[int] = 27
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class FenceReport(Message):
+    """Member to scheduler: what I have of which attempt (ROUNDS 5).
+
+    `have`: bitmap of the reduced chunks of `iteration` made in, or carried into, `attempt`.
+    `working`: bitmap of the micro-batches that are, or soon will be, in P. `attempt_id` names the
+    running attempt, `before_id` that of the round before. `policy`: the one in force here.
+    `newest`: version of the newest body stored here. `stored`: who decides under policies that are
+    stored here and newer than `policy`: one of them may be in force elsewhere.
+    `links`: the members it has a link to.
+    """
+
+    TAG: ClassVar[int] = 28
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
+    iteration: int = wire(ITERATION)
+    attempt: int = wire(ATTEMPT)
+    attempt_id: bytes = wire(DIGEST)
+    before_id: bytes = wire(DIGEST)
+    have: bytes = wire(Blob(limits.MAX_CHUNKS // 8))
+    working: bytes = wire(Blob(limits.MAX_MICRO_BATCHES // 8))
+    policy: Policy = wire(Nested(Policy))
+    newest: int = wire(VERSION)
+    links: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
+    stored: tuple[Electorate, ...] = wire(Many(Nested(Electorate), limits.MAX_POLICIES_KEPT))
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The decision of a fence (ROUNDS 9, W): how everybody goes on.
+
+    `iteration` is i*. If `applied`, its result exists whole: whoever lacks chunks of it fetches
+    them (attempt `finish`, result named by `attempt_id`) and the round that is done again is that
+    of `iteration` + 1, with nothing kept; else the round of `iteration` is done again with the kept
+    chunks. `redo` is that round's attempt. `have[k]`, `work[k]`: what member k of the view has of
+    i*'s chunks, and its micro-batches in the round that is done again.
+    """
+
+    policy: Policy = wire(Nested(Policy))
+    iteration: int = wire(ITERATION)
+    applied: bool = wire(Bool())
+    finish: int = wire(ATTEMPT)
+    redo: int = wire(ATTEMPT)
+    attempt_id: bytes = wire(DIGEST)
+    have: tuple[bytes, ...] = wire(Many(Blob(limits.MAX_CHUNKS // 8), limits.MAX_MEMBERS))
+    work: tuple[bytes, ...] = wire(Many(Blob(limits.MAX_MICRO_BATCHES // 8), limits.MAX_MEMBERS))
+
+    def __post_init__(self) -> None:
+        members = len(self.policy.view.members)
+        if len(self.have) != members or len(self.work) != members:
+            raise ValueError("a restart must cover every member")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Message):
+    """Scheduler to the members that stay: store this decision (ROUNDS 10)."""
+
+    TAG: ClassVar[int] = 29
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
+    restart: Restart = wire(Nested(Restart))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Message):
+    """Member to scheduler: stored, and I have seen no newer fence."""
+
+    TAG: ClassVar[int] = 30
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Message):
+    """Scheduler to the members that stay: act on this decision (ROUNDS 12)."""
+
+    TAG: ClassVar[int] = 31
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
+    restart: Restart = wire(Nested(Restart))
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Message):
+    """Member to scheduler: done."""
+
+    TAG: ClassVar[int] = 32
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped(Message):
+    """Direct: I have heard nothing from you for too long and close our link."""
+
+    TAG: ClassVar[int] = 33
+
+
+@dataclass(frozen=True, slots=True)
+class LinkWish(Message):
+    """Member to scheduler: link me to `peer` (`wanted`), or keep us apart. Repeated until the
+    policy in force shows it, or `Refused` comes."""
+
+    TAG: ClassVar[int] = 34
+    peer: bytes = wire(NODE)
+    wanted: bool = wire(Bool())
+
+
+@dataclass(frozen=True, slots=True)
+class Expel(Message):
+    """Member to scheduler: plan without `node`, and never let it in again. Repeated as `LinkWish`
+    is."""
+
+    TAG: ClassVar[int] = 35
+    node: bytes = wire(NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Message):
+    """Scheduler to member: what you wished about `node` (`expels`: that it be expelled, else a
+    link) cannot be; `reason` in words."""
+
+    TAG: ClassVar[int] = 36
+    node: bytes = wire(NODE)
+    expels: bool = wire(Bool())
+    reason: str = wire(Text())
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken(Message):
+    """Direct, from member to member: from now on the cluster's token is `token`.
+
+    Whoever has a policy in force that is older than (`policy_term`, `version`) keeps it until
+    then, and forgets it if that one has not `expelled` the same nodes: it must not reach them.
+    `count`: one more than that of the token which its maker knew before.
+    """
+
+    TAG: ClassVar[int] = 37
+    token: bytes = wire(Blob(limits.MAX_TOKEN_BYTES, 1))
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
+    count: int = wire(NUMBER)
+    expelled: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_EXPELLED))
+
+
+@dataclass(frozen=True, slots=True)
+class Outside(Message):
+    """Joiner to scheduler, in answer to `Fence`: I am no member, and have given my join up."""
+
+    TAG: ClassVar[int] = 38
+    fence_term: int = wire(TERM)
+    number: int = wire(FENCE_NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRate:
+    """What arrives from `peer`: one-way delay in microseconds, payload bytes/s; 0: not known."""
+
+    peer: bytes = wire(NODE)
+    delay_us: int = wire(COUNT32)
+    rate: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Message):
+    """Flooded, by a member: what it has measured of its links and of itself. Times in
+    microseconds, 0: not known. `compute_us`, `sync_us`: of its last iteration. `keeping_up`: how
+    its trainer does that, a number of `KeepingUp`; `owed_us`: for how long it has not answered, 0
+    if that is not unusual."""
+
+    TAG: ClassVar[int] = 39
+    links: tuple[LinkRate, ...] = wire(Many(Nested(LinkRate), limits.MAX_LINKS_PER_NODE))
+    micro_batch_us: int = wire(NUMBER)
+    compute_us: int = wire(NUMBER)
+    sync_us: int = wire(NUMBER)
+    keeping_up: int = wire(UInt(max(KeepingUp)), default=0)
+    owed_us: int = wire(NUMBER, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Accused(Message):
+    """Flooded, by a member that has cut its link to `peer`, which sent it what cannot be."""
+
+    TAG: ClassVar[int] = 40
+    peer: bytes = wire(NODE)
+    reason: str = wire(Text())
+
+
+@dataclass(frozen=True, slots=True)
+class StatePieces(Message):
+    """To a neighbour whose state at the start of `iteration` was found to differ: what the state is
+    here. `pieces`: see `events.PiecesTaken`; `meta`: the state's scalars."""
+
+    TAG: ClassVar[int] = 41
+    iteration: int = wire(ITERATION)
+    pieces: bytes = wire(Blob(limits.MAX_PIECES * PIECE_BYTES))
+    meta: bytes = wire(Blob(limits.MAX_STATE_META_BYTES))
+
+
+MESSAGES: tuple[type[Message], ...] = (
+    Ping,
+    Pong,
+    Welcome,
+    JoinRequest,
+    Introduce,
+    Introduced,
+    OpenLinks,
+    LinksOpen,
+    PolicyBody,
+    PolicyStored,
+    PolicyFetch,
+    ManifestRequest,
+    Manifest,
+    ShardRequest,
+    Pulled,
+    CaughtUp,
+    JoinAborted,
+    LeaveRequest,
+    PassRole,
+    VoteRequest,
+    Vote,
+    Lead,
+    LinkLost,
+    ShareWish,
+    PullBegins,
+    JoinProgress,
+    Fence,
+    FenceReport,
+    Prepare,
+    Prepared,
+    Commit,
+    Committed,
+    Dropped,
+    LinkWish,
+    Expel,
+    Refused,
+    NewToken,
+    Outside,
+    Measured,
+    Accused,
+    StatePieces,
+)
+# From a neighbour itself.
+DIRECT_MESSAGES = (Ping, Pong, Welcome, PullBegins, NewToken, Dropped, StatePieces)
+FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)
+ORDERS = (Fence, Prepare, Commit, Lead, PassRole, VoteRequest, PolicyBody)
+BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in MESSAGES}
