@@ -19,8 +19,9 @@ import numpy as np
 
 from protocols import limits
 from protocols.errors import RemoteProtocolError
+from protocols.rounds.claims import claimants
 from protocols.rounds.control_word import ControlWord, decode_word, merge
-from protocols.rounds.divergence import claimants, is_final
+from protocols.rounds.divergence import is_final
 from protocols.rounds.frame_order import FrameOrder, check_place
 from protocols.rounds.round import (
     Add,

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster.view import is_quorum
 from protocols.table import Row, StateTable
-from protocols.wire.messages import EVERYONE, Lead, Message, PassRole, Vote, VoteRequest
+from protocols.wire.messages import EVERYONE, Lead, Letter, PassRole, Vote, VoteRequest
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Electorate
 
-Mail = tuple[bytes, Message]
 Electorates = tuple["Electorate", ...]
 
 
@@ -100,7 +99,7 @@ class Election:
 
     def role_passed(
         self, message: PassRole, electorates: Electorates, key: tuple[int, int]
-    ) -> list[Mail]:
+    ) -> list[Letter]:
         """The scheduler asks this node to stand; `key` is the newest policy stored here."""
         if not ELECTION_TABLE.allows(self.state, "role passed"):
             return []
@@ -111,7 +110,7 @@ class Election:
 
     def scheduler_lost(
         self, electorates: Electorates, key: tuple[int, int], gone: tuple[bytes, ...]
-    ) -> list[Mail]:
+    ) -> list[Letter]:
         """The scheduler is lost: stand in a new term. `gone`: members whose votes are not needed,
         because they are proven dead or the wait for them is over."""
         if not ELECTION_TABLE.allows(self.state, "scheduler lost"):
@@ -127,7 +126,7 @@ class Election:
         electorates: Electorates,
         key: tuple[int, int],
         gone: tuple[bytes, ...],
-    ) -> list[Mail]:
+    ) -> list[Letter]:
         self.voted_term = term
         self._gone = gone
         self._electorates = electorates
@@ -155,7 +154,7 @@ class Election:
         key: tuple[int, int],
         *,
         content: bool,
-    ) -> list[Mail]:
+    ) -> list[Letter]:
         """A candidate asks for this node's vote; `content`: the scheduler is in reach. A joiner
         that a stored policy lets in votes, too: that policy may be in force elsewhere."""
         credible = self.is_credible(message.next_term)
@@ -172,7 +171,7 @@ class Election:
         self.state = ELECTION_TABLE.step(self.state, "vote wanted", then)
         return [(sender, Vote(message.next_term, granted))]
 
-    def vote(self, sender: bytes, message: Vote) -> list[Mail]:
+    def vote(self, sender: bytes, message: Vote) -> list[Letter]:
         """A member answered."""
         mine = message.next_term == self.voted_term and message.granted
         if not mine or not ELECTION_TABLE.allows(self.state, "vote"):
@@ -185,7 +184,7 @@ class Election:
         self.state = ELECTION_TABLE.step(self.state, "vote", Role.CANDIDATE)
         return []
 
-    def voters_lost(self, gone: tuple[bytes, ...]) -> list[Mail]:
+    def voters_lost(self, gone: tuple[bytes, ...]) -> list[Letter]:
         """Members are proven dead: a candidacy under way does without their votes, too."""
         if not ELECTION_TABLE.allows(self.state, "voter lost"):
             return []
@@ -206,7 +205,7 @@ class Election:
         self.voted_term = max(self.voted_term, message.new_term)
         return True
 
-    def _win(self, event: str) -> list[Mail]:
+    def _win(self, event: str) -> list[Letter]:
         self.by_quorum = all(is_quorum(e.nodes, self._votes) for e in self._electorates)
         self.state = ELECTION_TABLE.step(self.state, event, Role.SCHEDULER)
         self.term, self.scheduler = self.voted_term, self.node

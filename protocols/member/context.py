@@ -179,6 +179,13 @@ class Context:
             if key == here or (key > here and p.view.lineage == self.lineage)
         )
 
+    def is_leaving(self, node: bytes) -> bool:
+        """Whether a policy that is stored here leaves a member of the present view out."""
+        if self.policy is None or node not in self.policy.view.nodes:
+            return False
+        newest = max(k for k in self.policies if k != self.prepared)
+        return node not in self.policies[newest].view.nodes
+
     def name(self, node: bytes) -> str:
         """Return the name of `node` for people."""
         if node == self.node:

@@ -29,6 +29,7 @@ from protocols.effects import (
 )
 from protocols.events import Applied, Contributed, RoundReduced
 from protocols.rounds import control_word, divergence
+from protocols.rounds.claims import claim
 from protocols.rounds.control_word import EMPTY, ControlWord
 from protocols.rounds.round import RoundSpec, Spread, spread_plan
 from protocols.rounds.word_check import policy_parts
@@ -97,15 +98,16 @@ CYCLE_TABLE: StateTable[CycleState] = StateTable(
 class Cycle:
     """The training loop of a member, or of a subscriber that is on its way in.
 
-    `offered` says which policy this node's control word names; `switched` is called with (old, new)
-    when a policy comes into force, `diverged` with the members whose state was found to differ.
+    `offered` says which policy this node's control word names; `switched` is called with (old, new,
+    why) when a policy comes into force, and `why` members that it lacks have left; `diverged` with
+    the members whose state was found to differ.
     """
 
     def __init__(
         self,
         context: Context,
         offered: Callable[[], tuple[int, int]],
-        switched: Callable[[Policy, Policy], None],
+        switched: Callable[[Policy, Policy, str], None],
         trainer: TrainerDebt,
         diverged: Callable[[tuple[bytes, ...]], None],
     ) -> None:
@@ -130,6 +132,11 @@ class Cycle:
         self._restart: Restart | None = None
         self._attempt_id = bytes(32)  # of the running attempt
         self._before_id = bytes(32)  # of the attempt that was applied last
+
+    @property
+    def over(self) -> bool:
+        """Whether this node takes no more part."""
+        return self.state is CycleState.OVER
 
     @property
     def holding_for(self) -> tuple[int, ...]:
@@ -292,7 +299,7 @@ class Cycle:
         self._restart = decision
         self._held, self._named, self._word = {}, decision.policy.key, None
         self._silent = ()
-        self._switched(old, decision.policy)
+        self._switched(old, decision.policy, "failure")
         if context.iteration == decision.iteration and decision.applied:
             context.attempt = decision.finish
             self._attempt_id = decision.attempt_id
@@ -387,7 +394,7 @@ class Cycle:
     def _own_claim(self) -> bytes:
         """What this node's control word says of its state."""
         me = self._policy.view.nodes.index(self._context.node)
-        return b"" if self._trainer.is_behind else divergence.claim(self._claim, me)
+        return b"" if self._trainer.is_behind else claim(self._claim, me)
 
     def _found_differing(self, differing: tuple[int, ...]) -> None:
         """Members have another state than most: nothing of this attempt may be applied."""
@@ -448,20 +455,20 @@ class Cycle:
                 return
             was_member = context.is_member
             context.policy = body
-            self._switched(policy, body)
+            self._switched(policy, body, "leave")
             if was_member and not context.is_member:
                 expelled = context.node in body.view.expelled
-                self._over(event, "removed" if expelled else context.departs or "left")
+                self._end(event, "removed" if expelled else context.departs or "left")
                 return
         elif context.departs in ("left", "yielded") and self._alone:
-            self._over(event, context.departs)
+            self._end(event, context.departs)
             return
         if self.frozen:
             self.state = CYCLE_TABLE.step(self.state, event, CycleState.FROZEN)
         else:
             self._enter(event)
 
-    def _over(self, event: str, why: str) -> None:
+    def _end(self, event: str, why: str) -> None:
         self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
         message = "a user has expelled this device from the cluster" if why == "removed" else ""
         self._context.do(Depart(why, message))

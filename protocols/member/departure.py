@@ -20,7 +20,11 @@ from protocols.wire import messages as m
 
 if TYPE_CHECKING:
     from protocols.effects import Effect
-    from protocols.member.node import Node
+    from protocols.member.context import Context
+    from protocols.member.cycle import Cycle
+    from protocols.member.joining import Entry
+    from protocols.member.trainer_debt import TrainerDebt
+    from protocols.scheduler.succession import Succession
 
 _WHOLE = ("steps", "left", "yielded")  # ends at which the trainer saves its state
 
@@ -28,8 +32,19 @@ _WHOLE = ("steps", "left", "yielded")  # ends at which the trainer saves its sta
 class Departure:
     """The part of one node that pursues its own leave."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        context: Context,
+        cycle: Cycle,
+        debt: TrainerDebt,
+        entry: Entry,
+        succession: Succession,
+    ) -> None:
+        self._context = context
+        self._cycle = cycle
+        self._debt = debt
+        self._entry = entry
+        self._succession = succession
         self._again_at = 0.0
         self._held: Depart | None = None  # until the trainer has caught up,
         self._held_until = math.inf  # but for no longer than so
@@ -41,32 +56,32 @@ class Departure:
         """When there is something to ask for again, or to wait for no longer."""
         if self._held is not None:
             return self._held_until if math.isfinite(self._held_until) else None
-        return self._again_at if self._node.context.departs and not self._node.over else None
+        return self._again_at if self._context.departs and not self._cycle.over else None
 
     def hold(self, now: float, effects: list[Effect]) -> list[Effect]:
         """Return what of `effects` may be done now: the end waits for a trainer that is behind."""
-        node = self._node
+        debt = self._debt
         found = [e for e in effects if isinstance(e, Depart) and e.why in _WHOLE]
-        if found and node.debt.is_stale and not node.debt.is_gone:
+        if found and debt.is_stale and not debt.is_gone:
             self._held = found[0]
             wait = limits.LEAVER_CATCHES_UP_SECONDS if found[0].why == "left" else math.inf
             self._held_until = now + wait
             return [e for e in effects if e is not self._held]
-        if self._held is None or (node.debt.is_stale and now < self._held_until):
+        if self._held is None or (debt.is_stale and now < self._held_until):
             return effects
         held, self._held = self._held, None
         return [*effects, held]
 
     def leave(self, now: float) -> None:
         """The user wants this node to leave."""
-        if not self._node.context.leaving:
+        if not self._context.leaving:
             self._leave_by = now + limits.LEAVE_SECONDS
-        self._node.context.leaving = True
+        self._context.leaving = True
         self._again_at = now
 
     def give_way(self, now: float) -> None:
         """This node's cluster gives way to another."""
-        self._node.context.yielding = True
+        self._context.yielding = True
         self._yield_by = now + limits.YIELD_SECONDS
         self._again_at = now
 
@@ -76,36 +91,38 @@ class Departure:
 
     def _is_overdue(self, now: float) -> bool:
         """Whether to go at once: what this node holds of the iteration is done again then."""
-        context = self._node.context
+        context = self._context
         if context.leaving:
             return now >= self._leave_by
         return context.yielding and (context.is_isolated or now >= self._yield_by)
 
     def pursue(self, now: float) -> None:
         """Ask if it is time to."""
-        if self._node.context.departs and not self._node.over and now >= self._again_at:
+        if self._context.departs and not self._cycle.over and now >= self._again_at:
             self._pursue(now)
 
     def _pursue(self, now: float) -> None:
         """Hand over the role if we hold it, then ask to leave; again until it has happened."""
-        node, context, policy = self._node, self._node.context, self._node.context.policy
+        context, policy, cycle = self._context, self._context.policy, self._cycle
         self._again_at = now + limits.RETRY_SECONDS
-        if node.joining is not None and node.joining.state is JoiningState.CAUGHT_UP:
+        joining = self._entry.joining
+        if joining is not None and joining.state is JoiningState.CAUGHT_UP:
             return  # a policy with this node may be on its way: enter first, then leave
-        idle = node.cycle.state is not CycleState.APPLYING
+        idle = cycle.state is not CycleState.APPLYING
         if not context.is_member or policy is None:
-            node.cycle.leave(context.departs, "")
+            cycle.leave(context.departs, "")
             return
         if policy.view.nodes == (context.node,):
             if idle and not context.yielding:  # who gives way ends its iteration first
-                node.cycle.leave(context.departs, "")
+                cycle.leave(context.departs, "")
             return
         if self._is_overdue(now) and idle:
-            node.cycle.leave(context.departs, "")
+            cycle.leave(context.departs, "")
             return
-        if node.negotiator is None:
+        negotiator = self._succession.negotiator
+        if negotiator is None:
             message = m.LeaveRequest(context.config.me.incarnation)
             context.send(context.election.scheduler, message)
             return
-        if node.negotiator.switch is None:
-            node.succession.pass_role(policy, node.negotiator)
+        if negotiator.switch is None:
+            self._succession.pass_role(policy, negotiator)

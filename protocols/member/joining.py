@@ -408,3 +408,16 @@ class Joining:
         self.state = JOINING_TABLE.step(self.state, "pulled", JoiningState.FOLLOWING)
         context.send(EVERYONE, Pulled(self.number, context.iteration))
         self._cycle.adopted()
+
+
+class Entry:
+    """This node's join, None for a founder; the parts of a node share it."""
+
+    def __init__(self) -> None:
+        self.joining: Joining | None = None
+
+    @property
+    def under_way(self) -> Joining | None:
+        """The join, as long as this node is still trying to get in."""
+        joining = self.joining
+        return joining if joining is not None and joining.on_the_way else None

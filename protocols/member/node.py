@@ -44,7 +44,8 @@ from protocols.member.context import Context, NodeConfig
 from protocols.member.cycle import Cycle, CycleState
 from protocols.member.departure import Departure
 from protocols.member.introductions import Introductions
-from protocols.member.joining import Joining, JoiningState
+from protocols.member.joining import Entry, Joining, JoiningState
+from protocols.member.mail import Mail
 from protocols.member.orders import check_policy, may_store
 from protocols.member.replicas import Replicas
 from protocols.member.serving import Serving
@@ -74,24 +75,40 @@ class Node:
         me = config.me
         router = router or Router(me.node, me.incarnation)
         informed = Informed(planner, lambda: self.monitor.measures)
-        self.context = Context(config, informed, router, Election(me.node), steps=config.steps)
-        self.debt = TrainerDebt(self.context, self._wish_away, self._hand_back)
-        self.monitor = Monitor(self.context, lambda: self.debt.standing)
-        self.context.incoming = self.monitor.incoming
-        self.replicas = Replicas(self)
+        context = Context(config, informed, router, Election(me.node), steps=config.steps)
+        self.context = context
+        self.mail = Mail(context, self._deliver_here)
+        self.entry = Entry()
+        self.debt = TrainerDebt(context, self._wish_away, self._hand_back)
+        self.monitor = Monitor(context, lambda: self.debt.standing)
+        context.incoming = self.monitor.incoming
+        self.replicas = Replicas(context, self.debt, self.entry, self.blame)
         differs = self.replicas.found
-        self.cycle = Cycle(self.context, self._offered, self._switched, self.debt, differs)
-        self.serving = Serving(self.context, self.cycle)
-        self.joining: Joining | None = None
-        self.negotiator: Negotiator | None = None
-        self.recovery = Recovery(self)
-        self.succession = Succession(self)
-        self.wishes = Wishes(self)
-        self.departure = Departure(self)
-        self.introductions = Introductions(self.context)
+        self.cycle = Cycle(context, self._offered, self._switched, self.debt, differs)
+        self.serving = Serving(context, self.cycle)
+        self.succession = Succession(context, lambda: self.recovery, self._ask_again)
+        self.recovery = Recovery(
+            context, self.mail, self.cycle, self.entry, self.succession, self.blame
+        )
+        self.wishes = Wishes(context, self.mail)
+        self.departure = Departure(context, self.cycle, self.debt, self.entry, self.succession)
+        self.introductions = Introductions(context)
         self._fetch_at = 0.0
-        self.now = 0.0
-        self.reason = "leave"  # why members leave with the policy that comes into force
+
+    @property
+    def joining(self) -> Joining | None:
+        """This node's join, None for a founder."""
+        return self.entry.joining
+
+    @property
+    def negotiator(self) -> Negotiator | None:
+        """What this node negotiates as the scheduler, None while another node is that."""
+        return self.succession.negotiator
+
+    @property
+    def over(self) -> bool:
+        """Whether this node takes no more part."""
+        return self.cycle.over
 
     # --- beginnings -------------------------------------------------------------------------------
 
@@ -121,14 +138,14 @@ class Node:
 
     def join(self, now: float, sponsor: Member) -> list[Effect]:
         """Join the cluster of which `sponsor`, whose key is trusted, is a member."""
-        self.joining = Joining(self.context, self.cycle, sponsor)
+        self.entry.joining = Joining(self.context, self.cycle, sponsor)
         return self._flush(now)
 
     # --- events -----------------------------------------------------------------------------------
 
     def handle(self, now: float, event: Event) -> list[Effect]:
         """Take one event; raises `RemoteProtocolError` if a peer broke the protocol with it."""
-        self.now = self.context.now = now
+        self.context.now = now
         self._take(now, event)
         return self._flush(now)
 
@@ -142,7 +159,7 @@ class Node:
                 if self.debt.contributed(event):
                     self.cycle.contributed(event)
             case Frozen(have):
-                self.recovery.frozen(now, have)
+                self.recovery.fenced.frozen(have)
             case Applied():
                 if self.debt.applied(event):
                     self._applied(now, event)
@@ -153,7 +170,7 @@ class Node:
             case Silent(node):
                 self._silent(now, node)
             case Faulty(node, reason):
-                self.post(now, m.EVERYONE, m.Accused(node, reason[: limits.MAX_NAME_BYTES]))
+                self.mail.post(m.EVERYONE, m.Accused(node, reason[: limits.MAX_NAME_BYTES]))
             case DialFailed(node):
                 self.recovery.relinking.failed(now, node)
                 self._connected(node, is_open=False)
@@ -200,14 +217,14 @@ class Node:
         self.wishes.applied()
         self.cycle.applied(event)
         if self.cycle.frozen and self.cycle.state is CycleState.FROZEN:
-            self.recovery.frozen(now, b"")
+            self.recovery.fenced.frozen(b"")
         if self.joining is not None:
             self.joining.applied(now)
 
     def _wish_away(self, away: bool) -> None:
         """Ask for no share, or for one again."""
         if not self.over:
-            self.post(self.now, self.context.election.scheduler, m.ShareWish(away))
+            self.mail.post(self.context.election.scheduler, m.ShareWish(away))
 
     def _hand_back(self) -> None:
         """The trainer is late with the running iteration."""
@@ -236,10 +253,6 @@ class Node:
         ]
         return min((t for t in times if t is not None), default=None)
 
-    @property
-    def over(self) -> bool:
-        return self.cycle.state is CycleState.OVER
-
     def _flush(self, now: float) -> list[Effect]:
         """Let all parts act on what has changed; hand out the effects."""
         context = self.context
@@ -258,8 +271,7 @@ class Node:
             self.recovery.watch(now)
         self.departure.pursue(now)
         if self.negotiator is not None and not self.over and self.recovery.fence is None:
-            for to, message in self.negotiator.tick(now):
-                self.post(now, to, message)
+            self.mail.post_all(self.negotiator.tick(now))
             self.succession.rotate(now)
             switch = self.negotiator.switch
             if switch is not None and switch.policy.key not in context.policies:
@@ -274,12 +286,9 @@ class Node:
             self._fetch_at = now + limits.RETRY_SECONDS
             self.cycle.fetch()
 
-    def post(self, now: float, to: bytes, message: m.Message) -> None:
-        """Send, also to ourselves."""
-        if to in (self.context.node, m.EVERYONE):
-            self._deliver(now, self.context.node, message)
-        if to != self.context.node:
-            self.context.send(to, message)
+    def _deliver_here(self, message: m.Message) -> None:
+        """A part of this node has said `message` to this node."""
+        self._deliver(self.context.now, self.context.node, message)
 
     # --- links ------------------------------------------------------------------------------------
 
@@ -289,24 +298,17 @@ class Node:
         self.recovery.relinking.located(now, peer.node, peer.addresses)
         self.recovery.link_up(now, peer)
         context.report("link_up", node=peer.name)
-        self.welcome(peer.node)
+        self.mail.welcome(peer.node)
         self._connected(peer.node, is_open=True)
         self.monitor.link_up(peer.node)
         if self.joining is not None:
             self.joining.link_settled(now, peer.node, is_open=True)
 
-    def welcome(self, node: bytes) -> None:
-        """Tell a neighbour how things stand."""
-        context = self.context
-        if context.is_member and context.policy is not None:
-            scheduler = context.election.scheduler
-            context.send(node, m.Welcome(scheduler, context.policy, context.steps))
-
     def _connected(self, node: bytes, *, is_open: bool) -> None:
         """Answer the scheduler that asked a member for a link."""
         asker = self.introductions.settled(node)
         if asker is not None and is_open:
-            self.post(self.now, asker, m.LinksOpen(0, (node,)))
+            self.mail.post(asker, m.LinksOpen(0, (node,)))
 
     def _link_down(self, now: float, event: LinkDown) -> None:
         context, node = self.context, event.node
@@ -323,7 +325,7 @@ class Node:
             context.do(Distrust(node))  # it may join again, as one that has begun anew
         if self.joining is not None and self.joining.on_the_way:
             self.joining.link_down(node)
-        elif self.over or policy is None or (event.why.is_clean and self.is_leaving(node)):
+        elif self.over or policy is None or (event.why.is_clean and context.is_leaving(node)):
             return
         elif context.is_member and not self._is_spare(peer, policy.view):
             self.recovery.say_lost(now, event)
@@ -345,7 +347,7 @@ class Node:
 
     def blame(self, now: float, node: bytes, reason: str) -> None:
         """`node` does not do what only it can do: part from it, and tell the others."""
-        self.post(now, m.EVERYONE, m.Accused(node, reason))
+        self.mail.post(m.EVERYONE, m.Accused(node, reason))
         self._silent(now, node)
 
     def _dropped_by(self, now: float, sender: bytes) -> None:
@@ -360,14 +362,6 @@ class Node:
         went_on = members > 2 and not context.config.pauses
         if context.is_isolated and went_on and not self.over:  # a joiner that lost us tells nothing
             self.cycle.leave("expelled", "")
-
-    def is_leaving(self, node: bytes) -> bool:
-        """Whether a policy that is stored here leaves a member of the present view out."""
-        context, policy = self.context, self.context.policy
-        if policy is None or node not in policy.view.nodes:
-            return False
-        newest = max(k for k in context.policies if k != context.prepared)
-        return node not in context.policies[newest].view.nodes
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -412,11 +406,11 @@ class Node:
                 self._store(now, sender, policy)
             case m.PolicyFetch(term, version):
                 if (body := self.context.policies.get((term, version))) is not None:
-                    self.post(now, sender, m.PolicyBody(body))
+                    self.mail.post(sender, m.PolicyBody(body))
             case m.Introduce(number, joiner):
                 if sender == self.context.election.scheduler:
                     self.introductions.expect(number, joiner)
-                    self.post(now, sender, m.Introduced(number))
+                    self.mail.post(sender, m.Introduced(number))
             case m.Pulled(number):
                 self.cycle.released(number)
                 if self.negotiator is not None:
@@ -443,9 +437,9 @@ class Node:
             case m.LinkLost(peer, reset):
                 self.recovery.link_lost(now, sender, peer, reset)
             case m.Fence(term, number):
-                self.recovery.fenced(now, sender, (term, number))
+                self.recovery.fenced.asked(now, sender, (term, number))
             case m.Prepare(term, number, restart):
-                self.recovery.prepare(now, sender, (term, number), restart)
+                self.recovery.fenced.prepare(sender, (term, number), restart)
             case m.Commit(term, number, restart):
                 self.recovery.commit(now, sender, (term, number), restart)
             case m.PassRole() | m.VoteRequest() | m.Vote() | m.Lead():
@@ -498,8 +492,7 @@ class Node:
                 mail = self._expel(now, sender, node)
             case _:
                 return False
-        for to, body in mail:
-            self.post(now, to, body)
+        self.mail.post_all(mail)
         return True
 
     def _expel(self, now: float, sender: bytes, node: bytes) -> list[tuple[bytes, m.Message]]:
@@ -540,7 +533,7 @@ class Node:
             return
         check_policy(context, policy)
         self._keep(policy)
-        self.post(now, sender, m.PolicyStored(*policy.key))
+        self.mail.post(sender, m.PolicyStored(*policy.key))
         self.cycle.stored()
         if self.joining is not None:
             self.joining.stored(now)
@@ -561,19 +554,19 @@ class Node:
             return self.negotiator.offered
         return self.context.policy.key if self.context.policy else (0, 0)
 
-    def ask_again(self, now: float) -> None:
+    def _ask_again(self, now: float) -> None:
         """There is a new scheduler: repeat to it what the old one had not done."""
         self.departure.hurry(now)
         if self.joining is not None and self.joining.on_the_way:
             self.joining.repeat(now)
         if self.debt.is_away or self.debt.is_behind:
-            self.post(now, self.context.election.scheduler, m.ShareWish(True))
+            self.mail.post(self.context.election.scheduler, m.ShareWish(True))
         self.wishes.say(now)
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def _switched(self, old: Policy, new: Policy) -> None:
-        """A policy came into force."""
+    def _switched(self, old: Policy, new: Policy, why: str) -> None:
+        """A policy came into force; `why`: what members that it lacks have left for."""
         context = self.context
         before, after = dict.fromkeys(old.view.nodes), dict.fromkeys(new.view.nodes)
         for member in new.view.members:
@@ -582,7 +575,7 @@ class Node:
         for member in old.view.members:
             if member.node not in after and member.node != context.node:
                 expelled = member.node in new.view.expelled
-                reason = "expelled" if expelled else self.reason
+                reason = "expelled" if expelled else why
                 context.report("member_left", node=member.name, reason=reason, stall_s=0.0)
                 context.do(Distrust(member.node))
         if context.node in after and context.node not in before and self.joining is not None:
@@ -591,6 +584,6 @@ class Node:
                 "joined", term=context.election.term, members=[x.name for x in new.view.members]
             )
         if self.negotiator is not None:
-            self.negotiator.in_force(self.now, new)
+            self.negotiator.in_force(self.context.now, new)
         self.recovery.switched(old.view, new.view)
-        self.wishes.switched(self.now, old, new)
+        self.wishes.switched(self.context.now, old, new)

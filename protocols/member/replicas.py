@@ -16,15 +16,29 @@ from protocols.rounds.divergence import first_difference
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.events import PiecesTaken
-    from protocols.member.node import Node
+    from protocols.member.context import Context
+    from protocols.member.joining import Entry
+    from protocols.member.trainer_debt import TrainerDebt
 
 
 class Replicas:
     """The part of one node that compares its state with that of others."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        context: Context,
+        debt: TrainerDebt,
+        entry: Entry,
+        blame: Callable[[float, bytes, str], None],
+    ) -> None:
+        """`blame` parts this node from another one, now, and tells the others why."""
+        self._context = context
+        self._debt = debt
+        self._entry = entry
+        self._blame = blame
         self._mine: PiecesTaken | None = None
         self._theirs: m.StatePieces | None = None
         self._tell: tuple[bytes, ...] = ()  # who is to hear what the state is here
@@ -32,25 +46,25 @@ class Replicas:
 
     def found(self, differing: tuple[bytes, ...]) -> None:
         """The running iteration's control word shows that these members have another state."""
-        node, context = self._node, self._node.context
+        context = self._context
         for who in differing:
             name = context.name(who)
             context.report("diverged", node=name, iteration=context.iteration)
-        if node.joining is not None and node.joining.on_the_way:
-            node.joining.fail("members have different training states; they part first")
+        if (joining := self._entry.under_way) is not None:
+            joining.fail("members have different training states; they part first")
             return
         context.do(TakePieces(context.iteration))
         if context.node in differing:
-            node.debt.diverge()
+            self._debt.diverge()
             return
         self._tell = differing
         again = [n for n in differing if self._differed_before(n)]
         for neighbour in [n for n in again if n in context.links]:
-            node.blame(context.now, neighbour, "its training state differs again")
+            self._blame(context.now, neighbour, "its training state differs again")
 
     def _differed_before(self, who: bytes) -> bool:
         """Note that `who` differs; return whether it did so before in this life of its."""
-        policy = self._node.context.policy
+        policy = self._context.policy
         member = policy.view.member(who) if policy is not None else None
         life = (who, member.incarnation if member is not None else 0)
         before = life in self._seen
@@ -61,7 +75,7 @@ class Replicas:
 
     def taken(self, event: PiecesTaken) -> None:
         """The digests of the state's pieces are here."""
-        context = self._node.context
+        context = self._context
         if context.diverged:
             self._mine = event
             self._compare()
@@ -76,7 +90,7 @@ class Replicas:
         self._compare()
 
     def _compare(self) -> None:
-        mine, theirs, context = self._mine, self._theirs, self._node.context
+        mine, theirs, context = self._mine, self._theirs, self._context
         if mine is None or theirs is None or mine.iteration != theirs.iteration:
             return
         piece = first_difference(mine.pieces, theirs.pieces)

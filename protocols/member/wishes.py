@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.cluster.view import View
     from protocols.member.context import Context
-    from protocols.member.node import Node
+    from protocols.member.mail import Mail
 
 Wish = LinkWanted | ExpelWanted
 
@@ -27,18 +27,15 @@ Wish = LinkWanted | ExpelWanted
 class Wishes:
     """The wishes of one node's user, and the token that it knows."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, context: Context, mail: Mail) -> None:
+        self._context = context
+        self._mail = mail
         self._open: dict[Wish, None] = {}
         self._answers: dict[Wish, str] = {}
         self._say_at = 0.0
         self._closing: tuple[bytes, ...] = ()  # links that the policy in force has no more
         self._token: m.NewToken | None = None  # the newest; until its policy is in force, not used
         self._used = False
-
-    @property
-    def _context(self) -> Context:
-        return self._node.context
 
     @property
     def deadline(self) -> float | None:
@@ -73,7 +70,7 @@ class Wishes:
                 if isinstance(wish, LinkWanted)
                 else m.Expel(wish.node)
             )
-            self._node.post(now, self._context.election.scheduler, message)
+            self._mail.post(self._context.election.scheduler, message)
 
     def refused(self, sender: bytes, message: m.Refused) -> None:
         """The scheduler refuses what was wished about a node."""

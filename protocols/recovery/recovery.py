@@ -11,12 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.view import is_quorum
-from protocols.effects import FreezeRound
 from protocols.events import LinkDown
 from protocols.member.cycle import CycleState
-from protocols.member.orders import check_restart, may_order
 from protocols.network.link_end import LinkEnd
+from protocols.recovery.fenced import LOST_MEANWHILE, Fenced
 from protocols.recovery.losses import Losses
 from protocols.recovery.relinking import Relinking
 from protocols.recovery.standstill import Standstill
@@ -25,71 +23,80 @@ from protocols.recovery.suspicion import Suspicions
 from protocols.scheduler.fence import Epoch, FenceLeader, FenceState, Lost
 from protocols.wire import messages as m
 
-LOST_MEANWHILE = "a device was lost meanwhile"
 CUT_OFF_SECONDS = 1.5  # a fence, or the election of a scheduler, that takes so long waits in vain
 
 if TYPE_CHECKING:
-    from protocols.cluster.election import Mail
+    from collections.abc import Callable
+
     from protocols.cluster.policy import Policy
     from protocols.cluster.view import Member, View
     from protocols.member.context import Context
-    from protocols.member.node import Node
+    from protocols.member.cycle import Cycle
+    from protocols.member.joining import Entry
+    from protocols.member.mail import Mail
+    from protocols.scheduler.succession import Succession
+    from protocols.wire.messages import Letter
 
 
 class Recovery:
     """The part of one node that deals with losses."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        context: Context,
+        mail: Mail,
+        cycle: Cycle,
+        entry: Entry,
+        succession: Succession,
+        blame: Callable[[float, bytes, str], None],
+    ) -> None:
+        """`blame` parts this node from another one, now, and tells the others why."""
+        self._context = context
+        self._mail = mail
+        self._cycle = cycle
+        self._entry = entry
+        self._succession = succession
+        self._blame = blame
         self.losses = Losses()
-        self.relinking = Relinking(node.context)
+        self.relinking = Relinking(context)
         self.suspicions = Suspicions()
         self.fence: FenceLeader | None = None
         self._fences = 0  # opened in this term
-        self._epoch: Epoch = (0, 0)  # of the newest fence seen
-        self._leader = b""  # whose fence that is
-        self._blamed = b""  # whom we have blamed for a fence
-        self._patient_from = 0.0  # since when it has had us frozen
-        self._fetching_since: float | None = None
-        self._report: m.FenceReport | None = None  # our answer to it
-        self._acted: Epoch = (0, 0)  # of the newest decision acted on
         self._stand_at: float | None = None  # when to stand for election
         self._lost_since: float | None = None  # how long the scheduler has been lost
         self._handled = Lost()  # what the open or last fence was about
         self._gone: dict[bytes, LinkEnd] = {}  # whose link ended here -> why
-        self._standstill = Standstill(self._context)
+        self._standstill = Standstill(context)
+        self.fenced = Fenced(context, mail, cycle, entry, succession, self._standstill)
         self._missed_from: dict[bytes, float] = {}  # those of them that said goodbye: since when
         self._remind_at = 0.0  # when to say again which links are missing
-        self._frozen_since: float | None = None
-        self._plead_at = 0.0  # when to say again to a new scheduler that we are frozen
         self._behind = False  # a member waits for one that our view has no more
-        self._stragglers = Stragglers(node)
+        self._stragglers = Stragglers(context, mail)
 
     @property
-    def _context(self) -> Context:
-        return self._node.context
+    def has_fence(self) -> bool:
+        """Whether this node leads a fence that is not decided."""
+        return self.fence is not None
 
     @property
     def deadlines(self) -> tuple[float | None, ...]:
         """When there is something to do by time alone."""
-        if self._node.over:
+        if self._cycle.over:
             return ()
-        until = self._patient_until
         return (
             self.fence.deadline if self.fence else None,
             self._stand_at,
             self._remind_at if self._missing_links or self._reopened else self._leaver_missed_at,
-            self._plead_at if self._pleads else None,
-            self.losses.deadline(self._node.now) if self._wants_fence else None,
+            self.losses.deadline(self._context.now) if self._wants_fence else None,
             self.relinking.deadline,
-            until if until is not None and until > self._node.now else None,
+            *self.fenced.deadlines,
         )
 
     @property
     def unheard(self) -> tuple[bytes, ...]:
         """Members to which no way is known any more."""
         policy = self._context.policy
-        lost = self._lost(self._node.now, policy.view) if policy is not None else Lost()
+        lost = self._lost(self._context.now, policy.view) if policy is not None else Lost()
         return (*lost.nodes, *lost.dead)
 
     @property
@@ -97,9 +104,9 @@ class Recovery:
         """Whether this member can do nothing but wait: for a quorum, or for a scheduler."""
         if self.fence is not None:
             return self.fence.state is FenceState.WAITING
-        frozen = self._frozen_since if self._node.cycle.frozen else None
+        frozen = self.fenced.frozen_since
         since = self._lost_since if frozen is None else frozen
-        return since is not None and self._node.now - since >= CUT_OFF_SECONDS
+        return since is not None and self._context.now - since >= CUT_OFF_SECONDS
 
     def link_up(self, now: float, peer: Member) -> None:
         """A link to `peer` is open. If it has begun anew, the member that it was is dead."""
@@ -115,9 +122,7 @@ class Recovery:
         self.losses.renewed(context.node, peer.node)
         self._gone.pop(peer.node, None)
         self._missed_from.pop(peer.node, None)
-        if self._report is not None and self._node.cycle.frozen:
-            self._report = replace(self._report, links=self._standstill.near)
-            self._node.post(now, context.election.scheduler, self._report)
+        self.fenced.links_changed()
 
     def link_gone(self, now: float, event: LinkDown) -> None:
         """The link to a node ended."""
@@ -130,7 +135,7 @@ class Recovery:
     def say_lost(self, now: float, event: LinkDown) -> None:
         """Tell everybody that our link to a member is lost."""
         lost = m.LinkLost(event.node, event.why.proves_departure)
-        self._node.post(now, m.EVERYONE, lost)
+        self._mail.post(m.EVERYONE, lost)
         self._remind_at = now + limits.RETRY_SECONDS
 
     def _has_departed(self, node: bytes) -> bool:
@@ -149,8 +154,8 @@ class Recovery:
         forgotten: those that are in it now have been opened since, or will be missed again."""
         links = self._context.links
         self.losses.forget_all_but(old)
-        self.suspicions.switched(self._node.now, view)
-        self._remind_at = self._node.now
+        self.suspicions.switched(self._context.now, view)
+        self._remind_at = self._context.now
         self._gone = {n: r for n, r in self._gone.items() if n in view.nodes or n in links}
         self._missed_from = {n: t for n, t in self._missed_from.items() if n in self._gone}
         self._standstill.switched()
@@ -171,18 +176,6 @@ class Recovery:
         if self._stand_at is not None:
             self._stand_at = now + members * limits.ELECTION_STEP_SECONDS
 
-    def prepare(self, now: float, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
-        """A decision is to be stored: it may come into force elsewhere, even if not here."""
-        context = self._context
-        current = epoch >= self._epoch and epoch > self._acted
-        current = current and may_order(context, sender, epoch[0])
-        if current and context.is_member:
-            check_restart(context, restart)
-            self._epoch, self._leader = epoch, sender
-            context.prepared = restart.policy.key
-            context.store(restart.policy)
-            self._node.post(now, sender, m.Prepared(*epoch))
-
     def committed(self, sender: bytes, epoch: Epoch) -> None:
         """A member acts on our decision."""
         if self.fence is not None and self.fence.epoch == epoch:
@@ -193,7 +186,7 @@ class Recovery:
         """Whether `policy`, which a neighbour has in force, shows that our lineage has gone on and
         this member is no part of it: we were away when that was decided."""
         context = self._context
-        if context.policy is None or not context.is_member or self._node.over:
+        if context.policy is None or not context.is_member or self._cycle.over:
             return False
         ours = policy.view.lineage == context.lineage and policy.key > context.policy.key
         return ours and context.node not in policy.view.nodes and not context.departs
@@ -204,7 +197,7 @@ class Recovery:
         scheduler = context.election.scheduler
         if policy is None or candidate == scheduler or not context.is_member:
             return False
-        lost = self._lost(self._node.now, policy.view)
+        lost = self._lost(self._context.now, policy.view)
         gone = (*lost.nodes, *lost.dead, *lost.out)
         return scheduler in policy.view.nodes and scheduler not in gone
 
@@ -218,7 +211,7 @@ class Recovery:
             context.report("accused", by=names[0], node=names[1], reason=reason)
             self.part_pairs()
 
-    def bars(self, now: float, joiner: bytes) -> list[Mail]:
+    def bars(self, now: float, joiner: bytes) -> list[Letter]:
         """Return what to answer to one that was let go a short while ago."""
         if not self.suspicions.bars(now, joiner):
             return []
@@ -226,39 +219,16 @@ class Recovery:
 
     def part_pairs(self) -> None:
         """Have the scheduler keep pairs of which one is broken from being linked again."""
-        if self._node.negotiator is not None:
+        if self._succession.negotiator is not None:
             for pair in self.suspicions.pairs:
-                self._node.negotiator.part(pair)
-
-    @property
-    def _patient_until(self) -> float | None:
-        """When somebody else is to blame for that we stand still."""
-        if self._node.over or not self._context.is_member:
-            return None
-        if self._node.cycle.frozen:
-            waits = self._leader not in (self._context.node, self._blamed)
-            return self._patient_from + limits.FENCE_PATIENCE_SECONDS if waits else None
-        if self._node.cycle.state is CycleState.FETCHING and self._fetching_since is not None:
-            return self._fetching_since + limits.FETCH_PATIENCE_SECONDS
-        return None
+                self._succession.negotiator.part(pair)
 
     def _lose_patience(self, now: float, policy: Policy, lost: Lost) -> None:
-        """Blame the scheduler for a fence that it could have decided long ago; the root of the last
-        round for naming a policy that nobody has: who sums only passes on what it has itself."""
-        fetching = self._node.cycle.state is CycleState.FETCHING
-        self._fetching_since = (self._fetching_since or now) if fetching else None
-        if (until := self._patient_until) is None or now < until:
-            return
+        """Part from whoever is to blame that this node stands still, if anybody is."""
         gone = (*lost.nodes, *lost.dead, *lost.out)
-        here = [n for n in policy.view.nodes if n not in gone]
-        if not self._node.cycle.frozen:
-            self._fetching_since = now
-            self._node.blame(now, policy.root, "it has named a policy that nobody has")
-        elif is_quorum(policy.view.nodes, here) and self._leader in here:
-            self._blamed = self._leader
-            self._node.blame(now, self._leader, "its fence is never decided")
-        else:
-            self._patient_from = now
+        here = tuple(n for n in policy.view.nodes if n not in gone)
+        if (culprit := self.fenced.lose_patience(now, policy, here)) is not None:
+            self._blame(now, *culprit)
 
     def _lost(self, now: float, view: View) -> Lost:
         """What is lost, and who is let go."""
@@ -280,15 +250,14 @@ class Recovery:
                 self._lost_before(now, reporter, peer)
             else:
                 self._stragglers.stranger(now, reporter)
-            if self._node.negotiator is not None:
-                for to, body in self._node.negotiator.link_lost(reporter, peer):
-                    self._node.post(now, to, body)
+            if self._succession.negotiator is not None:
+                self._mail.post_all(self._succession.negotiator.link_lost(reporter, peer))
 
     def _lost_before(self, now: float, reporter: bytes, peer: bytes) -> None:
         """A member misses a link to a node that our view has no more: it may be behind."""
         departed = self._has_departed(peer)
         was_one = self._stragglers.misses(now, reporter, peer, departed=departed)
-        negotiator = self._node.negotiator
+        negotiator = self._succession.negotiator
         joins = negotiator.joins.values() if negotiator is not None else ()
         if negotiator is not None and not any(j.joiner.node == peer for j in joins):
             self._behind |= was_one
@@ -299,40 +268,33 @@ class Recovery:
         joiner misses those of a policy that names it. One that leaves may go, unless we stand still
         or wait for long, and may need it."""
         context, missed = self._context, self._missed_from
-        if context.policy is None or self._node.over:
+        if context.policy is None or self._cycle.over:
             return []
-        cycle, now = self._node.cycle, self._node.now
+        cycle, now = self._cycle, self._context.now
         waits = cycle.state not in (CycleState.HOLDING, CycleState.APPLYING)
         return [
             n
             for n in self._standstill.unlinked
-            if cycle.frozen or not self._node.is_leaving(n) or (waits and now >= missed.get(n, 0.0))
+            if cycle.frozen or not context.is_leaving(n) or (waits and now >= missed.get(n, 0.0))
         ]
 
     @property
     def _reopened(self) -> list[bytes]:
         """Neighbours to whom another link is open than the round began with. The scheduler may not
         know that: where it is one of them, it may have counted us as a member only since."""
-        waits = self._context.is_member and not self._node.cycle.frozen and not self._wants_fence
+        waits = self._context.is_member and not self._cycle.frozen and not self._wants_fence
         return self.losses.reopened(self._context.node) if waits else []
 
     @property
     def _leaver_missed_at(self) -> float | None:
         """When a leaver that has gone will be missed."""
-        unlinked, now = self._context.unlinked, self._node.now
+        unlinked, now = self._context.unlinked, self._context.now
         times = [t for n, t in self._missed_from.items() if n in unlinked and t > now]
         return min(times, default=None)
 
     @property
-    def _pleads(self) -> bool:
-        """Whether we stand still for a fence of a term that is over."""
-        if self._report is None or not self._node.cycle.frozen or self._node.over:
-            return False
-        return self._epoch[0] < self._context.election.term
-
-    @property
     def _wants_fence(self) -> bool:
-        return self._node.negotiator is not None and self._context.is_member
+        return self._succession.negotiator is not None and self._context.is_member
 
     def watch(self, now: float) -> None:
         """Open a fence or stand for election if what is lost asks for it."""
@@ -344,27 +306,24 @@ class Recovery:
         if told and now >= self._remind_at:
             self._remind_at = now + limits.RETRY_SECONDS
             for node in told:
-                self._node.post(now, m.EVERYONE, m.LinkLost(node, self._has_departed(node)))
+                self._mail.post(m.EVERYONE, m.LinkLost(node, self._has_departed(node)))
         wanted = [n for n in missing if self._may_come_back(n)]
         self.relinking.watch(now, wanted if context.is_member else [])
         if not context.is_member:
             return
-        if self._pleads and now >= self._plead_at and self._report is not None:
-            self._plead_at = now + limits.RETRY_SECONDS
-            self._node.post(now, context.election.scheduler, self._report)
+        self.fenced.plead(now)
         if self.fence is not None:
-            for to, body in self.fence.tick(now):
-                self._node.post(now, to, body)
+            self._mail.post_all(self.fence.tick(now))
             self._close_fence()
         lost = self._lost(now, policy.view)
         if context.node in lost.out:
             self.fence = self._stand_at = None
             self._lost_since = now if self._lost_since is None else self._lost_since
             if now - self._lost_since >= limits.LEAVE_SECONDS:
-                self._node.cycle.leave("expelled", "")  # nobody is left who would say so
+                self._cycle.leave("expelled", "")  # nobody is left who would say so
             return  # the others go on without us
         self._lose_patience(now, policy, lost)
-        if self._node.negotiator is not None:
+        if self._succession.negotiator is not None:
             overdue = self.fence is not None and self.fence.is_overdue(now)
             if overdue or (self._behind and self.fence is None):
                 self.open_fence(now, policy)
@@ -374,8 +333,7 @@ class Recovery:
                     FenceState.WAITING,
                 ):
                     self._handled = lost
-                    for to, body in self.fence.lose(now, lost):
-                        self._node.post(now, to, body)
+                    self._mail.post_all(self.fence.lose(now, lost))
                 else:
                     self.open_fence(now, policy)
             return
@@ -407,19 +365,19 @@ class Recovery:
         mail = context.election.scheduler_lost(electorates, context.newest_key, excused)
         self._campaign(now, policy, mail)
 
-    def _campaign(self, now: float, policy: Policy, mail: list[Mail]) -> None:
+    def _campaign(self, now: float, policy: Policy, mail: list[Letter]) -> None:
         """Send what a follower or candidate has to say; take the role over if it has won."""
         for to, body in mail:
             self._context.send(to, body)
         if self._context.election.leads:
-            self._node.succession.won(now, policy)
+            self._succession.won(now, policy)
 
     def open_fence(self, now: float, policy: Policy) -> None:
         """Freeze everybody and find out how to go on."""
         context = self._context
         self._behind = False
         self._handled = lost = self._lost(now, policy.view)
-        negotiator = self._node.negotiator
+        negotiator = self._succession.negotiator
         switch = negotiator.switch if negotiator is not None else None
         self._end_changes(now, switch.policy.view if switch and switch.offered else policy.view)
         self._fences += 1
@@ -438,148 +396,51 @@ class Recovery:
             pauses=context.config.pauses,
             waited=self._fences == 1 and not context.election.by_quorum,
         )
-        for to, body in self.fence.tick(now):
-            self._node.post(now, to, body)
+        self._mail.post_all(self.fence.tick(now))
 
     def _end_changes(self, now: float, view: View) -> None:
         """A fence ends the switch and all joins under way, but those of who may be in `view`; the
         joiners ask again."""
-        negotiator = self._node.negotiator
+        negotiator = self._succession.negotiator
         if negotiator is None:
             return
         for join in list(negotiator.joins.values()):
             if join.joiner.node not in view.nodes:
-                for to, body in negotiator.give_up(join.number, LOST_MEANWHILE):
-                    self._node.post(now, to, body)
+                self._mail.post_all(negotiator.give_up(join.number, LOST_MEANWHILE))
         negotiator.switch = None
 
     def _close_fence(self) -> None:
         if self.fence is not None and self.fence.state is FenceState.DONE:
             self.fence = None
 
-    def fenced(self, now: float, sender: bytes, epoch: Epoch) -> None:
-        """The scheduler of a term asks this member to freeze and report."""
-        context = self._context
-        if epoch < self._epoch or self._node.over:
-            return
-        if epoch <= self._acted:
-            return  # it comes late: that fence is decided
-        if not may_order(context, sender, epoch[0]):
-            return
-        if not context.is_member:
-            self._fenced_joiner(now, sender, epoch)
-            return
-        if epoch[0] > context.election.term:
-            self._node.succession.take(now, sender, m.Lead(epoch[0], "failed over"))
-        if epoch == self._epoch and self._report is not None:
-            self._node.post(now, sender, self._report)
-            return
-        first = epoch > self._epoch
-        if sender != self._leader or not self._node.cycle.frozen:
-            self._patient_from = now
-        self._epoch, self._leader, self._report = epoch, sender, None
-        if self._node.cycle.frozen and not first:
-            return
-        if not self._node.cycle.frozen:
-            self._frozen_since = now
-        self._node.cycle.frozen = True
-        if self._node.cycle.state is not CycleState.APPLYING:
-            context.do(FreezeRound())
-
-    def _fenced_joiner(self, now: float, sender: bytes, epoch: Epoch) -> None:
-        """Give the join up, unless the round that is here may have made us a member."""
-        joining, cycle = self._node.joining, self._node.cycle
-        if joining is None or not joining.on_the_way:
-            return
-        if joining.may_enter:
-            self._epoch, self._leader, self._patient_from = epoch, sender, now
-            self._context.election.scheduler = sender
-            cycle.frozen = True
-            return
-        self._node.post(now, sender, m.Outside(*epoch))
-        joining.fail(LOST_MEANWHILE)
-
-    def frozen(self, now: float, have: bytes) -> None:
-        """The running round stands still: report."""
-        context, policy = self._context, self._context.policy
-        if policy is None or not self._node.cycle.frozen:
-            return
-        if not context.is_member:
-            self._node.cycle.frozen = False
-            self._fenced_joiner(now, context.election.scheduler, self._epoch)
-            return
-        begun = self._node.cycle.state not in (CycleState.FROZEN, CycleState.FETCHING)
-        running, before = self._node.cycle.attempt_ids
-        self._report = m.FenceReport(
-            *self._epoch,
-            context.iteration,
-            context.attempt,
-            running,
-            before,
-            have if begun else b"",
-            self._node.cycle.working,
-            policy,
-            max(v for _, v in context.policies),
-            self._standstill.near,
-            context.electorates[1:],
-        )
-        self._node.post(now, context.election.scheduler, self._report)
-
     def reported(self, now: float, sender: bytes, message: m.FenceReport) -> None:
         epoch = (message.fence_term, message.number)
         if self.fence is not None and self.fence.epoch == epoch:
-            for to, body in self.fence.report(now, sender, message):
-                self._node.post(now, to, body)
+            self._mail.post_all(self.fence.report(now, sender, message))
         elif self.fence is None and message.fence_term < self._context.election.term:
             self._behind = True  # frozen by a fence that nobody leads any more
 
     def outside(self, now: float, sender: bytes, epoch: Epoch) -> None:
         if self.fence is not None and self.fence.epoch == epoch:
-            for to, body in self.fence.outside(now, sender):
-                self._node.post(now, to, body)
+            self._mail.post_all(self.fence.outside(now, sender))
 
     def prepared(self, now: float, sender: bytes, epoch: Epoch) -> None:
         if self.fence is not None and self.fence.epoch == epoch:
-            for to, body in self.fence.prepared(now, sender):
-                self._node.post(now, to, body)
-
-    def _follows(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> bool:
-        """Whether the decision is that of the fence to which this member has reported, or that of a
-        scheduler that does without it."""
-        context = self._context
-        if (epoch, sender) == (self._epoch, self._leader):
-            if epoch > self._acted:  # else it comes late, and again
-                check_restart(context, restart)
-            return True
-        stays = context.node in restart.policy.view.nodes
-        return not stays and may_order(context, sender, epoch[0])
+            self._mail.post_all(self.fence.prepared(now, sender))
 
     def commit(self, now: float, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
-        """A decision: act on it, once."""
+        """The scheduler of a fence has decided: go on as it says."""
         context = self._context
-        if epoch < self._epoch or self._node.over or not context.is_member:
+        if not self.fenced.decided(sender, epoch, restart):
             return
-        if not self._follows(sender, epoch, restart):
-            return
-        self._node.post(now, sender, m.Committed(*epoch))
-        if epoch <= self._acted:
-            return
-        self._epoch = self._acted = epoch
-        if context.node not in restart.policy.view.nodes:
-            self._node.cycle.leave("expelled", "")
-            return
-        self._report = None
         self.losses = Losses()  # its links were open; who misses one says so again
         self._handled = Lost()
-        context.prepared = None
         self._end_changes(now, restart.policy.view)
         forks = restart.policy.view.lineage != context.lineage
-        self._node.reason = "failure"
-        self._node.cycle.restart(restart)
-        self._node.reason = "leave"
+        self._cycle.restart(restart)
         if forks:
             for node in sorted(n for n in context.links if n not in restart.policy.view.nodes):
-                self._node.welcome(node)  # who is joining has to begin again
+                self._mail.welcome(node)  # who is joining has to begin again
         kept = 0
         for have in restart.have:
             kept |= int.from_bytes(have, "little")

@@ -13,7 +13,7 @@ import msgpack
 
 from protocols import limits
 from protocols.errors import RemoteProtocolError
-from protocols.rounds.divergence import merge_claims, read_claims
+from protocols.rounds.claims import merge_claims, read_claims
 from protocols.wire.fields import (
     TERM,
     VERSION,

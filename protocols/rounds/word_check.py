@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocols.errors import RemoteProtocolError
-from protocols.rounds.divergence import claimants, read_claims
+from protocols.rounds.claims import claimants, read_claims
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,14 +24,13 @@ from protocols.cluster.view import Edge, edge, is_quorum, make_view
 from protocols.rounds import control_word
 from protocols.scheduler import testimony
 from protocols.table import Row, StateTable
-from protocols.wire.messages import Commit, Fence, FenceReport, Message, Prepare, Restart
+from protocols.wire.messages import Commit, Fence, FenceReport, Letter, Message, Prepare, Restart
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
     from protocols.scheduler.planning import Planner
 
-Mail = tuple[bytes, Message]
 Epoch = tuple[int, int]
 
 
@@ -146,7 +145,7 @@ class FenceLeader:
         """Whether the decision waits in vain for who has to store it: another fence is needed."""
         return self.state is FenceState.PREPARING and now >= self._answer_by
 
-    def report(self, now: float, sender: bytes, message: FenceReport) -> list[Mail]:
+    def report(self, now: float, sender: bytes, message: FenceReport) -> list[Letter]:
         """A member has frozen."""
         if not FENCE_TABLE.allows(self.state, "report"):
             return []
@@ -161,14 +160,14 @@ class FenceLeader:
             self._reports[sender] = message
         return self._try(now, "report")
 
-    def outside(self, now: float, sender: bytes) -> list[Mail]:
+    def outside(self, now: float, sender: bytes) -> list[Letter]:
         """A joiner that a stored policy lets in has given its join up."""
         if not FENCE_TABLE.allows(self.state, "report"):
             return []
         self._outside[sender] = None
         return self._try(now, "report")
 
-    def prepared(self, now: float, sender: bytes) -> list[Mail]:
+    def prepared(self, now: float, sender: bytes) -> list[Letter]:
         """A member has stored the decision."""
         if self.state is not FenceState.PREPARING or self.restart is None:
             return []
@@ -195,7 +194,7 @@ class FenceLeader:
             then = FenceState.DONE if done else FenceState.COMMITTING
             self.state = FENCE_TABLE.step(self.state, "committed", then)
 
-    def lose(self, now: float, lost: Lost) -> list[Mail]:
+    def lose(self, now: float, lost: Lost) -> list[Letter]:
         """More is gone, or somebody is back, before anything was decided. Who fell silent has to
         report again; who is back is asked at once and has time to."""
         for node in lost.nodes:
@@ -207,9 +206,9 @@ class FenceLeader:
         self._lost = lost
         return self._try(now, "lost") if FENCE_TABLE.allows(self.state, "lost") else []
 
-    def tick(self, now: float) -> list[Mail]:
+    def tick(self, now: float) -> list[Letter]:
         """Repeat what was not answered; stop waiting for who is late."""
-        mail: list[Mail] = []
+        mail: list[Letter] = []
         waiting = self.state is FenceState.WAITING
         if waiting or self.state is FenceState.REPORTING:
             mail += self._try(now, "time")
@@ -218,7 +217,7 @@ class FenceLeader:
         self._repeat_at = now + limits.FENCE_REPEAT_SECONDS
         return mail + self._repeat()
 
-    def _repeat(self) -> list[Mail]:
+    def _repeat(self) -> list[Letter]:
         if self.state in (FenceState.REPORTING, FenceState.WAITING):
             fence = Fence(*self.epoch)
             return [(n, fence) for n in self._asked if self._awaits(n)]
@@ -304,7 +303,7 @@ class FenceLeader:
         waits first, because a short sleep or a broken cable should cost a pause and no steps."""
         return 2 * len(here) > sum(n not in self._lost.dead for n in self._base.view.nodes)
 
-    def _try(self, now: float, event: str) -> list[Mail]:
+    def _try(self, now: float, event: str) -> list[Letter]:
         """Decide if everybody has reported or is lost, and those who have may go on."""
         base = self._base
         waits = [

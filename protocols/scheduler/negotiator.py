@@ -25,7 +25,7 @@ from protocols.wire.messages import (
     JoinAborted,
     JoinProgress,
     JoinRequest,
-    Message,
+    Letter,
     OpenLinks,
     PolicyBody,
     Refused,
@@ -34,7 +34,6 @@ from protocols.wire.messages import (
 if TYPE_CHECKING:
     from protocols.scheduler.planning import Planner
 
-Mail = tuple[bytes, Message]
 MOST_UNMEASURED = 3  # then a joiner is let in without it being known how fast its links are
 
 
@@ -167,7 +166,7 @@ class Negotiator:
         self.passing = passing
         self._dirty = True
 
-    def join_request(self, now: float, message: JoinRequest) -> list[Mail]:
+    def join_request(self, now: float, message: JoinRequest) -> list[Letter]:
         """A node wants in; the same incarnation asking again is answered again."""
         joiner = message.joiner
         if self.passing or joiner.node in self.policy.view.nodes:
@@ -177,7 +176,7 @@ class Negotiator:
         known = next((j for j in self.joins.values() if j.joiner.node == joiner.node), None)
         if known is not None and known.joiner.incarnation == joiner.incarnation:
             return self._repeated(known)
-        mail: list[Mail] = []
+        mail: list[Letter] = []
         if known is not None:
             mail += self.give_up(known.number, "the device started again")
         if len(self.joins) >= limits.MAX_OPEN_JOINS:
@@ -189,7 +188,7 @@ class Negotiator:
         self.joins[join.number] = join
         return mail + [(n, Introduce(join.number, joiner)) for n in chosen]
 
-    def _repeated(self, join: Join) -> list[Mail]:
+    def _repeated(self, join: Join) -> list[Letter]:
         """Answer a request again; chosen neighbours that have left are waited for no more."""
         join.neighbours = tuple(n for n in join.neighbours if n in self.policy.view.nodes)
         if not join.neighbours:
@@ -200,7 +199,7 @@ class Negotiator:
             join.state = JOIN_TABLE.step(join.state, "introduced", JoinState.LINKING)
         return self._links_wanted(join)
 
-    def introduced(self, sender: bytes, number: int) -> list[Mail]:
+    def introduced(self, sender: bytes, number: int) -> list[Letter]:
         """A chosen neighbour expects the joiner's link."""
         join = self.joins.get(number)
         if join is None or not JOIN_TABLE.allows(join.state, "introduced"):
@@ -211,7 +210,7 @@ class Negotiator:
         join.state = JOIN_TABLE.step(join.state, "introduced", then)
         return self._links_wanted(join) if ready else []
 
-    def _links_wanted(self, join: Join) -> list[Mail]:
+    def _links_wanted(self, join: Join) -> list[Letter]:
         if join.state is not JoinState.LINKING:
             return []
         members = [self.policy.view.member(n) for n in join.neighbours]
@@ -225,7 +224,7 @@ class Negotiator:
         number: int,
         links: tuple[bytes, ...],
         rates: tuple[int, ...] = (),
-    ) -> list[Mail]:
+    ) -> list[Letter]:
         """The joiner has opened its links, which carry `rates`; one that only the last scheduler
         knew is told so, one whose links are too slow is refused."""
         if number == 0:
@@ -248,7 +247,7 @@ class Negotiator:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
         return []
 
-    def progress(self, now: float, sender: bytes, message: JoinProgress) -> list[Mail]:
+    def progress(self, now: float, sender: bytes, message: JoinProgress) -> list[Letter]:
         """The joiner pulls; one that only says so holds nobody up for ever, nor does one that is
         much slower than its links were."""
         join = self.joins.get(message.join)
@@ -285,7 +284,7 @@ class Negotiator:
             self._leaving[sender] = None
             self._dirty = True
 
-    def link_wish(self, sender: bytes, peer: bytes, *, wanted: bool) -> list[Mail]:
+    def link_wish(self, sender: bytes, peer: bytes, *, wanted: bool) -> list[Letter]:
         """A member wants a link to `peer`, or none."""
         view = self.policy.view
         if sender not in view.nodes or (far := view.member(peer)) is None or peer == sender:
@@ -313,7 +312,7 @@ class Negotiator:
         else:
             self._dirty = True
 
-    def expel(self, sender: bytes, node: bytes, *, known: bool) -> list[Mail]:
+    def expel(self, sender: bytes, node: bytes, *, known: bool) -> list[Letter]:
         """A member wants `node` out, for good; `known`: it was a member, and may come back."""
         if sender not in self.policy.view.nodes or node in self.policy.view.expelled:
             return []
@@ -340,9 +339,9 @@ class Negotiator:
         elif not away:
             self._away.pop(sender, None)
 
-    def link_lost(self, reporter: bytes, peer: bytes) -> list[Mail]:
+    def link_lost(self, reporter: bytes, peer: bytes) -> list[Letter]:
         """A link broke. A joiner that loses its parent, or every link, is given up."""
-        mail: list[Mail] = []
+        mail: list[Letter] = []
         for join in list(self.joins.values()):
             ends = (reporter, peer)
             if join.joiner.node not in ends or self._is_entering(join):
@@ -356,7 +355,7 @@ class Negotiator:
                 mail += self.give_up(join.number, "its link broke")
         return mail
 
-    def give_up(self, number: int, reason: str, pause_s: float = 0.0) -> list[Mail]:
+    def give_up(self, number: int, reason: str, pause_s: float = 0.0) -> list[Letter]:
         """End a join that has not entered; the joiner asks for no other before `pause_s`."""
         join = self.joins.pop(number)
         pulls = self.policy.pulls + (self.switch.policy.pulls if self.switch is not None else ())
@@ -437,9 +436,9 @@ class Negotiator:
         """Links or speeds have been measured: another plan may be better."""
         self._measured = True
 
-    def tick(self, now: float) -> list[Mail]:
+    def tick(self, now: float) -> list[Letter]:
         """Give up what is late, repeat what was not acknowledged, start a switch if one is due."""
-        mail: list[Mail] = []
+        mail: list[Letter] = []
         for join in list(self.joins.values()):
             if self._is_entering(join):
                 continue
@@ -485,7 +484,7 @@ class Negotiator:
             times.append(self._replan_at)
         return min(times, default=None)
 
-    def _bodies(self, now: float, switch: Switch) -> list[Mail]:
+    def _bodies(self, now: float, switch: Switch) -> list[Letter]:
         switch.resend_at = now + limits.RETRY_SECONDS
         policy = switch.policy
         to = dict.fromkeys((*self.policy.view.nodes, *policy.view.nodes))
@@ -519,7 +518,7 @@ class Negotiator:
         apart += [e for e, cut in self._divided.items() if cut]
         return make_view(view.lineage, view.number + 1, members, edges, apart, outlaws)
 
-    def _repair(self) -> list[Mail]:
+    def _repair(self) -> list[Letter]:
         """If leaving would cut the rest in two, have a link opened between the parts first."""
         view = self._next_view()
         split = parts(view)
@@ -531,7 +530,7 @@ class Negotiator:
         far = view.member(b)
         return [] if far is None else [(a, OpenLinks(0, (far,)))]
 
-    def _densify(self, now: float) -> list[Mail]:
+    def _densify(self, now: float) -> list[Letter]:
         """Have links opened that the planner wants: between members that joined at the same time,
         where links broke, or where the loss of one would part the cluster."""
         view = self.policy.view

@@ -7,7 +7,7 @@ heir has let too much time pass; with a fence or a negotiation open it keeps the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from protocols import limits
 from protocols.member.orders import may_order
@@ -16,23 +16,69 @@ from protocols.scheduler.negotiator import Negotiator
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.cluster.policy import Policy
     from protocols.member.context import Context
-    from protocols.member.node import Node
+
+
+class Watch(Protocol):
+    """What the role asks of the part of a node that deals with losses, and tells it."""
+
+    @property
+    def has_fence(self) -> bool:
+        """Whether this node leads a fence that is not decided."""
+        ...
+
+    def content(self, candidate: bytes) -> bool:
+        """Whether the scheduler is in reach of this node and is not the candidate itself."""
+        ...
+
+    def voted(self, now: float, members: int) -> None:
+        """This node voted for another."""
+        ...
+
+    def led(self) -> None:
+        """Another node is the scheduler now."""
+        ...
+
+    def won(self) -> None:
+        """This node is the scheduler now."""
+        ...
+
+    def part_pairs(self) -> None:
+        """Have the scheduler keep pairs of which one is broken from being linked again."""
+        ...
+
+    def open_fence(self, now: float, policy: Policy) -> None:
+        """Freeze everybody and find out how to go on."""
+        ...
 
 
 class Succession:
-    """The part of one node that stands, votes, wins and hands over."""
+    """The part of one node that stands, votes, wins and hands over.
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    `negotiator`: what this node negotiates as the scheduler, None while another node is that.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        watch: Callable[[], Watch],
+        new_scheduler: Callable[[float], None],
+    ) -> None:
+        """`new_scheduler`: there is one; what the last one had not done is asked for again."""
+        self.negotiator: Negotiator | None = None
+        self._context = context
+        self._find_watch = watch
+        self._new_scheduler = new_scheduler
         self._tried_term = 0  # newest term in which we asked somebody to take the role over
         self._since = 0  # iteration from which the role is due to rotate
         self._asked_until: float | None = None  # an heir may take its time
 
     @property
-    def _context(self) -> Context:
-        return self._node.context
+    def _watch(self) -> Watch:
+        return self._find_watch()
 
     @property
     def deadline(self) -> float | None:
@@ -46,12 +92,12 @@ class Succession:
         if isinstance(message, m.Lead):
             term = message.new_term
             if may_order(context, sender, term) and election.led(sender, message):
-                self._node.negotiator = None
+                self.negotiator = None
                 self._asked_until = None
-                self._node.recovery.led()
+                self._watch.led()
                 name = context.name(sender)
                 context.report("scheduler", node=name, term=message.new_term, why=message.why)
-                self._node.ask_again(now)
+                self._new_scheduler(now)
             return
         if policy is None:
             return
@@ -77,23 +123,23 @@ class Succession:
         self, now: float, sender: bytes, message: m.VoteRequest, policy: Policy
     ) -> list[tuple[bytes, m.Message]]:
         context, election = self._context, self._context.election
-        content = self._node.recovery.content(sender)
+        content = self._watch.content(sender)
         key, before = context.newest_key, election.voted_term
         mail = election.vote_wanted(sender, message, context.electorates, key, content=content)
         if election.voted_term > before:
-            self._node.recovery.voted(now, len(policy.view.nodes))
+            self._watch.voted(now, len(policy.view.nodes))
         return mail
 
     def won(self, now: float, policy: Policy) -> None:
         """This node is the scheduler now."""
         context, election = self._context, self._context.election
-        self._node.recovery.won()
+        self._watch.won()
         self.lead(now, policy)
         me = context.config.me.name
         context.report("scheduler", node=me, term=election.term, why=election.why)
         if election.why == "failed over":
-            self._node.recovery.open_fence(now, policy)
-        self._node.ask_again(now)
+            self._watch.open_fence(now, policy)
+        self._new_scheduler(now)
 
     def lead(self, now: float, policy: Policy) -> None:
         """Begin to negotiate."""
@@ -104,12 +150,12 @@ class Succession:
         cost = JoinCost(config.state_bytes, config.vector_bytes, config.join_stall_s, context.pace)
         negotiator = Negotiator(context.node, term, policy, total, context.planner, cost)
         negotiator.resume(now)
-        self._node.negotiator = negotiator
-        self._node.recovery.part_pairs()
+        self.negotiator = negotiator
+        self._watch.part_pairs()
 
     def rotate(self, now: float) -> None:
         """Hand the role over if it is time to and nothing is open."""
-        context, negotiator = self._context, self._node.negotiator
+        context, negotiator = self._context, self.negotiator
         if negotiator is None or context.departs:
             self._asked_until = None
         elif self._asked_until is not None:
@@ -126,8 +172,8 @@ class Succession:
 
     def make_way(self, now: float) -> None:
         """Somebody wants us out: hand the role over first, once nothing is open."""
-        negotiator = self._node.negotiator
-        open_fence = self._node.recovery.fence is not None
+        negotiator = self.negotiator
+        open_fence = self._watch.has_fence
         if negotiator is None or open_fence or self._asked_until is not None:
             return
         if negotiator.switch is None:
@@ -135,7 +181,7 @@ class Succession:
 
     def step_down(self, now: float) -> None:
         """Ask an heir to take the role; take it up again if nobody has done so in time."""
-        negotiator, policy = self._node.negotiator, self._context.policy
+        negotiator, policy = self.negotiator, self._context.policy
         if negotiator is not None and policy is not None and len(policy.view.nodes) > 1:
             self._asked_until = now + limits.RETRY_SECONDS
             self.pass_role(policy, negotiator)

@@ -568,3 +568,5 @@ DIRECT_MESSAGES = (Ping, Pong, Welcome, PullBegins, NewToken, Dropped, StatePiec
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)
 ORDERS = (Fence, Prepare, Commit, Lead, PassRole, VoteRequest, PolicyBody)
 BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in MESSAGES}
+
+Letter = tuple[bytes, Message]  # to which node, and what

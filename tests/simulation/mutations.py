@@ -21,6 +21,7 @@ from protocols.member.context import Context
 from protocols.member.cycle import Cycle
 from protocols.member.trainer_debt import TrainerDebt
 from protocols.network.progress import Progress
+from protocols.recovery.fenced import Fenced
 from protocols.recovery.recovery import Recovery
 from protocols.recovery.standstill import Standstill
 from protocols.rounds import control_word
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
 @contextmanager
 def no_freeze() -> Iterator[None]:
     """A member goes on with its round after it has reported what it has of it (5)."""
-    freeze, frozen = Host.freeze, Recovery.frozen
+    freeze, frozen = Host.freeze, Fenced.frozen
 
-    def report(recovery: Recovery, now: float, have: bytes) -> None:
-        frozen(recovery, now, have)
-        recovery._node.cycle.frozen = False
+    def report(fenced: Fenced, have: bytes) -> None:
+        frozen(fenced, have)
+        fenced._cycle.frozen = False
 
     def melt(host: Host) -> bytes:
         have = freeze(host)
@@ -51,7 +52,7 @@ def no_freeze() -> Iterator[None]:
         host.reduce.frozen = False
         return have
 
-    with patch.object(Recovery, "frozen", report), patch.object(Host, "freeze", melt):
+    with patch.object(Fenced, "frozen", report), patch.object(Host, "freeze", melt):
         yield
 
 

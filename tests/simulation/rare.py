@@ -52,7 +52,7 @@ def a_death_while_work_is_handed_back(seed: int) -> None:
     def begun(host: Host, spec: RoundSpec) -> None:
         policy = host.node.context.policy if host.node is not None else None
         if policy is not None and host is victim and host.node is not None:
-            leaves = host.node.is_leaving(hosts[2].me.node)
+            leaves = host.node.context.is_leaving(hosts[2].me.node)
             if leaves and spec.attempt == 0 and victim.gone is None:
                 world.later(dice.uniform(0.0, 4 * world.most_delay), strike)
 

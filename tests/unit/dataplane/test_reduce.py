@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from edgeagent.dataplane.reduce import Reducer, key_of
 from protocols import limits
 from protocols.errors import RemoteProtocolError
+from protocols.rounds.claims import claim, merge_claims
 from protocols.rounds.control_word import EMPTY, ControlWord, bits
-from protocols.rounds.divergence import claim, merge_claims
 from protocols.rounds.round import RoundSpec, Spread
 from protocols.rounds.word_check import Part
 from protocols.wire.bulk import BulkHeader, BulkKind, checksum

@@ -12,18 +12,9 @@ from protocols.errors import RemoteProtocolError
 from protocols.events import LeaveWanted, PiecesTaken
 from protocols.member.cycle import DIGEST_EVERY
 from protocols.rounds import divergence
+from protocols.rounds.claims import claim, claimants, merge_claims, read_claims
 from protocols.rounds.control_word import EMPTY, ControlWord, bits, decode_word, merge
-from protocols.rounds.divergence import (
-    PIECE_BYTES,
-    bitmap,
-    claim,
-    claimants,
-    differing,
-    first_difference,
-    is_final,
-    merge_claims,
-    read_claims,
-)
+from protocols.rounds.divergence import PIECE_BYTES, bitmap, differing, first_difference, is_final
 from protocols.rounds.word_check import Part, check_part, check_result
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, reported

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.cluster.election import Election, Mail, Role
+from protocols.cluster.election import Election, Role
 from protocols.errors import LocalProtocolError
-from protocols.wire.messages import EVERYONE, Lead, PassRole, Vote, VoteRequest
+from protocols.wire.messages import EVERYONE, Lead, Letter, PassRole, Vote, VoteRequest
 
 from .records import electorates, node
 
@@ -293,7 +293,7 @@ class Net:
         for name, member in self.members.items():
             member.found() if name == ONE else member.follow(1, ONE)
 
-    def post(self, sender: bytes, mail: list[Mail]) -> None:
+    def post(self, sender: bytes, mail: list[Letter]) -> None:
         for to, message in mail:
             everyone = [n for n in self.voters[0].nodes if n != sender]
             self.mail += [(sender, n, message) for n in (everyone if to == EVERYONE else [to])]

@@ -15,9 +15,9 @@ from protocols import limits
 from protocols.cluster.policy import Electorate, Policy
 from protocols.cluster.view import is_quorum, make_view, parts
 from protocols.scheduler import fence
-from protocols.scheduler.fence import FENCE_TABLE, FenceLeader, FenceState, Lost, Mail
+from protocols.scheduler.fence import FENCE_TABLE, FenceLeader, FenceState, Lost
 from protocols.table import StateTable
-from protocols.wire.messages import Commit, Fence, Prepare, Restart
+from protocols.wire.messages import Commit, Fence, Letter, Prepare, Restart
 
 from .records import node, star_policy, view_of
 from .reports import BATCH, CHUNKS, EPOCH, PLANNER, report_of
@@ -49,26 +49,26 @@ class Bench:
         total = sum(self.policy.shares)
         make = (node_id, EPOCH, self.policy, (), lost, CHUNKS, total, PLANNER, self.now)
         self.leader = FenceLeader(*make, at=AT)
-        self.said: list[Mail] = []
+        self.said: list[Letter] = []
 
     def stands(self, state: FenceState) -> bool:
         return self.leader.state is state
 
-    def hear(self, mail: list[Mail]) -> list[Mail]:
+    def hear(self, mail: list[Letter]) -> list[Letter]:
         self.said += mail
         return mail
 
-    def report(self, *names: bytes, **what: object) -> list[Mail]:
+    def report(self, *names: bytes, **what: object) -> list[Letter]:
         """Let these members report; return what the last one's report leads to."""
-        mail: list[Mail] = []
+        mail: list[Letter] = []
         for name in names:
             links = self.policy.view.neighbours(name)
             told = replace(report_of(self.policy, links=links), **what)  # type: ignore[arg-type]
             mail = self.hear(self.leader.report(self.now, name, told))
         return mail
 
-    def prepared(self, *names: bytes) -> list[Mail]:
-        mail: list[Mail] = []
+    def prepared(self, *names: bytes) -> list[Letter]:
+        mail: list[Letter] = []
         for name in names:
             mail = self.hear(self.leader.prepared(self.now, name))
         return mail
@@ -77,7 +77,7 @@ class Bench:
         for name in names:
             self.leader.committed(name)
 
-    def wait(self, seconds: float) -> list[Mail]:
+    def wait(self, seconds: float) -> list[Letter]:
         self.now += seconds
         return self.hear(self.leader.tick(self.now))
 
@@ -87,7 +87,7 @@ class Bench:
         return self.leader.restart
 
 
-def to(mail: list[Mail], kind: type) -> list[bytes]:
+def to(mail: list[Letter], kind: type) -> list[bytes]:
     """Return to whom messages of this kind go; there must be no others."""
     assert all(isinstance(message, kind) for _, message in mail)
     return [name for name, _ in mail]

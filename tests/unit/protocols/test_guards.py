@@ -576,7 +576,7 @@ def test_a_cycle_needs_a_policy() -> None:
     world = World(0)
     context: Context = node_of(world.add(0)).context
     debt = TrainerDebt(context, lambda _away: None, lambda: None)
-    cycle = Cycle(context, lambda: (0, 0), lambda _old, _new: None, debt, lambda _nodes: None)
+    cycle = Cycle(context, lambda: (0, 0), lambda _old, _new, _why: None, debt, lambda _nodes: None)
     with pytest.raises(AssertionError, match="policy"):
         cycle.start(state_ready=True)
 

@@ -286,7 +286,7 @@ def test_a_scheduler_that_is_expelled_makes_way_once_nothing_is_open() -> None:
     assert [type(x) for x in sent(wanted)] == [m.PassRole]
     again = said(world, hosts[1], hosts[0], m.Expel(hosts[0].me.node))
     assert sent(again) == [], "an heir has been asked"
-    machine.negotiator = None
+    machine.succession.negotiator = None
     machine.succession.make_way(world.now)
 
 
@@ -328,10 +328,10 @@ def test_a_newer_fence_finds_us_frozen_already() -> None:
     world, hosts = cluster(0)
     first = effects_of(world, hosts[1], Received(hosts[0].me.node, stamped(world, hosts, 1)))
     assert FreezeRound() in first
-    since = node_of(hosts[1]).recovery._frozen_since
+    since = node_of(hosts[1]).recovery.fenced._frozen_since
     second = effects_of(world, hosts[1], Received(hosts[0].me.node, stamped(world, hosts, 2)))
     assert FreezeRound() in second
-    assert node_of(hosts[1]).recovery._frozen_since == since
+    assert node_of(hosts[1]).recovery.fenced._frozen_since == since
 
 
 def stamped(world: World, hosts: list[Host], number: int) -> Envelope:

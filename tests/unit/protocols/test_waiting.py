@@ -167,7 +167,7 @@ def test_a_member_says_whom_it_waits_for() -> None:
     assert first.context.pace.since(999.0) == 0.0
     first.context.now = 1001.0
     assert waiting_of(first) is None
-    first.context.now = first.now = 1010.0
+    first.context.now = 1010.0
     assert waiting_of(first, (other, first.context.node, b"nobody")) == Waiting(
         Cause.SILENCE, other, 10.0
     )

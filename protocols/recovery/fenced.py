@@ -1,0 +1,232 @@
+"""What a member does in a fence: freeze, report, store a decision, act on one.
+
+A member that has frozen for a fence goes on only by the decision of that fence or of a newer one
+(ROUNDS 4 to 17). Until then it repeats its report to whoever leads the fence, and if the fence is
+not decided although it could be, it says who is to blame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.cluster.view import is_quorum
+from protocols.effects import FreezeRound
+from protocols.member.cycle import CycleState
+from protocols.member.orders import check_restart, may_order
+from protocols.wire import messages as m
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
+    from protocols.member.context import Context
+    from protocols.member.cycle import Cycle
+    from protocols.member.joining import Entry
+    from protocols.member.mail import Mail
+    from protocols.recovery.standstill import Standstill
+    from protocols.scheduler.fence import Epoch
+    from protocols.scheduler.succession import Succession
+
+LOST_MEANWHILE = "a device was lost meanwhile"
+
+
+class Fenced:
+    """The part of one node that takes part in fences, its own or another scheduler's."""
+
+    def __init__(
+        self,
+        context: Context,
+        mail: Mail,
+        cycle: Cycle,
+        entry: Entry,
+        succession: Succession,
+        standstill: Standstill,
+    ) -> None:
+        self._context = context
+        self._mail = mail
+        self._cycle = cycle
+        self._entry = entry
+        self._succession = succession
+        self._standstill = standstill
+        self._epoch: Epoch = (0, 0)  # of the newest fence seen
+        self._leader = b""  # whose fence that is
+        self._blamed = b""  # whom we have blamed for a fence
+        self._patient_from = 0.0  # since when it has had us frozen
+        self._fetching_since: float | None = None
+        self._report: m.FenceReport | None = None  # our answer to it
+        self._acted: Epoch = (0, 0)  # of the newest decision acted on
+        self._frozen_since: float | None = None
+        self._plead_at = 0.0  # when to say again to a new scheduler that we are frozen
+
+    @property
+    def deadlines(self) -> tuple[float | None, ...]:
+        """When there is something to do by time alone."""
+        until = self._patient_until
+        return (
+            self._plead_at if self._pleads else None,
+            until if until is not None and until > self._context.now else None,
+        )
+
+    @property
+    def frozen_since(self) -> float | None:
+        """Since when this member has been frozen, None if it is not."""
+        return self._frozen_since if self._cycle.frozen else None
+
+    def links_changed(self) -> None:
+        """Another link is open: a report that has been sent is not true any more."""
+        if self._report is not None and self._cycle.frozen:
+            self._report = replace(self._report, links=self._standstill.near)
+            self._mail.post(self._context.election.scheduler, self._report)
+
+    def plead(self, now: float) -> None:
+        """Tell the scheduler of a newer term that this member is frozen: that one may not know."""
+        if self._pleads and now >= self._plead_at and self._report is not None:
+            self._plead_at = now + limits.RETRY_SECONDS
+            self._mail.post(self._context.election.scheduler, self._report)
+
+    def asked(self, now: float, sender: bytes, epoch: Epoch) -> None:
+        """The scheduler of a term asks this member to freeze and report."""
+        context = self._context
+        if epoch < self._epoch or self._cycle.over:
+            return
+        if epoch <= self._acted:
+            return  # it comes late: that fence is decided
+        if not may_order(context, sender, epoch[0]):
+            return
+        if not context.is_member:
+            self._asked_joiner(sender, epoch)
+            return
+        if epoch[0] > context.election.term:
+            self._succession.take(now, sender, m.Lead(epoch[0], "failed over"))
+        if epoch == self._epoch and self._report is not None:
+            self._mail.post(sender, self._report)
+            return
+        first = epoch > self._epoch
+        if sender != self._leader or not self._cycle.frozen:
+            self._patient_from = now
+        self._epoch, self._leader, self._report = epoch, sender, None
+        if self._cycle.frozen and not first:
+            return
+        if not self._cycle.frozen:
+            self._frozen_since = now
+        self._cycle.frozen = True
+        if self._cycle.state is not CycleState.APPLYING:
+            context.do(FreezeRound())
+
+    def _asked_joiner(self, sender: bytes, epoch: Epoch) -> None:
+        """Give the join up, unless the round that is here may have made us a member."""
+        joining, cycle = self._entry.under_way, self._cycle
+        if joining is None:
+            return
+        if joining.may_enter:
+            self._epoch, self._leader, self._patient_from = epoch, sender, self._context.now
+            self._context.election.scheduler = sender
+            cycle.frozen = True
+            return
+        self._mail.post(sender, m.Outside(*epoch))
+        joining.fail(LOST_MEANWHILE)
+
+    def frozen(self, have: bytes) -> None:
+        """The running round stands still: report."""
+        context, policy = self._context, self._context.policy
+        if policy is None or not self._cycle.frozen:
+            return
+        if not context.is_member:
+            self._cycle.frozen = False
+            self._asked_joiner(context.election.scheduler, self._epoch)
+            return
+        begun = self._cycle.state not in (CycleState.FROZEN, CycleState.FETCHING)
+        running, before = self._cycle.attempt_ids
+        self._report = m.FenceReport(
+            *self._epoch,
+            context.iteration,
+            context.attempt,
+            running,
+            before,
+            have if begun else b"",
+            self._cycle.working,
+            policy,
+            max(v for _, v in context.policies),
+            self._standstill.near,
+            context.electorates[1:],
+        )
+        self._mail.post(context.election.scheduler, self._report)
+
+    def prepare(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
+        """A decision is to be stored: it may come into force elsewhere, even if not here."""
+        context = self._context
+        current = epoch >= self._epoch and epoch > self._acted
+        current = current and may_order(context, sender, epoch[0])
+        if current and context.is_member:
+            check_restart(context, restart)
+            self._epoch, self._leader = epoch, sender
+            context.prepared = restart.policy.key
+            context.store(restart.policy)
+            self._mail.post(sender, m.Prepared(*epoch))
+
+    def decided(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> bool:
+        """A decision has come; return whether this member has to act on it, and stays a member."""
+        context = self._context
+        if epoch < self._epoch or self._cycle.over or not context.is_member:
+            return False
+        if not self._follows(sender, epoch, restart):
+            return False
+        self._mail.post(sender, m.Committed(*epoch))
+        if epoch <= self._acted:
+            return False
+        self._epoch = self._acted = epoch
+        if context.node not in restart.policy.view.nodes:
+            self._cycle.leave("expelled", "")
+            return False
+        self._report = None
+        context.prepared = None
+        return True
+
+    def _follows(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> bool:
+        """Whether the decision is that of the fence to which this member has reported, or that of a
+        scheduler that does without it."""
+        context = self._context
+        if (epoch, sender) == (self._epoch, self._leader):
+            if epoch > self._acted:  # else it comes late, and again
+                check_restart(context, restart)
+            return True
+        stays = context.node in restart.policy.view.nodes
+        return not stays and may_order(context, sender, epoch[0])
+
+    @property
+    def _pleads(self) -> bool:
+        """Whether we stand still for a fence of a term that is over."""
+        if self._report is None or not self._cycle.frozen or self._cycle.over:
+            return False
+        return self._epoch[0] < self._context.election.term
+
+    @property
+    def _patient_until(self) -> float | None:
+        """When somebody else is to blame for that we stand still."""
+        if self._cycle.over or not self._context.is_member:
+            return None
+        if self._cycle.frozen:
+            waits = self._leader not in (self._context.node, self._blamed)
+            return self._patient_from + limits.FENCE_PATIENCE_SECONDS if waits else None
+        if self._cycle.state is CycleState.FETCHING and self._fetching_since is not None:
+            return self._fetching_since + limits.FETCH_PATIENCE_SECONDS
+        return None
+
+    def lose_patience(
+        self, now: float, policy: Policy, here: tuple[bytes, ...]
+    ) -> tuple[bytes, str] | None:
+        """Return whom to blame that this node stands still, and why: the scheduler for a fence
+        that it could have decided long ago; the root of the last round for naming a policy that
+        nobody has, since who sums only passes on what it has itself. `here`: members in reach."""
+        fetching = self._cycle.state is CycleState.FETCHING
+        self._fetching_since = (self._fetching_since or now) if fetching else None
+        if (until := self._patient_until) is None or now < until:
+            return None
+        if not self._cycle.frozen:
+            self._fetching_since = now
+            return policy.root, "it has named a policy that nobody has"
+        if is_quorum(policy.view.nodes, here) and self._leader in here:
+            self._blamed = self._leader
+            return self._leader, "its fence is never decided"
+        self._patient_from = now
+        return None
