@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING
 from edgeagent.config import DEFAULT_CLUSTER
 from edgeagent.launch import how_it_ended
 from edgeagent.terminal.text import plural, shown_path
+from protocols.cluster.life import Note
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edgeagent.config import AgentConfig
     from edgeagent.local.status_model import Phase
+    from protocols.cluster.life import Say
     from protocols.member.node import Node
 
 
@@ -60,43 +64,65 @@ def script_goes_on(path: str, presses: str) -> str:
     return f"training is over{saved}; the script still runs, and {presses} ends it"
 
 
-def trained_before(iteration: int, samples: int, path: str) -> str:
-    """Return what becomes of a state that another cluster's replaces: kept in `path`, or lost."""
+def of_life(say: Say, samples: Sequence[int]) -> str:
+    """Return what users read of the agent's life; `samples` are those that the states with
+    `say.iterations` were trained on."""
+    match say.note:
+        case Note.EXPELLED:
+            return "the cluster went on without this device: joining again"
+        case Note.HUNG:
+            return (
+                "the trainer here does not answer: the others go on without this device until it "
+                "does; then it joins again"
+            )
+        case Note.ANSWERS:
+            return "the trainer answers again: joining"
+        case Note.AHEAD:
+            return "another cluster of this name is ahead: joining it"
+        case Note.JOIN_FAILED:
+            again = f"again in {say.pause_s:.0f} s" if say.pause_s else "trying again"
+            return f"the join failed: {say.text}; {again}"
+        case Note.NOT_KEPT:
+            return f"not joining, because what was trained here would be lost: {say.text}"
+        case Note.KEPT:
+            return _trained_before(say.iterations[0], samples[0], say.text)
+        case Note.DIVERGED_LEAVER:
+            return (
+                "the training state of this device differed from that of the others: use the "
+                "model that another device has saved"
+            )
+        case Note.DIVERGED_AGAIN:
+            return _diverged_again(*say.iterations)
+        case Note.NOBODY:
+            return (
+                "the cluster that this device was joining cannot be reached any more, and nothing "
+                "was trained here: start again"
+            )
+        case Note.BROKEN_OFF:
+            message = (
+                "the join broke off in the middle of the pull, and nobody is there to join now "
+                "(who has trained to the end has saved the model)"
+            )
+            kept = f"what was trained here before is in {say.text}: start again with --resume"
+            return f"{message}: {kept if say.text else 'start again'}"
+
+
+def _trained_before(iteration: int, samples: int, path: str) -> str:
+    """What becomes of a state that another cluster's replaces: kept in `path`, or lost."""
     what = f"what was trained here before (to step {iteration}, {samples} samples)"
     if path:
         return f"{what} is kept in {path}"
     return f"{what} is given up: there is no --save file to keep it beside"
 
 
-def diverged_again(before: int, now: int) -> str:
-    """Return why a device ends whose state differed from the others' at two iterations."""
+def _diverged_again(before: int, now: int) -> str:
+    """Why a device ends whose state differed from the others' at two iterations."""
     return (
         f"the training state of this device differed from that of the others again (before step "
         f"{before + 1}, pulled anew, and before step {now + 1}): look for random numbers or "
         "changes of the model that the script makes on its own, another version of a library, or "
         "a faulty processor or memory"
     )
-
-
-def diverged_and_left() -> str:
-    """Return what a user hears who leaves with a state that differs from the others'."""
-    return (
-        "the training state of this device differed from that of the others: use the model that "
-        "another device has saved"
-    )
-
-
-def nobody_to_join(spoilt: bool, kept: str) -> str:
-    """Return why an agent ends that must not found; `spoilt`: half of a pull lies on its state;
-    `kept`: where what it had trained lies."""
-    if not spoilt:
-        return (
-            "the cluster that this device was joining cannot be reached any more, and nothing was "
-            "trained here: start again"
-        )
-    message = "the join broke off in the middle of the pull, and nobody is there to join now"
-    again = f"what was trained here before is in {kept}: start again with --resume"
-    return f"{message}: {again if kept else 'start again'}"
 
 
 def ended_too_early(job: str, status: int | None) -> str:

@@ -46,6 +46,7 @@ from edgeagent.transport.tcp import TcpTransport
 from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token
 from protocols import limits
 from protocols.cluster.ancestry import NOTHING, Past
+from protocols.cluster.life import LifeState
 from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
 
@@ -114,10 +115,9 @@ class Agent:
         self._finished = asyncio.Event()
         self._end_heard = asyncio.Event()  # by the trainer, which saves now
         self._departure: asyncio.Future[Ending] | None = None
-        self.leaving = False
         self._renewing = False
         self.membership = Membership(self, goes_on=config.on_partition != PAUSE)
-        self._orphaned = False
+        self._life = self.membership.life
         self._trainer_finished: handover.Finished | None = None
         self._trainer_saved: handover.Saved | None = None
         self._saved = asyncio.Event()  # or the trainer has ended
@@ -265,7 +265,7 @@ class Agent:
         if ending.message:
             self.observer.error(ending.message)
         whole = shell is None or shell.is_whole
-        if not self._orphaned:  # what the job prints at its end comes below the live line
+        if not self._life.trainer_gone:  # what the job prints at its end comes below the live line
             self._console.settle()
             await asyncio.to_thread(self._console.flush)
         self.trainer_link.send(handover.End(ending.why, ending.message, ending.status, whole))
@@ -289,9 +289,9 @@ class Agent:
 
     async def _trainer_finishes(self) -> str:
         """Let the trainer save; return what went wrong, "" if nothing did."""
-        if self.hello is None and self.leaving and self._child is not None:
+        if self.hello is None and self._life.leaving and self._child is not None:
             self._child.dismiss()  # it still loads, and nobody waits for that
-        if self.hello is None or self._orphaned:
+        if self.hello is None or self._life.trainer_gone:
             return ""
         if self._child is not None and not await self._hears_of_the_end():
             line, well = self._end_trainer(self._child)
@@ -316,7 +316,7 @@ class Agent:
             await asyncio.wait_for(self._finished.wait(), SCRIPT_SECONDS)
         except TimeoutError:
             if self._child is not None:
-                presses = "Ctrl+C" if self.leaving else "Ctrl+C twice"
+                presses = "Ctrl+C" if self._life.leaving else "Ctrl+C twice"
                 self._console.say(advice.script_goes_on(self._saved_path, presses))
             await self._finished.wait()
 
@@ -331,7 +331,7 @@ class Agent:
         slow = limits.TRAINER_FACTOR * self.observer.compute_seconds
         node = self.shell.node if self.shell is not None else None
         hangs = node is not None and node.debt.is_behind  # it has had its time already
-        hangs = hangs or self.membership.awaits_trainer
+        hangs = hangs or self._life.state is LifeState.HUNG
         wait = HUNG_END_HEARD_SECONDS if hangs else max(END_HEARD_SECONDS, slow)
         try:
             await asyncio.wait_for(self._end_heard.wait(), wait)
@@ -374,6 +374,7 @@ class Agent:
             await self.transport.stop(STOP_SECONDS)
 
     def end(self, why: str, message: str = "", status: int = 0, *, told: bool = False) -> None:
+        self._life.ended()
         if not self.departing and self._departure is not None:
             self._departure.set_result(Ending(why, message, status, told))
 
@@ -385,7 +386,7 @@ class Agent:
 
     def _interrupted(self) -> None:
         """Ctrl+C: once leaves gracefully, twice ends at once."""
-        if self.leaving:
+        if self._life.leaving:
             self._console.say("ending at once")
             if self._saved_path:
                 self._console.say(f"model saved in {shown_path(self._saved_path)}")
@@ -396,27 +397,19 @@ class Agent:
             os._exit(1)
         node = self.shell.node if self.shell else None
         if self.departing:
-            self.leaving = True
+            self.membership.leave()
             self._console.say("training is over here already; Ctrl+C again ends at once")
             return
-        hangs = self.membership.awaits_trainer
+        hangs = self._life.state is LifeState.HUNG
         waits = advice.leaving_waits_for(self._phase(), node, hangs=hangs)
         self._console.say(f"leaving{waits}; Ctrl+C again ends at once")
-        self._leave()
+        self.membership.leave()
 
     def _hung_up(self) -> None:
         """The terminal is closed, which may be said more than once: leave."""
-        if not self.leaving:
+        if not self._life.leaving:
             self._console.say("the terminal was closed: leaving")
-            self._leave()
-
-    def _leave(self) -> None:
-        self.leaving = True
-        if self.shell is None or self.shell.node is None or self.membership.is_saving:
-            self.end("left")
-            return
-        self.trainer_link.send(handover.LeaveAsked())
-        self.shell.leave()
+            self.membership.leave()
 
     def status(self) -> Status:
         """What `edgeagent status` shows."""
@@ -426,13 +419,13 @@ class Agent:
 
     async def leave(self) -> None:
         """`edgeagent leave`."""
-        if not self.leaving:
+        if not self._life.leaving:
             self._console.say("leaving, as `edgeagent leave` asks")
-            self._leave()
+            self.membership.leave()
 
     def _phase(self) -> Phase:
         node = self.shell.node if self.shell else None
-        if self.leaving:
+        if self._life.leaving:
             return "leaving"
         if self.hello is None:
             return "starting"
@@ -451,15 +444,14 @@ class Agent:
                 if error and not self.departing:
                     self._leave_for_trainer(error)
             case handover.SavedAside(path, error):
-                if self.membership.is_saving:
-                    self.membership.saved(path, error)
+                self.membership.saved(path, error)
             case handover.EndHeard():
                 self._end_heard.set()
             case handover.Saved():
                 self._trainer_saved = message
                 self._saved.set()
-            case handover.ExitRequested() if not self.leaving:
-                self._leave()
+            case handover.ExitRequested() if not self._life.leaving:
+                self.membership.leave()
             case _ if self.shell is not None:
                 self.shell.trainer.received(message)
 
@@ -475,18 +467,13 @@ class Agent:
 
     def _leave_for_trainer(self, message: str) -> None:
         """The trainer takes no more work: hand back what it has, and let the others go on."""
-        if self._orphaned:
+        if self._life.trainer_gone:
             return
-        self._orphaned = True
         if message:
             self._console.fail(message)
             self.observer.error(message)
             self.trainer_status = 1
-        self.leaving = True
-        if self.shell is not None and self.shell.node is not None and not self.membership.is_saving:
-            self.shell.orphaned()
-        else:
-            self.end("left", "", self.trainer_status)
+        self.membership.leave(trainer_gone=True)
 
     async def _trainer_failed(self, error: Exception) -> None:
         """The trainer ended, or spoke nonsense, before training began."""

@@ -1,156 +1,200 @@
-"""How this agent becomes a member, and becomes one again: founding, joining, giving way.
+"""How this agent becomes a member, and becomes one again: performs what `life.py` decides.
 
-Law: it does what the search (`protocols.cluster.founding`) and the node have decided, in an order
-that keeps what was trained: before another cluster's state may replace the trainer's own, that is
-put aside, unless that cluster has all of it; each membership begins in an incarnation that nobody
-knows yet.
+Between the search, the node, the trainer and the user stands the machine of
+`protocols/cluster/life.py`: what they report goes into it, and the effects are performed here, one
+after the other. Each membership begins in an incarnation that nobody knows yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from edgeagent import advice, handover
 from edgeagent.network import member_of
 from edgeagent.search import heard_from
 from edgeagent.trainer_side import OwnState
 from protocols import events, limits
+from protocols.cluster import life
 from protocols.cluster.founding import Heard
+from protocols.cluster.life import Life, LifeState
 from protocols.member.joining import JoiningState
 
 if TYPE_CHECKING:
-    from edgeagent.agent import Agent
-    from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
-    from edgeagent.shell import Shell
-    from edgeagent.transport.api import PeerInfo, Standing
-    from protocols.cluster.view import Member
+    from collections.abc import Callable, Coroutine, Iterable
 
-REJOIN_SECONDS = 0.5
-DIVERGED_AGAIN_STEPS = 1000  # a state that differs twice within so many steps will do so again
-KEEP_AGAIN_SECONDS = 10.0  # between attempts to put aside what was trained
+    from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
+    from edgeagent.local.state_dir import StateDir
+    from edgeagent.observer import Observer
+    from edgeagent.search import Search
+    from edgeagent.shared_memory import SharedMemory
+    from edgeagent.shell import Shell
+    from edgeagent.trainer_link import TrainerLink
+    from edgeagent.transport.api import PeerInfo, Standing
+    from edgeagent.transport.tcp import TcpTransport
+    from protocols.cluster.ancestry import Past
+
+
+class Surroundings(Protocol):
+    """The agent around its memberships."""
+
+    shell: Shell | None
+    search: Search | None
+    transport: TcpTransport | None
+    hello: handover.Hello | None
+    memory: SharedMemory | None
+    trainer_link: TrainerLink
+    state_dir: StateDir
+    observer: Observer
+    origin: Past
+    trainer_status: int
+
+    def make_shell(self, hello: handover.Hello, memory: SharedMemory) -> Shell:
+        """Build what runs the node."""
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start a task whose failure ends the agent."""
+
+    def end(self, why: str, message: str = "", status: int = 0) -> None:
+        """End the agent."""
+
+    def standing(self) -> Standing:
+        """What to tell a proven joiner."""
+
+    def compare_scripts(self, name: str, theirs: bytes) -> None:
+        """Warn if `name` runs another script, `theirs`, than this device."""
+
+    def same_identity(self, standing: Standing, address: str) -> None:
+        """Somebody else holds our key."""
 
 
 class Membership:
     """The memberships of one agent, one after the other. Implements the search's `Outcome`."""
 
-    def __init__(self, agent: Agent, *, goes_on: bool = True) -> None:
+    def __init__(
+        self, agent: Surroundings, *, goes_on: bool = True, clock: Callable[[], float] | None = None
+    ) -> None:
         """`goes_on`: where the others are out of reach, it founds from what it has trained."""
+        self.life = Life(lambda: self.whole_state, goes_on=goes_on)
         self._agent = agent
-        self._goes_on = goes_on
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._sponsor: Standing | None = None
-        self.is_saving = False  # the trainer may be keeping its state before we join the sponsor
-        self.awaits_trainer = False  # let go, since it did not answer
-        self._admitted = False  # by any cluster, at any time
-        self._kept = ""  # where what was trained here lies since it was put aside
-        self._said = ""  # why it could not be put aside
-        self._diverged_at: int | None = None  # step at which the state here was found to differ
         self._incarnation_used = False  # by a node of ours that others may know
+        self._wanted: deque[life.LifeEffect] = deque()  # effects that wait for links to close
+        self._closing = False  # links are being closed
 
-    # --- the node -----------------------------------------------------------------------------
+    # --- what happens -----------------------------------------------------------------------------
 
     def departed(self, why: str, message: str) -> None:
-        if why == "expelled":
-            self._agent.observer.say("the cluster went on without this device: joining again")
-            self._agent.spawn(self._join_again())
-        elif why == "diverged":
-            self._pull_anew()
-        elif why == "stalled":
-            self._agent.observer.say(
-                "the trainer here does not answer: the others go on without this device until it "
-                "does; then it joins again"
-            )
-            self._agent.spawn(self._wait_for_trainer())
-        elif why == "yielded" and self._sponsor is not None:
-            self._put_aside(self._sponsor)
-        elif why == "error":
-            self._agent.end("error", message, 1)
-        elif why == "removed":
-            self._agent.end("left", message, 1)  # to the trainer it is a leave: it saves
-        else:
-            self._agent.end(why, "", self._agent.trainer_status)
-
-    def _pull_anew(self) -> None:
-        """The state here differed from that of the others. Once may be bad luck; twice is not."""
-        own, agent = self.whole_state, self._agent
-        at = own.past.iteration if own is not None else 0
-        before, self._diverged_at = self._diverged_at, at
-        if agent.leaving:
-            agent.end("error", advice.diverged_and_left(), 1)
-        elif before is not None and at - before < DIVERGED_AGAIN_STEPS:
-            agent.end("error", advice.diverged_again(before, at), 1)
-        else:
-            agent.spawn(self._join_again())
-
-    async def _wait_for_trainer(self) -> None:
-        """Ask the trainer for a sign of life: it answers once it has done what it was told before.
-        What it has is the beginning of what the others have, so nothing has to be kept."""
-        if self._agent.shell is not None:
-            await self._agent.shell.drop_links()
-        self.awaits_trainer = self.is_saving = True
-        self._agent.trainer_link.send(handover.SaveAside(False))
-
-    def _put_aside(self, sponsor: Standing) -> None:
-        """Have the trainer keep what it has, if the cluster to be joined has not all of it."""
-        own = self.whole_state
-        keep = own is not None and not sponsor.past.contains(own.past)
-        self.is_saving = True
-        self._agent.trainer_link.send(handover.SaveAside(keep))
-
-    def saved(self, path: str, error: str) -> None:
-        """The trainer has kept what has to be kept: join the cluster that is ahead. What cannot be
-        kept is not given up: look for another way until it can."""
-        self.is_saving = False
-        if self.awaits_trainer:
-            self.awaits_trainer = False
-            self._agent.observer.say("the trainer answers again: joining")
-            self._agent.spawn(self._join_again())
-            return
-        shell, sponsor, own = self._agent.shell, self._sponsor, self.whole_state
-        if shell is None or sponsor is None or self._agent.departing:
-            return
-        if error:
-            line = f"not joining, because what was trained here would be lost: {error}"
-            if line != self._said:
-                self._said = line
-                self._agent.observer.say(line)
-            self._agent.spawn(self._join_again(KEEP_AGAIN_SECONDS))
-            return
-        self._kept = path
-        if own is not None and not sponsor.past.contains(own.past):
-            samples = self._samples(own.past.iteration)
-            self._agent.observer.say(advice.trained_before(own.past.iteration, samples, path))
-        self._agent.spawn(self._begin_anew(shell, member_of(sponsor.me)))
-
-    async def _begin_anew(self, shell: Shell, sponsor: Member) -> None:
-        """Join after a membership has ended; nothing of it stays, its links neither."""
-        await shell.drop_links()
-        if not self._agent.departing:
-            self._join(shell, sponsor)
-
-    def _join(self, shell: Shell, sponsor: Member) -> None:
-        """Join in an incarnation that nobody knows yet, if this one has been used."""
-        if self._incarnation_used and self._agent.transport is not None:
-            self._agent.transport.begin_anew(self._agent.state_dir.begin_anew())
-        self._incarnation_used = True
-        shell.join(sponsor, self._agent.state_dir.incarnation)
+        """The node's part is over."""
+        self._perform(self.life.departed(self._clock(), why, message))
 
     def join_failed(self, reason: str, pause_s: float) -> None:
-        if self._agent.leaving:
-            self._agent.end("left")
-            return
-        again = f"again in {pause_s:.0f} s" if pause_s else "trying again"
-        self._agent.observer.say(f"the join failed: {reason}; {again}")
-        self._agent.spawn(self._join_again(pause_s))
+        """The node's join has come to nothing."""
+        self._perform(self.life.join_failed(self._clock(), reason, pause_s))
 
-    async def _join_again(self, pause_s: float = 0.0) -> None:
-        if self._agent.shell is not None:
-            await self._agent.shell.drop_links()
-        await asyncio.sleep(REJOIN_SECONDS)
-        if self._agent.search is not None:
-            self._agent.search.refused(pause_s)
+    def saved(self, path: str, error: str) -> None:
+        """The trainer is idle, and has put aside what it was to keep."""
+        self._perform(self.life.saved(self._clock(), path, error))
+
+    def leave(self, *, trainer_gone: bool = False) -> None:
+        """The user wants this device to leave, or its trainer is gone."""
+        self._perform(self.life.leave(trainer_gone=trainer_gone))
+
+    def _tick(self) -> None:
+        self._perform(self.life.tick(self._clock()))
+
+    # --- what follows -----------------------------------------------------------------------------
+
+    def _perform(self, wanted: Iterable[life.LifeEffect]) -> None:
+        """Do it in order; what follows a `DropNode` waits until the links are closed."""
+        self._wanted.extend(wanted)
+        while self._wanted and not self._closing:
+            effect = self._wanted.popleft()
+            if isinstance(effect, life.DropNode):
+                if self._agent.shell is not None:
+                    self._closing = True
+                    self._agent.spawn(self._drop(self._agent.shell))
+            else:
+                self._perform_one(effect)
+        if self.life.deadline is not None and not self._closing:
+            wait = max(0.0, self.life.deadline - self._clock())
+            asyncio.get_running_loop().call_later(wait, self._tick)
+
+    async def _drop(self, shell: Shell) -> None:
+        try:
+            await shell.drop_links()
+        finally:
+            self._closing = False
+        self._perform(())
+
+    def _perform_one(self, effect: life.LifeEffect) -> None:
+        agent = self._agent
+        match effect:
+            case life.Say():
+                agent.observer.say(self._text(effect))
+            case life.KeepState(whole):
+                agent.trainer_link.send(handover.SaveAside(whole))
+            case life.BeginJoin():
+                if self.life.state is LifeState.JOINING:  # else the user has left meanwhile
+                    self._begin_join()
+            case life.FoundCluster():
+                self._found()
+            case life.GiveWay():
+                if agent.shell is not None:
+                    agent.shell.give_way()
+            case life.LeaveNode(orphaned):
+                self._leave_node(orphaned)
+            case life.LookAround(pause_s):
+                if agent.search is not None:
+                    agent.search.refused(pause_s)
+            case life.End(why, say, message, failed):
+                text = self._text(say) if say is not None else message
+                agent.end(why, text, 1 if failed else agent.trainer_status)
+            case life.DropNode():
+                pass  # done above, where the rest can wait for it
+            case _:
+                assert_never(effect)
+
+    def _text(self, say: life.Say) -> str:
+        samples = [self._samples(iteration) for iteration in say.iterations]
+        return advice.of_life(say, samples)
+
+    def _leave_node(self, orphaned: bool) -> None:
+        shell = self._agent.shell
+        if shell is None or shell.node is None:  # its links are being closed
+            self.departed("left", "")
+        elif orphaned:
+            shell.orphaned()
+        else:
+            self._agent.trainer_link.send(handover.LeaveAsked())
+            shell.leave()
+
+    def _found(self) -> None:
+        shell = self._shell()
+        if shell is not None:
+            self._incarnation_used = True
+            shell.found(secrets.token_bytes(limits.LINEAGE_BYTES))
+
+    def _begin_join(self) -> None:
+        """Join in an incarnation that nobody knows yet, if this one has been used."""
+        shell, agent = self._shell(), self._agent
+        if shell is None or self._sponsor is None:
+            return
+        if self._incarnation_used and agent.transport is not None:
+            agent.transport.begin_anew(agent.state_dir.begin_anew())
+        self._incarnation_used = True
+        shell.join(member_of(self._sponsor.me), agent.state_dir.incarnation)
+
+    def _shell(self) -> Shell | None:
+        """What runs the node, made if there is none; None before the trainer's introduction."""
+        agent = self._agent
+        if agent.hello is None or agent.memory is None:
+            return None
+        return agent.shell or agent.make_shell(agent.hello, agent.memory)
 
     # --- the state --------------------------------------------------------------------------------
 
@@ -189,31 +233,24 @@ class Membership:
 
     def found_cluster(self) -> None:
         """Found a cluster."""
-        if self._agent.hello is None or self._agent.memory is None:
-            return
-        shell = self._agent.shell or self._agent.make_shell(self._agent.hello, self._agent.memory)
-        if shell.node is None and not shell.spoilt:
-            self._incarnation_used = True
-            shell.found(secrets.token_bytes(limits.LINEAGE_BYTES))
+        self._perform(self.life.found())
 
     def entered(self) -> bool:
         """Whether the join that was begun last has made this agent a member."""
         node = self._agent.shell.node if self._agent.shell is not None else None
         joining = node.joining if node is not None else None
-        return joining is not None and joining.state is JoiningState.ENTERED
+        if joining is None or joining.state is not JoiningState.ENTERED:
+            return False
+        self.life.entered()
+        return True
 
     def may_found(self) -> bool:
         """Whether this agent has a state that it may found a cluster from, or go on from."""
-        shell = self._agent.shell
-        if shell is None or (shell.node is not None and shell.node.context.is_member):
-            return True
-        own = self.whole_state
-        return own is not None and (self._goes_on if own.trained else not self._admitted)
+        return self.life.may_found
 
     def given_up(self) -> None:
         """This agent may not found, and nobody is there to join."""
-        kept = self._kept if self._agent.shell is not None and self._agent.shell.spoilt else ""
-        self._agent.end("error", advice.nobody_to_join(self.whole_state is None, kept), 1)
+        self._perform(self.life.given_up())
 
     def job_known(self) -> bool:
         """Whether the trainer has said what to train."""
@@ -221,21 +258,17 @@ class Membership:
 
     def join_through(self, sponsor: Standing) -> None:
         """Join the cluster of `sponsor`, who has admitted us."""
-        if self._agent.hello is None or self._agent.memory is None or self._agent.transport is None:
+        agent = self._agent
+        if self._shell() is None or agent.transport is None or self.life.leaving:
             return
-        if self._agent.leaving:
-            return
-        shell = self._agent.shell or self._agent.make_shell(self._agent.hello, self._agent.memory)
         for peer in sponsor.known:
-            self._agent.transport.trust(peer.certificate)
-        self._agent.transport.trust(sponsor.me.certificate)
-        self._sponsor, self._admitted = sponsor, True
-        self._agent.compare_scripts(sponsor.me.name, sponsor.script)
-        if shell.node is None:
-            self._put_aside(sponsor)
-        else:
-            self._agent.observer.say("another cluster of this name is ahead: joining it")
-            shell.give_way()
+            agent.transport.trust(peer.certificate)
+        agent.transport.trust(sponsor.me.certificate)
+        agent.compare_scripts(sponsor.me.name, sponsor.script)
+        wanted = self.life.admitted(sponsor.past)
+        if wanted:
+            self._sponsor = sponsor
+        self._perform(wanted)
 
     def other_job(self, error: JobMismatch) -> bool:
         """The cluster that was found trains another job."""
@@ -246,7 +279,7 @@ class Membership:
         return self._not_let_in(error)
 
     def _not_let_in(self, error: EdgeAgentError) -> bool:
-        if self._agent.shell is not None and self._agent.shell.node is not None:
+        if self.life.has_node:
             return False
         self._agent.end("error", str(error), error.exit_status)
         return True

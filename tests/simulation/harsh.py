@@ -455,27 +455,22 @@ class HarshWorld(World):
         return self.truth.earlier(context.commit, context.iteration - host.iteration)
 
     def join_failed(self, host: Host) -> None:
-        if host.node is not None and host.node.context.leaving:
-            self.departed(host, "left")
-        else:
-            self.seekers[host.me.node].join_again()
+        self.seekers[host.me.node].join_failed()
 
     def departed(self, host: Host, why: str) -> None:
-        seeker = self.seekers[host.me.node]
-        if why in ("expelled", "diverged"):
-            seeker.join_again()
-        elif why == "stalled":
-            host.work(seeker.join_again)
-        elif why == "yielded":
-            self.later(0.0, seeker.join)
-        else:
-            knows = self.now - self.waits.disturbed_at > GIVE_UP_SECONDS  # of everybody in reach
-            if why == "given up" and knows and any(self.reachable(host, h) for h in self.members):
-                self.deserted.append(host.me.name)
-            super().departed(host, why)
+        self.seekers[host.me.node].departed(why)
+
+    def ended(self, host: Host, why: str) -> None:
+        """The agent of `host` has ended."""
+        knows = self.now - self.waits.disturbed_at > GIVE_UP_SECONDS  # of everybody in reach
+        if why == "given up" and knows and any(self.reachable(host, h) for h in self.members):
+            self.deserted.append(host.me.name)
+        super().departed(host, why)
 
     def describe(self) -> str:
-        seeks = [f"{s.host.me.name} {s.founding.state}" for s in self.seekers.values()]
+        seeks = [
+            f"{s.host.me.name} {s.life.state}, {s.founding.state}" for s in self.seekers.values()
+        ]
         return f"now {self.now}\n{super().describe()}\n" + ", ".join(seeks)
 
     # --- truth --------------------------------------------------------------------------------

@@ -1,15 +1,13 @@
-"""The agent around a host's node, as far as it looks for a cluster and comes back after a loss.
+"""The agent around a host's node: it looks for a cluster and comes back after a loss.
 
-Law: decides nothing; the real `protocols.cluster.founding` does, and this does what
-`edgeagent/search.py` and `edgeagent/agent.py` do around it. Every device hears of every address, as
-by multicast DNS. A device whose cluster went on without it, or whose join failed, looks again; if
-nobody is there it founds from its own state if it has trained that, else it gives up after a while.
-What it has trained is put aside before it joins a cluster that has not all of it.
+Decides nothing: the real `protocols.cluster.founding` and `protocols.cluster.life` do, and this
+performs what they say, as `edgeagent/search.py` and `edgeagent/membership.py` do. Every device
+hears of every address, as by multicast DNS.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,18 +23,40 @@ from protocols.cluster.founding import (
     Heard,
     JoinAt,
 )
-from protocols.events import YieldWanted
+from protocols.cluster.life import (
+    BeginJoin,
+    DropNode,
+    End,
+    FoundCluster,
+    GiveWay,
+    KeepState,
+    LeaveNode,
+    Life,
+    LifeEffect,
+    LookAround,
+    Note,
+)
+from protocols.events import LeaveWanted, YieldWanted
 from protocols.member.joining import JoiningState
 from tests.simulation.world import SAMPLES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.cluster.view import Member
     from tests.simulation.harsh import HarshWorld
     from tests.simulation.host import Host
 
 TICK_SECONDS = 0.25
 ANSWER_SECONDS = 1.0  # how long a question into the void takes
-REJOIN_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The whole state of a device's trainer."""
+
+    past: Past
+    trained: bool
 
 
 class Seeker:
@@ -47,9 +67,9 @@ class Seeker:
         self.world = world
         self.host = host
         self.founding = Founding(host.me.node, (), not first, host.clock())
+        self.life = Life(self._whole_state)
         self._sponsor: Member | None = None
-        self._sponsor_past = Past()
-        self._admitted = False
+        self._why = "left"  # what the node departed for
         self._asking: dict[str, None] = {}
         world.later(0.0 if first else world.random.uniform(0.0, TICK_SECONDS), self.tick)
 
@@ -65,6 +85,7 @@ class Seeker:
         entered = joining is not None and joining.state is JoiningState.ENTERED
         if self.founding.state is FoundingState.JOINING and entered:
             self.founding.joined()
+            self.life.entered()
         now = host.clock()
         for other in world.hosts.values():
             if other is not host:
@@ -109,9 +130,9 @@ class Seeker:
                 case JoinAt(address):
                     self.world.later(self.world.delay(), partial(self._admit, address))
                 case Found():
-                    self._found()
+                    self._on(self.life.found)
                 case GiveUp():
-                    self.world.departed(self.host, "given up")
+                    self._on(self.life.given_up)
 
     def _at(self, address: str) -> Host | None:
         """Who answers at `address`."""
@@ -155,58 +176,92 @@ class Seeker:
         policy = other.node.context.policy if other and other.node else None
         member = other is not None and self.world.seekers[other.me.node].standing().member
         if other is None or policy is None or not member:
-            self._refused()
+            may_found = self.life.may_found
+            self.founding.refused(host.clock(), may_found=may_found)
             return
         other.trusted[host.me.node] = None
         host.trusted |= dict.fromkeys(policy.view.nodes)
-        self._sponsor = other.me
-        self._sponsor_past = other.node.context.past if other.node else Past()
-        self._admitted = True
-        if host.node is None:
-            self.join()
-        else:
-            host.handle(YieldWanted())
+        past = other.node.context.past if other.node else Past()
+        if wanted := self.life.admitted(past):
+            self._sponsor = other.me
+            self._on(lambda: wanted)
 
-    def join(self) -> None:
+    def _whole_state(self) -> Own | None:
+        host = self.host
+        return None if host.spoilt else Own(host.past, host.trained)
+
+    def departed(self, why: str) -> None:
+        """The node's part is over."""
+        self._why = why
+        self._later(partial(self._on, lambda: self.life.departed(self.host.clock(), why)))
+
+    def join_failed(self) -> None:
+        """The node's join has come to nothing."""
+        self._later(partial(self._on, lambda: self.life.join_failed(self.host.clock(), "", 0.0)))
+
+    def leave(self) -> None:
+        """The user wants this device to leave."""
+        self._on(self.life.leave)
+
+    def _saved(self) -> None:
+        """The trainer is idle."""
+        self._on(lambda: self.life.saved(self.host.clock(), "", ""))
+
+    def _on(self, happens: Callable[[], list[LifeEffect]]) -> None:
+        """Something happens to this agent, as soon as its process runs."""
+        host = self.host
+        if host.asleep:
+            host.waiting.append(partial(self._on, happens))
+        elif host.gone is None:
+            for effect in happens():
+                self._live(effect)
+            if (due := self.life.deadline) is not None and host.gone is None:
+                self.world.later(max(TICK_SECONDS / 100, due - host.clock()), self._look)
+
+    def _live(self, effect: LifeEffect) -> None:
+        host, world = self.host, self.world
+        match effect:
+            case KeepState(whole):
+                if whole:
+                    host.aside.append(host.iteration)
+                self._later(partial(host.work, self._saved))
+            case DropNode():
+                world.give_up(host)
+            case BeginJoin():
+                self._join()
+            case FoundCluster():
+                self._found()
+            case GiveWay():
+                host.handle(YieldWanted())
+            case LeaveNode():
+                host.handle(LeaveWanted())
+            case LookAround(pause_s):
+                now, may_found = host.clock(), self.life.may_found
+                self.founding.refused(now, may_found=may_found, pause_s=pause_s)
+            case End(_, say):
+                nobody = say is not None and say.note in (Note.NOBODY, Note.BROKEN_OFF)
+                world.ended(host, "given up" if nobody else self._why)
+
+    def _look(self) -> None:
+        """It may be time to look around again; if the clock was set back, it is not."""
+        self._on(lambda: self.life.tick(self.host.clock()))
+
+    def _later(self, what: Callable[[], None]) -> None:
+        """Do it once the node has done what it does now."""
+        self.world.later(0.0, what)
+
+    def _join(self) -> None:
         """Join through the sponsor that has let us in."""
         host, world, sponsor = self.host, self.world, self._sponsor
-        if sponsor is None or host.gone is not None:
-            return
+        assert sponsor is not None
         node = world.begin(host)
-        if not host.spoilt and not self._sponsor_past.contains(host.past):
-            host.aside.append(host.iteration)
         host.perform(node.join(host.clock(), sponsor))
         world.arm(host)
 
     def _found(self) -> None:
         host, world = self.host, self.world
-        if host.node is None and not host.spoilt:
-            lineage = world.random.randbytes(16)
-            meta = b"meta %d" % host.iteration
-            assert self._may_found, "one that was let in founded from nothing"
-            node = world.begin(host)
-            host.perform(node.found(host.clock(), lineage, host.past, meta, host.commit))
-            world.arm(host)
-
-    def join_again(self) -> None:
-        """The cluster went on without us, or the join failed."""
-        self.world.later(0.0, self._drop)
-
-    def _drop(self) -> None:
-        if self.host.gone is None:
-            self.world.give_up(self.host)
-            self.world.later(REJOIN_SECONDS, self._refused)
-
-    def _refused(self) -> None:
-        host = self.host
-        if host.asleep:
-            host.waiting.append(self._refused)
-        elif host.gone is None:
-            self.founding.refused(host.clock(), may_found=self._may_found)
-
-    @property
-    def _may_found(self) -> bool:
-        host = self.host
-        if host.node is not None and host.node.context.is_member:
-            return True
-        return not host.spoilt and (host.trained or not self._admitted)
+        lineage = world.random.randbytes(16)
+        meta = b"meta %d" % host.iteration
+        node = world.begin(host)
+        host.perform(node.found(host.clock(), lineage, host.past, meta, host.commit))
+        world.arm(host)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from protocols.events import Incoming, LeaveWanted, Measured
+from protocols.events import Incoming, Measured
 from protocols.wire import messages as m
 from tests.simulation import faults
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
@@ -276,10 +276,7 @@ class Storm:
         if victim := self._victim(dice):
             self.world.fire(kind)
             victim.refuses = dice.random() < 0.5
-            if victim.node is None:
-                self.world.departed(victim, "left")
-            else:
-                victim.handle(LeaveWanted())
+            self.world.seekers[victim.me.node].leave()
 
     def _measure(self, dice: random.Random, kind: str) -> None:
         """Several devices measure something at about the same time, so that the plan changes."""

@@ -8,8 +8,10 @@ from edgeagent.advice import (
     internal_error,
     leaving_waits_for,
     nobody_found,
+    of_life,
 )
 from edgeagent.config import AgentConfig
+from protocols.cluster.life import Note, Say
 
 
 def test_the_command_can_be_typed() -> None:
@@ -48,3 +50,15 @@ def test_an_internal_error_names_its_place() -> None:
 def test_leaving_waits_for_a_trainer_that_hangs() -> None:
     assert leaving_waits_for("founding", None) == " before training begins"
     assert "which does not answer" in leaving_waits_for("founding", None, hangs=True)
+
+
+def test_everything_that_a_life_says_has_words() -> None:
+    for note in Note:
+        text = of_life(Say(note, "x.safetensors", (4, 6)), (128, 192))
+        assert text
+        assert "None" not in text
+    assert of_life(Say(Note.BROKEN_OFF), ()).endswith(": start again")
+    kept = of_life(Say(Note.BROKEN_OFF, "x-before-joining"), ())
+    assert kept.endswith("is in x-before-joining: start again with --resume")
+    again = of_life(Say(Note.DIVERGED_AGAIN, iterations=(50, 1500)), ())
+    assert "before step 51, pulled anew, and before step 1501" in again

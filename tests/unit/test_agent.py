@@ -26,6 +26,7 @@ from edgeagent.shell import Shell
 from edgeagent.transport.api import Standing
 from edgeagent.transport.identity import renew_identity
 from protocols import events
+from protocols.cluster.life import LifeState
 from protocols.member import cycle
 
 STATE_BYTES, ELEMENTS = 256, 32
@@ -390,7 +391,7 @@ def test_a_trainer_for_which_the_device_was_let_go_has_had_its_time(
     hung = SimpleNamespace(
         shell=None,
         observer=SimpleNamespace(compute_seconds=0.0),
-        membership=SimpleNamespace(awaits_trainer=True),
+        _life=SimpleNamespace(state=LifeState.HUNG),
         _end_heard=asyncio.Event(),
     )
     hears = Agent._hears_of_the_end(cast("Agent", hung))

@@ -1,0 +1,377 @@
+"""The life of one agent: it searches, joins, is a member, gives way, joins again, leaves.
+
+A node (`member/node.py`) lives as long as one membership; an agent has one after the other. This
+machine decides what comes between two of them. `founding.py` decides whom to join and whether to
+found; the node decides when a membership is over. The agent and the simulator both drive it, and
+perform the effects in the order in which they come.
+
+What holds here:
+
+- Before another cluster's state may replace the trainer's own, the trainer keeps its own in a file,
+  unless that cluster's history contains it (`ancestry.py`). If that fails, nothing is replaced.
+- Whoever was let in by a cluster and has trained nothing founds none: a join that breaks off can
+  only be tried again. The same holds for a device on whose state half of a pull lies.
+- A user who wants to leave waits for no join, no file and no trainer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from protocols.cluster.ancestry import NOTHING, Past
+from protocols.table import Row, StateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REJOIN_SECONDS = 0.5  # after a membership or a join has ended, until the agent looks around again
+KEEP_AGAIN_SECONDS = 10.0  # after what was trained could not be kept, until the next join
+DIVERGED_AGAIN_STEPS = 1000  # a state that differs twice within so many steps will do so again
+
+
+class LifeState(StrEnum):
+    """Where an agent stands."""
+
+    SEARCHING = "searching"  # it has no node
+    SAVING = "saving"  # it was let in; its trainer may be keeping what it has trained
+    JOINING = "joining"  # its node is on its way in
+    MEMBER = "member"
+    YIELDING = "yielding"  # its node goes, because another cluster is ahead
+    HUNG = "hung"  # it was let go because its trainer did not answer, and waits for an answer
+    REJOINING = "rejoining"  # its links are closed; soon it looks around again
+    LEAVING = "leaving"  # the user, or the end of the trainer, wants its node to leave
+    ENDED = "ended"
+
+
+_S = LifeState
+_WITH_NODE = (_S.JOINING, _S.MEMBER, _S.YIELDING)
+_WITHOUT = (_S.SEARCHING, _S.SAVING, _S.HUNG, _S.REJOINING)
+LIFE_TABLE: StateTable[LifeState] = StateTable(
+    "life of an agent",
+    Row(_S.SEARCHING, "found", (_S.MEMBER,)),
+    Row(_S.SEARCHING, "admitted", (_S.SAVING,)),
+    Row(_S.SEARCHING, "given up", (_S.ENDED,)),
+    Row(_S.SAVING, "saved", (_S.JOINING, _S.REJOINING)),
+    Row(_S.JOINING, "entered", (_S.MEMBER,)),
+    *(Row(state, "join failed", (_S.REJOINING,)) for state in _WITH_NODE),
+    Row(_S.MEMBER, "admitted", (_S.YIELDING,)),
+    *(Row(state, "departed", (_S.REJOINING, _S.SAVING, _S.HUNG, _S.ENDED)) for state in _WITH_NODE),
+    Row(_S.HUNG, "saved", (_S.REJOINING,)),
+    Row(_S.REJOINING, "time", (_S.SEARCHING,)),
+    *(Row(state, "leave", (_S.LEAVING,)) for state in _WITH_NODE),
+    *(Row(state, "leave", (_S.ENDED,)) for state in _WITHOUT),
+    Row(_S.LEAVING, "departed", (_S.ENDED,)),
+    Row(_S.LEAVING, "join failed", (_S.ENDED,)),
+    *(Row(state, "ended", (_S.ENDED,)) for state in _S if state is not _S.ENDED),
+)
+
+
+class Own(Protocol):
+    """A whole training state of this device's own. `trained`: it was a member with it, so that it
+    may go on from there where nobody else does."""
+
+    @property
+    def past(self) -> Past:
+        """What the state has behind it."""
+        ...
+
+    @property
+    def trained(self) -> bool:
+        """Whether this device was a member with it."""
+        ...
+
+
+class Note(StrEnum):
+    """What users are told of a life; the text for each stands in `edgeagent/advice.py`."""
+
+    EXPELLED = "expelled"  # the cluster went on without this device
+    HUNG = "hung"  # the others go on without this device until its trainer answers
+    ANSWERS = "answers"  # the trainer answers again
+    AHEAD = "ahead"  # another cluster of this name is ahead
+    JOIN_FAILED = "join failed"
+    NOT_KEPT = "not kept"  # what was trained cannot be kept, so nothing is joined
+    KEPT = "kept"  # what was trained here before another state replaces it, and where it lies
+    DIVERGED_LEAVER = "diverged leaver"  # the state of a device that leaves differed
+    DIVERGED_AGAIN = "diverged again"
+    NOBODY = "nobody"  # is there to join, and this device must not found
+    BROKEN_OFF = "broken off"  # the same, and half of a pull lies on the state of this device
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Tell the user. `text`: a reason, or a path; `iterations`: of the states that it is about;
+    `pause_s`: until the next attempt."""
+
+    note: Note
+    text: str = ""
+    iterations: tuple[int, ...] = ()
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeepState:
+    """Have the trainer say that it is idle (`saved`); `whole`: and put aside what it has first."""
+
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropNode:
+    """Close all links and forget the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginJoin:
+    """Begin a node that joins through whoever has let this agent in last."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCluster:
+    """Begin a node that founds a cluster from the trainer's own state."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveWay:
+    """Have the node depart as soon as the trainer is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveNode:
+    """Have the node leave; `orphaned`: the trainer is gone, so what it has is handed back."""
+
+    orphaned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LookAround:
+    """Look for a cluster again (`Founding.refused`), but join none for `pause_s`."""
+
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End the agent: `why` is "steps", "left" or "error". `say` tells the reason, unless there is
+    none, or the node has said it itself (`message`). `failed`: the exit status says so."""
+
+    why: str
+    say: Say | None = None
+    message: str = ""
+    failed: bool = False
+
+
+LifeEffect = (
+    Say | KeepState | DropNode | BeginJoin | FoundCluster | GiveWay | LeaveNode | LookAround | End
+)
+
+
+class Life:
+    """The life of one agent.
+
+    `own` returns the trainer's state while that is whole, `goes_on`: where the others of its
+    cluster are out of reach, this agent founds from what it has trained.
+    """
+
+    def __init__(self, own: Callable[[], Own | None], *, goes_on: bool = True) -> None:
+        self.state = LIFE_TABLE.initial
+        self.trainer_gone = False
+        self._own = own
+        self._goes_on = goes_on
+        self._sponsor = NOTHING  # what the state of the cluster that let us in has behind it
+        self._admitted = False  # by any cluster, at any time
+        self._kept = ""  # where what was trained here lies since it was put aside
+        self._said = ""  # why it could not be put aside
+        self._diverged_at: int | None = None  # step at which the state here was found to differ
+        self._look_at = math.inf
+        self._pause_s = 0.0
+        self._wants_to_leave = False
+
+    # --- how it stands ----------------------------------------------------------------------------
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the user, or the end of the trainer, wants this agent to leave."""
+        return self._wants_to_leave
+
+    @property
+    def over(self) -> bool:
+        """Whether this life has ended."""
+        return self.state is LifeState.ENDED
+
+    @property
+    def has_node(self) -> bool:
+        """Whether a node is on its way in or takes part."""
+        return self.state in (*_WITH_NODE, LifeState.LEAVING)
+
+    @property
+    def deadline(self) -> float | None:
+        """When a `tick` is due."""
+        return self._look_at if self.state is LifeState.REJOINING else None
+
+    @property
+    def may_found(self) -> bool:
+        """Whether there is a state here that a cluster may be founded from, or go on from."""
+        if self.state in (LifeState.MEMBER, LifeState.YIELDING):
+            return True
+        own = self._own()
+        return own is not None and (self._goes_on if own.trained else not self._admitted)
+
+    # --- the search -------------------------------------------------------------------------------
+
+    def found(self) -> list[LifeEffect]:
+        """The search says that this agent is to found."""
+        if not LIFE_TABLE.allows(self.state, "found") or self._own() is None:
+            return []
+        self._step("found", LifeState.MEMBER)
+        return [FoundCluster()]
+
+    def admitted(self, past: Past) -> list[LifeEffect]:
+        """A cluster whose state has `past` behind it has let this agent in."""
+        if not LIFE_TABLE.allows(self.state, "admitted"):
+            return []
+        self._sponsor, self._admitted = past, True
+        if self.state is LifeState.MEMBER:
+            self._step("admitted", LifeState.YIELDING)
+            return [Say(Note.AHEAD), GiveWay()]
+        self._step("admitted", LifeState.SAVING)
+        return [KeepState(self._would_be_lost)]
+
+    def given_up(self) -> list[LifeEffect]:
+        """The search says that nobody is there to join, and this agent must not found."""
+        if not LIFE_TABLE.allows(self.state, "given up"):
+            return []
+        self._step("given up", LifeState.ENDED)
+        broken_off = self._own() is None
+        say = Say(Note.BROKEN_OFF, self._kept) if broken_off else Say(Note.NOBODY)
+        return [End("error", say, failed=True)]
+
+    # --- the node ---------------------------------------------------------------------------------
+
+    def entered(self) -> None:
+        """The node is a member."""
+        if LIFE_TABLE.allows(self.state, "entered"):
+            self._step("entered", LifeState.MEMBER)
+
+    def join_failed(self, now: float, reason: str, pause_s: float) -> list[LifeEffect]:
+        """The node's join has come to nothing; it is not to be tried again for `pause_s`."""
+        if not LIFE_TABLE.allows(self.state, "join failed"):
+            return []
+        if self.state is LifeState.LEAVING:
+            self._step("join failed", LifeState.ENDED)
+            return [End("left")]
+        return [
+            Say(Note.JOIN_FAILED, reason, pause_s=pause_s),
+            *self._look_again(now, "join failed", pause_s),
+        ]
+
+    def departed(self, now: float, why: str, message: str = "") -> list[LifeEffect]:
+        """The node's part is over: "steps", "left", "removed" and "error" end this agent,
+        "expelled", "diverged", "stalled" and "yielded" only this membership."""
+        if not LIFE_TABLE.allows(self.state, "departed"):
+            return []
+        if self.state is LifeState.LEAVING:
+            return self._departed_as_wanted(why, message)
+        match why:
+            case "expelled":
+                return [Say(Note.EXPELLED), *self._look_again(now, "departed")]
+            case "diverged":
+                return self._diverged(now)
+            case "stalled":
+                self._step("departed", LifeState.HUNG)
+                return [Say(Note.HUNG), DropNode(), KeepState(False)]
+            case "yielded":
+                self._step("departed", LifeState.SAVING)
+                return [KeepState(self._would_be_lost)]
+        self._step("departed", LifeState.ENDED)
+        return [self._end_of(why, message)]
+
+    def _departed_as_wanted(self, why: str, message: str) -> list[LifeEffect]:
+        """The node of an agent that wants to leave is gone, for that reason or another."""
+        self._step("departed", LifeState.ENDED)
+        if why == "diverged":
+            return [End("error", Say(Note.DIVERGED_LEAVER), failed=True)]
+        return [self._end_of(why, message)]
+
+    def _end_of(self, why: str, message: str) -> End:
+        if why == "error":
+            return End("error", message=message, failed=True)
+        if why == "removed":  # to the trainer it is a leave: it saves
+            return End("left", message=message, failed=True)
+        return End("steps" if why == "steps" else "left")
+
+    def _diverged(self, now: float) -> list[LifeEffect]:
+        """The state here differs from that of the others. Once may be bad luck; twice is not."""
+        own = self._own()
+        at = own.past.iteration if own is not None else 0
+        before, self._diverged_at = self._diverged_at, at
+        if before is not None and at - before < DIVERGED_AGAIN_STEPS:
+            self._step("departed", LifeState.ENDED)
+            return [End("error", Say(Note.DIVERGED_AGAIN, iterations=(before, at)), failed=True)]
+        return self._look_again(now, "departed")
+
+    # --- the trainer ------------------------------------------------------------------------------
+
+    def saved(self, now: float, path: str, error: str) -> list[LifeEffect]:
+        """The trainer is idle, and what it had to keep lies in `path`, "" if nothing had to be
+        kept or there is no file to keep it beside; or it cannot be kept (`error`)."""
+        if self.state is LifeState.HUNG:
+            return [Say(Note.ANSWERS), *self._look_again(now, "saved")]
+        if self.state is not LifeState.SAVING:
+            return []
+        if error:
+            told = [Say(Note.NOT_KEPT, error)] if error != self._said else []
+            self._said = error
+            return [*told, *self._look_again(now, "saved", KEEP_AGAIN_SECONDS)]
+        self._kept = path
+        own = self._own()
+        told = []
+        if own is not None and self._would_be_lost:
+            told = [Say(Note.KEPT, path, (own.past.iteration,))]
+        self._step("saved", LifeState.JOINING)
+        return [*told, DropNode(), BeginJoin()]
+
+    @property
+    def _would_be_lost(self) -> bool:
+        """Whether the cluster to be joined has not all of what was trained here."""
+        own = self._own()
+        return own is not None and not self._sponsor.contains(own.past)
+
+    # --- the user, the clock ----------------------------------------------------------------------
+
+    def leave(self, *, trainer_gone: bool = False) -> list[LifeEffect]:
+        """The user wants this agent to leave, or its trainer is gone, so that it has to."""
+        self._wants_to_leave = True
+        news = trainer_gone and not self.trainer_gone
+        self.trainer_gone = self.trainer_gone or trainer_gone
+        if self.state is LifeState.LEAVING:
+            return [LeaveNode(True)] if news else []
+        if not LIFE_TABLE.allows(self.state, "leave"):
+            return []
+        if self.state in _WITHOUT:
+            self._step("leave", LifeState.ENDED)
+            return [End("left")]
+        self._step("leave", LifeState.LEAVING)
+        return [LeaveNode(trainer_gone)]
+
+    def ended(self) -> None:
+        """This agent ends for a reason that is not of this machine: begin nothing any more."""
+        if not self.over:
+            self._step("ended", LifeState.ENDED)
+
+    def tick(self, now: float) -> list[LifeEffect]:
+        """Time has passed."""
+        if self.state is not LifeState.REJOINING or now < self._look_at:
+            return []
+        self._step("time", LifeState.SEARCHING)
+        return [LookAround(self._pause_s)]
+
+    def _look_again(self, now: float, event: str, pause_s: float = 0.0) -> list[LifeEffect]:
+        self._step(event, LifeState.REJOINING)
+        self._look_at, self._pause_s = now + REJOIN_SECONDS, pause_s
+        return [DropNode()]
+
+    def _step(self, event: str, then: LifeState) -> None:
+        self.state = LIFE_TABLE.step(self.state, event, then)
