@@ -2,7 +2,7 @@
 
 Law: reports of broken links come in, and with them only three things can follow: the scheduler
 opens a fence, an heir of a lost scheduler stands for election, or nothing yet. A member that has
-frozen for a fence goes on only by the decision of that fence or of a newer one (ROUNDS 4 to 17).
+frozen for a fence goes on only by the decision of that fence or of a newer one (protocol.md, I6).
 """
 
 from __future__ import annotations
