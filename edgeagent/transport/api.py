@@ -118,9 +118,9 @@ class Standing:
     """What an agent tells a proven joiner of itself and its cluster on the join connection.
 
     `phase`: "founding" (no cluster yet) or "member". `samples`, `members`, `lineage` order
-    clusters that meet (ROUNDS, Views). `scheduler`: node id; while founding, the smallest id known
-    at first hand that may found, b"" if there is none. `past`: what a member's state has behind it.
-    `script`: the digests of its script's statements, b"" if it runs none.
+    clusters that meet (protocol.md, 9.3). `scheduler`: node id; while founding, the smallest id
+    known at first hand that may found, b"" if there is none. `past`: what a member's state has
+    behind it. `script`: the digests of its script's statements, b"" if it runs none.
     """
 
     me: PeerInfo

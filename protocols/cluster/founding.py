@@ -4,7 +4,7 @@ Law: of several agents that are born at the same moment and hear of each other, 
 the smallest node id founds; the others wait for it, also if they know it only through an agent that
 has asked it (hearsay goes no further, so that nobody waits for the dead). Clusters of one name
 that meet, because they were founded at the same time or parted by a broken network, compare
-(committed samples, members, lineage); each member of the smaller one gives way (ROUNDS, Views).
+(committed samples, members, lineage); each member of the smaller one gives way (protocol.md, 9.3).
 Ahead is who has more samples, always: an agent that has trained does not join a cluster that is
 behind it, but goes on from its own state, and that cluster joins it. Whoever was let in by a
 cluster and has no trained state of its own never founds: it looks on until it gives up.

@@ -50,7 +50,7 @@ class Router:
         self._seen: dict[tuple[bytes, int], Seen] = {}
 
     def stamp(self, tags: Identities, to: bytes, body: Message) -> Envelope:
-        """Return a new envelope from this node; `tags` are the six identities of ROUNDS."""
+        """Return a new envelope from this node; `tags` say where this node stands."""
         self._sequence += 1
         return Envelope(Tags(*tags, self.node, self.incarnation, self._sequence, to, 0), body)
 

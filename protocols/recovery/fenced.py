@@ -1,7 +1,7 @@
 """What a member does in a fence: freeze, report, store a decision, act on one.
 
 A member that has frozen for a fence goes on only by the decision of that fence or of a newer one
-(ROUNDS 4 to 17). Until then it repeats its report to whoever leads the fence, and if the fence is
+(protocol.md, I6). Until then it repeats its report to whoever leads the fence, and if the fence is
 not decided although it could be, it says who is to blame.
 """
 

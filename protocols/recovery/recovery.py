@@ -1,8 +1,8 @@
-"""What this node does about losses: remind, stand for election, lead a fence, take part in one.
+"""What this node does about losses: remind others, stand for election, lead a fence.
 
-Law: reports of broken links come in, and with them only three things can follow: the scheduler
-opens a fence, an heir of a lost scheduler stands for election, or nothing yet. A member that has
-frozen for a fence goes on only by the decision of that fence or of a newer one (ROUNDS 4 to 17).
+Reports of broken links come in, and with them only three things can follow: the scheduler opens a
+fence, an heir of a lost scheduler stands for election, or nothing yet. What a member does in a
+fence stands in `fenced.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Law: `merge` is commutative and associative except for the rounding of `loss_sum`, which the fixed
 order of the tree makes repeatable; the empty word is neutral. The policy named in the reduced word
-of iteration i holds from i+1 on, on all members, without another message (ROUNDS, control word).
+of iteration i holds from i+1 on, on all members, without another message (protocol.md, I2).
 """
 
 from __future__ import annotations

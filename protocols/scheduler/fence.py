@@ -1,4 +1,4 @@
-"""What is decided after a loss: who stays, what is kept, what is done again (ROUNDS 4 to 14).
+"""What is decided after a loss: who stays, what is kept, what is done again (protocol.md, 8.2).
 
     freeze -> report -> decide -> prepare -> commit
 
@@ -363,7 +363,7 @@ def decide(
     *,
     forks: bool,
 ) -> Restart:
-    """Return how the reporters go on (ROUNDS 8, 9)."""
+    """Return how the reporters go on (protocol.md, 8.5)."""
     members = [m for m in base.view.members if m.node in reports]
     lineage = base.view.lineage
     if forks:

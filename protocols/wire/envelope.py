@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """A message with the identities that every message carries (ROUNDS, Identities).
+    """A message with the identities that every message carries (protocol.md, 1.1).
 
     `origin`, `incarnation` and `sequence` name the message once and for all; `destination` is a
     node id or `EVERYONE`; `hops` counts the links crossed.

@@ -314,7 +314,7 @@ class JoinProgress(Message):
 
 @dataclass(frozen=True, slots=True)
 class Fence(Message):
-    """Scheduler to all members: freeze the running attempt and report (ROUNDS 4)."""
+    """Scheduler to all members: freeze the running attempt and report (protocol.md, 8.2)."""
 
     TAG: ClassVar[int] = 27
     fence_term: int = wire(TERM)
@@ -323,7 +323,7 @@ class Fence(Message):
 
 @dataclass(frozen=True, slots=True)
 class FenceReport(Message):
-    """Member to scheduler: what I have of which attempt (ROUNDS 5).
+    """Member to scheduler: what I have of which attempt (protocol.md, 8.3).
 
     `have`: bitmap of the reduced chunks of `iteration` made in, or carried into, `attempt`.
     `working`: bitmap of the micro-batches that are, or soon will be, in P. `attempt_id` names the
@@ -350,7 +350,7 @@ class FenceReport(Message):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The decision of a fence (ROUNDS 9, W): how everybody goes on.
+    """The decision of a fence (protocol.md, 8.5): how everybody goes on.
 
     `iteration` is i*. If `applied`, its result exists whole: whoever lacks chunks of it fetches
     them (attempt `finish`, result named by `attempt_id`) and the round that is done again is that
@@ -376,7 +376,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Prepare(Message):
-    """Scheduler to the members that stay: store this decision (ROUNDS 10)."""
+    """Scheduler to the members that stay: store this decision (protocol.md, 8.6)."""
 
     TAG: ClassVar[int] = 29
     fence_term: int = wire(TERM)
@@ -395,7 +395,7 @@ class Prepared(Message):
 
 @dataclass(frozen=True, slots=True)
 class Commit(Message):
-    """Scheduler to the members that stay: act on this decision (ROUNDS 12)."""
+    """Scheduler to the members that stay: act on this decision (protocol.md, 8.7)."""
 
     TAG: ClassVar[int] = 31
     fence_term: int = wire(TERM)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def no_freeze() -> Iterator[None]:
-    """A member goes on with its round after it has reported what it has of it (5)."""
+    """A member goes on with its round after it has reported what it has of it (protocol.md, I6)."""
     freeze, frozen = Host.freeze, Fenced.frozen
 
     def report(fenced: Fenced, have: bytes) -> None:
@@ -58,7 +58,7 @@ def no_freeze() -> Iterator[None]:
 
 @contextmanager
 def two_votes() -> Iterator[None]:
-    """A voter forgets that it has voted in this term (16)."""
+    """A voter forgets that it has voted in this term (protocol.md, 7.1)."""
     real = Election.vote_wanted
 
     def vote(election: Election, sender: bytes, message: m.VoteRequest, *a: Any, **k: Any) -> Any:
@@ -71,7 +71,9 @@ def two_votes() -> Iterator[None]:
 
 @contextmanager
 def keep_sums_that_lack_work() -> Iterator[None]:
-    """What is kept may come from a round that lacks work handed back, and from any attempt (8)."""
+    """What is kept may come from a round that lacks work handed back, and from any attempt.
+
+    See protocol.md, I8."""
 
     def has(report: m.FenceReport, first: int, _newest: int, everything: bytes) -> bytes:
         return everything if report.iteration > first else report.have
@@ -87,7 +89,9 @@ def keep_sums_that_lack_work() -> Iterator[None]:
 
 @contextmanager
 def forget_reassigned() -> Iterator[None]:
-    """A member says that it has done what a restart re-assigned to it, but has not (13)."""
+    """A member says that it has done what a restart re-assigned to it, but has not.
+
+    See protocol.md, I1."""
     give, offer = Cycle._give, Cycle._offer
 
     def forget(cycle: Cycle, micro_batches: tuple[int, ...]) -> None:
@@ -110,7 +114,7 @@ def forget_reassigned() -> Iterator[None]:
 
 @contextmanager
 def accept_older_lineage() -> Iterator[None]:
-    """A device gives way to a cluster that is behind it (Views)."""
+    """A device gives way to a cluster that is behind it (protocol.md, I13)."""
     with patch.object(Heard, "rank", property(lambda heard: (-heard.samples, -heard.members))):
         yield
 
@@ -130,14 +134,14 @@ def apply_without_all() -> Iterator[None]:
 
 @contextmanager
 def minority_goes_on() -> Iterator[None]:
-    """Whoever is left after a loss counts as a quorum (9)."""
+    """Whoever is left after a loss counts as a quorum (protocol.md, I7)."""
     with patch.object(fence, "is_quorum", lambda *_: True):
         yield
 
 
 @contextmanager
 def redo_what_was_applied() -> Iterator[None]:
-    """A result that a member has applied is not kept (8)."""
+    """A result that a member has applied is not kept (protocol.md, I8)."""
 
     def has(_report: m.FenceReport, _first: int, _newest: int, _everything: bytes) -> bytes:
         return b""
@@ -164,7 +168,9 @@ def offer_what_nobody_stores() -> Iterator[None]:
 
 @contextmanager
 def count_old_incarnations() -> Iterator[None]:
-    """A link to a device that began anew counts as one to the member that it was (Identities)."""
+    """A link to a device that began anew counts as one to the member that it was.
+
+    See protocol.md, 2.1."""
 
     def near(context: Context) -> tuple[bytes, ...]:
         nodes = context.policy.view.nodes if context.policy is not None else ()
