@@ -124,5 +124,5 @@ class Departure:
             message = m.LeaveRequest(context.config.me.incarnation)
             context.send(context.election.scheduler, message)
             return
-        if negotiator.switch is None:
+        if negotiator.switch is None and not self._succession.leads_fence:
             self._succession.pass_role(policy, negotiator)

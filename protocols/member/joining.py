@@ -204,6 +204,10 @@ class Joining:
         """`source` holds the state for us."""
         if message.join != self.number or source not in self._context.links:
             return
+        known = next(iter(self._early.values()), message)
+        if (known.iteration, known.commit) != (message.iteration, message.commit):
+            self.fail("its sources hold different states")
+            return
         if JOINING_TABLE.allows(self.state, "pull begins"):
             self._early[source] = message
             self._begin_pull(now)

@@ -81,6 +81,11 @@ class Succession:
         return self._find_watch()
 
     @property
+    def leads_fence(self) -> bool:
+        """Whether this node leads a fence that is not decided: then it keeps the role."""
+        return self._watch.has_fence
+
+    @property
     def deadline(self) -> float | None:
         """When an heir has let too much time pass."""
         return self._asked_until
@@ -173,8 +178,7 @@ class Succession:
     def make_way(self, now: float) -> None:
         """Somebody wants us out: hand the role over first, once nothing is open."""
         negotiator = self.negotiator
-        open_fence = self._watch.has_fence
-        if negotiator is None or open_fence or self._asked_until is not None:
+        if negotiator is None or self.leads_fence or self._asked_until is not None:
             return
         if negotiator.switch is None:
             self.step_down(now)

@@ -394,6 +394,22 @@ def test_a_source_that_sends_nothing_is_replaced_by_the_others() -> None:
     go_on(world)
 
 
+def test_sources_with_different_states_are_not_mixed() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(3, hosts[0])
+    reach(world, joiner, JoiningState.PULLING)
+    joining = node_of(joiner).joining
+    assert joining is not None
+    source = next(node for node in joining.sources if node in node_of(joiner).context.links)
+    other = m.PullBegins(joining.number, 1, 1, 1, bytes(32), 1, b"", ())
+    joining.pull_begins(world.now, source, other)
+    assert joining.state is JoiningState.FAILED
+    world.joins_end = True
+    joiner.perform(node_of(joiner).handle(world.now, events.Tick()))
+    world.run(lambda: bool(joiner.joins_failed))
+    assert joiner.joins_failed == ["its sources hold different states"]
+
+
 def test_a_joiner_that_nobody_named_gives_up_when_every_link_broke() -> None:
     world, hosts = cluster(0)
     joiner = world.join(3, hosts[0])

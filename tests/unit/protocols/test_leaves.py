@@ -58,6 +58,27 @@ def test_the_role_comes_to_a_node_that_leaves(seed: int) -> None:
     go_on(world)
 
 
+def test_a_scheduler_that_leads_a_fence_keeps_the_role_until_it_is_decided() -> None:
+    world, hosts = cluster(0, size=4)
+    asked: list[float] = []
+
+    def lose(_sender: Host, _receiver: Host, message: object) -> bool:
+        if isinstance(message, m.PassRole):
+            asked.append(world.now)
+        return isinstance(message, m.FenceReport) and world.now < decided
+
+    decided = world.now + 1.0  # until then no report gets through
+    world.lose = lose
+    world.kill(hosts[3])
+    scheduler = node_of(hosts[0])
+    world.run(lambda: scheduler.recovery.has_fence)
+    hosts[0].handle(LeaveWanted())
+    world.run(lambda: left(hosts[0]))
+    assert asked
+    assert min(asked) >= decided
+    go_on(world)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_leavers_links_close_before_all_others_have_switched(seed: int) -> None:
     world, hosts = cluster(seed, size=4)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edgeagent import events
+from edgeagent import event_file
 from edgeagent.errors import UsageError
 from edgeagent.event_file import EventWriter
 from edgeagent.plain_json import json_text
@@ -90,8 +90,8 @@ def test_a_reader_that_does_not_read_holds_nobody_up(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads, writes = pipe(monkeypatch)
-    monkeypatch.setattr(events, "CLOSE_S", 0.2)
-    monkeypatch.setattr(events, "QUEUE_LINES", 50)
+    monkeypatch.setattr(event_file, "CLOSE_S", 0.2)
+    monkeypatch.setattr(event_file, "QUEUE_LINES", 50)
     begun = time.monotonic()
     writer = EventWriter("-")
     for number in range(200):
