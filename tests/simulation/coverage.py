@@ -12,6 +12,7 @@ from typing import Any
 
 from protocols.cluster.election import ELECTION_TABLE
 from protocols.cluster.founding import FOUNDING_TABLE
+from protocols.cluster.life import LIFE_TABLE
 from protocols.member.cycle import CYCLE_TABLE
 from protocols.member.joining import JOINING_TABLE
 from protocols.member.pull import PULL_TABLE
@@ -28,6 +29,7 @@ TABLES: tuple[StateTable[Any], ...] = (
     FOUNDING_TABLE,
     JOIN_TABLE,
     JOINING_TABLE,
+    LIFE_TABLE,
     PULL_TABLE,
 )
 

@@ -69,7 +69,7 @@ class Seeker:
         self.founding = Founding(host.me.node, (), not first, host.clock())
         self.life = Life(self._whole_state)
         self._sponsor: Member | None = None
-        self._why = "left"  # what the node departed for
+        self._admitted = False  # by any cluster, at any time
         self._asking: dict[str, None] = {}
         world.later(0.0 if first else world.random.uniform(0.0, TICK_SECONDS), self.tick)
 
@@ -183,7 +183,7 @@ class Seeker:
         host.trusted |= dict.fromkeys(policy.view.nodes)
         past = other.node.context.past if other.node else Past()
         if wanted := self.life.admitted(past):
-            self._sponsor = other.me
+            self._sponsor, self._admitted = other.me, True
             self._on(lambda: wanted)
 
     def _whole_state(self) -> Own | None:
@@ -192,7 +192,6 @@ class Seeker:
 
     def departed(self, why: str) -> None:
         """The node's part is over."""
-        self._why = why
         self._later(partial(self._on, lambda: self.life.departed(self.host.clock(), why)))
 
     def join_failed(self) -> None:
@@ -238,9 +237,9 @@ class Seeker:
             case LookAround(pause_s):
                 now, may_found = host.clock(), self.life.may_found
                 self.founding.refused(now, may_found=may_found, pause_s=pause_s)
-            case End(_, say):
+            case End(why, say):
                 nobody = say is not None and say.note in (Note.NOBODY, Note.BROKEN_OFF)
-                world.ended(host, "given up" if nobody else self._why)
+                world.ended(host, "given up" if nobody else why)
 
     def _look(self) -> None:
         """It may be time to look around again; if the clock was set back, it is not."""
@@ -260,6 +259,7 @@ class Seeker:
 
     def _found(self) -> None:
         host, world = self.host, self.world
+        assert host.trained or not self._admitted, "one that was let in founded from nothing"
         lineage = world.random.randbytes(16)
         meta = b"meta %d" % host.iteration
         node = world.begin(host)

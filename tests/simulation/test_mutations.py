@@ -12,7 +12,7 @@ from tests.simulation import runs
 from tests.simulation.mutations import MUTATIONS
 
 FOUND: dict[str, tuple[int, int]] = {
-    "no_freeze": (60036, 5),
+    "no_freeze": (60036, 3),
     "forget_reassigned": (60000, 10),
     "accept_older_lineage": (60000, 10),
     "apply_without_all": (60000, 10),
@@ -22,10 +22,10 @@ FOUND: dict[str, tuple[int, int]] = {
     "count_old_incarnations": (13, 5),
     "forget_to_put_aside": (60019, 3),
     "join_who_is_behind": (61127, 3),
-    "found_after_admission": (60009, 5),
+    "found_after_admission": (60018, 3),
     "count_what_was_handed_back": (60058, 3),
     "lose_a_kept_update": (60027, 3),
-    "offer_a_stale_state": (60027, 3),
+    "offer_a_stale_state": (60051, 3),
     "notice_no_swallowed_frames": (60030, 5),
     "keep_a_link_that_stands_still": (60477, 3),
     "blame_no_segments_for_silence": (1577, 3),

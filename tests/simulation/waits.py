@@ -108,7 +108,7 @@ class Waits:
         others = [h for h in world.hosts.values() if h is not host and h.is_member]
         near = [h for h in others if world.passes(host, h) and world.passes(h, host)]
         if not host.is_member or host.node is None:
-            return host.hangs or not near
+            return host.hangs or not near or any(h.has_time for h in near)
         policy = host.node.context.policy
         nodes = policy.view.nodes if policy is not None else ()
         here = [h for h in (host, *near) if h.me.node in nodes]

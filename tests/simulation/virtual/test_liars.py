@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from edgeagent.dataplane import reduce
-from protocols.recovery import recovery
+from protocols.recovery import fenced
 from tests.simulation.virtual.liars import SUBJECTS, play, problem_of
 
 SEEDS = range(2 * SUBJECTS)
@@ -32,7 +32,7 @@ MUTATIONS: dict[str, Planted] = {
     "words_unchecked": partial(patch.object, reduce, "check_word", nothing),
     "order_unchecked": partial(patch.object, reduce, "check_place", nothing),
     "checksums_unchecked": partial(patch.object, reduce, "checksum", lambda *_: 0),
-    "anybody_orders": partial(patch.object, recovery, "may_order", lambda *_: True),
+    "anybody_orders": partial(patch.object, fenced, "may_order", lambda *_: True),
 }
 FOUND = {
     "words_unchecked": 55,
