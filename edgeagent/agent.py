@@ -398,6 +398,7 @@ class Agent:
                 self._console.say(self._end_trainer(self._child)[0])
             self._console.close()
             self._events.close()
+            stop_logging()
             os._exit(1)
         node = self.shell.node if self.shell else None
         if self.departing:

@@ -80,12 +80,12 @@ class NodeLog:
 
 def node_log(name: str) -> NodeLog | None:
     """Return what logs the node of this name, None if there is no log."""
-    return NodeLog(name) if LOGGER.handlers else None
+    return NodeLog(name) if _ours() else None
 
 
 def log_error(name: str, message: str) -> None:
     """Log why the part of the node of this name is over."""
-    if LOGGER.handlers:
+    if _ours():
         values = {"node": name, "event": "error", "message": message}
         LOGGER.error(message, extra={"values": values})
 
@@ -115,6 +115,12 @@ def start_logging(level: str, path: str) -> None:
 
 def stop_logging() -> None:
     """See the last lines out and log no more. Idempotent."""
-    for handler in list(LOGGER.handlers):
+    for handler in _ours():
         LOGGER.removeHandler(handler)
         handler.close()
+        LOGGER.propagate = True
+
+
+def _ours() -> list[logging.Handler]:
+    """What writes the log: a handler that somebody else has added does not turn it on."""
+    return [handler for handler in LOGGER.handlers if isinstance(handler, _Lines)]
