@@ -100,7 +100,7 @@ MAX_STATE_BYTES = 1 << 42
 # What a node's flight recorder keeps.
 MAX_RECORDED = 2000  # entries
 MAX_RECORDED_BYTES = 8 << 20
-MAX_RECORDED_ENTRY_BYTES = 64 << 10  # of a larger entry what is long is left out
+MAX_RECORDED_ENTRY_BYTES = 256 << 10  # of a larger entry what is long is left out
 
 # Hints where other agents may be: anybody on the network can give some.
 MAX_HINTS = 256

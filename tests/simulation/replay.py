@@ -121,9 +121,13 @@ class Recorded:
 
 def main(path: str) -> int:
     """Replay the trace in a file and say what came of it; return the exit status."""
-    with open(path, encoding="utf-8") as file:
-        trace = read_trace(file)
-    difference = replay(trace)
+    try:
+        with open(path, encoding="utf-8") as file:
+            trace = read_trace(file)
+        difference = replay(trace)
+    except ValueError as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 2
     print(difference or f"replayed from entry {trace.replays_from}: the effects are the same")
     return 0 if difference is None else 1
 

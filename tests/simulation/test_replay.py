@@ -128,7 +128,9 @@ def test_the_traces_hold_no_token() -> None:
         assert len(dict.fromkeys(str(x) for x in events_of_tokens)) >= 2
 
 
-def test_what_has_lost_its_beginning_can_only_be_read() -> None:
+def test_what_has_lost_its_beginning_can_only_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     world, hosts = history(5, most=50)
     trace = world.trace(hosts[1])
     assert trace.replays_from is None
@@ -136,6 +138,10 @@ def test_what_has_lost_its_beginning_can_only_be_read() -> None:
     assert trace.lines[0].number == trace.header["dropped"] + 1 > 1
     with pytest.raises(ValueError, match="can only be read"):
         replay(trace)
+    path = tmp_path / "trace"
+    path.write_text(world.text(hosts[1]), encoding="utf-8")
+    assert main(str(path)) == 2
+    assert "can only be read" in capsys.readouterr().err
 
 
 def test_a_policy_of_the_users_own_is_needed_again() -> None:
@@ -160,7 +166,7 @@ def test_a_device_that_begins_again_is_replayed_from_its_last_fresh_node() -> No
     recorder = world.recorders[hosts[3].me.node]
     while recorder.dropped < first:
         recorder._bytes -= recorder._kept.popleft()[-1]
-        recorder.dropped += 1
+        recorder._dropped += 1
     trace = world.trace(hosts[3])
     assert trace.replays_from is not None
     assert trace.replays_from > first + 1
