@@ -134,11 +134,6 @@ class Shell:
         self._prober = Prober(self._heartbeats.delay)
         self._gauges = Gauges(self._loop.time, self._heartbeats)
         self._planner = StandardPlanner(self._contribution.nbytes, chunk_bytes, custom)
-        self._planned_with = {
-            "payload_bytes": self._contribution.nbytes,
-            "chunk_bytes": chunk_bytes,
-            "custom": custom is not None,
-        }
         self.trainer = self._trainer_side(hello, trainer)
         self.waits = self._make_waits(chunk_bytes)
 
@@ -249,7 +244,7 @@ class Shell:
 
     def trace(self) -> Iterator[str]:
         """Return the lines of a trace of what the node was told and what it wanted done."""
-        about = {"node": self._config.me.name, "planner": self._planned_with}
+        about = {"node": self._config.me.name, "planner": self._planner.inputs}
         return trace_lines(self.recorder, self._loop.time(), about)
 
     # --- events -----------------------------------------------------------------------------------

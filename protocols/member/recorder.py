@@ -23,7 +23,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from protocols import limits
-from protocols.effects import Apply, Contribute, Effect, GiveWork, Report, Send, UseToken
+from protocols.effects import (
+    Apply,
+    Contribute,
+    Effect,
+    GiveWork,
+    Report,
+    Send,
+    StartRound,
+    UseToken,
+)
 from protocols.events import Event, Received, TokenWanted
 from protocols.member.plain import to_plain
 from protocols.wire.fields import Blob, Bool, Float, Text, UInt
@@ -260,7 +269,7 @@ def _size_of_entry(call: Any, effects: Any) -> int:
                 last = message
                 size += _size(message)
                 policy = message.policy if type(message) is PolicyBody else policy
-        elif kind not in _LIGHT:
+        elif kind not in _LIGHT and (kind is not StartRound or effect.spec.spread):
             size += _size(effect)
     return size
 

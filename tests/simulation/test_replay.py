@@ -24,7 +24,7 @@ from tests.unit.protocols.clusters import ENDLESS, enter, go_on, settle
 if TYPE_CHECKING:
     from pathlib import Path
 
-ABOUT = {"node": "n", "planner": {"payload_bytes": 1 << 20, "chunk_bytes": 0, "custom": False}}
+ABOUT = {"node": "n", "planner": StandardPlanner().inputs}
 TOKENS = (bytes(range(100, 132)), bytes(range(150, 182)))
 
 
@@ -147,7 +147,7 @@ def test_what_has_lost_its_beginning_can_only_be_read(
 def test_a_policy_of_the_users_own_is_needed_again() -> None:
     world, hosts = history(6)
     trace = world.trace(hosts[0])
-    header = {**trace.header, "planner": {**ABOUT["planner"], "custom": True}}  # type: ignore[dict-item]
+    header = {**trace.header, "planner": {**trace.header["planner"], "custom": True}}
     with pytest.raises(ValueError, match="the policy that planned"):
         replay(Trace(header, trace.lines))
     assert replay(Trace(header, trace.lines), StandardPlanner()) is None

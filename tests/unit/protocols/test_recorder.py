@@ -16,7 +16,7 @@ from protocols.member.context import NodeConfig
 from protocols.member.node import Node
 from protocols.member.recorder import Entry, FoundCalled, JoinCalled, PingCalled, Recorder
 from protocols.rounds.control_word import ControlWord
-from protocols.rounds.round import RoundSpec
+from protocols.rounds.round import RoundSpec, Spread
 from protocols.wire import messages as m
 from protocols.wire.envelope import Envelope
 from tests.unit.protocols.records import LINEAGE, member, star_policy, tags
@@ -113,6 +113,7 @@ BIG = [
     events.Located(b"n", ("x" * 2000,)),
     events.Measured((events.Incoming(b"n", None, None, 0),) * 8, None, None, None),
 ]
+SPREAD = Spread(tuple(range(250)), None, ())
 BIG_MESSAGES = [
     m.Manifest(1, (bytes(32),) * 30),
     m.PolicyBody(star_policy(4)),
@@ -134,7 +135,7 @@ def test_the_bytes_that_events_keep_are_bounded(event: events.Event) -> None:
         *map(sent, BIG_MESSAGES),
         effects.BeginTraining(1, True, bytes(2000), 9),
         effects.SendShards(b"n", 1, 1, 1, tuple(range(250))),
-        effects.StartRound(RoundSpec(b"", 1, 1, 1, 0, None, (bytes(32),) * 30, (), 5, True)),
+        effects.StartRound(RoundSpec(b"", 1, 1, 1, 0, None, (), (), 5, True, (SPREAD,))),
     ],
     ids=repr_of,
 )
