@@ -37,7 +37,7 @@ EXAMPLES = """\
   edgeagent status --name alice       when several agents run on this device
   edgeagent status --json | jq .loss
   edgeagent status --watch --interval 5 --json >> statuses
-  edgeagent status --trace trouble.jsonl   what the agent did lately, for a report
+  edgeagent status --trace FILE       what the agent did lately, for a report
 """
 INTERVAL_S = 1.0
 LEAST_INTERVAL_S = 0.2
