@@ -20,6 +20,8 @@ from protocols.cluster.view import edge
 from protocols.events import ExpelWanted, LinkWanted, TokenWanted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from edgeagent.local.status_model import Status
     from edgeagent.shell import Shell
     from protocols.cluster.policy import Policy
@@ -76,6 +78,12 @@ class Administration:
     def status(self) -> Status:
         """What `edgeagent status` shows."""
         return self._host.status()
+
+    def trace(self) -> Iterator[str]:
+        """`edgeagent status --trace`: the lines of a trace; raise `EdgeAgentError` if none is."""
+        if (shell := self._host.shell) is None:
+            raise EdgeAgentError("nothing is recorded yet: this agent is not training yet")
+        return shell.trace()
 
     async def leave(self) -> None:
         """`edgeagent leave`."""

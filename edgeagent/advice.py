@@ -132,15 +132,17 @@ def ended_too_early(job: str, status: int | None) -> str:
     return f"{job} ended{how} before training began{why}"
 
 
-def internal_error(context: dict[str, object]) -> str:
-    """Return what to say of a bug of ours that the event loop caught, with its place."""
+def internal_error(context: dict[str, object], trace: str = "") -> str:
+    """Return what to say of a bug of ours that the event loop caught, with its place; `trace`:
+    the file in which stands what happened before."""
     error = context.get("exception")
     place = ""
     if isinstance(error, BaseException) and error.__traceback__:
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f" ({os.path.basename(where.filename)}:{where.lineno})"
     what = repr(error) if error is not None else str(context.get("message"))
-    return f"internal error: {what}{place}; please report it"
+    enclosed = f" with the trace in {shown_path(trace)}" if trace else ""
+    return f"internal error: {what}{place}; please report it{enclosed}"
 
 
 def command(config: AgentConfig, address: str) -> str:

@@ -25,6 +25,7 @@ from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
 from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.local.status import status_of
+from edgeagent.logs import start_logging, stop_logging
 from edgeagent.membership import Membership
 from edgeagent.network import NoNetwork, standing_of
 from edgeagent.observer import Observer
@@ -35,6 +36,7 @@ from edgeagent.search import Search
 from edgeagent.shell import Shell
 from edgeagent.terminal.console import console_for
 from edgeagent.terminal.text import seconds_text, shown_path
+from edgeagent.trace import keep_trace
 from edgeagent.trainer_link import TrainerLink, exit_status
 from edgeagent.transport.addresses import watch_addresses
 from edgeagent.transport.api import Candidate, PeerInfo, Standing
@@ -101,6 +103,7 @@ class Agent:
         self._name = self.state_dir.name
         self._console = console_for(config)
         self._events = EventWriter(config.events)
+        start_logging(config.log_level, config.log_file)
         self.transport: TcpTransport | None = None
         self._discovery: Discovery | None = None
         self.search: Search | None = None
@@ -155,6 +158,7 @@ class Agent:
                 loop.remove_signal_handler(number)
             self._console.close()
             self._events.close()
+            stop_logging()
             self.state_dir.release()
         return status
 
@@ -394,6 +398,7 @@ class Agent:
                 self._console.say(self._end_trainer(self._child)[0])
             self._console.close()
             self._events.close()
+            stop_logging()
             os._exit(1)
         node = self.shell.node if self.shell else None
         if self.departing:
@@ -574,12 +579,18 @@ class Agent:
 
     def _internal_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Something was raised where nobody could catch it: a bug of ours, said in one line."""
-        self.end("error", advice.internal_error(context), 1)
+        self.end("error", advice.internal_error(context, self._keep_trace()), 1)
+
+    def _keep_trace(self) -> str:
+        """Keep in a file what led to an internal error; return its path, "" if there is none."""
+        if self.shell is None or self.departing:
+            return ""
+        return keep_trace(self.shell.trace(), self._config.events, self.state_dir.path)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            status = error.exit_status if isinstance(error, EdgeAgentError) else 1
-            known = isinstance(error, EdgeAgentError)
-            message = str(error) if known else f"internal error: {error!r}"
-            self.end("error", message, status)
+            if isinstance(error, EdgeAgentError):
+                self.end("error", str(error), error.exit_status)
+            else:
+                self._internal_error(task.get_loop(), {"exception": error})

@@ -25,6 +25,7 @@ DEFAULT_PORT = 7430
 GO_ON, PAUSE = "go-on", "pause"  # what members do that reach no quorum
 DEFAULT_ROTATE_EVERY = 1000
 DEFAULT_JOIN_STALL = 30  # seconds
+LOG_LEVELS = ("debug", "info", "warning", "error")
 COUNT_RULE = "a whole number from 0 to 2^31 - 1"
 
 
@@ -56,6 +57,8 @@ class AgentConfig:
     policy: str = ""  # "" = the standard one
     join_only: bool = False
     join_stall: int = DEFAULT_JOIN_STALL
+    log_level: str = ""  # of LOG_LEVELS, "" = no log
+    log_file: str = ""  # "" = stderr
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     EDGEAGENT_LISTEN, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1, EDGEAGENT_EVENTS,
     EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for never),
     EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_JOIN_STALL (seconds, 0 for
-    no limit).
+    no limit), EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`), EDGEAGENT_LOG_FILE.
     """
     on_partition = environment.get("EDGEAGENT_ON_PARTITION") or GO_ON
     if on_partition not in (GO_ON, PAUSE):
@@ -174,6 +177,10 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     join_stall = environment.get("EDGEAGENT_JOIN_STALL") or str(DEFAULT_JOIN_STALL)
     if not is_count(join_stall):
         raise UsageError(f"EDGEAGENT_JOIN_STALL: {join_stall!r} is not {COUNT_RULE}")
+    log_level = environment.get("EDGEAGENT_LOG_LEVEL", "")
+    if log_level not in ("", *LOG_LEVELS):
+        levels = ", ".join(LOG_LEVELS)
+        raise UsageError(f"EDGEAGENT_LOG_LEVEL: {log_level!r} is none of {levels}")
     peers = tuple(p for p in environment.get("EDGEAGENT_PEERS", "").split(",") if p)
     listen = environment.get("EDGEAGENT_LISTEN", "")
     for variable, address in [("PEERS", p) for p in peers] + [("LISTEN", listen)]:
@@ -194,6 +201,8 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         policy=environment.get("EDGEAGENT_POLICY", ""),
         join_only=_flag_from(environment, "EDGEAGENT_JOIN_ONLY"),
         join_stall=int(join_stall),
+        log_level=log_level,
+        log_file=environment.get("EDGEAGENT_LOG_FILE", ""),
     )
 
 
@@ -235,6 +244,7 @@ __all__ = [
     "DEFAULT_PORT",
     "DEFAULT_ROTATE_EVERY",
     "GO_ON",
+    "LOG_LEVELS",
     "PAUSE",
     "RUN_VARIABLE",
     "SOCKET_VARIABLE",

@@ -25,25 +25,32 @@ QUEUE_LINES = 10_000  # waiting lines; more are dropped
 CLOSE_S = 2.0  # time the last lines have to get out
 
 
-class EventWriter:
-    """Writes events to a file, to standard output (`-`) or to nobody (""), line by line."""
+class LineWriter:
+    """Writes lines to a descriptor, which it closes, in a thread of its own; -1: to nobody.
 
-    def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._path = path
-        self._descriptor = _open(path)
+    `what` names the option and its file in what is said of trouble, `lines` what they hold.
+    """
+
+    def __init__(self, descriptor: int, what: str, lines: str) -> None:
+        self._descriptor = descriptor
+        self._what = what
+        self._lines = lines
         self._queue: queue.Queue[bytes | None] = queue.Queue(QUEUE_LINES)
         self._thread: threading.Thread | None = None
         self._broken = self._descriptor < 0
         self.dropped = 0
 
-    def write(self, event: str, **values: Any) -> None:
-        """Append one event; never waits."""
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing is written any more."""
+        return self._broken
+
+    def put(self, line: str) -> None:
+        """Append one line; never waits."""
         if self._broken:
             return
-        line = json_text({"t": round(self._clock(), 6), "event": event, **values})
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="events", daemon=True)
+            self._thread = threading.Thread(target=self._work, name=self._lines, daemon=True)
             self._thread.start()
         try:
             self._queue.put_nowait(line.encode(errors="replace") + b"\n")
@@ -51,7 +58,7 @@ class EventWriter:
             self.dropped += 1
 
     def close(self) -> None:
-        """See the last events out; return within `CLOSE_S`. Idempotent."""
+        """See the last lines out; return within `CLOSE_S`. Idempotent."""
         thread, self._thread = self._thread, None
         end = time.monotonic() + CLOSE_S
         if thread is not None:
@@ -63,7 +70,7 @@ class EventWriter:
             os.close(self._descriptor)
             self._descriptor = -1
         if self.dropped:
-            _complain(f"{self.dropped} events were not written: --events {self._path} was too slow")
+            _complain(f"{self.dropped} {self._lines} were not written: {self._what} was too slow")
             self.dropped = 0
 
     def _work(self) -> None:
@@ -73,9 +80,22 @@ class EventWriter:
         except (OSError, ValueError) as error:
             self._broken = True
             reason = getattr(error, "strerror", None) or str(error)
-            _complain(f"no more events are written to --events {self._path}: {reason}")
+            _complain(f"no more {self._lines} are written to {self._what}: {reason}")
             while self._queue.get() is not None:
                 pass
+
+
+class EventWriter(LineWriter):
+    """Writes events to a file, to standard output (`-`) or to nobody (""), line by line."""
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(_open(path), f"--events {path}", "events")
+        self._clock = clock
+
+    def write(self, event: str, **values: Any) -> None:
+        """Append one event; never waits."""
+        if not self.is_broken:
+            self.put(json_text({"t": round(self._clock(), 6), "event": event, **values}))
 
 
 def _open(path: str) -> int:

@@ -11,6 +11,7 @@ from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from edgeagent.logs import log_error
 from edgeagent.planner.bounds import fluid_bound
 from edgeagent.terminal.console import JoinLine, SourceLine, TrainingLine
 from edgeagent.terminal.text import bytes_text, plural, seconds_text
@@ -140,6 +141,7 @@ class Observer:
     def error(self, message: str) -> None:
         """Something ended this agent's part in the training."""
         self._events.write("error", message=message)
+        log_error(self._name, message)
 
     # --- the iteration --------------------------------------------------------------------------
 

@@ -25,14 +25,17 @@ from edgeagent.dataplane.shards import (
 )
 from edgeagent.errors import EdgeAgentError
 from edgeagent.local.waits import Waits
+from edgeagent.logs import node_log
 from edgeagent.network import member_of, peer_of
 from edgeagent.planner import StandardPlanner
+from edgeagent.trace import trace_lines
 from edgeagent.trainer_side import TrainerSide
 from edgeagent.transport.complaints import Lines
 from protocols import effects, events, limits
 from protocols.errors import RemoteProtocolError
 from protocols.member.context import NodeConfig
 from protocols.member.node import Node
+from protocols.member.recorder import Recorder
 from protocols.network.heartbeats import Heartbeats
 from protocols.network.link_end import LinkEnd
 from protocols.network.progress import Progress
@@ -43,7 +46,7 @@ from protocols.wire.bulk import BulkHeader, BulkKind
 from protocols.wire.messages import PullBegins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from edgeagent import handover
     from edgeagent.network import Network
@@ -115,6 +118,8 @@ class Shell:
         )
         self._router = Router(me.node, me.incarnation)
         self.node: Node | None = None
+        self.recorder = Recorder()
+        self._log = node_log(me.name)
         self.links: dict[bytes, Link] = {}
         self._inbox: deque[events.Event] = deque()
         self._busy = self._closed = False
@@ -174,7 +179,8 @@ class Shell:
         own = self.trainer.own_state
         assert own is not None, "a cluster founded from half a state"
         self.node = node = Node(self._config, self._planner, self._router)
-        self._perform(node.found(self._loop.time(), lineage, own.past, own.meta, own.commit))
+        now = self._loop.time()
+        self._perform(self.recorder.found(node, now, lineage, own.past, own.meta, own.commit))
         self._ping()
 
     @property
@@ -202,7 +208,7 @@ class Shell:
             self._config = replace(self._config, me=me)
             self._router = Router(me.node, incarnation)
         self.node = node = Node(self._config, self._planner, self._router)
-        self._perform(node.join(self._loop.time(), sponsor))
+        self._perform(self.recorder.join(node, self._loop.time(), sponsor))
         self._ping()
 
     def give_way(self) -> None:
@@ -236,6 +242,11 @@ class Shell:
         if (hashing := self.trainer.hashing) is not None:  # the digest is an event users wait for
             await asyncio.wait([hashing])
 
+    def trace(self) -> Iterator[str]:
+        """Return the lines of a trace of what the node was told and what it wanted done."""
+        about = {"node": self._config.me.name, "planner": self._planner.inputs}
+        return trace_lines(self.recorder, self._loop.time(), about)
+
     # --- events -----------------------------------------------------------------------------------
 
     def handle(self, event: events.Event) -> None:
@@ -250,7 +261,10 @@ class Shell:
         self._busy = True
         try:
             while self._inbox and self.node is not None:
-                self._perform(self.node.handle(self._loop.time(), self._inbox.popleft()))
+                event = self._inbox.popleft()
+                if self._log is not None:
+                    self._log.event(self.node.context, event)
+                self._perform(self.recorder.handle(self.node, self._loop.time(), event))
                 self._forwarding.release(self._pulls, self.links)
                 self.watch()
         except RemoteProtocolError:
@@ -437,6 +451,8 @@ class Shell:
             case effects.Report(event, values):
                 if event == "delay":
                     self._heartbeats.answered(values["id"], values["seconds"])
+                if self._log is not None and self.node is not None:
+                    self._log.report(self.node.context, effect)
                 self._observer.report(event, values)
             case effects.UseToken(token):
                 self._use_token(token)
@@ -544,7 +560,7 @@ class Shell:
                 self.handle(events.Silent(peer))
         self._look_at_progress(now)
         if self.node is not None:
-            self._perform(self.node.ping(now))
+            self._perform(self.recorder.ping(self.node, now))
             self.handle(self._gauges.read(self.links))
             self.waits.tell(now)
         if not self._closed:

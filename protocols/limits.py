@@ -97,6 +97,11 @@ MAX_SHARDS = 16384
 MAX_JOB_FIELDS = 8192
 MAX_STATE_BYTES = 1 << 42
 
+# What a node's flight recorder keeps.
+MAX_RECORDED = 2000  # entries
+MAX_RECORDED_BYTES = 8 << 20
+MAX_RECORDED_ENTRY_BYTES = 256 << 10  # of a larger entry what is long is left out
+
 # Hints where other agents may be: anybody on the network can give some.
 MAX_HINTS = 256
 MAX_SILENCES = 8  # then a hint is forgotten

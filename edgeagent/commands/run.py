@@ -27,6 +27,7 @@ from edgeagent.config import (
     DEFAULT_JOIN_STALL,
     DEFAULT_ROTATE_EVERY,
     GO_ON,
+    LOG_LEVELS,
     PAUSE,
     TOKEN_VARIABLE,
     AgentConfig,
@@ -127,6 +128,15 @@ def add_parser(commands: Commands) -> None:
         metavar="FILE",
         help="append one JSON object a line for each event; - is stdout, "
         "then everything for people goes to stderr",
+    )
+    files.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        help="log what the agent is told (debug) and what happens (info), one JSON object a line, "
+        "to look for a fault; no token is in it (default: no log)",
+    )
+    files.add_argument(
+        "--log-file", metavar="FILE", help="append the log to FILE instead of writing it to stderr"
     )
 
 
@@ -247,6 +257,10 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
     events = args.events if args.events is not None else base.events
     if events and events != "-":
         events = writable_file("--events", events)
+    log_level = args.log_level or base.log_level
+    if args.log_file and not log_level:
+        raise UsageError("--log-file goes with --log-level")
+    log_file = args.log_file or base.log_file
     neighbours = tuple(n for n in (args.neighbours or "").split(",") if n)
     return replace(
         base,
@@ -267,6 +281,8 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         policy=checked_policy(args.policy or base.policy),
         join_only=args.join_only or base.join_only,
         join_stall=base.join_stall if args.join_stall is None else args.join_stall,
+        log_level=log_level,
+        log_file=writable_file("--log-file", log_file) if log_level and log_file else "",
     )
 
 

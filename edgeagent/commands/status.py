@@ -1,7 +1,7 @@
 """`edgeagent status`: what the agent on this device knows, once or again and again.
 
-Law: one agent's answers, shown for people or, with --json, as they came. Watching ends gracefully
-with Ctrl+C, SIGTERM, SIGHUP or the agent's end.
+Law: one agent's answers, shown for people or, with --json or --trace, as they came. Watching ends
+gracefully with Ctrl+C, SIGTERM, SIGHUP or the agent's end.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import signal
 import sys
 import threading
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
-from edgeagent.commands.options import add_command, chosen_agent
+from edgeagent.commands.options import add_command, chosen_agent, writable_file
 from edgeagent.errors import UsageError
 from edgeagent.plain_json import json_text
 from edgeagent.terminal.text import clean
@@ -36,6 +37,7 @@ EXAMPLES = """\
   edgeagent status --name alice       when several agents run on this device
   edgeagent status --json | jq .loss
   edgeagent status --watch --interval 5 --json >> statuses
+  edgeagent status --trace FILE       what the agent did lately, for a report
 """
 INTERVAL_S = 1.0
 LEAST_INTERVAL_S = 0.2
@@ -60,6 +62,14 @@ def add_parser(commands: Commands) -> None:
         type=interval,
         help=f"how often with --watch (default {INTERVAL_S:g}, at least {LEAST_INTERVAL_S:g})",
     )
+    parser.add_argument(
+        "--trace",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write what the agent was last told and did, one JSON object a line, for a report of "
+        "trouble (default to stdout; no token is in it, but names, addresses and certificates are)",
+    )
     parser.add_argument("--name", metavar="NAME", help="which agent, if several run")
 
 
@@ -77,6 +87,10 @@ def execute(args: argparse.Namespace) -> int:
     """Show the status, with --watch until told to stop; return the exit status."""
     if args.interval is not None and not args.watch:
         raise UsageError("--interval goes with --watch")
+    if args.trace is not None and (args.watch or args.json):
+        raise UsageError("--trace goes with neither --watch nor --json")
+    if args.trace is not None:
+        return _trace(args)
     if args.watch:
         return _watch(args)
     from edgeagent.local.api import fetch_status
@@ -88,6 +102,22 @@ def execute(args: argparse.Namespace) -> int:
     from edgeagent.terminal.status_view import print_status
 
     print_status(status, sys.stdout)
+    return 0
+
+
+def _trace(args: argparse.Namespace) -> int:
+    """Write a trace to standard output or to a file; return 0."""
+    from edgeagent.local.api import fetch_trace
+
+    pieces = fetch_trace(chosen_agent(args.name, os.environ).socket_path)
+    if args.trace == "-":
+        for piece in pieces:
+            sys.stdout.write(piece)
+        return 0
+    from edgeagent.trace import write_trace
+
+    first = next(pieces)  # an agent that refuses costs no file
+    write_trace(writable_file("--trace", args.trace), chain((first,), pieces))
     return 0
 
 

@@ -1,6 +1,7 @@
 """The local command interface of a running agent: HTTP on a Unix socket that only its user opens.
 
     GET  /status      -> 200, JSON (local.status_model.Status)
+    GET  /trace       -> 200, a line of JSON for each entry (trace.py), in pieces
     POST /leave       -> 202, {"leaving": true}; the agent then leaves in its own time
     POST /link        {"node": "bob", "wanted": true}  -> 202, JSON (local.changes.ChangeStatus)
     POST /expel       {"node": "bob"}                  -> 202, the same
@@ -17,20 +18,22 @@ aiohttp, so that `edgeagent status` starts fast.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
 import os
 import socket
 import stat
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.local.changes import NoSuchMember, parse_link, parse_node
 from edgeagent.plain_json import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aiohttp import web
 
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
 MAX_PATH_BYTES = 103  # shortest limit of a Unix socket's path among the systems we run on
 MAX_REQUEST_BYTES = 4096
 MAX_ANSWER_BYTES = 8 << 20
+MAX_TRACE_BYTES = 256 << 20  # what is recorded is bounded, far below
+TRACE_LINES = 16  # of a trace that are made at once
+PIECE_BYTES = 64 << 10
 BACKLOG = 16
 CLIENT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 1.0
@@ -52,6 +58,9 @@ class Handler(Protocol):
 
     def status(self) -> Status:
         """What the agent knows now; called on the agent's loop."""
+
+    def trace(self) -> Iterator[str]:
+        """The lines of a trace of this moment; raise `EdgeAgentError` if nothing is recorded."""
 
     async def leave(self) -> None:
         """Start to leave gracefully; returns once that is under way. Idempotent."""
@@ -89,6 +98,7 @@ class LocalApi:
         listener = _listen(self.path)
         app = web.Application(client_max_size=MAX_REQUEST_BYTES)
         app.router.add_get("/status", self._status)
+        app.router.add_get("/trace", self._trace)
         app.router.add_post("/leave", self._leave)
         app.router.add_post("/link", self._link)
         app.router.add_post("/expel", self._expel)
@@ -115,6 +125,23 @@ class LocalApi:
         from aiohttp import web
 
         return web.json_response(self._handler.status(), dumps=json_text)
+
+    async def _trace(self, request: web.Request) -> web.StreamResponse:
+        """Send a trace in pieces: the agent does other work between them."""
+        from aiohttp import web
+
+        try:
+            lines = self._handler.trace()
+        except EdgeAgentError as error:
+            return web.json_response({"error": str(error)}, status=409)
+        response = web.StreamResponse()
+        response.content_type = "application/x-ndjson"
+        await response.prepare(request)
+        while piece := "".join(islice(lines, TRACE_LINES)):
+            await response.write(piece.encode())
+            await asyncio.sleep(0)
+        await response.write_eof()
+        return response
 
     async def _leave(self, request: web.Request) -> web.Response:
         from aiohttp import web
@@ -158,6 +185,26 @@ class LocalApi:
 def fetch_status(path: str) -> Status:
     """Ask the agent at `path` for its status; raise `NoAgent` if none answers there."""
     return cast("Status", _request(path, "GET", "/status"))
+
+
+def fetch_trace(path: str) -> Iterator[str]:
+    """Ask the agent at `path` for a trace and return its text, in pieces.
+
+    Raises `NoAgent` if none answers there or if it ends meanwhile, `EdgeAgentError` with its reason
+    if it has nothing to tell.
+    """
+    connection = _UnixConnection(path)
+    size = 0
+    with _trouble_told(path), contextlib.closing(connection):
+        connection.request("GET", "/trace", headers={"Connection": "close"})
+        response = connection.getresponse()
+        if response.status != 200:
+            _refused(path, response, response.read(MAX_ANSWER_BYTES))
+        while piece := response.read1(PIECE_BYTES):
+            size += len(piece)
+            if size > MAX_TRACE_BYTES:
+                raise EdgeAgentError(f"the trace of the agent at {path} is too long")
+            yield piece.decode("ascii", "replace")
 
 
 def ask_to_leave(path: str) -> None:
@@ -223,26 +270,36 @@ class _UnixConnection(http.client.HTTPConnection):
 def _request(path: str, method: str, url: str, values: dict[str, Any] | None = None) -> Any:
     connection = _UnixConnection(path)
     body = None if values is None else json.dumps(values)
-    try:
+    with _trouble_told(path), contextlib.closing(connection):
         connection.request(method, url, body, headers={"Connection": "close"})
         response = connection.getresponse()
         answer = response.read(MAX_ANSWER_BYTES + 1)
+    if response.status >= 300 or len(answer) > MAX_ANSWER_BYTES:
+        _refused(path, response, answer)
+    try:
+        return json.loads(answer)
+    except ValueError:
+        raise EdgeAgentError(f"what listens at {path} is no edgeagent agent") from None
+
+
+@contextlib.contextmanager
+def _trouble_told(path: str) -> Iterator[None]:
+    """Turn what goes wrong with a connection into what a user can read."""
+    try:
+        yield
     except TimeoutError:
         raise EdgeAgentError(f"the agent at {path} does not answer") from None
     except PermissionError:
         raise EdgeAgentError(f"the agent at {path} belongs to another user") from None
     except (OSError, http.client.HTTPException):
         raise NoAgent(f"no agent answers at {path}") from None
-    finally:
-        connection.close()
+
+
+def _refused(path: str, response: http.client.HTTPResponse, answer: bytes) -> NoReturn:
+    """Raise what an answer that is none says."""
     if response.status in _REFUSALS and (reason := _reason_in(answer)):
         raise _REFUSALS[response.status](reason)
-    if response.status >= 300 or len(answer) > MAX_ANSWER_BYTES:
-        raise EdgeAgentError(f"the agent at {path} answered {response.status} {response.reason}")
-    try:
-        return json.loads(answer)
-    except ValueError:
-        raise EdgeAgentError(f"what listens at {path} is no edgeagent agent") from None
+    raise EdgeAgentError(f"the agent at {path} answered {response.status} {response.reason}")
 
 
 def _reason_in(answer: bytes) -> str:

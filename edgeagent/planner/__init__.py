@@ -43,6 +43,16 @@ class StandardPlanner:
         self._chunk_bytes = chunk_bytes
         self._custom = custom
 
+    @property
+    def inputs(self) -> dict[str, int | bool]:
+        """What this planner was made with, for whoever wants an equal one; of a user's policy,
+        whether there is one."""
+        return {
+            "payload_bytes": self._payload_bytes,
+            "chunk_bytes": self._chunk_bytes,
+            "custom": self._custom is not None,
+        }
+
     def plan(
         self,
         view: View,

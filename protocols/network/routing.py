@@ -49,6 +49,11 @@ class Router:
         self._sequence = 0
         self._seen: dict[tuple[bytes, int], Seen] = {}
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was stamped or received yet."""
+        return not self._sequence and not self._seen
+
     def stamp(self, tags: Identities, to: bytes, body: Message) -> Envelope:
         """Return a new envelope from this node; `tags` say where this node stands."""
         self._sequence += 1

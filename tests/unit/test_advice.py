@@ -45,6 +45,8 @@ def test_an_internal_error_names_its_place() -> None:
         text = internal_error({"exception": error})
     assert text.startswith("internal error: RuntimeError('oh') (test_advice.py:")
     assert internal_error({"message": "odd"}) == "internal error: odd; please report it"
+    text = internal_error({"message": "odd"}, "/tmp/x.trace")
+    assert text == "internal error: odd; please report it with the trace in /tmp/x.trace"
 
 
 def test_leaving_waits_for_a_trainer_that_hangs() -> None:

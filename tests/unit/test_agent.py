@@ -23,11 +23,14 @@ from edgeagent.agent import Agent, run_agent
 from edgeagent.config import AgentConfig
 from edgeagent.shared_memory import create_shared_memory, send_descriptors
 from edgeagent.shell import Shell
+from edgeagent.trace import read_trace
 from edgeagent.transport.api import Standing
 from edgeagent.transport.identity import renew_identity
 from protocols import events
 from protocols.cluster.life import LifeState
 from protocols.member import cycle
+from protocols.member.node import Node
+from tests.simulation.replay import replay
 
 STATE_BYTES, ELEMENTS = 256, 32
 LIMIT_S = 30.0
@@ -414,3 +417,35 @@ def _handlers() -> Iterator[None]:
     timer.cancel()
     signal.signal(signal.SIGINT, before)
     assert time.monotonic() - started < LIMIT_S
+
+
+def test_an_internal_error_leaves_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Events
+) -> None:
+    take = Node._take
+
+    def break_down(node: Node, now: float, event: events.Event) -> None:
+        if isinstance(event, events.Applied) and event.iteration == 2:
+            raise RuntimeError("a planted bug")
+        take(node, now, event)
+
+    monkeypatch.setattr(Node, "_take", break_down)
+    log = tmp_path / "log"
+    wrong = Trainer(lambda trainer, message: False)
+    assert wrong.run(tmp_path, log_level="debug", log_file=str(log)) == 1
+    path = tmp_path / "events.trace.jsonl"
+    (error,) = written("error")
+    assert "RuntimeError('a planted bug') (test_agent.py:" in error["message"]
+    assert error["message"].endswith(f"please report it with the trace in {path}")
+    with open(path, encoding="utf-8") as file:
+        trace = read_trace(file)
+    assert trace.lines[-1].error == "RuntimeError: a planted bug"
+    assert trace.lines[-1].effects is None
+    assert replay(trace) is None
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert lines[-1]["event"] == "error" or "left" in [line["event"] for line in lines]
+    assert {"Tick", "Applied", "scheduler"} & {line["event"] for line in lines}
+    monkeypatch.setattr(Node, "_take", take)
+    found = replay(trace)
+    assert found is not None
+    assert found.line.number == trace.lines[-1].number

@@ -18,7 +18,7 @@ from edgeagent.cli import main
 from edgeagent.commands import changing
 from edgeagent.commands import leave as leave_command
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.local import state_dir
+from edgeagent.local import api, state_dir
 from edgeagent.local.api import (
     LocalApi,
     NoAgent,
@@ -59,10 +59,20 @@ class FakeAgent:
         self.answer: ChangeStatus | EdgeAgentError = change("done", step=120)
         self.closes = False  # in the middle of a change
         self.polls = 0
+        self.lines: list[str] = []
 
     def status(self) -> Status:
         """Return a canned status."""
         return self._status
+
+    def trace(self) -> Iterator[str]:
+        """Return canned lines, until one that fails."""
+        if not self.lines:
+            raise EdgeAgentError("nothing is recorded yet")
+        return (line if line else self._fail() for line in self.lines)
+
+    def _fail(self) -> str:
+        raise RuntimeError("a bug")
 
     async def leave(self) -> None:
         """Remember that it was asked."""
@@ -320,6 +330,7 @@ def run_beside_agent(
     *,
     asked: list[tuple[object, ...]] | None = None,
     closes: bool = False,
+    lines: tuple[str, ...] = (),
 ) -> int:
     """Run a command beside an agent that goes when it is asked to, and gives `answer`."""
 
@@ -329,6 +340,7 @@ def run_beside_agent(
         agent.answer = answer or agent.answer
         agent.asked = asked if asked is not None else agent.asked
         agent.closes = closes
+        agent.lines = list(lines)
         await agent.api.start()
 
         async def go() -> None:
@@ -363,6 +375,54 @@ def test_status_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "alice in cluster default: training" in capsys.readouterr().out
     assert run_beside_agent(home, ["status", "--name", "bob"]) == 1
     assert "running: alice" in capsys.readouterr().err
+
+
+LINES = tuple(json.dumps({"number": k, "x": "y" * 1000}) + "\n" for k in range(500))
+
+
+def test_trace_command(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text("old" * 1_000_000)
+    path.chmod(0o644)
+    assert run_beside_agent(home, ["status", "--trace"], lines=LINES) == 0
+    assert capsys.readouterr().out == "".join(LINES)
+    assert run_beside_agent(home, ["status", "--trace", str(path)], lines=LINES) == 0
+    assert path.read_text() == "".join(LINES)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert capsys.readouterr().out == ""
+
+
+def test_an_agent_that_records_nothing_costs_no_file(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace"
+    assert run_beside_agent(home, ["status", "--trace", str(path)]) == 1
+    assert "nothing is recorded yet" in capsys.readouterr().err
+    assert not path.exists()
+    assert main(["status", "--trace", str(path)]) == 1
+    assert not path.exists()
+
+
+def test_a_trace_that_breaks_off_is_an_error(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    argv = ["status", "--trace", str(tmp_path / "trace")]
+    assert run_beside_agent(home, argv, lines=(*LINES[:100], "")) == 1
+    assert "no agent answers" in capsys.readouterr().err
+
+
+def test_a_trace_without_end_is_cut(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "MAX_TRACE_BYTES", 1000)
+    assert run_beside_agent(home, ["status", "--trace"], lines=LINES) == 1
+    assert "is too long" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("other", ["--json", "--watch"])
+def test_a_trace_is_no_status(capsys: pytest.CaptureFixture[str], other: str) -> None:
+    assert main(["status", "--trace", "-", other]) == 2
+    assert "--trace goes with neither" in capsys.readouterr().err
 
 
 def test_leave_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

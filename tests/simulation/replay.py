@@ -1,0 +1,136 @@
+"""Replays a trace: a fresh node with the same configuration gets the same calls.
+
+A node is deterministic, so its effects must be those of the trace; the first that are not say where
+the node that was recorded and this version of the code part. On the command line:
+
+    python -m tests.simulation.replay trace.jsonl
+
+Law: nothing of the trace but its calls reaches the node; effects are compared as plain values, as
+they were written.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgeagent.planner import StandardPlanner
+from edgeagent.trace import Line, Trace, read_trace
+from protocols.member.node import Node
+from protocols.member.plain import to_plain
+from protocols.member.recorder import FoundCalled, JoinCalled, PingCalled, Recorder
+
+if TYPE_CHECKING:
+    from protocols.cluster.ancestry import Past
+    from protocols.cluster.view import Member
+    from protocols.effects import Effect
+    from protocols.events import Event
+    from protocols.scheduler.planning import Planner
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first entry whose effects are others now. `now_wanted` None: the node raised `error`."""
+
+    line: Line
+    now_wanted: list[Any] | None
+    error: str
+
+    def __str__(self) -> str:
+        lines = [f"entry {self.line.number}, {to_plain(self.line.call)}"]
+        lines += [f"  then: {x}" for x in self.line.effects or [self.line.error]]
+        lines += [f"  now:  {x}" for x in self.now_wanted or [self.error]]
+        return "\n".join(lines)
+
+
+def replay(trace: Trace, planner: Planner | None = None) -> Difference | None:
+    """Replay what can be replayed of a trace; return where it first differs, None for nowhere.
+
+    `planner`: the one that was recorded, if it was not the standard one. Raises `ValueError` if the
+    trace can only be read: something that belongs to the node's beginning was dropped.
+    """
+    start = trace.replays_from
+    if start is None:
+        raise ValueError("this trace can only be read: the node's beginning is not in it")
+    inputs = trace.header["planner"]
+    if planner is None and inputs["custom"]:
+        raise ValueError("this trace needs the policy that planned")
+    planner = planner or StandardPlanner(inputs["payload_bytes"], inputs["chunk_bytes"])
+    node: Node | None = None
+    for line in trace.lines:
+        if line.number < start:
+            continue
+        if isinstance(line.call, FoundCalled | JoinCalled):
+            router = None if line.call.is_fresh or node is None else node.context.router
+            node = Node(line.call.config, planner, router)
+        assert node is not None, "a trace that begins in the middle"
+        wanted, error = _call(node, line)
+        if (wanted, error) != (line.effects, line.error):
+            return Difference(line, wanted, error)
+    return None
+
+
+def _call(node: Node, line: Line) -> tuple[list[Any] | None, str]:
+    try:
+        wanted = _effects(node, line)
+    except Exception as error:  # the node that was recorded may have raised the same
+        return None, f"{type(error).__name__}: {error}"
+    plain: list[Any] = to_plain(wanted)
+    return plain, ""
+
+
+def _effects(node: Node, line: Line) -> list[Effect]:
+    match line.call:
+        case FoundCalled(_, _, lineage, past, meta, commit):
+            return node.found(line.now, lineage, past, meta, commit)
+        case JoinCalled(_, _, sponsor):
+            return node.join(line.now, sponsor)
+        case PingCalled():
+            return node.ping(line.now)
+        case None:
+            raise AssertionError("an entry that was shortened cannot be replayed")
+        case _:
+            return node.handle(line.now, line.call)
+
+
+class Recorded:
+    """A node whose calls are recorded, for the hosts of the small world."""
+
+    def __init__(self, node: Node, recorder: Recorder) -> None:
+        self._node = node
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+    def found(
+        self, now: float, lineage: bytes, past: Past, meta: bytes, commit: bytes = bytes(32)
+    ) -> list[Effect]:
+        return self._recorder.found(self._node, now, lineage, past, meta, commit)
+
+    def join(self, now: float, sponsor: Member) -> list[Effect]:
+        return self._recorder.join(self._node, now, sponsor)
+
+    def ping(self, now: float) -> list[Effect]:
+        return self._recorder.ping(self._node, now)
+
+    def handle(self, now: float, event: Event) -> list[Effect]:
+        return self._recorder.handle(self._node, now, event)
+
+
+def main(path: str) -> int:
+    """Replay the trace in a file and say what came of it; return the exit status."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            trace = read_trace(file)
+        difference = replay(trace)
+    except ValueError as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 2
+    print(difference or f"replayed from entry {trace.replays_from}: the effects are the same")
+    return 0 if difference is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
