@@ -12,7 +12,7 @@ from typing import Any
 
 from protocols.cluster.election import ELECTION_TABLE
 from protocols.cluster.founding import FOUNDING_TABLE
-from protocols.cluster.life import LIFE_TABLE
+from protocols.cluster.life import LIFE_TABLE, LifeState
 from protocols.member.cycle import CYCLE_TABLE
 from protocols.member.joining import JOINING_TABLE
 from protocols.member.pull import PULL_TABLE
@@ -41,6 +41,10 @@ _ALIKE = (
 _ALIKE += "one short moment (before a subscriber or a farewell round): test_moments.py plays them"
 _FETCH = "needs a body that is still missing when the next thing happens: one in some 500 seeds"
 _SOON = "a partition in the moment of a wait or of a search: one in some 200 seeds"
+_DISK = "needs a disk that is full: tests/unit/protocols/test_life.py"
+_BRIEF = "a membership that is over before the agent has noticed it: test_life.py"
+_MOMENT = "something else happens in a moment between two steps: test_life.py"
+_OTHERWISE = "an end that this machine does not decide, as an internal error: test_life.py"
 _ONCE = "possible by the table, not seen in 1,200 seeds: unit tests only"
 
 # Moves that the suite's own random histories need not make, and why.
@@ -68,6 +72,22 @@ RARE: dict[Move, str] = {
     ("founding", "listening", "refused", "listening"): _SOON,
     ("founding", "deferring", "refused", "listening"): _SOON,
     ("join (scheduler)", "pulling", "entry in force", "entered"): _ONCE,
+    ("life of an agent", "saving", "saved", "rejoining"): _DISK,
+    ("life of an agent", "joining", "departed", "rejoining"): _BRIEF,
+    ("life of an agent", "joining", "departed", "hung"): _BRIEF,
+    **{
+        ("life of an agent", "yielding", "departed", then): _MOMENT
+        for then in ("rejoining", "hung", "ended")
+    },
+    ("life of an agent", "yielding", "leave", "leaving"): _MOMENT,
+    ("life of an agent", "hung", "leave", "ended"): _MOMENT,
+    ("life of an agent", "rejoining", "leave", "ended"): _MOMENT,
+    ("life of an agent", "leaving", "join failed", "ended"): _MOMENT,
+    **{
+        ("life of an agent", state.value, "ended", "ended"): _OTHERWISE
+        for state in LifeState
+        if state is not LifeState.ENDED
+    },
     ("pull", "waiting", "source lost", "waiting"): _PULLS,
     ("pull", "waiting", "source lost", "failed"): _PULLS,
     ("pull", "copying", "manifest", "failed"): _PULLS,

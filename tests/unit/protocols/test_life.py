@@ -201,6 +201,16 @@ def test_a_join_that_failed_is_tried_again() -> None:
     agent.looks_around(2.0, 15.0)
 
 
+@pytest.mark.parametrize("agent", [joining, yielding])
+@pytest.mark.parametrize(
+    ("why", "then"), [("expelled", "rejoining"), ("stalled", "hung"), ("steps", "ended")]
+)
+def test_a_membership_may_end_at_any_moment(agent: type[Agent], why: str, then: str) -> None:
+    somebody = agent()
+    assert somebody.life.departed(0.0, why)
+    assert somebody.state == then
+
+
 def test_who_is_expelled_joins_again() -> None:
     agent = Agent(TRAINED).member()
     assert agent.life.departed(2.0, "expelled") == [Say(Note.EXPELLED), DropNode()]
