@@ -1,11 +1,13 @@
 """Every bound on what a peer can make this node hold, compute or wait for.
 
-Law: no literal bound elsewhere. Sizes in bytes, times in seconds, counts plain.
+No literal bound stands elsewhere. Sizes are in bytes, times in seconds, counts plain, and the names
+say which. `edgeagent/transport/bounds.py` has the bounds that only the transport needs.
 """
 
 from __future__ import annotations
 
-# Names and identities.
+# --- names and identities -------------------------------------------------------------------------
+
 NODE_ID_BYTES = 32
 LINEAGE_BYTES = 16
 MAX_NAME_BYTES = 64
@@ -14,18 +16,23 @@ MAX_ADDRESS_BYTES = 64
 MAX_CERTIFICATE_BYTES = 2048
 MAX_NUMERIC_CLASS_BYTES = 256
 
-# Control messages.
+# --- control messages -----------------------------------------------------------------------------
+
 MAX_CONTROL_BYTES = 1 << 20
 MAX_ITEMS = 65536
 MAX_TEXT_BYTES = 4096
 MAX_HOPS = 32
 MAX_INTEGER = (1 << 63) - 1
+# A node remembers, for each of so many origins, which of its last numbers it has seen, and so drops
+# the copies of a message that reach it over several links.
 SEEN_WINDOW = 1024
 MAX_ORIGINS = 4096
 
-# Counters. What is read stays below what every part can hold (a bulk header has 32 bits for all but
-# the iteration; a join's number has the term in its upper half), so that what follows from the
-# largest that is read can still be written.
+# --- counters -------------------------------------------------------------------------------------
+
+# What is read stays below what every part can hold: a bulk header has 32 bits for all of them but
+# the iteration, and a join's number has the term in its upper half. So whatever follows from the
+# largest number that is read can still be written.
 MAX_TERM = (1 << 30) - 1
 MAX_VERSION = (1 << 31) - 1
 MAX_VIEW = (1 << 31) - 1
@@ -33,132 +40,211 @@ MAX_ATTEMPT = (1 << 31) - 1
 MAX_FENCE = (1 << 31) - 1
 MAX_ITERATION = (1 << 48) - 1
 MAX_SAMPLES = (1 << 62) - 1
-# What a message claims of them beyond what is known here, no member that follows could have missed.
+# A message may be so far ahead of what this node knows. A member that follows the cluster cannot
+# have missed more; a larger step would let one message use a counter up.
 MAX_TERM_STEP = 256
 MAX_VERSION_STEP = 1024
 MAX_ATTEMPT_STEP = 1024
 
-# Cluster.
+# --- the cluster ----------------------------------------------------------------------------------
+
 MAX_MEMBERS = 256
 MAX_LINKS_PER_NODE = 64
-MAX_NEIGHBOURS = 6
+MAX_NEIGHBOURS = 6  # that the scheduler chooses for a joiner
 MAX_OPEN_JOINS = 32
-MAX_EXPELLED = 64  # the newest ones are remembered
+MAX_EXPELLED = 64  # remembered in the view; the oldest are forgotten
 MAX_TOKEN_BYTES = 64
-MAX_MICRO_BATCHES = 65536
-MAX_POLICIES_KEPT = 8
-MAX_CHUNKS = 1 << 19
-MAX_ANCESTORS = 64  # lineages that came before; the newest are remembered
-MAX_TRUSTED_NODES = 512  # members, open joins, and some that came to nothing
+MAX_MICRO_BATCHES = 65536  # of one iteration
+MAX_POLICIES_KEPT = 8  # bodies of policies, beside that of the one in force
+MAX_CHUNKS = 1 << 19  # of the gradient vector
+MAX_ANCESTORS = 64  # lineages that came before the present one; the oldest are forgotten
+MAX_TRUSTED_NODES = 512  # members, open joins, and some joins that came to nothing
 
-# Bulk frames.
+# --- bulk frames ----------------------------------------------------------------------------------
+
 BULK_HEADER_BYTES = 80
 MAX_CHUNK_BYTES = 1 << 20
 MAX_CONTROL_WORD_BYTES = 1 << 20
 MAX_SHARD_BYTES = 4 << 20
+# Frames of a round that has not begun here are kept until it begins.
 MAX_EARLY_BYTES = 64 << 20
-EARLY_FRAME_BYTES = 512  # what keeping an early frame costs beside its payload
+# Keeping a frame costs so much beside its payload: many small frames are bounded as well.
+EARLY_FRAME_BYTES = 512
+# A joiner for which more than this is waiting takes too little of what is sent to it.
 MAX_SUBSCRIBER_QUEUE_BYTES = 256 << 20
 
-# Measuring links.
-METER_GAP_SECONDS = 0.002  # frames no further apart came behind each other
-METER_HEAD_BYTES = 32 << 10  # what comes first, or at once with it, says nothing about a link,
-METER_BURST_SECONDS = 0.0005  # where bytes no further apart came at once,
-METER_MOST_HEAD_BYTES = 256 << 10  # but of a fast link all come so
-METER_BYTES = 1 << 20  # a sample is so long,
-METER_SECONDS = 0.05  # or takes so long: enough to outweigh the moments in which nobody reads;
-METER_LEAST_SECONDS = 0.01  # what ends sooner is dropped
-METER_SAMPLES = 5
-MAX_PROBE_BYTES = 4 << 20
-MAX_PROBE_SECONDS = 0.05  # and in addition
-PROBE_ROUND_TRIPS = 10  # round trips, since a connection starts slowly,
-MOST_PROBE_SECONDS = 1.0  # but no longer than so
-LONG_DELAY_SECONDS = 0.005  # a link's first probe is too short where the delay is longer: once
-PROBE_LONGER_SECONDS = 2.0  # it carries nothing for so long, there is another
-PROBE_WAIT_SECONDS = 0.4  # a joiner waits so long for the rates of its links
-PROBE_FRAME_BYTES = 64 << 10
-PROBE_AGAIN_SECONDS = 10.0  # a link that carries nothing is probed so often,
-PROBE_BUSY_SECONDS = 30.0  # one that does, so often: what it carries may be too short to tell
-TELL_SECONDS = 0.5  # news of what was measured is told at most so often,
-TELL_AGAIN_SECONDS = 5.0  # and what is no news so often
-MOST_DELAY_SECONDS = 60.0  # what an answer claims beyond that is no round trip
-PACE_SECONDS = 30.0  # how fast a device computed so long ago says nothing about now
-REPLAN_SECONDS = 1.0  # measurements make a new policy at most so often
+# --- measuring links (`meter.py`, `monitor.py`) ---------------------------------------------------
 
-# Training state.
+# Frames that arrive no further apart than this were sent right behind each other.
+METER_GAP_SECONDS = 0.002
+# The first bytes of a run say nothing about the link, because a token bucket may have saved them up
+# or they may have waited for their reader.
+METER_HEAD_BYTES = 32 << 10
+# Bytes that arrive no further apart than this belong to the head of a run, too.
+METER_BURST_SECONDS = 0.0005
+# On a fast link all bytes arrive like that, so the head ends here at the latest.
+METER_MOST_HEAD_BYTES = 256 << 10
+# A sample ends after so many bytes, or after so much time: enough to outweigh the moments in which
+# the reader was busy.
+METER_BYTES = 1 << 20
+METER_SECONDS = 0.05
+# A run that is over sooner than this is too short for a sample.
+METER_LEAST_SECONDS = 0.01
+METER_SAMPLES = 5  # that a link's rate is taken from
+# A probe sends so many bytes, or sends for so long and so many round trips more, whichever is less:
+# a connection needs some round trips until it is fast.
+MAX_PROBE_BYTES = 4 << 20
+MAX_PROBE_SECONDS = 0.05
+PROBE_ROUND_TRIPS = 10
+# However long the round trips are, a probe lasts no longer than this.
+MOST_PROBE_SECONDS = 1.0
+# The first probe of a link whose delay turns out to be longer than this was too short, so there is
+# another one after so many seconds without traffic.
+LONG_DELAY_SECONDS = 0.005
+PROBE_LONGER_SECONDS = 2.0
+# A joiner waits so long for the rates of its new links before it says that they are open.
+PROBE_WAIT_SECONDS = 0.4
+PROBE_FRAME_BYTES = 64 << 10
+# Probe a link again that has carried nothing for so long.
+PROBE_AGAIN_SECONDS = 10.0
+# Probe a link that is in use, too, but less often: what it carries may be too short for a sample.
+PROBE_BUSY_SECONDS = 30.0
+# Tell the others of changed measurements at most this often.
+TELL_SECONDS = 0.5
+# Repeat unchanged measurements this often, so that every member, and the next scheduler, has them.
+TELL_AGAIN_SECONDS = 5.0
+# An answer to a ping that claims a longer delay than this is taken for no measurement.
+MOST_DELAY_SECONDS = 60.0
+# How fast a device computed longer ago than this says nothing about how fast it is now.
+PACE_SECONDS = 30.0
+# Measurements lead to a new policy at most this often.
+REPLAN_SECONDS = 1.0
+
+# --- the training state ---------------------------------------------------------------------------
+
 MAX_STATE_META_BYTES = 512 << 10
 MAX_INTEGER_BUFFER_BYTES = 64 << 10
-CLAIM_BYTES = 8  # of a digest of the state that a control word carries
+CLAIM_BYTES = 8  # of the digest of a state that a control word carries
 MAX_CLAIMS_BYTES = MAX_MEMBERS * (CLAIM_BYTES + MAX_MEMBERS // 8)
-CLAIM_WINDOW_BYTES = 64 << 10  # of the state's tensors are in one claim, others in the next
-MAX_PIECES = 1024  # tensors of which a part is in one window
+# One claim covers so many bytes of the state's tensors; the next one covers the bytes behind them.
+CLAIM_WINDOW_BYTES = 64 << 10
+MAX_PIECES = 1024  # tensors that one such window may touch
 MAX_SETTINGS_BYTES = 64 << 10  # what scripts set of the optimizer's scalars in one iteration
 MAX_SHARDS = 16384
 MAX_JOB_FIELDS = 8192
 MAX_STATE_BYTES = 1 << 42
 
-# What a node's flight recorder keeps.
+# --- the flight recorder --------------------------------------------------------------------------
+
 MAX_RECORDED = 2000  # entries
 MAX_RECORDED_BYTES = 8 << 20
-MAX_RECORDED_ENTRY_BYTES = 256 << 10  # of a larger entry what is long is left out
+# Of a larger entry the long fields are left out.
+MAX_RECORDED_ENTRY_BYTES = 256 << 10
 
-# Hints where other agents may be: anybody on the network can give some.
+# --- hints where other agents may be: anybody on the network can give some ------------------------
+
 MAX_HINTS = 256
-MAX_SILENCES = 8  # then a hint is forgotten
-MAX_QUESTIONS = 8  # at once, to addresses that the user did not name
+MAX_SILENCES = 8  # unanswered questions in a row after which a hint is forgotten
+MAX_QUESTIONS = 8  # open at once to addresses that the user did not name
 
-# Connections nobody has vouched for yet.
+# --- connections nobody has vouched for yet -------------------------------------------------------
+
 MAX_UNPROVEN_CONNECTIONS = 32
 MAX_JOIN_FRAME_BYTES = 1 << 20
 MAX_JOIN_HELLO_BYTES = 8192
 HANDSHAKE_SECONDS = 5.0
 JOIN_SECONDS = 10.0
 
-# Failure.
+# --- failures: silence and links that stand still -------------------------------------------------
+
 HEARTBEAT_SECONDS = 0.5
-SILENCE_SECONDS = 2.0  # a neighbour may be silent for so long while its delay is not known,
-LEAST_SILENCE_SECONDS = 1.5  # and never for less
-MOST_SILENCE_SECONDS = 8.0  # or more than this
-STALL_SECONDS = 3.0  # bulk bytes may be sent again in vain for so long,
-STALL_BYTES = 64 << 10  # and for what the link takes for so much,
-STALL_ROUND_TRIPS = 8  # and for so many round trips,
-MOST_STALL_SECONDS = 15.0  # and never for longer
-SWALLOW_SECONDS = 20.0  # of two links that stand still within so long the segments are to blame
-SHORT_SEGMENTS = (1220, 536)  # bytes: what IPv6 carries everywhere, then what IPv4 does
-MOST_STALLS = 3  # a link that stood still so often is not opened again
-FENCE_REPEAT_SECONDS = 0.25  # unanswered fence messages are repeated
-FENCE_SILENT_SECONDS = 0.5  # a member out of reach may have a way that is not known yet
-FENCE_REPORT_SECONDS = 2.0  # a member that has not answered a fence by then is lost
-LINK_CONFIRM_SECONDS = 0.3  # other ends of a node's links have so long to report them broken too
-LEAVER_GONE_SECONDS = 2.0  # a leaver that has gone may be missed if it is still a member then
-ELECTION_STEP_SECONDS = 0.2  # the k-th heir waits k steps before it stands
-HALF_WAIT_SECONDS = 8.0  # a half that may decide for all waits so long for who is not proven gone
-PARTITION_WAIT_SECONDS = 10.0  # whoever may not, longer than that
-FENCE_PATIENCE_SECONDS = 10.0  # a fence that is not decided by then, although a quorum is in reach,
-FETCH_PATIENCE_SECONDS = 5.0  # or a policy that nobody has had by then, is somebody's fault
-ACCUSERS = 2  # a member that is parted from so many others is let go,
-LET_GO_SECONDS = 60.0  # and not let in again for so long
-LEAVE_SECONDS = 20.0  # a member that leaves goes then, let go or not
-YIELD_SECONDS = 3.0  # a member that gives way to another cluster goes then, let go or not
+# A neighbour whose delay is not known yet is taken for silent after this.
+SILENCE_SECONDS = 2.0
+# Once the delay and its jitter are known, the time-out follows them, within these bounds.
+LEAST_SILENCE_SECONDS = 1.5
+MOST_SILENCE_SECONDS = 8.0
+# A link stands still if its bytes are sent again in vain for so long, and for longer than it needs
+# for so many bytes at its own rate, and for longer than so many round trips; but it is given no
+# more than `MOST_STALL_SECONDS`.
+STALL_SECONDS = 3.0
+STALL_BYTES = 64 << 10
+STALL_ROUND_TRIPS = 8
+MOST_STALL_SECONDS = 15.0
+# If a link stands still twice within this time, the path is taken to swallow large packets.
+SWALLOW_SECONDS = 20.0
+# Payload bytes of the shorter segments that are tried then: what every IPv6 path carries, then what
+# every IPv4 path carries.
+SHORT_SEGMENTS = (1220, 536)
+# A link that has stood still so often is not opened again.
+MOST_STALLS = 3
 
-# A trainer that is slow, hung or away.
-TRAINER_LEAST_SECONDS = 2.0  # work or an update may take so long in any case,
-TRAINER_FIRST_SECONDS = 60.0  # and so long at first: compilation, page-ins, caches,
-TRAINER_FIRST_ITERATIONS = 3  # which is in so many iterations,
-TRAINER_FACTOR = 4.0  # or so many times what the slowest
-TRAINER_NOTICE_SECONDS = 1.0  # what takes longer than this and than usual is told
-TRAINER_SAMPLES = 5  # of so many before took
-TRAINER_MOST_PATIENCE = 1024.0  # times that, if the trainers of all members are late
-TRAINER_LET_GO_SECONDS = 30.0  # a trainer that is late for longer is let go,
-MAX_KEPT_UPDATE_BYTES = 256 << 20  # and so is one for which more than this has to be kept
-MOST_KEPT_UPDATE_BYTES = 1 << 30  # while it is being let go, no more than this is kept
-LEAVER_CATCHES_UP_SECONDS = 10.0  # a device that leaves waits so long for its trainer
+# --- failures: fences and elections ---------------------------------------------------------------
 
-# Waiting.
+# Fence messages that were not answered are repeated this often.
+FENCE_REPEAT_SECONDS = 0.25
+# A fence waits so long for a member out of reach: there may be a way to it that is not known yet.
+FENCE_SILENT_SECONDS = 0.5
+# A member that has not answered a fence by then is taken for lost.
+FENCE_REPORT_SECONDS = 2.0
+# When a link of a node is reported broken, the other ends of its links have so long to report
+# theirs, before the node is taken for lost or not.
+LINK_CONFIRM_SECONDS = 0.3
+# A member that said goodbye is missed only after this: usually a policy without it is on its way.
+LEAVER_GONE_SECONDS = 2.0
+# The k-th heir of a lost scheduler waits k times this before it stands for election.
+ELECTION_STEP_SECONDS = 0.2
+# An exact half of the members that may decide for all waits so long for members that are not proven
+# dead: a laptop that sleeps for a moment is to cost a pause, and no steps.
+HALF_WAIT_SECONDS = 8.0
+# A part without a quorum goes on by itself only after this.
+PARTITION_WAIT_SECONDS = 10.0
+# The scheduler is to blame for a fence that is not decided by then although a quorum is in reach.
+FENCE_PATIENCE_SECONDS = 10.0
+# The root of a round is to blame if the policy that it named cannot be had from anybody by then.
+FETCH_PATIENCE_SECONDS = 5.0
+# A member that is parted from so many others is let go,
+ACCUSERS = 2
+# and is not let in again for so long.
+LET_GO_SECONDS = 60.0
+# A member that leaves, or gives way to another cluster, goes after this even if nobody has let it
+# go.
+LEAVE_SECONDS = 20.0
+YIELD_SECONDS = 3.0
+
+# --- a trainer that is slow, hung or away (`trainer_debt.py`) -------------------------------------
+
+# Work or an update may take so long in any case.
+TRAINER_LEAST_SECONDS = 2.0
+# The first iterations may take so long each, because of compilation, page-ins and cold caches.
+TRAINER_FIRST_SECONDS = 60.0
+TRAINER_FIRST_ITERATIONS = 3
+# Later ones may take so many times what the slowest of the last samples took.
+TRAINER_FACTOR = 4.0
+TRAINER_SAMPLES = 5
+# Users are told of a trainer that takes longer than this and longer than usual.
+TRAINER_NOTICE_SECONDS = 1.0
+# If the trainers of all members are late, each is given twice the time, and twice that, up to this
+# factor.
+TRAINER_MOST_PATIENCE = 1024.0
+# A trainer that is late for longer than this is let go,
+TRAINER_LET_GO_SECONDS = 30.0
+# and so is one for which more updates than this have to be kept.
+MAX_KEPT_UPDATE_BYTES = 256 << 20
+# While it is being let go, the others' updates are kept up to this.
+MOST_KEPT_UPDATE_BYTES = 1 << 30
+# A device that leaves waits so long for its trainer to apply the updates that it lacks.
+LEAVER_CATCHES_UP_SECONDS = 10.0
+
+# --- other waits ----------------------------------------------------------------------------------
+
 LINK_OPEN_SECONDS = 10.0
-RETRY_SECONDS = 1.0
-LINK_RETRY_SECONDS = 2.0  # a link that could not be opened is tried again
+RETRY_SECONDS = 1.0  # after which a request is repeated that was not answered
+LINK_RETRY_SECONDS = 2.0  # after which a link is dialled again that could not be opened
+# A source that owes a joiner something and sends nothing for so long is replaced by the others.
 PULL_STALL_SECONDS = 10.0
+# A join without any progress for so long is given up by the scheduler.
 JOIN_PROGRESS_SECONDS = 60.0
-JOIN_AGAIN_SECONDS = 15.0  # a joiner that would stop the others for too long asks again then,
-JOIN_MUCH_LATER_SECONDS = 60.0  # or then, if it has stopped them
+# A joiner that would stop the others for too long asks again after the first time, or after the
+# second if it has stopped them already.
+JOIN_AGAIN_SECONDS = 15.0
+JOIN_MUCH_LATER_SECONDS = 60.0

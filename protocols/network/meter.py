@@ -1,11 +1,12 @@
-"""How fast a link is, from the bytes that arrive over it.
+"""How fast a link is, measured from the bytes that arrive over it.
 
-Law: frames right behind each other are a run. What a token bucket has saved up and what had waited
-for its reader comes first and at once, so the head of a run says nothing; the rest counts if it was
-long enough. So a sender that has nothing to send does not make its link look slow, and short frames
-do not make it look fast. A connection that starts slowly, a lost packet or a busy reader makes a
-link look slow, and next to nothing makes it look fast, so the second best of the last samples is
-the rate.
+Frames that arrive right behind each other form a run. The first bytes of a run are not counted:
+a token bucket may have saved them up, or they may have waited for their reader, so they arrive
+faster than the link is. The rest of a run is a sample if it is long enough. So a sender that has
+nothing to send does not make its link look slow, and short frames do not make it look fast.
+
+The rate is the second best of the last samples: a connection that starts slowly, a lost packet or
+a busy reader makes a sample too low, and hardly anything makes one too high.
 """
 
 from __future__ import annotations

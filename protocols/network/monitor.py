@@ -1,10 +1,11 @@
 """What this node measures, what the others say they have measured, and when to measure again.
 
-Law: a node measures what arrives at it, never what it sends; what it knows of itself it tells
-everybody when that has changed, and again from time to time, so that every member could plan. What
-is said of links and members that are gone is forgotten. A link that carries nothing is probed, so
-that it is known what it would carry (NetStorm's auxiliary measurements, for the same reason); one
-that does, less often, since what it carries may be too short to tell.
+A node measures what arrives at it, never what it sends: only the receiver knows how fast bytes
+come. It tells everybody what it has measured when that has changed, and repeats it from time to
+time, so that every member has the figures to plan with when it becomes the scheduler. Figures of
+links and members that are gone are forgotten. A link that carries nothing is probed, so that its
+rate is known before a plan uses it (NetStorm's auxiliary measurements have the same purpose). A
+link that is in use is probed less often, because its traffic may be too short for a measurement.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 MICRO = 1e-6
 MOST_MICRO = float((1 << 32) - 1)
 MOST_RATE = 1e15  # bytes/s
-CHANGED = 0.1  # what differs by a tenth is news
-CHANGED_DELAY_S = 0.002  # a delay must differ by so much, too
+# A figure that differs by less than a tenth from what was told last is not told at once.
+CHANGED = 0.1
+# A delay must also differ by this much, since a tenth of a short delay is noise.
+CHANGED_DELAY_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)

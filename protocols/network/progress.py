@@ -1,15 +1,16 @@
 """Whether what is sent over a link's connections arrives, and what to do where it does not.
 
-Law: a link is half dead if bytes that one of its connections has sent are not acknowledged, are
-sent again in vain, and none has been for a time-out that grows with the delay and with what its own
-rate needs for a few segments. A reader that takes nothing is another matter: it acknowledges what
-was sent, so nothing of it is sent again. Whoever slept has seen no progress of anybody.
+A link stands still if one of its connections has sent bytes that are not acknowledged although the
+system sends them again and again, for longer than a time-out. The time-out grows with the delay of
+the link and with the time that its own rate needs for a few segments. A reader that takes nothing
+is another matter: its system acknowledges what was sent, so nothing is sent again. A device that
+slept has seen no progress of anybody, so its own sleep does not count.
 
-A path that swallows large packets lets the small ones pass: while what was sent is sent again in
-vain, acknowledgements of something else keep coming, or the link can be opened anew and stands
-still again at once. It is then opened with shorter segments, where that is the second time with the
-shortest that every path must carry, because everybody waits. A link that stands still again and
-again is given up (`recovery.py`), and another way takes its place, if there is one.
+A path that swallows large packets lets the small ones pass. It shows in one of two ways: bytes are
+sent again in vain while acknowledgements of something else keep coming, or the link can be opened
+anew and stands still again at once. Then the link is opened with shorter segments; the second time
+with the shortest that every path must carry, because everybody waits meanwhile. A link that stands
+still again and again is given up (`recovery.py`), and another way takes its place, if there is one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Whom the members wait for: one figure, which every member can work out for itself.
+"""Whom the members wait for: one answer, which every member can work out for itself.
 
-Law: a pure answer to what is measured (`monitor.py`), in force (`policy.py`) and lost
-(`recovery.py`). As long as a step is done as quickly as usual, that is who makes each step take as
-long as it does, by its computing or its link; else it is why the running step is not done. Whoever
-holds nobody up by more than a tenth of a step is not named.
+It follows from what is measured (`monitor.py`), what is in force (`policy.py`) and what is lost
+(`recovery.py`). While steps take as long as usual, the answer is the member that makes each step
+take that long, by its computing or by its link. When the running step takes longer than usual, the
+answer is the reason why it is not done. A member that costs the others less than a tenth of a step
+is not named.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
     from protocols.member.node import Node
     from protocols.network.monitor import Times
 
-HELD_UP = 0.1  # of a step: who is waited for less holds nobody up
-MOSTLY = 0.5  # of a step: its sums take long even if all links are alike
-ALIKE = 1.25  # what differs by less is alike
-STANDS_S = 2.0  # a step that takes longer than this,
-STANDS_STEPS = 2.0  # and than so many usual ones, stands
+# Differences under 10 % of a step are not reported as a straggler.
+HELD_UP = 0.1
+# Sums that take more than half of a step are reported as slow even if all links are alike.
+MOSTLY = 0.5
+# Links whose costs differ by less than this factor count as alike.
+ALIKE = 1.25
+# A step counts as standing still when it takes longer than this and longer than so many usual
+# steps.
+STANDS_S = 2.0
+STANDS_STEPS = 2.0
 
 
 class Cause(StrEnum):
@@ -41,11 +47,12 @@ class Cause(StrEnum):
 class Waiting:
     """Members wait for `node`.
 
-    `seconds`: in each step of `step_s` or, if that is 0, in the running step until now. `peer`: the
-    other end of the link if that is why; `rate` of its slower direction in bytes/s, and `delay_s`
-    one way; `shared`: the link is as much that one's as `node`'s; `late`: its delay costs more time
-    than its rate. `trainer`: it is the trainer of
-    `node` that has not answered. `more`: how many others are waited for likewise.
+    `seconds`: how long they wait in each step, which takes `step_s`; if `step_s` is 0, how long
+    they have waited in the running step so far. `peer`: the other end of the link, if a link is the
+    cause, with the `rate` of its slower direction in bytes/s and its one-way delay `delay_s`.
+    `shared`: the link belongs to `peer` as much as to `node`. `late`: the delay of the link costs
+    more time than its rate. `trainer`: the trainer of `node` has not answered. `more`: how many
+    other members are waited for in the same way.
     """
 
     cause: Cause
