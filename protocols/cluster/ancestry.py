@@ -1,9 +1,10 @@
 """What a training state has behind it, and whether another state has all of that behind it, too.
 
-Law: in one lineage there is one history, so a lineage and an iteration name a state's past; only
-the iteration that was done last before somebody was lost may have been done again without it, from
-the same samples. A cluster that goes on in another lineage keeps the name of the one before and how
-far that had come. What is forgotten, because there were too many, counts as not contained.
+A lineage has one history, so a lineage and an iteration name the past of a state. There is one
+exception: after a loss, the last iteration that the lost member did may be done again without it,
+from the same samples. A cluster that goes on in another lineage keeps the name of the lineage
+before and the iteration at which it was left. Only the last `limits.MAX_ANCESTORS` lineages are
+kept; what only an older one would show counts as not contained.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What the parts of one node share: its identity, its links, its policies, its outbox.
 
-Law: parts change the world only by appending to `effects`, and each other only through this.
+A part acts on the world only by appending to `effects`. What one part must know of another stands
+here, or is given to it when it is built.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """How this node goes: what it asks for, again and again, until the others go on without it.
 
-Law: a member that wants to go stays until a policy without it is in force, unless that takes too
-long, as where all other trainers hang; only one that nobody waits for goes at once. A scheduler
-hands its role over first. Who gives way to another cluster does not wait for its own cluster for
-ever. A trainer that lacks updates gets them before the end, so that what it saves is what the
-cluster trained.
+- A member that wants to go stays until a policy without it is in force, so that nobody waits for
+  what it owed. It goes without that only if nobody waits for it, or if it takes too long, for
+  example because all other trainers hang.
+- A scheduler hands its role over first, unless it leads a fence: then it decides that before.
+- A member that gives way to another cluster does not wait for its own cluster for ever.
+- A trainer that lacks updates gets them before the end, so that what it saves is what the cluster
+  trained.
 """
 
 from __future__ import annotations

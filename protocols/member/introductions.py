@@ -1,7 +1,7 @@
 """Links that others ask this member for: the joiners it expects, the members it was told to dial.
 
-Law: a joiner's key is trusted from its introduction on, and no longer than its join is under way
-unless a policy names it meanwhile. Who asked for a link is told once it is open.
+A joiner's key is trusted from its introduction on, for as long as its join is under way; for longer
+only if a policy names it meanwhile. The node that asked for a link is told when the link is open.
 """
 
 from __future__ import annotations

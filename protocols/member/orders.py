@@ -1,9 +1,14 @@
-"""What of others a node acts on: whose fences and decisions, which policies.
+"""Whose fences, decisions and policies a node acts on.
 
-Law: a member obeys the scheduler of the newest term that it knows, or one of a later term that is
-credible; it stores a policy that its scheduler sends or that it has asked for itself, and only one
-that fits its job. It acts on a decision that keeps it only if it has reported to that fence. What
-does not fit is dropped, whoever it came through; what cannot be is the sender's fault.
+- A member obeys the scheduler of the newest term that it knows, or a scheduler of a later term if
+  that term is credible.
+- It stores a policy only if its scheduler has sent it, or if it has asked for it itself, and only
+  if the policy fits the job.
+- It acts on a decision that keeps it only if that is the decision of the fence it has taken part
+  in.
+
+A message that does not fit the moment is dropped, whoever passed it on. A message that cannot be
+true is the fault of its sender.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What this node does when members turn out to have different training states.
 
-Law: the members whose state counts go on without those that have another one, at once. Each of
-them tells those of its neighbours that differ what the state is here, so that they can say where
-the first difference lies. Who differs goes, and pulls the state anew; who does not go by itself and
-is found to differ again is parted from.
+The members whose state counts go on at once, without those that have another state. Each of them
+sends the digests of its state's pieces to those of its neighbours that differ, so that these can
+name the first difference. A member that differs leaves and pulls the state anew. If it stays, and
+is found to differ again in the same life, the others part from it.
 """
 
 from __future__ import annotations

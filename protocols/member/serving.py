@@ -1,7 +1,7 @@
 """What this member sends of its state to a joiner that asks.
 
-Law: a joiner gets digests and shards only of the state that is held for it, and only such as exist;
-a request for others is the joiner's fault.
+A joiner gets digests and shards only of the state that is held for it, and only shards that exist.
+A request for anything else is the joiner's fault.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Who of our neighbours has been silent for too long.
+"""Which neighbours have been silent for too long.
 
-Law: a neighbour is silent only if it has said nothing for a time-out that grows with the delay and
-the jitter measured to it, and if we ourselves were awake all that time: whoever slept heard nobody.
+A neighbour counts as silent if it has said nothing for a time-out that grows with the delay and the
+jitter measured to it, and if this device was awake all that time: a device that slept has heard
+nobody, which says nothing about the others.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Opening links of the view in force again that have ended.
 
-Law: a link that ended for any other reason than its other end's departure is dialled again at once,
-by both ends, and again a while after each failure, for as long as both are members of the view in
-force. Devices sleep, addresses change and connections are reset; nobody is left behind for that as
-long as the others wait. Who has moved is dialled where it was found last, too. A new link does not
-carry what was lost with the old one: the round begins anew all the same (`losses.py`).
+A link is dialled again unless its end proves that the other end has departed: devices sleep,
+addresses change, and connections are reset. Both ends dial at once, and again a while after each
+failure, for as long as both are members of the view in force. A member that has moved is dialled at
+the address where it was found last, too. The new link does not carry what was lost with the old
+one, so the round begins anew all the same (`losses.py`).
 """
 
 from __future__ import annotations

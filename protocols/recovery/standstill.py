@@ -1,7 +1,8 @@
 """Links that stand still again and again: they carry small frames, and nothing large.
 
-Law: such a link counts no more, although it is open, until no policy that may be in force has it:
-another way takes its place. Its other end may not have noticed that anything stood still.
+Such a link no longer counts as a link, although it is open, for as long as a policy that may be in
+force has it; sums take another way. It stays so even if the other end opens it anew, because that
+end may not have noticed that anything stood still.
 """
 
 from __future__ import annotations

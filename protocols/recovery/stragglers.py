@@ -1,9 +1,10 @@
 """What a member answers to one that is behind: that a node is gone, or that the others went on.
 
-Law: whoever stands still says each second which links it misses. A member that knows why tells it,
-until it goes on: if the view in force has no more a node that it misses, that this one is gone; if
-the view has it no more itself, that the others went on without it. The decision that put it out may
-never have reached it: the scheduler says it once, over ways that may not lead there.
+A member that stands still says once a second which links it misses. Two answers help it on. If it
+misses a link to a node that is no longer in the view in force, a neighbour of that node confirms
+that the node is not reached there either. If it is itself no longer in the view in force, a
+neighbour tells it that the others went on without it. The scheduler has sent that decision only
+once, over ways that may not have reached it.
 """
 
 from __future__ import annotations

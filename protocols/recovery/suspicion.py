@@ -1,10 +1,11 @@
-"""Who sent what cannot be: pairs of which one member is broken, and whom that shows to be it.
+"""Pairs of members of which one is broken, and which of the two that must be.
 
-Law: an accusation is worth the same against both, since the accuser may be the broken one: it parts
-the pair, and whoever is parted from two others is let go by the next fence. So a broken member goes
-as soon as a second one has seen it (over another tree, after the first has cut its link), one that
-accuses everybody lets itself go, and a single one can have nobody else let go. Two broken members
-together can. What is said of nodes that are no members is not kept.
+A member accuses another one that sent it what cannot be. The accusation counts against both, since
+the accuser may be the broken one: it parts the pair, and a member that is parted from two others is
+let go by the next fence. So a broken member goes as soon as a second one has seen it, for example
+over another tree after the first has cut its link. A member that accuses everybody lets itself go,
+and a single broken member can have nobody else let go; two broken members together can. What is
+said of nodes that are no members is not kept.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Whether the members' training states differ, and whose is taken for the wrong one.
+"""Whether the members' training states differ, and which of them is taken for the wrong one.
 
-After each update a member takes a short digest of its state's scalars and of a part of its tensors
-(another part each time), its claim, and says it in its control word of the next iteration. Equal
-words are reduced everywhere, so all members come to the same verdict without another message.
+After each update a member takes a short digest of its state's scalars and of a part of its tensors,
+another part each time. This claim travels in its control word of the next iteration. The reduced
+word is the same everywhere, so all members come to the same verdict without another message.
 
-Law: if claims differ, the state that most members have counts, those that go on before those that
-leave; of two that as many have, that of the member with the lowest id. Who has another one applies
-nothing any more, contributes nothing, and pulls the state anew. What was summed with its gradients
-is summed again without them. Claims show mistakes, not lies: a member can claim what it likes.
+If claims differ, that state counts which most of the members have that are not leaving. Of equally
+many, the one counts that most members have at all, and after that the one of the member with the
+lowest id. A member that has another state applies and contributes nothing any more, and pulls the
+state anew; what was summed with its gradients is summed again without them. Claims show mistakes,
+not lies: a member can claim what it likes.
 """
 
 from __future__ import annotations

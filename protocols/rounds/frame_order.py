@@ -1,10 +1,16 @@
-"""In which order a neighbour's chunks can come: what is out of it shows a wrong header at once.
+"""In which order a neighbour's chunks can come: a chunk out of this order has a wrong header.
 
-Law: one direction of a link is a stream, and a round completes nowhere before each member has sent
-its whole part. So a neighbour that owes chunks of the running round sends none of a later one under
-the same policy; none of two iterations ahead of a member; none that says the same iteration and
-attempt under another policy; and, of what is over, nothing behind what is newer, and nothing of a
-round that is complete here. While a fence has this node frozen the others may be ahead of it.
+One direction of a link is a stream, and a round completes nowhere before each member has sent all
+of its part. Therefore:
+
+- a neighbour that owes chunks of the running round sends none of a later round under the same
+  policy;
+- no chunk is two iterations ahead of a member;
+- no chunk has the running iteration and attempt under another policy;
+- of rounds that are over, no chunk comes behind one of a newer round, and none of a round that is
+  complete here.
+
+While a fence has this node frozen, the others may be ahead of it.
 """
 
 from __future__ import annotations

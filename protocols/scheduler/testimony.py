@@ -1,10 +1,11 @@
-"""Which reports to a fence can be true, by what the scheduler knows and by what the others say.
+"""Which reports to a fence can be true, by what the scheduler knows and by what the others report.
 
-Law: a policy that is newer than the one in force at the scheduler can only be in force, anywhere,
-if a quorum of the members under that one have stored it (or under one in between that can itself be
-in force): so a report that names one which those who reported otherwise exclude is not believed,
-and what a single member says to have stored binds nobody. Counters and bitmaps must be possible.
-Members of one view are at most one iteration apart, since no round completes without all of them.
+A report may name a policy that is newer than the one in force at the scheduler. Such a policy can
+be in force somewhere only if a quorum of its members has stored it, or has stored a policy in
+between that can itself be in force. So a report is not believed if the other reports rule such a
+quorum out, and what a single member says to have stored binds nobody. Counters and bitmaps must be
+possible, too: members of one view are at most one iteration apart, since no round completes without
+all of them.
 """
 
 from __future__ import annotations
