@@ -1,6 +1,6 @@
 """The transport's listener before and after there is a shell.
 
-Law: nothing comes before, by rule: only a member admits others, and only a node dials.
+Nothing arrives before there is one, because only a member admits others, and only a node dials.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Digests by which members notice that their training states differ, and where.
 
-Law: a claim covers all scalars and one window of the tensors; the windows follow each other, so
-each byte is looked at again and again, and also if only every `DIGEST_EVERY`th state can be read,
-as of a trainer on another device than the CPU: then in as many times the iterations. The state is
-constant while it is read here; whoever calls sees to that.
+A claim covers all scalars and one window of the tensors. The windows follow each other, so that
+each byte is compared again and again. They are numbered so that this also holds if only every
+`DIGEST_EVERY`th state can be read, as with a trainer on another device than the CPU; it then takes
+as many times the iterations. The caller sees to it that the state does not change while it is read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Reduced chunks on their way to joiners, which follow the rounds but belong to none.
+"""Reduced chunks on their way to joiners, which follow the rounds without taking part in them.
 
-Law: while a joiner copies the state its round's chunks wait behind the shards, because the members
-hold their update until it has the state. How far others may be ahead of it then is the shell's to
-ask: what it lacks when it becomes a member everybody waits for at once. Order is kept; what waits,
-here or on the link, is a copy, and its size is known.
+While a joiner copies the state, the chunks of its round wait behind the shards: the members hold
+their update until the joiner has the state, so the state is more urgent. Afterwards the shell asks
+how far the joiner is behind, because all members wait at once for what it still lacks when it
+becomes one of them. The order of chunks is kept. What waits, here or on the link, is a copy, and
+its size is known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A probe: so many bytes at once over a link that its receiver can measure it.
+"""A probe: enough bytes at once over a link for its receiver to measure it.
 
-Law: bounded in bytes and in time, and little of it waits here at any moment, so that what is sent
-meanwhile is not held up for long. The content means nothing.
+A probe is bounded in bytes and in time. Only little of it waits on the link at any moment, so that
+what is sent meanwhile is not held up for long. Its content means nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shards of the training state: cut, hashed, sent, received in place.
 
-Law: shard k of size s is bytes [k*s, (k+1)*s) of the flat state, the last one shorter. The state is
-constant while it is read here; whoever calls sees to that.
+Shard k of size s is the bytes [k*s, (k+1)*s) of the flat state; the last one may be shorter. The
+caller sees to it that the state does not change while it is read.
 """
 
 from __future__ import annotations

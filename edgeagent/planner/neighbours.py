@@ -1,7 +1,8 @@
-"""Whom a joiner links to, and which links an overlay lacks.
+"""Which members a joiner links to, and which links an overlay lacks.
 
-Law: a joiner whose user named nobody gets two neighbours wherever there are two, so an overlay that
-no single link holds together stays such a one. No spare link joins members that a user keeps apart.
+A joiner whose user named no neighbours gets two of them wherever there are two members, so that an
+overlay which survives the loss of any one link still does so afterwards. No spare link is opened
+between members that a user keeps apart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Whether a device costs more than it gives, and whether all of them are slower than one alone.
 
-Law: what a step takes now is measured; what it would take without some members is what the planner
-would plan for the others. Advice is given only where that saves a third: estimates are no better.
-Devices are left out in the order of their links, the slowest first: whose computing is slow gets
-less of it, but what a round sums travels over every link.
+What a step takes now is measured. What it would take without some members is what the planner would
+plan for the others. Advice is given only where a step would become at least a third shorter,
+because the estimate is no better than that. Devices are left out in the order of their links, the
+slowest first: a device that computes slowly gets less to compute, but what a round sums travels
+over every link of the tree.
 """
 
 from __future__ import annotations

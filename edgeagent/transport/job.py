@@ -1,7 +1,7 @@
 """The job's fingerprint, and how two jobs, and two scripts, are told apart.
 
 Law: pure. A job is an ordered tuple of (field, value) texts; equal fingerprints mean the same
-fields with the same values in the same order (DESIGN, Same job). Fields whose names begin with
+fields with the same values in the same order. Fields whose names begin with
 `ABOUT` only explain a difference (`rounding.py`): they are not compared. Scripts are compared
 statement by statement and may differ: that is told, not refused, for a line that only prints harms
 nobody.

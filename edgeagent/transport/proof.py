@@ -1,4 +1,4 @@
-"""The proof that both ends of a join connection hold the cluster's token (DESIGN 4, Join).
+"""The proof that both ends of a join connection hold the cluster's token.
 
 Law: pure. The proof covers everything both ends said and the certificate seen in this very
 handshake, each field with its length; the roles' proofs differ, so neither can be reflected, and
