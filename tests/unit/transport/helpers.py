@@ -6,9 +6,11 @@ Law: no test sleeps to synchronise; it waits, for a bounded time, until somethin
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import gc
 import os
+import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Sized
 from dataclasses import dataclass, field, replace
@@ -202,6 +204,7 @@ def identity(name: str) -> Identity:
     """Return a key of its own for each name, made once."""
     if name not in _identities:
         folder = tempfile.mkdtemp(prefix="edgeagent-test-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         _identities[name] = load_identity(folder)
     return _identities[name]
 
