@@ -184,6 +184,7 @@ class Life:
         self._goes_on = goes_on
         self._sponsor = NOTHING  # what the state of the cluster that let us in has behind it
         self._admitted = False  # by any cluster, at any time
+        self._keeps = False  # the trainer was asked to put aside what it has
         self._kept = ""  # where what was trained here lies since it was put aside
         self._said = ""  # why it could not be put aside
         self._diverged_at: int | None = None  # step at which the state here was found to differ
@@ -239,7 +240,7 @@ class Life:
             self._step("admitted", LifeState.YIELDING)
             return [Say(Note.AHEAD), GiveWay()]
         self._step("admitted", LifeState.SAVING)
-        return [KeepState(self._would_be_lost)]
+        return [self._keep()]
 
     def given_up(self) -> list[LifeEffect]:
         """The search says that nobody is there to join, and this agent must not found."""
@@ -286,7 +287,7 @@ class Life:
                 return [Say(Note.HUNG), DropNode(), KeepState(False)]
             case "yielded":
                 self._step("departed", LifeState.SAVING)
-                return [KeepState(self._would_be_lost)]
+                return [self._keep()]
         self._step("departed", LifeState.ENDED)
         return [self._end_of(why, message)]
 
@@ -327,6 +328,8 @@ class Life:
             told = [Say(Note.NOT_KEPT, error)] if error != self._said else []
             self._said = error
             return [*told, *self._look_again(now, "saved", KEEP_AGAIN_SECONDS)]
+        if self._would_be_lost and not self._keeps:
+            return [self._keep()]  # the trainer has applied an update since it was asked
         self._kept = path
         own = self._own()
         told = []
@@ -334,6 +337,11 @@ class Life:
             told = [Say(Note.KEPT, path, (own.past.iteration,))]
         self._step("saved", LifeState.JOINING)
         return [*told, DropNode(), BeginJoin()]
+
+    def _keep(self) -> KeepState:
+        """Have the trainer put aside what the cluster to be joined has not."""
+        self._keeps = self._would_be_lost
+        return KeepState(self._keeps)
 
     @property
     def _would_be_lost(self) -> bool:

@@ -187,7 +187,9 @@ class Seeker:
             self._on(lambda: wanted)
 
     def _whole_state(self) -> Own | None:
-        host = self.host
+        host, node = self.host, self.host.node
+        if node is not None and node.context.is_member:  # a late trainer has not all of that
+            return Own(replace(node.context.past, iteration=host.iteration), True)
         return None if host.spoilt else Own(host.past, host.trained)
 
     def departed(self, why: str) -> None:
@@ -202,8 +204,10 @@ class Seeker:
         """The user wants this device to leave."""
         self._on(self.life.leave)
 
-    def _saved(self) -> None:
-        """The trainer is idle."""
+    def _saved(self, whole: bool) -> None:
+        """The trainer is idle; it puts its `whole` state aside if it was asked to."""
+        if whole:
+            self.host.aside.append(self.host.iteration)
         self._on(lambda: self.life.saved(self.host.clock(), "", ""))
 
     def _on(self, happens: Callable[[], list[LifeEffect]]) -> None:
@@ -221,9 +225,7 @@ class Seeker:
         host, world = self.host, self.world
         match effect:
             case KeepState(whole):
-                if whole:
-                    host.aside.append(host.iteration)
-                self._later(partial(host.work, self._saved))
+                self._later(partial(host.work, partial(self._saved, whole)))
             case DropNode():
                 world.give_up(host)
             case BeginJoin():

@@ -138,6 +138,16 @@ def test_what_the_cluster_has_not_is_kept_first(past: Past, keeps: bool) -> None
     assert agent.life.saved(0.0, "x.safetensors" if keeps else "", "") == then
 
 
+def test_an_update_that_is_applied_after_the_question_is_kept_too() -> None:
+    agent = Agent(TRAINED)
+    assert agent.life.admitted(AHEAD) == [KeepState(False)]
+    agent.own = State(Past(52, OLD), trained=True)  # AHEAD has the first 50, and may redo one
+    assert agent.life.saved(0.0, "", "") == [KeepState(True)]
+    assert agent.state == "saving"
+    told = [Say(Note.KEPT, "x.safetensors", (52,)), DropNode(), BeginJoin()]
+    assert agent.life.saved(0.0, "x.safetensors", "") == told
+
+
 def test_half_a_state_is_not_kept() -> None:
     agent = Agent(None)
     assert agent.life.admitted(APART) == [KeepState(False)]
