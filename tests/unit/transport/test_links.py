@@ -169,6 +169,7 @@ def test_an_end_that_lost_the_link_gets_a_new_one(loop_name: str, small_dials: b
         await until(lambda: len(other.live()) == 1 and len(other.ups) == 2, "the new link is up")
         assert other.downs[0][0] is held
         assert other.downs[0][2] is LinkEnd.REPLACED
+        await until(lambda: len(one.live()) == 1, "the old link is down here, too")
         await answers(one, other)
 
     run(lambda: with_agents(body, *two()), loop_name)
