@@ -138,10 +138,9 @@ def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 def default_micro_batch(global_batch: int) -> int:
     """Return the smallest divisor of `global_batch` that is at least 8 and 1/64 of it."""
-    least = max(8, -(-global_batch // 64))
-    for size in range(least, global_batch):
-        if global_batch % size == 0:
-            return size
+    for count in range(min(64, global_batch // 8), 0, -1):
+        if global_batch % count == 0:
+            return global_batch // count
     return global_batch
 
 

@@ -15,7 +15,7 @@ from edgeagent.config import TrainerConfig, saving_from_environment, trainer_con
 from edgeagent.errors import UsageError
 from edgeagent.places import check_save_path
 from edgeagent.trainer.loader import default_micro_batch, is_number
-from edgeagent.trainer.validation import check_batches
+from edgeagent.trainer.validation import check_batches, check_positive
 from protocols import limits
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def resolve_options(
     size = _first(config.global_batch, global_batch)
     cut = _first(config.micro_batch, micro_batch)
     if cut is None:
-        check_batches(size, size)
+        check_positive("global_batch", size)
         cut = default_micro_batch(size)
     check_batches(size, cut)
     counts = {

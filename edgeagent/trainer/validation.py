@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 TRAINABLE_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+MOST_SAMPLES = 1 << 20  # of one micro-batch, whose indices and samples a trainer holds in memory
 _QUANTISED = (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
 
@@ -35,15 +36,22 @@ def check_job(model: Any, optimizer: Any, scheduler: Any, max_grad_norm: float |
 
 def check_batches(global_batch: Any, micro_batch: Any) -> None:
     """Raise `UsageError` unless `global_batch` consists of whole micro-batches, not too many."""
-    for name, value in (("global_batch", global_batch), ("micro_batch", micro_batch)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"{name} is {value}; it must be a positive integer")
+    check_positive("global_batch", global_batch)
+    check_positive("micro_batch", micro_batch)
     if global_batch % micro_batch:
         raise UsageError(
             f"global_batch {global_batch} is not divisible by micro_batch {micro_batch}"
         )
     if global_batch // micro_batch > limits.MAX_MICRO_BATCHES:
         raise UsageError(f"more than {limits.MAX_MICRO_BATCHES} micro-batches; make them larger")
+    if micro_batch > MOST_SAMPLES:
+        raise UsageError(f"a micro-batch of {micro_batch} samples; use at most {MOST_SAMPLES}")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise `UsageError` unless `value` is a positive integer."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{name} is {value}; it must be a positive integer")
 
 
 def check_dataset(dataset: Any) -> int:

@@ -128,6 +128,7 @@ class Cycle:
         self._refuses = False  # it has handed back some of this iteration
         self._held: dict[int, int] = {}  # join -> iteration whose update waits for it
         self._released: dict[int, None] = {}
+        self._said: dict[int, tuple[bytes, PullBegins]] = {}  # join -> joiner, what it was told
         self._state_ready = True  # False: the state of `iteration` is still being pulled
         self._restart: Restart | None = None
         self._attempt_id = bytes(32)  # of the running attempt
@@ -143,6 +144,15 @@ class Cycle:
         """Joins for which this node keeps the state of the running iteration unchanged."""
         at = self._context.iteration
         return tuple(j for j, i in self._held.items() if i == at and j not in self._released)
+
+    @property
+    def begun(self) -> dict[int, tuple[bytes, PullBegins]]:
+        """Join -> joiner and what it was told, of the pulls that begin with the running iteration
+        and have this node as a source."""
+        if not self._said:
+            return {}
+        holding = self.holding_for
+        return {join: said for join, said in self._said.items() if join in holding}
 
     def holds_for(self, joiner: bytes) -> bool:
         """Whether it does so for the join of `joiner`."""
@@ -297,7 +307,8 @@ class Cycle:
         context.ancestors = common.in_lineage(context.lineage).ancestors
         context.store(decision.policy)
         self._restart = decision
-        self._held, self._named, self._word = {}, decision.policy.key, None
+        self._held, self._said = {}, {}
+        self._named, self._word = decision.policy.key, None
         self._silent = ()
         self._switched(old, decision.policy, "failure")
         if context.iteration == decision.iteration and decision.applied:
@@ -511,6 +522,7 @@ class Cycle:
         context, policy = self._context, self._policy
         named = [p.join for p in policy.pulls]
         self._held = {j: i for j, i in self._held.items() if j in named}
+        self._said = {j: said for j, said in self._said.items() if j in named}
         for pull in policy.pulls:
             if pull.join in self._held:
                 continue
@@ -526,6 +538,7 @@ class Cycle:
                     context.meta,
                     context.ancestors,
                 )
+                self._said[pull.join] = pull.joiner.node, message
                 context.send(pull.joiner.node, message)
 
     def _start_round(self, spread: tuple[Spread, ...]) -> None:

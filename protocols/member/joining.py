@@ -116,6 +116,7 @@ class Joining:
         self._early: dict[bytes, PullBegins] = {}
         self._repeat_at = 0.0
         self._pull_began = 0.0
+        self._pulled_at = 0  # the iteration with which the pull began
         self._fetching_since: float | None = None  # a policy's body is missing
         self._measure_by: float | None = None  # when the rates of the links are waited for no more
         context.do(Dial(sponsor))
@@ -301,8 +302,11 @@ class Joining:
             context.send(to, LinksOpen(self.number, self._open_links, rates))
         elif self.state is JoiningState.PULLING:
             context.send(to, self.progress(now))
-        elif self.state is JoiningState.CAUGHT_UP:
-            context.send(to, CaughtUp(self.number))
+        elif self.has_pulled:
+            # Members hold the state until they hear this, also if it was lost on a link that broke.
+            context.send(EVERYONE, Pulled(self.number, self._pulled_at))
+            if self.state is JoiningState.CAUGHT_UP:
+                context.send(to, CaughtUp(self.number))
 
     def progress(self, now: float) -> JoinProgress:
         """Return how far the pull is, for the scheduler and for people who look there."""
@@ -410,7 +414,8 @@ class Joining:
     def _pulled(self) -> None:
         context = self._context
         self.state = JOINING_TABLE.step(self.state, "pulled", JoiningState.FOLLOWING)
-        context.send(EVERYONE, Pulled(self.number, context.iteration))
+        self._pulled_at = context.iteration
+        context.send(EVERYONE, Pulled(self.number, self._pulled_at))
         self._cycle.adopted()
 
 

@@ -245,6 +245,7 @@ class Node:
             if self.negotiator and not self.recovery.fence and not self.over
             else None,
             self.departure.deadline,
+            self.serving.deadline if not self.over else None,
             self.debt.deadline if not self.over else None,
             *self.recovery.deadlines,
             self.wishes.deadline if not self.over else None,
@@ -269,6 +270,7 @@ class Node:
         if not self.over:
             self.debt.tick()
             self.recovery.watch(now)
+            self.serving.tick(now)
         self.departure.pursue(now)
         if self.negotiator is not None and not self.over and self.recovery.fence is None:
             self.mail.post_all(self.negotiator.tick(now))

@@ -91,6 +91,7 @@ class Pull:
     ) -> None:
         self.state = PULL_TABLE.initial
         self.sources = sources
+        self._named = sources  # those that were lost since, too
         self._offer = offer
         self._assign = assign
         self._shards = shards
@@ -124,8 +125,10 @@ class Pull:
 
     def began(self, source: bytes) -> list[PullEffect]:
         """`source` holds the state and may be asked."""
+        if source not in self._named:
+            raise RemoteProtocolError("a pull began at a node that is no source")
         if source not in self.sources or source in self._ready:
-            raise RemoteProtocolError("a pull began at a node that is no source, or twice")
+            return []  # it was lost, or it says so again because it has heard nothing from here
         if not PULL_TABLE.allows(self.state, "began"):
             return []
         self._ready.append(source)

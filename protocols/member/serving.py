@@ -2,6 +2,9 @@
 
 A joiner gets digests and shards only of the state that is held for it, and only shards that exist.
 A request for anything else is the joiner's fault.
+
+A joiner that asks for nothing may not have heard that its pull has begun: a link that breaks loses
+what was sent on it last. Members would hold the state for it in vain, so it is told again.
 """
 
 from __future__ import annotations
@@ -26,6 +29,29 @@ class Serving:
     def __init__(self, context: Context, cycle: Cycle) -> None:
         self._context = context
         self._cycle = cycle
+        self._asked: dict[int, None] = {}  # joins whose joiner has asked for something
+        self._pause_s = limits.RETRY_SECONDS  # grows, as what is said again may be large
+        self._repeat_at: float | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do by time alone."""
+        return self._repeat_at
+
+    def tick(self, now: float) -> None:
+        """Tell joiners that have asked for nothing once more that their pull has begun."""
+        begun = self._cycle.begun
+        self._asked = {join: None for join in self._asked if join in begun}
+        silent = [said for join, said in begun.items() if join not in self._asked]
+        if not silent:
+            self._repeat_at, self._pause_s = None, limits.RETRY_SECONDS
+        elif self._repeat_at is None:
+            self._repeat_at = now + self._pause_s
+        elif now >= self._repeat_at:
+            self._pause_s *= 2
+            self._repeat_at = now + self._pause_s
+            for joiner, message in silent:
+                self._context.send(joiner, message)
 
     def manifest_wanted(self, joiner: bytes, number: int, shard_bytes: int) -> None:
         """`joiner` wants the digests of all shards."""
@@ -49,4 +75,5 @@ class Serving:
         size = self._context.config.state_bytes
         if not whole or shard_count(size, shard_bytes) > limits.MAX_SHARDS:
             raise RemoteProtocolError("shards of a size that cannot be")
+        self._asked[number] = None
         return number in self._cycle.holding_for

@@ -12,26 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.seeds import seeds
 from tests.simulation import coverage, faults, runs, storm
-from tests.simulation.faults import Intensities
+from tests.simulation.fullest import FULLEST, Choice, choose, seen, wanted
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.storm import Size
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SEEDS = range(150)
 ONCE_FAILED = [int(s) for s in (Path(__file__).parent / "seeds.txt").read_text("utf-8").split()]
 EVENTFUL = 189  # crashes, restarts, a partition, frames out of order
-HARDEST = (*range(58), 117, 146)
-EVERYTHING = Intensities(
-    *(0.01, 0.01, 0.05, 0.05, 0.002, 2, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0.001, 0.6, 0.5, 1, 1, 2, 2),
-    hang=2,
-    away=2,
-    small_frames=2,
-)
 REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 
 
-@pytest.mark.parametrize("seed", sorted({*SEEDS, *ONCE_FAILED}))
+@pytest.mark.parametrize("seed", seeds([*range(40), *ONCE_FAILED], long=range(150)))
 def test_storm(seed: int) -> None:
     storm.run(seed)
 
@@ -69,19 +61,21 @@ def test_a_failing_history_shrinks() -> None:
 
 
 def test_every_fault_fires_and_every_move_is_made() -> None:
-    """By the suite's histories and some in which all kinds come together."""
-    fired: dict[str, int] = {}
-    with coverage.recording() as moves:
-        for seed in SEEDS:
-            storm.run(seed)
-        for seed in HARDEST:
-            history = storm.Storm(seed, EVERYTHING, Size(5, 40))
-            history.play()
-            for kind, count in history.world.fired.items():
-                fired[kind] = fired.get(kind, 0) + count
-    assert [kind for kind in (*faults.KINDS, "silence") if not fired.get(kind)] == []
-    never = [m for m in coverage.all_moves() if m not in moves and m not in coverage.RARE]
-    assert never == []
+    shown = dict.fromkeys(x for choice in FULLEST for x in seen(choice))
+    assert [x for x in wanted() if x not in shown] == []
+
+
+def test_those_that_show_most_are_chosen() -> None:
+    chosen, missing = choose([3])
+    shown = dict.fromkeys(x for choice in chosen for x in seen(choice))
+    assert 1 <= len(chosen) <= 2
+    assert sorted(map(str, wanted())) == sorted(map(str, [*shown, *missing]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(60))
+def test_a_storm_of_everything(seed: int) -> None:
+    Choice(seed, everything=True).history().play()
 
 
 def test_the_rare_moves_exist() -> None:

@@ -123,6 +123,7 @@ REFUSALS: dict[str, tuple[str, Callable[[], Any]]] = {
     "batch": ("not divisible", lambda: attempt(linear(), global_batch=30, micro_batch=8)),
     "zero batch": ("positive", lambda: attempt(linear(), global_batch=0)),
     "negative": ("positive", lambda: attempt(linear(), micro_batch=-8)),
+    "huge": ("at most 1048576", lambda: attempt(linear(), global_batch=10**12)),
     "text batch": ("positive", lambda: attempt(linear(), global_batch="8")),
     "many": (
         "more than",
@@ -201,6 +202,8 @@ def test_data_sets(dataset: Any, message: str) -> None:
         (7, 7),
         (4096, 64),
         (17, 17),
+        (10**12, 10**12 // 64),
+        (10**12 + 39, 10**12 + 39),
     ],
 )
 def test_default_micro_batch(global_batch: int, micro_batch: int) -> None:

@@ -1,0 +1,67 @@
+"""A message is lost with the link that carried it: a join goes on after a repetition, not after the
+minute in which the scheduler gives up a join without progress.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from protocols.member.joining import JoiningState
+from protocols.wire import messages as m
+from tests.simulation.test_failures import cluster
+from tests.simulation.test_small_world import finish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.world import Host
+
+OF_A_JOIN = (
+    m.JoinRequest,
+    m.OpenLinks,
+    m.LinksOpen,
+    m.PullBegins,
+    m.Pulled,
+    m.CaughtUp,
+)
+SECONDS = 15.0  # a manifest that does not come costs ten
+
+
+def first_lost(kind: type[m.Message]) -> Callable[[Host, Host, m.Message], bool]:
+    """Return what loses the first message of this kind on each way."""
+    gone: dict[tuple[bytes, bytes], None] = {}
+
+    def lose(sender: Host, receiver: Host, message: m.Message) -> bool:
+        way = sender.me.node, receiver.me.node
+        if not isinstance(message, kind) or way in gone:
+            return False
+        gone[way] = None
+        return True
+
+    return lose
+
+
+CASES = [
+    (3, m.Introduced),  # a single member says this to itself
+    *((size, kind) for size in (1, 3) for kind in OF_A_JOIN),
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("size", "kind"), CASES)
+def test_a_join_whose_messages_are_lost_once(size: int, kind: type[m.Message], seed: int) -> None:
+    world, hosts = cluster(seed, size, steps=300)
+    world.lose = first_lost(kind)
+    late = world.join(size, hosts[0])
+    began = world.now
+    world.run(lambda: late.node is not None and _has_entered(late))
+    assert world.lost > 0
+    assert world.now - began < SECONDS
+    finish(world)
+
+
+def _has_entered(host: Host) -> bool:
+    joining = host.node.joining if host.node is not None else None
+    return joining is not None and joining.state is JoiningState.ENTERED
