@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.cluster import Agent, Cluster, free_ports
+from tests.variants import variants
 
 STEPS = 60
 NAMES = ("alice", "bob", "carol")
@@ -21,7 +22,7 @@ def born_together(cluster: Cluster, count: int) -> list[Agent]:
     ]
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", variants([3], long=[2]))
 def test_one_cluster(tmp_path: Path, count: int) -> None:
     with Cluster(tmp_path, options=("--steps", "1000000")) as cluster:
         agents = born_together(cluster, count)

@@ -132,6 +132,7 @@ def test_a_join_and_a_death_in_containers(engine: Engine, tmp_path: Path) -> Non
     assert not engine.docker("ps", "--all", "--quiet")
 
 
+@pytest.mark.long
 def test_containers_play_a_compose_files_part_by_themselves(engine: Engine, tmp_path: Path) -> None:
     played = scenario()
     settings = {**environment(tmp_path), "EDGEAGENT_TOKEN": new_token()}

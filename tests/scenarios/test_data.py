@@ -15,6 +15,7 @@ import pytest
 
 from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
 from tests.scenarios.processes import children, living
+from tests.variants import variants
 
 SCRIPT = str(SCRIPTS / "data_habits.py")
 STEPS = 60
@@ -35,7 +36,7 @@ def ended(agent: Agent, iteration: int) -> dict[int, str]:
     return agent.digests
 
 
-@pytest.mark.parametrize("order", [(), ("--weighted",)])
+@pytest.mark.parametrize("order", variants([("--weighted",)], long=[()]))
 def test_one_device_without_workers_and_two_with_two_each(
     cluster: Cluster, order: tuple[str, ...]
 ) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from tests.scenarios.cluster import Agent, Cluster
 from tests.scenarios.test_story import same_digests
+from tests.variants import variants
 
+BOTH = ("scheduler", "worker")
 STEPS = 400
 
 
@@ -34,7 +36,9 @@ def check_finishers(cluster: Cluster, finishers: list[Agent]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victims", [("worker",), ("scheduler",), ("scheduler", "worker")])
+@pytest.mark.parametrize(
+    "victims", variants([("scheduler", "worker")], long=[("worker",), ("scheduler",)])
+)
 def test_killed(tmp_path: Path, victims: tuple[str, ...]) -> None:
     with Cluster(tmp_path, options=("--steps", str(STEPS))) as cluster:
         scheduler, worker, *others = cluster.together("alice", "bob", "carol", "dave")
@@ -52,7 +56,7 @@ def test_killed(tmp_path: Path, victims: tuple[str, ...]) -> None:
         check_finishers(cluster, stay)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", variants([0], long=[1]))
 def test_one_of_two_is_killed(tmp_path: Path, victim: int) -> None:
     with Cluster(tmp_path, options=("--steps", str(STEPS))) as cluster:
         agents = cluster.together("alice", "bob")

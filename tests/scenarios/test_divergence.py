@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
 from tests.scenarios.test_story import same_digests
 
@@ -63,6 +65,7 @@ def test_it_is_named_everywhere_and_the_device_pulls_anew(tmp_path: Path) -> Non
             assert done == list(range(done[0], done[-1] + 1)), "a step was lost or done twice"
 
 
+@pytest.mark.long
 def test_a_device_whose_state_differs_again_ends_with_the_reason(tmp_path: Path) -> None:
     with Cluster(tmp_path, job=SCRIPT) as cluster:
         agents = room(cluster, tmp_path)

@@ -25,6 +25,7 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_pairs(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"

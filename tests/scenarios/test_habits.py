@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
+from tests.variants import variants
 
 SCRIPT = str(SCRIPTS / "habits.py")
 STEPS = 300
@@ -51,7 +52,7 @@ def check_equal(*agents: Agent) -> None:
     assert one.save_path.read_bytes() == other.save_path.read_bytes()
 
 
-@pytest.mark.parametrize("habit", ["rates", "rates after update()"])
+@pytest.mark.parametrize("habit", variants(["rates"], long=["rates after update()"]))
 def test_rates_set_by_hand_are_the_same_everywhere(cluster: Cluster, habit: str) -> None:
     alone = cluster.start("carol", script=[habit])
     assert alone.wait_exit() == 0, alone.describe()
@@ -114,7 +115,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("habit", REFUSED)
+@pytest.mark.parametrize("habit", variants([*REFUSED][:2], long=REFUSED))
 def test_what_would_make_replicas_differ_is_refused_by_name(cluster: Cluster, habit: str) -> None:
     agent = cluster.start("alice", script=[habit])
     assert agent.wait_exit() == 1, agent.describe()

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.cluster import SCRIPTS, TOKEN, Cluster
+from tests.variants import variants
 
 STEPS = 120
 
 
-@pytest.mark.parametrize("lie", ["buffers", "bitmap", "term"])
+@pytest.mark.parametrize("lie", variants(["bitmap"], long=["buffers", "term"]))
 def test_the_others_go_on(tmp_path: Path, lie: str) -> None:
     with Cluster(tmp_path, options=("--steps", str(STEPS))) as cluster:
         alice = cluster.start("alice")

@@ -83,6 +83,7 @@ def test_three_find_each_other(tmp_path: Path, namespace: str) -> None:
         assert len(saved) == 1
 
 
+@pytest.mark.long
 @pytest.mark.netns
 @pytest.mark.slow
 def test_a_new_token_is_what_is_announced(tmp_path: Path, namespace: str) -> None:

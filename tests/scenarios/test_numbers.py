@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.cluster import SCRIPTS, Cluster
+from tests.variants import variants
 
 SCRIPT = str(SCRIPTS / "classifier.py")
 STEPS = 100
@@ -17,7 +18,7 @@ LIMITS = {"float64": 1e-9, "float32": 1e-3}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("precision", variants(["float64"], long=["float32"]))
 def test_one_node_and_four(tmp_path: Path, precision: str) -> None:
     with Cluster(tmp_path, job=SCRIPT) as cluster:
         alone = cluster.plain("alone", SCRIPT, precision)

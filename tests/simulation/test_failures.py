@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 from protocols import limits
-from tests.seeds import seeds
 from tests.simulation.test_small_world import finish
 from tests.simulation.world import Host, World
+from tests.variants import variants
 
-SEEDS = seeds(range(12), long=range(60))
+SEEDS = variants(range(12), long=range(60))
 
 
 def cluster(seed: int, size: int, steps: int = 60) -> tuple[World, list[Host]]:
@@ -52,7 +52,7 @@ def test_one_of_two_is_killed(seed: int, victim: int) -> None:
     finish(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(3), long=range(6)))
+@pytest.mark.parametrize("seed", variants(range(3), long=range(6)))
 @pytest.mark.parametrize("size", [4, 5])
 def test_partition(seed: int, size: int) -> None:
     """The side with the quorum goes on at once, the other one later and apart."""

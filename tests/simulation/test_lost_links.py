@@ -14,11 +14,11 @@ from protocols import limits
 from protocols.events import LinkDown
 from protocols.network.link_end import LinkEnd
 from protocols.scheduler import fence
-from tests.seeds import seeds
 from tests.simulation import faults, storm
 from tests.simulation.faults import Intensities
 from tests.simulation.test_failures import cluster
 from tests.simulation.test_small_world import finish
+from tests.variants import variants
 
 if TYPE_CHECKING:
     from tests.simulation.world import Host, World
@@ -50,7 +50,7 @@ def lose(host: Host, other: Host, why: LinkEnd) -> None:
         host.handle(LinkDown(other.me.node, why))
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(6)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(6)))
 @pytest.mark.parametrize("why", NOBODY_DIED)
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_link_that_ends_is_opened_again(seed: int, why: LinkEnd, size: int) -> None:
@@ -66,7 +66,7 @@ def test_a_link_that_ends_is_opened_again(seed: int, why: LinkEnd, size: int) ->
     finish(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(6)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(6)))
 @pytest.mark.parametrize("pauses", [True, False])
 def test_two_that_are_parted_for_a_moment_go_on_together(seed: int, pauses: bool) -> None:
     world, hosts = cluster(seed, 2, steps=150)
@@ -78,7 +78,7 @@ def test_two_that_are_parted_for_a_moment_go_on_together(seed: int, pauses: bool
     finish(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(10), long=range(40)))
+@pytest.mark.parametrize("seed", variants(range(10), long=range(40)))
 def test_nobody_who_pauses_goes_on_apart_while_all_live(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

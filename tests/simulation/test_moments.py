@@ -14,12 +14,12 @@ import pytest
 
 from protocols.events import ExpelWanted, LeaveWanted, LinkWanted, Tick
 from protocols.wire import messages as m
-from tests.seeds import seeds
 from tests.simulation.test_failures import cluster
 from tests.simulation.test_small_world import finish
 from tests.simulation.world import Host, World
+from tests.variants import variants
 
-STRIDE = 23
+STRIDE = 61
 MOST = 160  # moments: all that follow are those of rounds
 
 Beginning = Callable[[World, list[Host]], object]
@@ -126,7 +126,7 @@ def test_moments(begin: Beginning, victims: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("kind", [k for k in m.FENCE_MESSAGES if k is not m.Outside])
 @pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)])
-@pytest.mark.parametrize("seed", seeds(range(1), long=range(3)))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(3)))
 def test_death_in_a_fence(kind: type[m.Message], victims: tuple[int, ...], seed: int) -> None:
     """Somebody dies when the first or second message of a kind of a fence is on its way."""
     world, hosts = cluster(seed, 4, steps=130)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.seeds import seeds
 from tests.simulation import rare
+from tests.variants import variants
 
 ONCE_STUCK = (190, 811)  # a leaver that led a fence had gone, and nobody said so to who is behind
 
 
 @pytest.mark.parametrize("history", list(rare.HISTORIES.values()))
-@pytest.mark.parametrize("seed", seeds([*range(8), *ONCE_STUCK], long=range(50)))
+@pytest.mark.parametrize("seed", variants([*range(8), *ONCE_STUCK], long=range(50)))
 def test_rare(history: Callable[[int], None], seed: int) -> None:
     history(seed)

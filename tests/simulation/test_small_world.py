@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from protocols.events import LeaveWanted
-from tests.seeds import seeds
 from tests.simulation.world import Host, World, expected_state
+from tests.variants import variants
 
-SEEDS = seeds(range(8), long=range(40))
+SEEDS = variants(range(8), long=range(40))
 
 
 def finish(world: World) -> None:

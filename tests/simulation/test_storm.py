@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.seeds import seeds
 from tests.simulation import coverage, faults, runs, storm
 from tests.simulation.fullest import FULLEST, Choice, choose, seen, wanted
 from tests.simulation.mutations import MUTATIONS
+from tests.variants import variants
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ONCE_FAILED = [int(s) for s in (Path(__file__).parent / "seeds.txt").read_text("utf-8").split()]
@@ -23,7 +23,7 @@ EVENTFUL = 189  # crashes, restarts, a partition, frames out of order
 REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 
 
-@pytest.mark.parametrize("seed", seeds([*range(40), *ONCE_FAILED], long=range(150)))
+@pytest.mark.parametrize("seed", variants([*range(40), *ONCE_FAILED], long=range(150)))
 def test_storm(seed: int) -> None:
     storm.run(seed)
 

@@ -8,12 +8,12 @@ import pytest
 
 from protocols.cluster.view import edge
 from protocols.events import ExpelWanted, LinkWanted, TokenWanted
-from tests.seeds import seeds
 from tests.simulation.test_failures import cluster
 from tests.simulation.test_small_world import finish
 from tests.simulation.world import Host, World
+from tests.variants import variants
 
-SEEDS = seeds(range(5), long=range(20))
+SEEDS = variants(range(5), long=range(20))
 TOKEN = b"t" * 16
 
 
@@ -152,7 +152,7 @@ def test_the_role_rotates(seed: int) -> None:
     assert "rotated" in why
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(6)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(6)))
 def test_a_minority_that_pauses_waits(seed: int) -> None:
     world = World(seed, steps=150)
     world.pauses = True

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.testbed.bench import KINDS, loader
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_both_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +25,7 @@ def test_both_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "samples/s" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_contender_that_fails_is_a_line(tmp_path: Path) -> None:
     args = argparse.Namespace(out=tmp_path, workers=[-1], sample_ms=1.0, iterations=5, repeat=1)
     assert loader.run(args) == 1

@@ -46,6 +46,7 @@ def test_a_joiner_takes_from_each_what_its_link_brings(folder: Path) -> None:
     assert bound / 2 < joined["lower_bound_s"] < 2 * bound
 
 
+@pytest.mark.long
 def test_the_tree_avoids_a_slow_link_and_the_status_says_so(folder: Path) -> None:
     net = Network(tuple(MBIT_S), both({SLOW: Link(rate=5 * MBIT)}), default=Link(rate=50 * MBIT))
     with net, Lab(net, folder, ("--gradient-mb", "0.5", "--compute-ms", "5")) as lab:

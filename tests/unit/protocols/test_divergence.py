@@ -17,8 +17,8 @@ from protocols.rounds.control_word import EMPTY, ControlWord, bits, decode_word,
 from protocols.rounds.divergence import PIECE_BYTES, bitmap, differing, first_difference, is_final
 from protocols.rounds.word_check import Part, check_part, check_result
 from protocols.wire import messages as m
-from tests.seeds import seeds
 from tests.unit.protocols.clusters import cluster, go_on, node_of, reported
+from tests.variants import variants
 
 A, B, C = (bytes([n]) * limits.CLAIM_BYTES for n in (1, 2, 3))
 
@@ -139,7 +139,7 @@ def test_a_word_claims_for_those_below_its_sender_and_keeps_what_we_said() -> No
 # --- in a cluster ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", seeds(range(3), long=range(8)))
+@pytest.mark.parametrize("seed", variants(range(3), long=range(8)))
 @pytest.mark.parametrize("size", [3, 5])
 def test_who_has_another_state_goes_and_nothing_of_it_counts(seed: int, size: int) -> None:
     world, hosts = cluster(seed, size=size)
@@ -163,7 +163,7 @@ def test_without_the_comparison_the_oracle_sees_wrong_states(
         go_on(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(6)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(6)))
 def test_the_others_need_nobody_to_go_first(seed: int) -> None:
     world, hosts = cluster(seed, size=4)
     wrong = hosts[1 + seed % 3]
@@ -175,7 +175,7 @@ def test_the_others_need_nobody_to_go_first(seed: int) -> None:
     assert not node_of(hosts[0]).context.diverged
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_of_two_the_one_with_the_lower_id_goes_on(seed: int) -> None:
     world, hosts = cluster(seed, size=2)
     first, second = sorted(hosts, key=lambda h: h.me.node)
@@ -185,7 +185,7 @@ def test_of_two_the_one_with_the_lower_id_goes_on(seed: int) -> None:
     assert first.gone is None
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_two_of_five_may_differ_each_in_its_own_way(seed: int) -> None:
     world, hosts = cluster(seed, size=5)
     for host in hosts[1:3]:
@@ -194,7 +194,7 @@ def test_two_of_five_may_differ_each_in_its_own_way(seed: int) -> None:
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_a_user_who_leaves_with_another_state_is_told(seed: int) -> None:
     world, hosts = cluster(seed, size=3)
     hosts[1].slips = True
@@ -205,7 +205,7 @@ def test_a_user_who_leaves_with_another_state_is_told(seed: int) -> None:
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_the_last_update_is_compared_too(seed: int) -> None:
     steps = 40
     world, hosts = cluster(seed, size=3, steps=steps)
@@ -218,7 +218,7 @@ def test_the_last_update_is_compared_too(seed: int) -> None:
     assert all(h.gone == "steps" for h in hosts if h is not wrong)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(6)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(6)))
 def test_a_join_waits_until_the_members_have_parted(seed: int) -> None:
     world, hosts = cluster(seed, size=3)
     hosts[seed % 3].slips = True
@@ -229,7 +229,7 @@ def test_a_join_waits_until_the_members_have_parted(seed: int) -> None:
     assert not joiner.is_wrong
 
 
-@pytest.mark.parametrize("seed", seeds(range(4), long=range(12)))
+@pytest.mark.parametrize("seed", variants(range(4), long=range(12)))
 def test_a_fence_in_the_middle_changes_nothing(seed: int) -> None:
     world, hosts = cluster(seed, size=5)
     wrong = hosts[seed % 5]
@@ -241,7 +241,7 @@ def test_a_fence_in_the_middle_changes_nothing(seed: int) -> None:
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(6)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(6)))
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_states_that_are_seldom_seen_are_compared_when_they_are(seed: int, keep: int) -> None:
     """Of `keep` members the agents see the state only where it is read, as on other devices."""

@@ -15,8 +15,8 @@ from protocols.member.cycle import CycleState
 from protocols.member.trainer_debt import DebtState, TrainerDebt
 from protocols.network.measures import KeepingUp
 from protocols.rounds.control_word import EMPTY
-from tests.seeds import seeds
 from tests.unit.protocols.clusters import ENDLESS, cluster, go_on, node_of, policy_of, reported
+from tests.variants import variants
 
 if TYPE_CHECKING:
     from protocols.member.context import Context
@@ -385,7 +385,7 @@ def ahead(host: Host, world: World, by: int) -> None:
     world.run(lambda: host.iteration >= begun + by)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("promised", [True, False])
 def test_the_others_go_on_without_a_trainer_that_does_not_answer(
@@ -407,7 +407,7 @@ def test_the_others_go_on_without_a_trainer_that_does_not_answer(
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_the_others_go_on_though_the_scheduler_hangs_and_everybody_may_leave(seed: int) -> None:
     world, hosts = fast(seed)
     for host in hosts[:2]:
@@ -420,7 +420,7 @@ def test_the_others_go_on_though_the_scheduler_hangs_and_everybody_may_leave(see
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_where_all_trainers_hang_they_go_on_together(seed: int) -> None:
     world, hosts = fast(seed)
     for host in hosts:
@@ -429,7 +429,7 @@ def test_where_all_trainers_hang_they_go_on_together(seed: int) -> None:
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_where_all_scripts_were_away_nobody_waits_for_the_last_one(seed: int) -> None:
     world, hosts = fast(seed)
     world.run(lambda: all(node_of(h).cycle.state is CycleState.APPLYING for h in hosts))
@@ -441,7 +441,7 @@ def test_where_all_scripts_were_away_nobody_waits_for_the_last_one(seed: int) ->
     assert world.now - begun < 4 * limits.TRAINER_LEAST_SECONDS
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_a_hung_trainers_node_leaves_and_goes_without_waiting_for_ever(seed: int) -> None:
     world, hosts = fast(seed)
     hosts[1].hang(1000.0)
@@ -454,7 +454,7 @@ def test_a_hung_trainers_node_leaves_and_goes_without_waiting_for_ever(seed: int
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_a_trainer_that_hangs_for_long_is_let_go(seed: int) -> None:
     world, hosts = fast(seed)
     hosts[seed % 3].hang(1000.0)
@@ -462,7 +462,7 @@ def test_a_trainer_that_hangs_for_long_is_let_go(seed: int) -> None:
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", seeds(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_a_late_trainer_ends_with_the_state_of_the_others(seed: int) -> None:
     world, hosts = cluster(seed, steps=40)
     world.run(lambda: all(h.iteration > 30 for h in hosts))
@@ -522,7 +522,7 @@ def test_leaving_twice_is_leaving_once() -> None:
     assert world.now - begun < 1.5 * limits.LEAVE_SECONDS
 
 
-@pytest.mark.parametrize("seed", seeds([5], long=[0]))
+@pytest.mark.parametrize("seed", variants([5], long=[0]))
 def test_nobody_waits_for_ever_for_a_joiner_whose_trainer_hangs_in_its_first_updates(
     seed: int,
 ) -> None:
