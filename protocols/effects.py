@@ -204,28 +204,10 @@ class Depart:
     message: str
 
 
-Effect = (
-    Send
-    | Trust
-    | Distrust
-    | Dial
-    | CloseLink
-    | BeginTraining
-    | StartRound
-    | ServeRound
-    | FreezeRound
-    | GiveWork
-    | Contribute
-    | Apply
-    | KeepUpdate
-    | TakePieces
-    | Differs
-    | Probe
-    | TakeDigest
-    | SendManifest
-    | SendShards
-    | Report
-    | JoinFailed
-    | UseToken
-    | Depart
-)
+# One family for each part of the agent that does what they say.
+PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe
+RoundEffect = StartRound | ServeRound | FreezeRound | Contribute
+TrainerEffect = BeginTraining | GiveWork | Apply | KeepUpdate | TakePieces | Differs | TakeDigest
+SourceEffect = SendManifest | SendShards
+OwnerEffect = Report | UseToken | Depart | JoinFailed
+Effect = PeerEffect | RoundEffect | TrainerEffect | SourceEffect | OwnerEffect

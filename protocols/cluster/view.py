@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ def edge(a: bytes, b: bytes) -> Edge:
     return Edge(min(a, b), max(a, b))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, as what is looked up at every event is kept in `__dict__`
 class View:
     """Members and links under a number; raises ValueError if they do not fit together.
 
@@ -114,7 +115,7 @@ class View:
         if any(n in known for n in self.expelled):
             raise ValueError("a member that is expelled")
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[bytes, ...]:
         """Node ids, ascending."""
         return tuple(m.node for m in self.members)
@@ -124,14 +125,22 @@ class View:
         """How many members make a quorum."""
         return len(self.members) // 2 + 1
 
+    @cached_property
+    def _by_node(self) -> dict[bytes, Member]:
+        return {m.node: m for m in self.members}
+
     def member(self, node: bytes) -> Member | None:
         """Return the member with this id, None if it is not one."""
-        return next((m for m in self.members if m.node == node), None)
+        return self._by_node.get(node)
+
+    @cached_property
+    def _linked(self) -> dict[bytes, tuple[bytes, ...]]:
+        ends = [pair for e in self.edges for pair in ((e.low, e.high), (e.high, e.low))]
+        return {n: tuple(sorted(b for a, b in ends if a == n)) for n in self.nodes}
 
     def neighbours(self, node: bytes) -> tuple[bytes, ...]:
         """Return the nodes linked to `node`, ascending."""
-        found = [e.high if e.low == node else e.low for e in self.edges if node in (e.low, e.high)]
-        return tuple(sorted(found))
+        return self._linked.get(node, ())
 
 
 def is_quorum(nodes: tuple[bytes, ...], here: Container[bytes]) -> bool:

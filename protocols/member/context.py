@@ -92,6 +92,11 @@ class Context:
     incoming: Callable[[bytes], Rate | None] = _not_known  # what arrives from a neighbour
     effects: list[Effect] = field(default_factory=list)
     own: deque[Applied] = field(default_factory=deque)  # events that the node causes itself
+    # What follows from the policies alone is asked for many times an event, so it is kept.
+    _stored: int = 0  # policies so far
+    _counted_for: tuple[int, tuple[int, int], bytes] = (-1, (0, 0), b"")
+    _counted: tuple[Policy, ...] = ()
+    _neighbours: tuple[bytes, ...] = ()
 
     @property
     def node(self) -> bytes:
@@ -133,7 +138,7 @@ class Context:
         """`neighbours` to which no link is open, as the members that they are."""
         counts, links = self._that_count, self.links
         missing: list[bytes] = []
-        for node in self._near(counts):
+        for node in self._neighbours:
             peer = links.get(node)
             named = [p.view.member(node) for p in counts] if peer is not None else []
             if not any(m and peer and m.incarnation == peer.incarnation for m in named):
@@ -165,20 +170,28 @@ class Context:
     @property
     def neighbours(self) -> tuple[bytes, ...]:
         """To whom those policies have a link from here, ascending."""
-        return self._near(self._that_count)
-
-    def _near(self, policies: tuple[Policy, ...]) -> tuple[bytes, ...]:
-        near = dict.fromkeys(n for p in policies for n in p.view.neighbours(self.node))
-        return tuple(sorted(near))
+        self._count()
+        return self._neighbours
 
     @property
     def _that_count(self) -> tuple[Policy, ...]:
+        self._count()
+        return self._counted
+
+    def _count(self) -> None:
+        """Find the policies that count, and the neighbours in them, if anything has changed."""
         here = self.policy.key if self.policy is not None else (0, 0)
-        return tuple(
+        now = (self._stored, here, self.lineage)
+        if now == self._counted_for:
+            return
+        self._counted_for = now
+        self._counted = tuple(
             p
             for key, p in sorted(self.policies.items())
             if key == here or (key > here and p.view.lineage == self.lineage)
         )
+        near = dict.fromkeys(n for p in self._counted for n in p.view.neighbours(self.node))
+        self._neighbours = tuple(sorted(near))
 
     def is_leaving(self, node: bytes) -> bool:
         """Whether a policy that is stored here leaves a member of the present view out."""
@@ -232,6 +245,7 @@ class Context:
 
     def store(self, policy: Policy) -> None:
         """Keep a policy's body; the oldest ones go."""
+        self._stored += 1
         self.policies[policy.key] = policy
         for key in sorted(self.policies)[: -limits.MAX_POLICIES_KEPT]:
             if self.policy is None or key != self.policy.key:
