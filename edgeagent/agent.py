@@ -33,7 +33,7 @@ from edgeagent.plugins import load_policy
 from edgeagent.rescue import kill_and_save
 from edgeagent.runtime import agent_runner
 from edgeagent.search import Search
-from edgeagent.shell import Shell
+from edgeagent.shell import Options, Owner, Shell
 from edgeagent.terminal.console import console_for
 from edgeagent.terminal.text import seconds_text, shown_path
 from edgeagent.trace import keep_trace
@@ -239,23 +239,23 @@ class Agent:
             peer.certificate,
             sparse=bool(self._config.neighbours),
         )
-        self.shell = shell = Shell(
-            me,
-            hello,
-            memory,
+        config = self._config
+        owner = Owner(
             self.trainer_link.send,
-            transport if transport is not None else NoNetwork(),
-            self.observer,
-            self._config.neighbours,
             self.membership.departed,
             self.membership.join_failed,
             self._use_token,
             self.spawn,
-            pauses=self._config.on_partition == PAUSE,
-            rotate_every=self._config.rotate_every,
-            custom=load_policy(self._config.policy) if self._config.policy else None,
-            join_stall_s=self._config.join_stall,
         )
+        options = Options(
+            wanted_neighbours=config.neighbours,
+            pauses=config.on_partition == PAUSE,
+            rotate_every=config.rotate_every,
+            custom=load_policy(config.policy) if config.policy else None,
+            join_stall_s=config.join_stall,
+        )
+        network = transport if transport is not None else NoNetwork()
+        self.shell = shell = Shell(me, hello, memory, network, self.observer, owner, options)
         shell.trainer.begins_from(self.origin)
         self._listener.shell = shell
         self._administration.watch(shell)
@@ -564,7 +564,7 @@ class Agent:
         if self.transport is not None:
             node = self.transport.trust(candidate.peer.certificate)
             if self.shell is not None:
-                self.shell.keep_trust(node)
+                self.shell.peers.keep_trust(node)
 
     # --- small things -----------------------------------------------------------------------------
 

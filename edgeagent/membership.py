@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 from edgeagent import advice, handover
 from edgeagent.network import member_of
 from edgeagent.search import heard_from
-from edgeagent.trainer_side import OwnState
+from edgeagent.shell.trainer_side import OwnState
 from protocols import events, limits
 from protocols.cluster import life
 from protocols.cluster.founding import Heard

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edgeagent.handover import Hello
     from edgeagent.launch import Child
     from edgeagent.shared_memory import SharedMemory
-    from edgeagent.trainer_side import OwnState
+    from edgeagent.shell.trainer_side import OwnState
 
 EARLIER = "earlier"  # mark of the file that lay there before
 KILL_SECONDS = 5.0  # how long a killed process may take to be gone

@@ -92,7 +92,7 @@ def status_of(
 
 
 def _joining(shell: Shell, pull: PullMeter) -> PullStatus:
-    rates = {link.peer.name: link.incoming_rate for link in shell.links.values()}
+    rates = {link.peer.name: link.incoming_rate for link in shell.peers.links.values()}
     sources = [
         SourceStatus(
             node=source["node"],
@@ -181,7 +181,7 @@ def _links(shell: Shell, observer: Observer) -> list[LinkStatus]:
     found = []
     node = shell.node
     known = node.monitor.measures.links if node is not None else {}
-    for peer, link in sorted(shell.links.items()):
+    for peer, link in sorted(shell.peers.links.items()):
         delay = observer.delays.get(peer)
         back = known.get((node.context.node, peer)) if node is not None else None
         found.append(

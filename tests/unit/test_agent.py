@@ -18,15 +18,15 @@ from typing import Any, cast
 import pytest
 
 from edgeagent import agent as module
-from edgeagent import handover, trainer_side
+from edgeagent import handover
 from edgeagent.agent import Agent, run_agent
 from edgeagent.config import AgentConfig
 from edgeagent.shared_memory import create_shared_memory, send_descriptors
-from edgeagent.shell import Shell
+from edgeagent.shell import Shell, trainer_side
 from edgeagent.trace import read_trace
 from edgeagent.transport.api import Standing
 from edgeagent.transport.identity import renew_identity
-from protocols import events
+from protocols import effects, events
 from protocols.cluster.life import LifeState
 from protocols.member import cycle
 from protocols.member.node import Node
@@ -170,7 +170,7 @@ def claims(
     def watch(shell: Shell, event: events.Event) -> None:
         if isinstance(event, events.Applied):
             found.append((event.iteration + 1, bool(event.claim)))
-            shell.trainer.take_pieces(event.iteration + 1)
+            shell.trainer.perform(effects.TakePieces(event.iteration + 1))
         elif isinstance(event, events.PiecesTaken):
             assert (event.iteration, bool(event.pieces)) == found[-1]
         handle(shell, event)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from edgeagent.handover import LeaveAsked, SaveAside
 from edgeagent.membership import Membership
-from edgeagent.trainer_side import OwnState
+from edgeagent.shell.trainer_side import OwnState
 from edgeagent.transport.api import PeerInfo, Standing
 from protocols import limits
 from protocols.cluster import life

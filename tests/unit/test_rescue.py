@@ -15,10 +15,10 @@ from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import MARK_APPLYING, Hello
 from edgeagent.rescue import kill_and_save
 from edgeagent.shared_memory import SharedMemory, create_shared_memory
+from edgeagent.shell.trainer_side import OwnState
 from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
 from edgeagent.trainer.introduction import introduce
 from edgeagent.trainer.state import TrainingState
-from edgeagent.trainer_side import OwnState
 from protocols.cluster.ancestry import Past
 
 LOOP = "while True: pass"

@@ -47,7 +47,7 @@ def refuse(certificate: bytes) -> bytes:
 def said(host: Host) -> list[str]:
     """Have the lines of the host's shell kept."""
     lines: list[str] = []
-    host.shell._lines = Lines(lines.append, host.world.loop.time)
+    host.shell.peers.lines = Lines(lines.append, host.world.loop.time)
     return lines
 
 
@@ -71,7 +71,7 @@ def test_a_certificate_that_is_none_is_a_dial_that_failed(monkeypatch: pytest.Mo
         heard: list[events.Event] = []
         monkeypatch.setattr(host.network, "trust", refuse)
         monkeypatch.setattr(host.shell, "handle", heard.append)
-        await host.shell._dial(STRANGER)
+        await host.shell.peers.dial(STRANGER)
         assert heard == [events.DialFailed(STRANGER.node)]
         assert lines == ["no link to stranger: junk"]
 
@@ -87,22 +87,24 @@ def test_a_joiner_that_takes_nothing_is_cut_off_and_shards_do_not_count(
         first, second = await world.cluster(2)
         lines = said(first)
         shell, node = first.shell, second.me.node
-        link = shell.links[node]
+        link = shell.peers.links[node]
         chunk = memoryview(bytes(1 << 14))
 
         def send(kind: BulkKind) -> None:
-            shell.send_bulk(node, BulkHeader(kind, bytes(16), 0, 0, 0, 0, 1, len(chunk)), chunk)
+            shell.rounds.send_bulk(
+                node, BulkHeader(kind, bytes(16), 0, 0, 0, 0, 1, len(chunk)), chunk
+            )
 
         for _ in range(20):
             send(BulkKind.DOWN)  # to a member: its round ends only with them
-        monkeypatch.setattr(shell, "_is_member", lambda node: False)
+        monkeypatch.setattr(shell.rounds, "_is_member", lambda node: False)
         for _ in range(20):
             send(BulkKind.SHARD)
         for _ in range(4):
             send(BulkKind.DOWN)
-        assert shell.links[node] is link
+        assert shell.peers.links[node] is link
         send(BulkKind.DOWN)
-        assert node not in shell.links
+        assert node not in shell.peers.links
         assert lines == ["closed the link to n1: it takes too little of what is sent to it"]
         first.gone = second.gone = "cut"  # what they make of it is not looked at
         first.shell.node = second.shell.node = None
@@ -127,7 +129,7 @@ def test_a_member_whose_part_is_wrong_is_lost(monkeypatch: pytest.MonkeyPatch) -
         root = node.context.policy.root
         parent, child = sorted(hosts, key=lambda host: host.me.node != root)
         lines = said(parent)
-        liar = child.shell._reducer
+        liar = child.shell.rounds.reducer
         honest = liar.contribute
 
         def lie(word: ControlWord) -> None:
@@ -153,9 +155,9 @@ def test_a_join_forgets_the_rounds_of_the_cluster_before() -> None:
         lonely = world.host()
         lonely.found()
         await world.until(lambda: lonely.trainer.iteration >= 5)
-        rounds = [lonely.shell._reducer._round]
+        rounds = [lonely.shell.rounds.reducer._round]
         lonely.join(first)
-        rounds.append(lonely.shell._reducer._round)
+        rounds.append(lonely.shell.rounds.reducer._round)
         assert [r is None for r in rounds] == [False, True]
         lonely.shell.node = first.shell.node = None
 

@@ -142,7 +142,7 @@ class Liar:
         tags = (context.lineage, context.election.term, *here, context.iteration, context.attempt)
         envelope = context.router.stamp(tags, to, message)
         for neighbour in context.router.ways(envelope, tuple(sorted(context.links)), None):
-            if (link := host.shell.links.get(neighbour)) is not None:
+            if (link := host.shell.peers.links.get(neighbour)) is not None:
                 link.send_control(codec.encode(Envelope(envelope.tags, message)))
 
     def _fitting(self, record: Any) -> Any:

@@ -108,7 +108,7 @@ async def a_pull_breaks_off(world: World) -> None:
     joiner.founds_again = True
     joiner.join(hosts[0])
     await world.until(lambda: joiner.shell.spoilt)
-    for link in list(joiner.shell.links.values()):
+    for link in list(joiner.shell.peers.links.values()):
         await link.close(flush=False)
     await world.until(lambda: bool(joiner.joins_failed))
     with pytest.raises(AssertionError, match="half a state"):
@@ -212,9 +212,11 @@ async def a_link_is_removed_and_added(world: World) -> None:
     a, b = world.random.sample(hosts, 2)
     await world.until(lambda: all(host.edges == 3 for host in hosts))
     await granted(world, a, LinkWanted(b.me.node, False))
-    await world.until(lambda: not (b.me.node in a.shell.links or a.me.node in b.shell.links))
+    await world.until(
+        lambda: not (b.me.node in a.shell.peers.links or a.me.node in b.shell.peers.links)
+    )
     await granted(world, b, LinkWanted(a.me.node, True))
-    assert a.me.node in b.shell.links
+    assert a.me.node in b.shell.peers.links
     assert [e["node"] for host in (a, b) for e in host.all("link_down")] == [b.name, a.name]
 
 
@@ -227,7 +229,7 @@ async def one_is_expelled_and_hears_no_new_token(world: World) -> None:
     await world.until(lambda: all(host.tokens == [TOKEN] for host in rest))
     await world.until(lambda: victim.gone is not None)
     assert victim.gone == "removed"
-    await world.until(lambda: all(victim.me.node not in host.shell.links for host in rest))
+    await world.until(lambda: all(victim.me.node not in host.shell.peers.links for host in rest))
     assert victim.tokens == []
 
 

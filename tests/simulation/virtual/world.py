@@ -17,7 +17,7 @@ from edgeagent.dataplane.shards import state_digest
 from edgeagent.event_file import EventWriter
 from edgeagent.network import member_of
 from edgeagent.observer import Observer
-from edgeagent.shell import Shell
+from edgeagent.shell import Options, Owner, Shell
 from edgeagent.terminal.console import Console, JoinLine, TrainingLine
 from edgeagent.transport.api import PeerInfo
 from tests.simulation.virtual.loop import VirtualLoop
@@ -74,19 +74,16 @@ class Host:
         self.sponsor: Host | None = None
         self.leaving = False
         self.tokens: list[bytes] = []  # taken over, one after the other
-        self.shell = Shell(
-            member_of(self.me),
-            self.trainer.hello(),
-            self.trainer.memory,
+        owner = Owner(
             self.trainer.receive,
-            self.network,
-            observer,
-            (),
             self._departed,
             self._join_failed,
             self.tokens.append,
             world.spawn,
         )
+        hello, memory = self.trainer.hello(), self.trainer.memory
+        me = member_of(self.me)
+        self.shell = Shell(me, hello, memory, self.network, observer, owner, Options())
         self.network.listener = self.shell
         self.trainer.say = self.shell.trainer.received
 

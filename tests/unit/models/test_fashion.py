@@ -152,7 +152,10 @@ def test_download_goes_on_where_it_stopped(origin: Origin, cache: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (gzip.compress(b"something else", mtime=0), "is not Fashion-MNIST's train-images-idx3-ubyte"),
+        (
+            gzip.compress(b"something else", mtime=0),
+            "is not Fashion-MNIST's train-images-idx3-ubyte",
+        ),
         (b"<html>captive portal</html>", "is not Fashion-MNIST's"),
         (gzip.compress(content_of(NAMES[0]), mtime=0)[:-9], "not valid gzip"),
     ],

@@ -1,6 +1,6 @@
 """The trainer as the shell sees it: the node's work goes to it, its answers become events.
 
-Law: no decision here. Whatever the node wants of the trainer becomes one hand-over message, and
+Nothing is decided here. Whatever the node wants of the trainer becomes one hand-over message, and
 every message of the trainer becomes one event. A trainer that is gone is answered for: what it had
 handed in counts, and nothing more. Updates that a late trainer missed are kept here, and reach it
 through memory of their own.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from edgeagent import handover
 from edgeagent.dataplane.claims import piece_digests, pieces, state_claim
@@ -21,14 +21,13 @@ from protocols import effects, events, limits
 from protocols.cluster.ancestry import Past
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edgeagent.dataplane.gauges import Gauges
-    from edgeagent.dataplane.reduce import Reducer, Vector
+    from edgeagent.dataplane.reduce import Vector
     from edgeagent.observer import Observer
-    from edgeagent.search import Spawn
     from edgeagent.shared_memory import SharedMemory
-    from protocols.member.node import Node
+    from edgeagent.shell.hub import Hub
+    from edgeagent.shell.owner import Owner
+    from edgeagent.shell.rounds import Rounds
     from protocols.rounds.control_word import ControlWord
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
@@ -47,21 +46,17 @@ class OwnState:
 
 
 class TrainerSide:
-    """Hands work and sums to one trainer. `handle` gives an event to the node, which `node` returns
-    while there is one; `send` sends to the trainer."""
+    """Hands work and sums to one trainer, and its answers to the node."""
 
     def __init__(
         self,
+        hub: Hub,
+        rounds: Rounds,
         hello: handover.Hello,
         memory: SharedMemory,
-        contribution: Vector,
-        reducer: Reducer,
-        node: Callable[[], Node | None],
-        handle: Callable[[events.Event], None],
-        send: Callable[[handover.Message], None],
         observer: Observer,
         gauges: Gauges,
-        spawn: Spawn,
+        owner: Owner,
     ) -> None:
         self._samples = hello.micro_batches * hello.micro_batch_size
         self._state = memory.state.view()
@@ -69,14 +64,14 @@ class TrainerSide:
         self._tensors = hello.tensors
         self._replay: Vector = memory.replay.array(hello.accumulate)
         self._kept: dict[int, tuple[Vector, tuple[float, ...]]] = {}  # R and sums of squares
-        self._contribution = contribution
-        self._reducer = reducer
-        self._node = node
-        self._handle = handle
-        self._send = send
+        self._contribution = rounds.contribution
+        self._reducer = rounds.reducer
+        self._hub = hub
+        self._handle = hub.handle
+        self._send = owner.to_trainer
+        self._spawn = owner.spawn
         self._observer = observer
         self._gauges = gauges
-        self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         # What the trainer has; None while a pull overwrites it.
         self.own_state: OwnState | None = OwnState(Past(hello.iteration), hello.meta)
@@ -87,14 +82,14 @@ class TrainerSide:
         self._reads: dict[int, bool] = {}  # iteration: whether its state was asked for
         self.is_gone = False
         self.hashing: asyncio.Task[None] | None = None
-        self._apply: effects.Apply | None = None  # waits for the hash of the state
+        self._next: effects.Apply | None = None  # waits for the hash of the state
         self._words: dict[int, ControlWord] = {}
         self._contributed: handover.Contributed | None = None
 
     def note_own_state(self) -> None:
         """What a member's trainer has is whole: it could found a cluster from it. What a late one
         has is noted whenever it has applied an update."""
-        node = self._node()
+        node = self._hub.node
         if node is not None and node.context.is_member and not node.debt.is_stale:
             c = node.context
             self.own_state = OwnState(c.past, c.meta, c.commit, trained=True)
@@ -148,7 +143,7 @@ class TrainerSide:
                 self._observer.event("evaluated", iteration=iteration, name=name, value=value)
 
     def _note_applied(self, iteration: int, meta: bytes) -> None:
-        node, own = self._node(), self.own_state
+        node, own = self._hub.node, self.own_state
         if node is not None and node.context.is_member:
             past = replace(node.context.past, iteration=iteration + 1)
             self.own_state = OwnState(past, meta, trained=True)
@@ -161,7 +156,7 @@ class TrainerSide:
     def gone(self) -> None:
         """The trainer has ended: hand its work back."""
         self.is_gone = True
-        if (node := self._node()) is not None:
+        if (node := self._hub.node) is not None:
             node.debt.is_gone = True
             if node.cycle.state == "computing":
                 self._contributed = None  # P may hold half of what was to be added
@@ -171,13 +166,33 @@ class TrainerSide:
 
     # --- to the trainer -----------------------------------------------------------------------
 
-    def begin(self, effect: effects.BeginTraining) -> None:
+    def perform(self, effect: effects.TrainerEffect) -> None:
+        """Do what the node wants."""
+        match effect:
+            case effects.BeginTraining():
+                self._begin(effect)
+            case effects.GiveWork():
+                self._give_work(effect)
+            case effects.KeepUpdate(iteration):
+                self._kept[iteration] = self._reducer.kept(iteration)
+            case effects.Apply():
+                self._apply(effect)
+            case effects.TakePieces(iteration):
+                self._take_pieces(iteration)
+            case effects.Differs():
+                self._tell_difference(effect)
+            case effects.TakeDigest(iteration, commit):
+                self._take_digest(iteration, commit)
+            case _:
+                assert_never(effect)
+
+    def _begin(self, effect: effects.BeginTraining) -> None:
         """The state is in place."""
         self.kept_state = OwnState(Past(effect.iteration), effect.meta)
         steps = 0 if effect.steps == limits.MAX_INTEGER else effect.steps
         self._send(handover.Begin(effect.iteration, effect.adopt, effect.meta, steps))
 
-    def give_work(self, work: effects.GiveWork) -> None:
+    def _give_work(self, work: effects.GiveWork) -> None:
         """Have these micro-batches computed."""
         self._observer.work_given()
         if self.is_gone:
@@ -185,24 +200,20 @@ class TrainerSide:
         else:
             self._send(handover.Work(work.iteration, work.micro_batches, work.turn))
 
-    def keep(self, iteration: int) -> None:
-        """Keep R of `iteration` until the trainer has applied it."""
-        self._kept[iteration] = self._reducer.kept(iteration)
-
     def forget(self) -> None:
         """What the node before has kept is of no use any more."""
         self._kept.clear()
         self._words.clear()
         self._reads.clear()
 
-    def apply(self, effect: effects.Apply) -> None:
+    def _apply(self, effect: effects.Apply) -> None:
         """Have the update applied, as soon as the state before it is hashed."""
-        self._apply = effect
+        self._next = effect
         if self.hashing is None:
             self._send_apply()
 
     def _send_apply(self) -> None:
-        effect, self._apply = self._apply, None
+        effect, self._next = self._next, None
         if effect is None:
             return
         word = effect.word
@@ -233,7 +244,7 @@ class TrainerSide:
 
     def _reads_state(self, iteration: int) -> bool:
         """Whether the state after that update is wanted in the shared memory."""
-        node, now = self._node(), self._loop.time()
+        node, now = self._hub.node, self._loop.time()
         is_read = node is None or node.over or node.cycle.reads_state(iteration)
         if is_read or now - self._kept_at >= KEPT_AT_LEAST_S:
             self._kept_at = now
@@ -252,7 +263,7 @@ class TrainerSide:
 
     def _answer(self, iteration: int) -> None:
         """Say what the trainer had finished of `iteration`, and nothing more."""
-        last, node = self._contributed, self._node()
+        last, node = self._contributed, self._hub.node
         turn = node.debt.turn if node is not None else 0
         same = last is not None and (last.iteration, last.turn) == (iteration, turn)
         done = last.micro_batches if last is not None and same else ()
@@ -279,7 +290,7 @@ class TrainerSide:
             self._handle(events.Contributed(iteration, (), 0.0, b"", b"", True, turn))
 
     def _stepped(self, iteration: int, skipped: bool) -> None:
-        node, word = self._node(), self._words.pop(iteration, None)
+        node, word = self._hub.node, self._words.pop(iteration, None)
         if node is not None and word is not None:
             policy = node.context.policy
             members = len(policy.view.members) if policy is not None else 1
@@ -294,13 +305,13 @@ class TrainerSide:
         another device than the CPU brings there what is read, and not every state is."""
         return bool(self._marks[MARK_ITERATION] == iteration and not self._marks[MARK_APPLYING])
 
-    def take_pieces(self, iteration: int) -> None:
+    def _take_pieces(self, iteration: int) -> None:
         """Hash each tensor of which the claim of `iteration` was taken, none if none was."""
         here = self._has_state_of(iteration)
         found = piece_digests(self._state, self._tensors, iteration) if here else b""
         self._handle(events.PiecesTaken(iteration, found))
 
-    def tell_difference(self, effect: effects.Differs) -> None:
+    def _tell_difference(self, effect: effects.Differs) -> None:
         """Name what differs here from the state of the others."""
         names = [name for name, _, _ in pieces(self._tensors, len(self._state), effect.iteration)]
         piece = effect.piece
@@ -308,9 +319,9 @@ class TrainerSide:
         found = where(tensor, effect.mine, effect.theirs)
         self._observer.report("first_difference", {"iteration": effect.iteration, "where": found})
 
-    def take_digest(self, iteration: int, commit: bytes) -> None:
+    def _take_digest(self, iteration: int, commit: bytes) -> None:
         """Hash the state, which is constant until the next update."""
-        node = self._node()
+        node = self._hub.node
         if node is None or self.is_gone:
             return
         meta = node.context.meta

@@ -1,0 +1,330 @@
+"""The loop between the node's machines and the world: events in, effects done.
+
+Nothing is decided here. Each effect belongs to one family (`protocols/effects.py`), and the part
+for that family does it; everything that happens (frames, timers, hand-overs) becomes one event.
+Events that come up while effects are being done wait until those are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, assert_never
+
+from edgeagent.dataplane.gauges import Gauges
+from edgeagent.local.waits import Waits
+from edgeagent.logs import node_log
+from edgeagent.network import member_of
+from edgeagent.planner import StandardPlanner
+from edgeagent.shell.peers import Peers
+from edgeagent.shell.pulls import Pulls
+from edgeagent.shell.rounds import Rounds
+from edgeagent.shell.trainer_side import TrainerSide
+from edgeagent.trace import trace_lines
+from protocols import effects, events, limits
+from protocols.errors import RemoteProtocolError
+from protocols.member.context import NodeConfig
+from protocols.member.node import Node
+from protocols.member.recorder import Recorder
+from protocols.network.routing import Router
+from protocols.wire import codec
+from protocols.wire.bulk import BulkHeader, BulkKind
+from protocols.wire.messages import PullBegins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from edgeagent import handover
+    from edgeagent.network import Network
+    from edgeagent.observer import Observer
+    from edgeagent.shared_memory import SharedMemory
+    from edgeagent.shell.owner import Options, Owner
+    from edgeagent.transport.api import Link
+    from protocols.cluster.view import Member
+    from protocols.network.link_end import LinkEnd
+    from protocols.wire.envelope import Envelope
+
+READ_AFTER_PROBES = 4  # frames of a probe after which the gauges are read again
+
+
+class Shell:
+    """One agent's node and what it acts on. All on one event loop; implements `LinkListener`."""
+
+    def __init__(
+        self,
+        me: Member,
+        hello: handover.Hello,
+        memory: SharedMemory,
+        network: Network,
+        observer: Observer,
+        owner: Owner,
+        options: Options,
+    ) -> None:
+        """`hello` and `memory`: the trainer's."""
+        self._loop = loop = asyncio.get_running_loop()
+        self._observer = observer
+        self._owner = owner
+        self.watch: Callable[[], None] = lambda: None  # called after each event
+        self.node: Node | None = None
+        self.recorder = Recorder()
+        self._log = node_log(me.name)
+        self._inbox: deque[events.Event] = deque()
+        self._busy = self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self.peers = Peers(self, network, observer, owner.spawn)
+        self._gauges = gauges = Gauges(loop.time, self.peers.heartbeats)
+        self.rounds = Rounds(self, self.peers, hello, memory, observer, gauges)
+        self.trainer = TrainerSide(self, self.rounds, hello, memory, observer, gauges, owner)
+        state = memory.state.view()
+        self.pulls = Pulls(self, self.peers, self.trainer, state, observer, owner.spawn)
+        payload = self.rounds.contribution.nbytes
+        chunk_bytes = hello.chunk_elements * self.rounds.contribution.itemsize
+        self._planner = StandardPlanner(payload, chunk_bytes, options.custom)
+        self._config = NodeConfig(
+            me,
+            self.rounds.reducer.chunks,
+            hello.state_bytes,
+            hello.micro_batches,
+            hello.micro_batches * hello.micro_batch_size,
+            hello.steps or limits.MAX_INTEGER,
+            options.wanted_neighbours,
+            options.pauses,
+            options.rotate_every,
+            payload,
+            options.join_stall_s,
+        )
+        self._router = Router(me.node, me.incarnation)
+        heartbeats = self.peers.heartbeats
+        self.waits = Waits(lambda: self.node, heartbeats, payload, chunk_bytes, observer.say)
+
+    # --- beginnings and ends ----------------------------------------------------------------------
+
+    def found(self, lineage: bytes) -> None:
+        """Found a cluster of one from the trainer's own state, which must not be `spoilt`."""
+        own = self.trainer.own_state
+        assert own is not None, "a cluster founded from half a state"
+        self.node = node = Node(self._config, self._planner, self._router)
+        now = self._loop.time()
+        self._perform(self.recorder.found(node, now, lineage, own.past, own.meta, own.commit))
+        self._ping()
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether the state is neither the trainer's own any more nor that of a cluster's member:
+        a pull has begun to overwrite it."""
+        return self.trainer.own_state is None and not (self.node and self.node.context.is_member)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what the trainer has is a whole state, its own or a cluster's."""
+        joining = self.node.joining if self.node is not None else None
+        pulled = joining is not None and joining.has_pulled
+        return pulled or not self.spoilt
+
+    def join(self, sponsor: Member, incarnation: int) -> None:
+        """Join the cluster of `sponsor`; a node that was there before is given up. Who has been a
+        member in this process needs a larger `incarnation` than then: nobody who has not heard of
+        its end is to take it for the member that it was."""
+        self.trainer.note_own_state()
+        self.trainer.forget()
+        self.rounds.reducer.reset()
+        me = replace(self._config.me, incarnation=incarnation)
+        if me != self._config.me:
+            self._config = replace(self._config, me=me)
+            self._router = Router(me.node, incarnation)
+        self.node = node = Node(self._config, self._planner, self._router)
+        self._perform(self.recorder.join(node, self._loop.time(), sponsor))
+        self._ping()
+
+    def give_way(self) -> None:
+        """Depart ("yielded") as soon as the trainer is idle, to join another cluster."""
+        self.handle(events.YieldWanted())
+
+    def leave(self) -> None:
+        """Leave gracefully."""
+        self.handle(events.LeaveWanted())
+
+    def orphaned(self) -> None:
+        """The trainer is gone: hand back its work and leave, so that nobody waits for it."""
+        self.trainer.gone()
+        if self.node is not None:
+            self.leave()
+
+    async def drop_links(self) -> None:
+        """Close all links and forget the node."""
+        self.trainer.note_own_state()
+        self.node = None
+        self._inbox.clear()
+        await self.peers.close(flush=False)
+
+    async def close(self) -> None:
+        """Send what is queued, close all links, end all tasks."""
+        self._closed = True
+        self.peers.stop_timers()
+        for timer in (self._timer, self._ping_timer):
+            if timer is not None:
+                timer.cancel()
+        await self.peers.close(flush=True)
+        if (hashing := self.trainer.hashing) is not None:  # the digest is an event users wait for
+            await asyncio.wait([hashing])
+
+    def trace(self) -> Iterator[str]:
+        """Return the lines of a trace of what the node was told and what it wanted done."""
+        about = {"node": self._config.me.name, "planner": self._planner.inputs}
+        return trace_lines(self.recorder, self._loop.time(), about)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def handle(self, event: events.Event) -> None:
+        """Give the node one event and do what it wants."""
+        if self.node is None:
+            return
+        self._inbox.append(event)
+        if not self._busy:
+            self._work_off()
+
+    def _work_off(self) -> None:
+        self._busy = True
+        try:
+            while self._inbox and self.node is not None:
+                event = self._inbox.popleft()
+                if self._log is not None:
+                    self._log.event(self.node.context, event)
+                self._perform(self.recorder.handle(self.node, self._loop.time(), event))
+                self.rounds.release()
+                self.watch()
+        except RemoteProtocolError:
+            if self._inbox:
+                self._loop.call_soon(self._work_off)
+            raise
+        finally:
+            self._busy = False
+
+    # --- LinkListener -----------------------------------------------------------------------------
+
+    def link_up(self, link: Link) -> None:
+        """Called by the transport."""
+        self._link_over(link.peer.node)  # one of before, which is still closing
+        self.peers.up(link)
+        self.handle(events.LinkUp(member_of(link.peer)))
+
+    def link_down(self, link: Link, reason: str, why: LinkEnd) -> None:
+        """Called by the transport."""
+        peer = link.peer.node
+        if self.peers.links.get(peer) is link:
+            self._link_over(peer)
+            self.handle(events.LinkDown(peer, why))
+            self.peers.distrust_now(peer)
+
+    def _link_over(self, peer: bytes) -> None:
+        if self.peers.over(peer):
+            self.rounds.forget(peer)
+
+    def control_received(self, link: Link, frame: bytes) -> None:
+        """Called by the transport."""
+        self.peers.heard(link.peer.node)
+        try:
+            self.handle(events.Received(link.peer.node, codec.decode(frame)))
+        except RemoteProtocolError as error:
+            self.peers.accuse(link.peer.node, str(error))
+
+    def bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
+        """Called by the transport."""
+        try:
+            return self._bulk_arriving(link, header)
+        except RemoteProtocolError as error:
+            self.peers.accuse(link.peer.node, str(error))
+            return None
+
+    def _bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
+        if header.kind is BulkKind.SHARD:
+            return self.pulls.arriving(link.peer.node, header)
+        if header.kind is BulkKind.PROBE:
+            if header.index % READ_AFTER_PROBES == 0:
+                self.handle(self._gauges.read(self.peers.links))
+            return None
+        return self.rounds.arriving(link.peer.node, header)
+
+    def bulk_received(self, link: Link, header: BulkHeader) -> None:
+        """Called by the transport."""
+        try:
+            if header.kind is BulkKind.SHARD:
+                self.pulls.received(link, header)
+            else:
+                self.rounds.reducer.received(link.peer.node, header)
+        except RemoteProtocolError as error:
+            self.peers.accuse(link.peer.node, str(error))
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def _perform(self, wanted: list[effects.Effect]) -> None:
+        for effect in wanted:
+            try:
+                self._perform_one(effect)
+            except RemoteProtocolError as error:  # nobody here to blame: it may be relayed
+                kind = type(effect).__name__
+                line = f"ignored what another agent asked for ({kind}): {error}"
+                self.peers.lines.say(kind, line)
+        self._arm()
+
+    def _perform_one(self, effect: effects.Effect) -> None:
+        if isinstance(effect, effects.Send) and self._stale(effect.envelope):
+            self.peers.perform(effects.CloseLink(effect.to))  # the joiner turns to other sources
+        elif isinstance(effect, effects.Apply):
+            self.rounds.when_followed(partial(self.trainer.perform, effect))
+        elif isinstance(effect, effects.PeerEffect):
+            self.peers.perform(effect)
+        elif isinstance(effect, effects.RoundEffect):
+            self.rounds.perform(effect)
+        elif isinstance(effect, effects.TrainerEffect):
+            self.trainer.perform(effect)
+        elif isinstance(effect, effects.SourceEffect):
+            self.pulls.perform(effect)
+        else:
+            self._perform_for_owner(effect)
+
+    def _perform_for_owner(self, effect: effects.OwnerEffect) -> None:
+        match effect:
+            case effects.Report(event, values):
+                if event == "delay":
+                    self.peers.heartbeats.answered(values["id"], values["seconds"])
+                if self._log is not None and self.node is not None:
+                    self._log.report(self.node.context, effect)
+                self._observer.report(event, values)
+            case effects.UseToken(token):
+                self._owner.use_token(token)
+            case effects.Depart(why, message):
+                self._owner.departed(why, message)
+            case effects.JoinFailed(reason, pause_s):
+                self._owner.join_failed(reason, pause_s)
+            case _:
+                assert_never(effect)
+
+    def _stale(self, envelope: Envelope) -> bool:
+        """Whether this offers a state that nobody has kept up to date since the trainer ended."""
+        return self.trainer.is_gone and isinstance(envelope.message, PullBegins)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.node.deadline if self.node is not None else None
+        if due is not None and not self._closed:
+            self._timer = self._loop.call_at(due, self.handle, events.Tick())
+
+    def _ping(self) -> None:
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+        now = self._loop.time()
+        self.peers.beat(now)
+        if self.node is not None:
+            self._perform(self.recorder.ping(self.node, now))
+            self.handle(self._gauges.read(self.peers.links))
+            self.waits.tell(now)
+        if not self._closed:
+            self._ping_timer = self._loop.call_later(limits.HEARTBEAT_SECONDS, self._ping)

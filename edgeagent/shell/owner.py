@@ -1,0 +1,41 @@
+"""What a shell is given by the agent that owns it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgeagent import handover
+    from edgeagent.planner.policies import CustomPolicy
+    from edgeagent.search import Spawn
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What the agent does for its shell.
+
+    `to_trainer` sends to the trainer; `departed(why, message)` is told that the node's part is
+    over, `join_failed(reason, pause_s)` that its join is; `use_token` changes the token; `spawn`
+    starts a task whose failure ends the agent.
+    """
+
+    to_trainer: Callable[[handover.Message], None]
+    departed: Callable[[str, str], None]
+    join_failed: Callable[[str, float], None]
+    use_token: Callable[[bytes], None]
+    spawn: Spawn
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user has chosen for the node; the fields are those of `NodeConfig`. `custom`: the
+    user's own policy, None for the standard one."""
+
+    wanted_neighbours: tuple[str, ...] = ()
+    pauses: bool = False
+    rotate_every: int = 0
+    custom: CustomPolicy | None = None
+    join_stall_s: float = 0.0

@@ -1,0 +1,173 @@
+"""The links to other agents: opened, watched, trusted and closed as the node wants.
+
+A link ends here for two reasons that the node has no part in: nothing was heard on it for too long
+(`protocols/network/heartbeats.py`), or nothing that is sent on it arrives
+(`protocols/network/progress.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, assert_never
+
+from edgeagent.dataplane.probe import Prober
+from edgeagent.errors import EdgeAgentError
+from edgeagent.network import peer_of
+from edgeagent.transport.complaints import Lines
+from protocols import effects, events
+from protocols.errors import RemoteProtocolError
+from protocols.network.heartbeats import Heartbeats
+from protocols.network.link_end import LinkEnd
+from protocols.network.progress import Progress
+from protocols.wire import codec
+
+if TYPE_CHECKING:
+    from edgeagent.network import Network
+    from edgeagent.observer import Observer
+    from edgeagent.search import Spawn
+    from edgeagent.shell.hub import Hub
+    from edgeagent.transport.api import Link
+    from protocols.cluster.view import Member
+    from protocols.wire.bulk import BulkHeader
+
+DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
+
+
+class Peers:
+    """The links of one agent. `links`: node id -> the link that is open to it."""
+
+    def __init__(self, hub: Hub, network: Network, observer: Observer, spawn: Spawn) -> None:
+        self.links: dict[bytes, Link] = {}
+        self.heartbeats = Heartbeats()
+        self._hub = hub
+        self._network = network
+        self._observer = observer
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._progress = Progress()
+        self._prober = Prober(self.heartbeats.delay)
+        self._distrusted: dict[bytes, asyncio.TimerHandle] = {}
+        self.lines = Lines(observer.say, self._loop.time)
+
+    # --- what the transport says ------------------------------------------------------------------
+
+    def up(self, link: Link) -> None:
+        """A link is open; what belonged to one of before must be forgotten by now."""
+        self.links[link.peer.node] = link
+        self.heartbeats.linked(self._loop.time(), link.peer.node)
+
+    def over(self, peer: bytes) -> bool:
+        """Forget what belonged to the link with `peer`; return whether there was one."""
+        if self.links.pop(peer, None) is None:
+            return False
+        self._observer.delays.pop(peer, None)
+        self.heartbeats.gone(peer)
+        self._progress.gone(self._loop.time(), peer)
+        self._shorten(peer)
+        return True
+
+    def distrust_now(self, peer: bytes) -> None:
+        """The link of a node that was to be distrusted some time later has ended."""
+        if (timer := self._distrusted.pop(peer, None)) is not None:
+            timer.cancel()
+            self._network.distrust(peer)
+
+    def heard(self, peer: bytes) -> None:
+        """Something came from `peer`."""
+        self.heartbeats.heard(self._loop.time(), peer)
+
+    # --- what the node wants ----------------------------------------------------------------------
+
+    def perform(self, effect: effects.PeerEffect) -> None:
+        """Do it. Raises `RemoteProtocolError` for a member whose certificate is none."""
+        match effect:
+            case effects.Send(to, envelope):
+                if (link := self.links.get(to)) is not None:
+                    link.send_control(codec.encode(envelope))
+            case effects.Trust(member):
+                self._network.trust(member.certificate)
+                self.keep_trust(member.node)
+            case effects.Distrust(node):
+                self._distrust_later(node)
+            case effects.Dial(member):
+                self._spawn(self.dial(member))
+            case effects.Probe(node):
+                if (link := self.links.get(node)) is not None:
+                    self._spawn(self._prober.probe(link))
+            case effects.CloseLink(node):
+                if (link := self.links.get(node)) is not None:
+                    link.discard_bulk()  # nothing more of it is written anywhere
+                    self._spawn(link.close(flush=True))
+            case _:
+                assert_never(effect)
+
+    def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
+        """Queue a bulk frame, if there is a link."""
+        if (link := self.links.get(to)) is not None:
+            link.send_bulk(header, payload)
+
+    async def dial(self, member: Member) -> None:
+        """Open a link, or say that it cannot be opened."""
+        try:
+            self._network.trust(member.certificate)
+            await self._network.dial(peer_of(member))
+        except (EdgeAgentError, RemoteProtocolError) as error:
+            self.lines.say("dial", f"no link to {member.name}: {error}")
+            self._hub.handle(events.DialFailed(member.node))
+
+    def accuse(self, peer: bytes, reason: str) -> None:
+        """End the link to `peer`, which sent what cannot be, and tell the others."""
+        if (link := self.links.get(peer)) is not None:
+            self._hub.handle(events.Faulty(peer, reason))
+            self.cut(link, reason, LinkEnd.PROTOCOL_ERROR)
+
+    def cut(self, link: Link, reason: str, why: LinkEnd) -> None:
+        """End a link at once, with one line."""
+        self.lines.say("cut", f"closed the link to {link.peer.name}: {reason}")
+        link.discard_bulk()
+        link.cut(reason, why)
+
+    def keep_trust(self, node: bytes) -> None:
+        """`node` was admitted anew: distrust it no more when its old link ends."""
+        if (timer := self._distrusted.pop(node, None)) is not None:
+            timer.cancel()
+
+    def _distrust_later(self, node: bytes) -> None:
+        """A node that left may still have to fetch what is on its way to it."""
+        if node not in self.links:
+            self._network.distrust(node)
+        elif node not in self._distrusted:
+            later = self._loop.call_later(DISTRUST_SECONDS, self._network.distrust, node)
+            self._distrusted[node] = later
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def beat(self, now: float) -> None:
+        """End the links on which nothing was heard for too long, or nothing arrives any more."""
+        for peer in self.heartbeats.beat(now):
+            if (link := self.links.get(peer)) is not None:
+                self._observer.say(f"nothing heard from {link.peer.name}: closing the link")
+                self.heartbeats.gone(peer)
+                self._progress.ends(now, peer, link.sending)
+                self._shorten(peer)
+                self._hub.handle(events.Silent(peer))
+        sending = {n: states for n, link in self.links.items() if (states := link.sending)}
+        delays = {n: self.heartbeats.delay(n) for n in sending}
+        for peer in self._progress.beat(now, sending, delays):
+            self._shorten(peer)
+            self.cut(self.links[peer], "what is sent does not arrive", LinkEnd.STALLED)
+
+    def _shorten(self, peer: bytes) -> None:
+        """Have new connections with `peer` send segments as short as the path needs."""
+        segment = self._progress.segment(peer)
+        if segment is not None:
+            self._network.shorten(peer, segment)
+
+    async def close(self, *, flush: bool) -> None:
+        """Close all links; if `flush`, after what is queued was sent."""
+        await asyncio.gather(*(link.close(flush=flush) for link in list(self.links.values())))
+
+    def stop_timers(self) -> None:
+        """Nobody is distrusted any more: the agent ends."""
+        for timer in self._distrusted.values():
+            timer.cancel()

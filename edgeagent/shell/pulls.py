@@ -1,0 +1,85 @@
+"""Pulls of the training state: shards that arrive here, digests and shards that others ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING, assert_never
+
+from edgeagent.dataplane.shards import leaves, shard_header, shard_target, shard_view
+from protocols import effects, events
+
+if TYPE_CHECKING:
+    from edgeagent.observer import Observer
+    from edgeagent.search import Spawn
+    from edgeagent.shell.hub import Hub
+    from edgeagent.shell.peers import Peers
+    from edgeagent.shell.trainer_side import TrainerSide
+    from edgeagent.transport.api import Link
+    from protocols.wire.bulk import BulkHeader
+
+
+class Pulls:
+    """Both ends of the pulls of one agent. `state`: the training state in shared memory."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        peers: Peers,
+        trainer: TrainerSide,
+        state: memoryview,
+        observer: Observer,
+        spawn: Spawn,
+    ) -> None:
+        self._hub = hub
+        self._peers = peers
+        self._trainer = trainer
+        self._state = state
+        self._observer = observer
+        self._spawn = spawn
+
+    # --- as a joiner ------------------------------------------------------------------------------
+
+    def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
+        """Return where a shard belongs, None to drop it."""
+        joining = self._hub.node.joining if self._hub.node is not None else None
+        if joining is None or header.reference != joining.number:
+            return None
+        if not joining.expects(source, header.index):
+            return None
+        self._trainer.own_state = None  # it is being overwritten
+        return shard_target(self._state, joining.shard_bytes, header)
+
+    def received(self, link: Link, header: BulkHeader) -> None:
+        """A shard is here."""
+        source = link.peer.node
+        joining = self._hub.node.joining if self._hub.node is not None else None
+        if joining is None or not joining.expects(source, header.index):
+            return
+        shard = shard_target(self._state, joining.shard_bytes, header)
+        self._observer.shard_arrived(link.peer.name, header.length, link.incoming_rate)
+        digest = hashlib.sha256(shard).digest()
+        self._hub.handle(events.ShardArrived(source, header.index, digest, link.incoming_rate))
+
+    # --- as a source ------------------------------------------------------------------------------
+
+    def perform(self, effect: effects.SourceEffect) -> None:
+        """Do what the node wants."""
+        match effect:
+            case effects.SendManifest():
+                self._spawn(self._send_manifest(effect))
+            case effects.SendShards():
+                self._send_shards(effect)
+            case _:
+                assert_never(effect)
+
+    async def _send_manifest(self, wanted: effects.SendManifest) -> None:
+        found = await asyncio.to_thread(leaves, self._state, wanted.shard_bytes)
+        self._hub.handle(events.ManifestReady(wanted.joiner, wanted.join, found))
+
+    def _send_shards(self, wanted: effects.SendShards) -> None:
+        lineage = self._hub.node.context.lineage if self._hub.node is not None else b""
+        for shard in wanted.shards:
+            payload = shard_view(self._state, wanted.shard_bytes, shard)
+            header = shard_header(lineage, wanted.join, wanted.iteration, shard, payload)
+            self._peers.send_bulk(wanted.joiner, header, payload)

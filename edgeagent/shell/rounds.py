@@ -1,0 +1,157 @@
+"""The rounds: sums along the tree, and what of them goes on to a joiner that copies the state.
+
+Implements the `Wire` of the reducer: bulk frames leave over the links of `Peers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, assert_never
+
+from edgeagent.dataplane.forwarding import Forwarding
+from edgeagent.dataplane.reduce import Reducer
+from protocols import effects, events, limits
+from protocols.network.link_end import LinkEnd
+from protocols.rounds.word_check import WordShape
+from protocols.wire.bulk import BulkHeader, BulkKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgeagent import handover
+    from edgeagent.dataplane.gauges import Gauges
+    from edgeagent.observer import Observer
+    from edgeagent.shared_memory import SharedMemory
+    from edgeagent.shell.hub import Hub
+    from edgeagent.shell.peers import Peers
+    from protocols.rounds.control_word import ControlWord
+    from protocols.rounds.round import RoundSpec
+
+AHEAD_BYTES = 1 << 20  # of the round in which a joiner copied the state it has the rest, or else
+AHEAD_ROUNDS = 3  # at most so many rounds are on their way to it
+FOLLOW_SECONDS = 0.01  # after which to see again how far a joiner has followed
+
+
+class Rounds:
+    """The rounds of one agent. `contribution`: the vector P of shared memory."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        peers: Peers,
+        hello: handover.Hello,
+        memory: SharedMemory,
+        observer: Observer,
+        gauges: Gauges,
+    ) -> None:
+        self._hub = hub
+        self._peers = peers
+        self._observer = observer
+        self._gauges = gauges
+        self._loop = asyncio.get_running_loop()
+        self._forwarding = Forwarding()
+        self.contribution = memory.contribution.array(hello.accumulate)
+        even, odd = memory.reduced
+        self.reducer = Reducer(
+            self.contribution,
+            (even.array(hello.accumulate), odd.array(hello.accumulate)),
+            hello.chunk_elements,
+            self,
+            self._reduced,
+            WordShape(hello.micro_batches, hello.parameters, dict(hello.exact_buffers)),
+            lambda: hub.node.context.policies if hub.node is not None else {},
+            self._loop.call_soon,
+            self._loop.time,
+        )
+
+    def perform(self, effect: effects.RoundEffect) -> None:
+        """Do what the node wants."""
+        match effect:
+            case effects.StartRound(spec):
+                self.reducer.start(spec)
+            case effects.ServeRound(spec):
+                self.reducer.serve(spec)
+            case effects.FreezeRound():
+                self._hub.handle(events.Frozen(self.reducer.freeze()))
+            case effects.Contribute(word):
+                self.reducer.contribute(word)
+            case _:
+                assert_never(effect)
+
+    def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
+        """Return where the payload of a frame belongs, None to drop it."""
+        return self.reducer.arriving(source, header) if self._hub.node is not None else None
+
+    def forget(self, peer: bytes) -> None:
+        """The link with `peer` is over."""
+        self.reducer.forget(peer)
+        self._forwarding.forget(peer)
+
+    def _reduced(self, spec: RoundSpec, word: ControlWord) -> None:
+        """The reducer has completed a round."""
+        self._observer.reduced()
+        self._gauges.reduced()
+        self._hub.handle(events.RoundReduced(spec.iteration, spec.attempt, word))
+
+    # --- Wire (of the reducer) --------------------------------------------------------------------
+
+    def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
+        """Queue a frame of a round; a joiner that does not take what it follows has to go."""
+        link = self._peers.links.get(to)
+        if link is None:
+            return
+        if header.kind is not BulkKind.DOWN or self._is_member(to):
+            link.send_bulk(header, payload)
+        elif self._forwarding.waiting(link) + len(payload) > self._most_waiting:
+            self._peers.cut(link, "it takes too little of what is sent to it", LinkEnd.CUT)
+        else:
+            self._forwarding.send(link, header, payload, hold=self._pulls(to))
+
+    def accuse(self, peer: bytes, reason: str) -> None:
+        """End the link to `peer`, which sent what cannot be, and tell the others."""
+        self._peers.accuse(peer, reason)
+
+    def hold_bulk(self, peer: bytes, hold: bool) -> None:
+        """Stop reading bulk frames from `peer`, or read again."""
+        if (link := self._peers.links.get(peer)) is not None:
+            (link.pause_bulk if hold else link.resume_bulk)()
+
+    def discard_bulk(self, peer: bytes) -> None:
+        """Write no more into the buffer of the payload that `peer` is sending."""
+        if (link := self._peers.links.get(peer)) is not None:
+            link.discard_bulk()
+
+    # --- joiners that follow ------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Send on what was held back for joiners that have their copy by now."""
+        self._forwarding.release(self._pulls, self._peers.links)
+
+    def when_followed(self, then: Callable[[], None]) -> None:
+        """Call `then` once what joiners need of this round is on its way to them: after an update
+        they could not have it any more. It is not called if the node is another one by then."""
+        self._look_whether_followed(self._hub.node, then)
+
+    def _look_whether_followed(self, node: object, then: Callable[[], None]) -> None:
+        current = self._hub.node
+        if current is not node:
+            return
+        self.release()
+        copied = current is not None and current.cycle.was_copied
+        most = AHEAD_BYTES if copied else AHEAD_ROUNDS * self.contribution.nbytes
+        if self._forwarding.is_ahead(self._peers.links, most):
+            self._loop.call_later(FOLLOW_SECONDS, self._look_whether_followed, node, then)
+        else:
+            then()
+
+    def _pulls(self, node: bytes) -> bool:
+        """Whether a joiner is copying the state from members, this one among them."""
+        return self._hub.node is not None and self._hub.node.cycle.holds_for(node)
+
+    def _is_member(self, node: bytes) -> bool:
+        policy = self._hub.node.context.policy if self._hub.node is not None else None
+        return policy is not None and policy.view.member(node) is not None
+
+    @property
+    def _most_waiting(self) -> int:
+        return max(limits.MAX_SUBSCRIBER_QUEUE_BYTES, 2 * self.contribution.nbytes)
