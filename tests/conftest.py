@@ -34,8 +34,9 @@ REAL = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--long` adds the tests that only a release needs."""
+    """`--long` adds the tests that only a release needs; `--rewrite` is for golden histories."""
     parser.addoption("--long", action="store_true", help="run the tests marked `long`, too")
+    parser.addoption("--rewrite", action="store_true", help="write tests/golden/*.txt anew")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
