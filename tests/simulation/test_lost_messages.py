@@ -11,7 +11,7 @@ import pytest
 from protocols.member.joining import JoiningState
 from protocols.wire import messages as m
 from tests.simulation.test_failures import cluster
-from tests.simulation.test_small_world import finish
+from tests.simulation.test_small_world import stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def test_a_join_whose_messages_are_lost_once(size: int, kind: type[m.Message], s
     world.run(lambda: late.node is not None and _has_entered(late))
     assert world.lost > 0
     assert world.now - began < SECONDS
-    finish(world)
+    stop(world)
 
 
 def _has_entered(host: Host) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from protocols.cluster.view import edge
 from protocols.events import ExpelWanted, LinkWanted, TokenWanted
 from tests.simulation.test_failures import cluster
-from tests.simulation.test_small_world import finish
+from tests.simulation.test_small_world import finish, stop
 from tests.simulation.world import Host, World
 from tests.variants import variants
 
@@ -53,21 +53,21 @@ def test_a_link_is_removed_and_stays_away_until_it_is_added(seed: int) -> None:
     assert wants(world, b, LinkWanted(a.me.node, True)) == ""
     assert a.me.node in b.links
     assert wants(world, b, LinkWanted(a.me.node, True)) == "", "it is there already"
-    finish(world)
+    stop(world)
 
 
 def test_the_last_link_between_two_parts_is_not_removed() -> None:
     world, hosts = cluster(0, 2, steps=200)
     answer = wants(world, hosts[1], LinkWanted(hosts[0].me.node, False))
     assert "in two" in answer
-    finish(world)
+    stop(world)
 
 
 def test_a_link_to_a_stranger_or_to_oneself_is_refused() -> None:
     world, hosts = cluster(0, 3, steps=200)
     assert "no such member" in wants(world, hosts[1], LinkWanted(bytes(32), True))
     assert "no such member" in wants(world, hosts[1], ExpelWanted(bytes(32)))
-    finish(world)
+    stop(world)
 
 
 def test_a_link_that_cannot_be_opened_is_refused() -> None:
@@ -76,7 +76,7 @@ def test_a_link_that_cannot_be_opened_is_refused() -> None:
     world.run(lambda: hosts[2].me.node not in hosts[1].links)
     world.unreachable = lambda host, other: {host, other} == {hosts[1], hosts[2]}
     assert "could be opened" in wants(world, hosts[1], LinkWanted(hosts[2].me.node, True))
-    finish(world)
+    stop(world)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -85,7 +85,7 @@ def test_a_link_is_removed_while_the_scheduler_dies(seed: int) -> None:
     world.before(world.random.randint(1, 60), partial(world.kill, hosts[0]))
     a, b = world.random.sample(hosts[1:], 2)
     assert wants(world, a, LinkWanted(b.me.node, False)) == ""
-    finish(world)
+    stop(world)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -102,7 +102,7 @@ def test_a_member_is_expelled(seed: int) -> None:
     again = world.join(hosts.index(victim), rest[0], incarnation=2)
     world.run(lambda: again.gone is not None)
     assert "expelled" in again.joins_failed[0]
-    finish(world)
+    stop(world)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -111,7 +111,7 @@ def test_a_new_token_reaches_all_members_and_those_that_enter_later(seed: int) -
     late = world.join(3, hosts[1])
     world.before(world.random.randint(1, 80), partial(hosts[2].handle, TokenWanted(TOKEN)))
     world.run(lambda: all(h.token == TOKEN for h in (*hosts, late)))
-    finish(world)
+    stop(world)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -121,7 +121,7 @@ def test_the_last_of_several_tokens_counts(seed: int) -> None:
         token = world.random.randbytes(16)
         hosts[number % 3].handle(TokenWanted(token))
         world.run(partial(all_use, hosts, token))
-    finish(world)
+    stop(world)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -132,7 +132,7 @@ def test_the_expelled_one_does_not_hear_the_new_token(seed: int) -> None:
     who.handle(TokenWanted(TOKEN))
     rest = [h for h in hosts if h is not victim]
     world.run(lambda: all(h.token == TOKEN for h in rest))
-    finish(world)
+    stop(world)
     assert victim.token == b""
 
 
