@@ -87,6 +87,7 @@ def test_who_wanted_it_is_killed(seed: int) -> None:
 @each_seed
 def test_a_trainer_that_hangs_stops_the_others_when_it_is_back(seed: int) -> None:
     world, hosts = cluster(seed, 3)
+    world.most_compute = 0.1  # so that few iterations pass meanwhile
     hosts[1].stops = True
     hosts[1].hang(20.0)
     stopped(world, *hosts)

@@ -374,6 +374,7 @@ def test_work_that_waits_for_a_trainer_that_stays_away_goes_back_in_time() -> No
 def fast(seed: int, size: int = 3, steps: int = ENDLESS) -> tuple[World, list[Host]]:
     """A cluster that is past its first iterations."""
     world, hosts = cluster(seed, size=size, steps=steps)
+    world.most_compute = 0.1  # so that few iterations pass while a trainer hangs
     begun = hosts[0].iteration
     world.run(lambda: all(h.iteration > begun + 5 for h in hosts))
     return world, hosts
