@@ -16,17 +16,6 @@ from pathlib import Path
 
 import pytest
 
-# What covers the pure core. Tracing makes tests two to three times as slow, so it is off elsewhere.
-TRACED = (
-    "unit/protocols",
-    "unit/planner",
-    "unit/test_trace.py",
-    "simulation/test_lost_links.py",
-    "simulation/test_lost_messages.py",
-    "simulation/test_replay.py",
-    "simulation/test_small_world.py",
-    "simulation/test_wishes.py",
-)
 REAL = (
     "scenarios",
     "testbed",
@@ -40,8 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out long tests that were not asked for; let those of real processes try twice; trace
-    only the tests that cover the pure core.
+    """Leave out long tests that were not asked for; let those of real processes try twice.
 
     A scenario that fails and passes right afterwards is reported as run again: on a machine that
     others use, too, one in a few thousand meets a pause that no limit foresaw.
@@ -50,8 +38,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         place = Path(item.path).relative_to(Path(__file__).parent).as_posix()
         if place.startswith(REAL):
             item.add_marker(pytest.mark.flaky(reruns=1))
-        if not place.startswith(TRACED):
-            item.add_marker(pytest.mark.no_cover)
     if config.getoption("--long"):
         return
     long = [item for item in items if item.get_closest_marker("long")]

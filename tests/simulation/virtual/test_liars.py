@@ -19,8 +19,9 @@ import pytest
 from edgeagent.dataplane import reduce
 from protocols.recovery import fenced
 from tests.simulation.virtual.liars import SUBJECTS, play, problem_of
+from tests.variants import variants
 
-SEEDS = range(2 * SUBJECTS)
+SEEDS = variants(range(SUBJECTS), long=range(2 * SUBJECTS))
 Planted = Callable[[], AbstractContextManager[Any]]
 
 

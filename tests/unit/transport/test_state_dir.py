@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -127,8 +128,12 @@ def test_the_command_socket_can_always_be_bound(
 def test_a_short_folder_prepared_by_somebody_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = tmp_path / "run"
-    runtime.mkdir()
+    with tempfile.TemporaryDirectory(dir="/tmp") as short_enough:  # unlike `tmp_path`, perhaps
+        refuse_prepared(tmp_path, Path(short_enough), monkeypatch)
+
+
+def refuse_prepared(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`runtime` has a link where the agent's folder should be."""
     (runtime / f"edgeagent-{os.getuid()}").symlink_to(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     root = tmp_path.joinpath(*["a-rather-long-folder-name"] * 8)

@@ -1,0 +1,92 @@
+"""What random histories reach in one of some hundred seeds, one case at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import effects, events
+from protocols.cluster.view import edge, make_view
+from protocols.member.joining import JoiningState
+from protocols.member.orders import may_store
+from protocols.wire import messages as m
+from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of, reach, state_of
+from tests.unit.protocols.reports import report_of
+from tests.unit.protocols.test_recovery import FIRST, said
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
+
+
+def restart_of(policy: Policy, iteration: int) -> m.Restart:
+    """Return a decision to sum again, as any scheduler could make it."""
+    members = len(policy.view.members)
+    empty = (b"",) * members
+    return m.Restart(policy, iteration, False, 0, 1, bytes(32), empty, empty)
+
+
+def test_a_joiner_that_was_dropped_takes_nothing_more_from_that_member() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, JoiningState.PULLING)
+    source = next(iter(joiner.links))
+    wanted = said(world, world.hosts[source], joiner, m.Dropped())
+    assert effects.CloseLink(source) in wanted
+
+
+def test_a_policy_that_is_older_than_the_one_in_force_is_not_stored() -> None:
+    world, hosts = cluster(0)
+    old = policy_of(hosts[1])
+    world.join(9, hosts[0])
+    world.run(lambda: policy_of(hosts[1]).key > old.key)
+    context = node_of(hosts[1]).context
+    assert not may_store(context, hosts[0].me.node, old)
+
+
+def test_a_joiner_waits_until_members_that_differ_have_parted() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, JoiningState.FOLLOWING)
+    node_of(joiner).replicas.found((hosts[2].me.node,))
+    assert state_of(joiner) is JoiningState.FAILED
+
+
+def test_a_decision_of_somebody_who_leads_no_fence_here_is_not_followed() -> None:
+    _world, hosts = cluster(0)
+    node = node_of(hosts[2])
+    restart = restart_of(policy_of(hosts[2]), node.context.iteration)
+    assert not node.recovery.fenced.decided(hosts[1].me.node, FIRST, restart)
+
+
+def test_a_fence_keeps_the_join_of_who_may_be_a_member_by_now() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[0])
+    negotiator = node_of(hosts[0]).negotiator
+    assert negotiator is not None
+    world.run(lambda: bool(negotiator.joins))
+    view = policy_of(hosts[0]).view
+    link = edge(hosts[0].me.node, joiner.me.node)
+    larger = make_view(
+        view.lineage, view.number + 1, [*view.members, joiner.me], [*view.edges, link]
+    )
+    recovery = node_of(hosts[0]).recovery
+    recovery._end_changes(world.now, larger)
+    assert [join.joiner for join in negotiator.joins.values()] == [joiner.me]
+    recovery._end_changes(world.now, view)
+    assert not negotiator.joins
+
+
+def test_a_report_to_a_fence_of_an_older_term_asks_for_a_new_one() -> None:
+    """The member stands still for a fence that nobody leads any more."""
+    world, hosts = cluster(0)
+    world.kill(hosts[0])
+    world.run(lambda: any(h.node is not None and h.node.negotiator for h in hosts[1:]))
+    scheduler = next(h for h in hosts[1:] if node_of(h).negotiator is not None)
+    go_on(world)
+    node = node_of(scheduler)
+    assert node.recovery.fence is None
+    other = next(h for h in hosts[1:] if h is not scheduler)
+    report = report_of(policy_of(scheduler), iteration=node.context.iteration)
+    late = m.FenceReport(1, 1, *[getattr(report, name) for name in m.FenceReport.__slots__[2:]])
+    node.recovery.reported(world.now, other.me.node, late)
+    scheduler.handle(events.Tick())
+    assert node.recovery.fence is not None
