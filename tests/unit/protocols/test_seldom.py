@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import effects, events
@@ -42,6 +43,13 @@ def test_a_policy_that_is_older_than_the_one_in_force_is_not_stored() -> None:
     assert not may_store(context, hosts[0].me.node, old)
 
 
+def test_a_policy_of_another_lineage_is_not_stored() -> None:
+    _world, hosts = cluster(0)
+    policy = policy_of(hosts[1])
+    other = replace(policy, view=replace(policy.view, lineage=bytes(16)))
+    assert not may_store(node_of(hosts[1]).context, hosts[0].me.node, other)
+
+
 def test_a_joiner_waits_until_members_that_differ_have_parted() -> None:
     world, hosts = cluster(0)
     joiner = world.join(9, hosts[0])
@@ -55,6 +63,25 @@ def test_a_decision_of_somebody_who_leads_no_fence_here_is_not_followed() -> Non
     node = node_of(hosts[2])
     restart = restart_of(policy_of(hosts[2]), node.context.iteration)
     assert not node.recovery.fenced.decided(hosts[1].me.node, FIRST, restart)
+
+
+def test_a_decision_is_nothing_to_who_is_no_member() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, JoiningState.PULLING)
+    restart = restart_of(policy_of(hosts[2]), node_of(joiner).context.iteration)
+    assert not node_of(joiner).recovery.fenced.decided(hosts[0].me.node, FIRST, restart)
+
+
+def test_who_says_that_it_is_outside_is_not_waited_for() -> None:
+    world, hosts = cluster(0, size=4)
+    recovery = node_of(hosts[0]).recovery
+    world.kill(hosts[3])
+    world.run(lambda: recovery.fence is not None)
+    fence = recovery.fence
+    assert fence is not None
+    recovery.outside(world.now, hosts[2].me.node, fence.epoch)
+    assert fence._outside == {hosts[2].me.node: None}
 
 
 def test_a_fence_keeps_the_join_of_who_may_be_a_member_by_now() -> None:
