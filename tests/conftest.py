@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out long tests that were not asked for; let those of real processes try twice.
+    """Leave out long tests that were not asked for; let those of real processes try again.
 
     A scenario that fails and passes right afterwards is reported as run again: on a machine that
     others use, too, one in a few thousand meets a pause that no limit foresaw.
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         place = Path(item.path).relative_to(Path(__file__).parent).as_posix()
         if place.startswith(REAL):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=2))
     if config.getoption("--long"):
         return
     long = [item for item in items if item.get_closest_marker("long")]
