@@ -122,7 +122,8 @@ class Cycle:
         self._silent: tuple[int, ...] = ()  # members whose state differs in this iteration
         self._word: ControlWord | None = None  # reduced, of the running iteration
         self._named: tuple[int, int] = (0, 0)
-        self._given: tuple[int, ...] = ()  # micro-batches the trainer was given
+        self._given: tuple[int, ...] = ()  # micro-batches the trainer was given ...
+        self._given_turn = 0  # ... in this turn of `TrainerDebt`
         self._owed = 0  # answers that the trainer owes
         self._answer: Contributed | None = None  # its last one
         self._refuses = False  # it has handed back some of this iteration
@@ -366,6 +367,10 @@ class Cycle:
         if not self._trainer.give(self._context.iteration, micro_batches):
             self._nothing_done()
             return
+        if self._given_turn != self._trainer.turn:
+            # The trainer fell behind after it had contributed, so it begins this iteration anew: its
+            # answer will lack what it computed before, and that is dealt out again, not refused.
+            self._given_turn, self._given = self._trainer.turn, ()
         self._given = tuple(sorted(dict.fromkeys((*self._given, *micro_batches))))
         self._owed += 1
 
@@ -449,6 +454,7 @@ class Cycle:
             return
         if dealt and mine in late:  # nobody else can
             self._given, self._owed, self._answer = dealt, 1, None
+            self._given_turn = self._trainer.turn
             self._trainer.give_anyway(context.iteration, dealt)
         elif dealt:
             self._give(dealt)

@@ -1,7 +1,8 @@
 """Whose fences, decisions and policies a node acts on.
 
 - A member obeys the scheduler of the newest term that it knows, or a scheduler of a later term if
-  that term is credible.
+  that term is credible and the scheduler is in a view that is stored here: a device of another
+  cluster, to which a link has just been opened, has no say in this one.
 - It stores a policy only if its scheduler has sent it, or if it has asked for it itself, and only
   if the policy fits the job.
 - It acts on a decision that keeps it only if that is the decision of the fence it has taken part
@@ -30,7 +31,15 @@ def may_order(context: Context, sender: bytes, term: int) -> bool:
     election = context.election
     if term == election.term:
         return sender == election.scheduler
-    return term > election.term and election.is_credible(term)
+    return term > election.term and election.is_credible(term) and _may_lead(context, sender)
+
+
+def _may_lead(context: Context, sender: bytes) -> bool:
+    """Whether `sender` can have been elected. A joiner, and a member that waits for the body of a
+    policy which is in force, do not know all who can."""
+    if not context.is_member or (context.asked is not None and context.asked > context.newest_key):
+        return True
+    return any(sender in policy.view.nodes for policy in context.policies.values())
 
 
 def may_store(context: Context, sender: bytes, policy: Policy) -> bool:
