@@ -286,8 +286,10 @@ class Life:
                 self._step("departed", LifeState.HUNG)
                 return [Say(Note.HUNG), DropNode(), KeepState(False)]
             case "yielded":
+                # The node goes before the state is saved: its open links would let the cluster that
+                # it has left count it as present for as long as its trainer writes the file.
                 self._step("departed", LifeState.SAVING)
-                return [self._keep()]
+                return [DropNode(), self._keep()]
         self._step("departed", LifeState.ENDED)
         return [self._end_of(why, message)]
 

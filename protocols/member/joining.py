@@ -355,6 +355,8 @@ class Joining:
 
     def _begin_pull(self, now: float) -> None:
         """Start to pull and to follow, once the policy that the sources follow is known."""
+        if self._cycle.over:
+            return  # the user wanted this device to leave before its pull began
         context = self._context
         first = next(iter(self._early.values()))
         key = (first.policy_term, first.version)

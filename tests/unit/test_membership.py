@@ -221,6 +221,8 @@ def test_a_member_gives_way() -> None:
         assert agent.told == ["found", "give way"]
         assert agent.sent == []
         member.departed("yielded", "")
+        assert agent.sent == []  # its links are closed first
+        await agent.rest()
         assert agent.sent == [SaveAside(True)]
         member.saved("x", "")
         await agent.rest()

@@ -340,6 +340,21 @@ def test_joiner_leaves_before_it_is_in() -> None:
     assert joiner.me not in policy_of(hosts[0]).view.members
 
 
+def test_a_pull_does_not_begin_for_a_joiner_that_has_left() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[0])
+    node = node_of(joiner)
+    world.run(lambda: any(p.pull_of(joiner.me.node) for p in node.context.policies.values()))
+    assert state_of(joiner) is JoiningState.WAITING
+    (policy,) = (p for p in node.context.policies.values() if p.pull_of(joiner.me.node))
+    joiner.handle(LeaveWanted())
+    assert node.joining is not None
+    begins = m.PullBegins(node.joining.number, 3, *policy.key, bytes(32), 0, b"", ())
+    node._deliver(world.now, hosts[0].me.node, begins)  # it was on its way when the user left
+    assert state_of(joiner) is JoiningState.WAITING
+    assert joiner.gone == "left"
+
+
 @each_seed
 def test_joiner_leaves_when_it_may_be_let_in(seed: int) -> None:
     world, hosts = cluster(seed)

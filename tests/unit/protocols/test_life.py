@@ -165,7 +165,7 @@ def test_what_cannot_be_kept_is_not_replaced() -> None:
 def test_who_gives_way_keeps_what_it_has_then() -> None:
     agent = yielding()
     assert agent.life.admitted(APART) == []  # found again meanwhile
-    assert agent.life.departed(1.0, "yielded") == [KeepState(True)]
+    assert agent.life.departed(1.0, "yielded") == [DropNode(), KeepState(True)]
     assert agent.state == "saving"
 
 

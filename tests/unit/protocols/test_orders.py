@@ -15,6 +15,7 @@ from protocols import limits
 from protocols.cluster.election import Election
 from protocols.cluster.policy import Electorate
 from protocols.errors import RemoteProtocolError
+from protocols.member.orders import may_order
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
 from tests.unit.protocols.records import node
@@ -48,6 +49,22 @@ def test_who_does_not_lead_orders_nothing(message: m.Message) -> None:
     for _ in range(40):
         assert said(world, hosts[1], hosts[2], message) == []
     calm(world, hosts)
+
+
+def test_the_scheduler_of_another_cluster_orders_nothing() -> None:
+    world, hosts = cluster(0)
+    stranger = node(9)  # in a later term than ours
+    assert may_order(node_of(hosts[2]).context, hosts[1].me.node, 2)
+    assert not may_order(node_of(hosts[2]).context, stranger, 2)
+    node_of(hosts[2])._deliver(world.now, stranger, m.Fence(2, 1))
+    calm(world, hosts)
+
+
+def test_who_waits_for_a_policy_in_force_does_not_know_who_may_lead() -> None:
+    _, hosts = cluster(0)
+    context = node_of(hosts[2]).context
+    context.fetch((1, 100))
+    assert may_order(context, node(9), 2)
 
 
 def test_a_scheduler_cannot_have_its_role_taken_over_in_any_term() -> None:

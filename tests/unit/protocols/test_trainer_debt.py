@@ -442,6 +442,20 @@ def test_where_all_scripts_were_away_nobody_waits_for_the_last_one(seed: int) ->
     assert world.now - begun < 4 * limits.TRAINER_LEAST_SECONDS
 
 
+def test_who_was_away_after_it_had_contributed_still_takes_the_work_of_others() -> None:
+    world, hosts = fast(0, size=2)
+    world.run(lambda: all(node_of(h).cycle.state is CycleState.COMPUTING for h in hosts))
+    hosts[1].hang(1000.0)
+    world.run(lambda: node_of(hosts[0]).cycle.state is CycleState.REDUCING)
+    hosts[0].handle(AwayWanted(True))
+    hosts[0].handle(AwayWanted(False))
+    assert node_of(hosts[0]).debt.turn == 1  # what it computes from now on lacks what it had done
+    begun = world.now
+    ahead(hosts[0], world, 1)
+    assert world.now - begun < 2 * limits.TRAINER_FIRST_SECONDS
+    assert not hosts[1].hangs or node_of(hosts[1]).debt.is_behind
+
+
 @pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_a_hung_trainers_node_leaves_and_goes_without_waiting_for_ever(seed: int) -> None:
     world, hosts = fast(seed)
