@@ -368,7 +368,7 @@ class Cycle:
             self._nothing_done()
             return
         if self._given_turn != self._trainer.turn:
-            # The trainer fell behind after it had contributed, so it begins this iteration anew. Its
+            # The trainer fell behind after it had contributed and begins this iteration anew. Its
             # answer will lack what it computed before, and that is dealt out again, not refused.
             self._given_turn, self._given = self._trainer.turn, ()
         self._given = tuple(sorted(dict.fromkeys((*self._given, *micro_batches))))
