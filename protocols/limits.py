@@ -193,6 +193,9 @@ LINK_CONFIRM_SECONDS = 0.3
 LEAVER_GONE_SECONDS = 2.0
 # The k-th heir of a lost scheduler waits k times this before it stands for election.
 ELECTION_STEP_SECONDS = 0.2
+# Each candidacy in vain doubles the time until the next one, up to this: votes may need longer to
+# come back over many slow hops than heirs have patience at first, and a new term voids them.
+MOST_ELECTION_SECONDS = 8.0
 # An exact half of the members that may decide for all waits so long for members that are not proven
 # dead: a laptop that sleeps for a moment is to cost a pause, and no steps.
 HALF_WAIT_SECONDS = 8.0

@@ -174,7 +174,14 @@ class Recovery:
     def voted(self, now: float, members: int) -> None:
         """This node voted for another: give that one time before standing ourselves."""
         if self._stand_at is not None:
-            self._stand_at = now + members * limits.ELECTION_STEP_SECONDS
+            self._stand_at = now + self._election_seconds(members)
+
+    def _election_seconds(self, heirs: int) -> float:
+        """How long a candidate that has just stood is left to win."""
+        election = self._context.election
+        vain = max(0, election.voted_term - election.term - 1)  # candidacies before that one
+        seconds = heirs * limits.ELECTION_STEP_SECONDS
+        return max(seconds, min(seconds * 2.0 ** min(vain, 10), limits.MOST_ELECTION_SECONDS))
 
     def committed(self, sender: bytes, epoch: Epoch) -> None:
         """A member acts on our decision."""
@@ -355,7 +362,6 @@ class Recovery:
         self._campaign(now, policy, context.election.voters_lost(lost.dead))
         if context.election.leads or self._stand_at is None or now < self._stand_at:
             return
-        self._stand_at = now + (len(heirs) + 1 + rank) * limits.ELECTION_STEP_SECONDS
         waited = now - self._lost_since >= limits.PARTITION_WAIT_SECONDS
         electorates = context.electorates
         excused = lost.dead
@@ -363,6 +369,8 @@ class Recovery:
             voters = dict.fromkeys(n for e in electorates for n in e.nodes)
             excused = tuple(n for n in voters if n in gone or n not in policy.view.nodes)
         mail = context.election.scheduler_lost(electorates, context.newest_key, excused)
+        turn = (1 + rank) * limits.ELECTION_STEP_SECONDS
+        self._stand_at = now + self._election_seconds(len(heirs)) + turn
         self._campaign(now, policy, mail)
 
     def _campaign(self, now: float, policy: Policy, mail: list[Letter]) -> None:
