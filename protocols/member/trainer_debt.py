@@ -122,8 +122,11 @@ class TrainerDebt:
         seconds = self._context.now - since
         if self.is_behind:
             return (KeepingUp.AWAY if self.is_away else KeepingUp.LATE), seconds
-        usual = self._patience * max(*self._updates, *self._paces, 0.0, 0.0) * max(1, self._given)
-        slow = seconds > max(limits.TRAINER_NOTICE_SECONDS, 2 * usual)
+        if self._applying is not None:
+            usual = max(self._updates, default=0.0)
+        else:
+            usual = max(self._paces, default=0.0) * max(1, self._given)
+        slow = seconds > max(limits.TRAINER_NOTICE_SECONDS, 2 * self._patience * usual)
         return (KeepingUp.SLOW, seconds) if slow else (KeepingUp.PROMPT, 0.0)
 
     # --- what the node wants ------------------------------------------------------------------

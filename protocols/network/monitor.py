@@ -180,8 +180,9 @@ class Monitor:
         before, self._carried = self._carried, {}
         for link in links:
             carried = before.get(link.node) or Carried(link.sent_bytes, now, now)
-            pulls = not self._context.is_member  # and its own probes would hold that up
-            if pulls or link.sent_bytes - carried.sent >= limits.METER_BYTES:
+            if not self._context.is_member:  # it pulls, and its own probes would hold that up
+                carried = replace(carried, since=now, probed=now)
+            if link.sent_bytes - carried.sent >= limits.METER_BYTES:
                 carried = replace(carried, sent=link.sent_bytes, since=now)
             self._carried[link.node] = carried
         waits = [(self._carried[x.node].due(x.delay_s), x.node, x.delay_s) for x in links]

@@ -14,6 +14,7 @@ from protocols import limits
 from protocols.events import LinkDown
 from protocols.member.cycle import CycleState
 from protocols.network.link_end import LinkEnd
+from protocols.recovery.candidacy import Candidacy
 from protocols.recovery.fenced import LOST_MEANWHILE, Fenced
 from protocols.recovery.losses import Losses
 from protocols.recovery.relinking import Relinking
@@ -62,8 +63,7 @@ class Recovery:
         self.suspicions = Suspicions()
         self.fence: FenceLeader | None = None
         self._fences = 0  # opened in this term
-        self._stand_at: float | None = None  # when to stand for election
-        self._lost_since: float | None = None  # how long the scheduler has been lost
+        self._candidacy = Candidacy(context.election, pauses=context.config.pauses)
         self._handled = Lost()  # what the open or last fence was about
         self._gone: dict[bytes, LinkEnd] = {}  # whose link ended here -> why
         self._standstill = Standstill(context)
@@ -85,7 +85,7 @@ class Recovery:
             return ()
         return (
             self.fence.deadline if self.fence else None,
-            self._stand_at,
+            self._candidacy.deadline,
             self._remind_at if self._missing_links or self._reopened else self._leaver_missed_at,
             self.losses.deadline(self._context.now) if self._wants_fence else None,
             self.relinking.deadline,
@@ -105,7 +105,7 @@ class Recovery:
         if self.fence is not None:
             return self.fence.state is FenceState.WAITING
         frozen = self.fenced.frozen_since
-        since = self._lost_since if frozen is None else frozen
+        since = self._candidacy.lost_since if frozen is None else frozen
         return since is not None and self._context.now - since >= CUT_OFF_SECONDS
 
     def link_up(self, now: float, peer: Member) -> None:
@@ -164,24 +164,16 @@ class Recovery:
     def led(self) -> None:
         """Another node is the scheduler now."""
         self.fence = None
-        self._stand_at = self._lost_since = None
+        self._candidacy.over()
 
     def won(self) -> None:
         """This node is the scheduler now."""
-        self._stand_at = self._lost_since = None
+        self._candidacy.over()
         self._fences = 0
 
-    def voted(self, now: float, members: int) -> None:
-        """This node voted for another: give that one time before standing ourselves."""
-        if self._stand_at is not None:
-            self._stand_at = now + self._election_seconds(members)
-
-    def _election_seconds(self, heirs: int) -> float:
-        """How long a candidate that has just stood is left to win."""
-        election = self._context.election
-        vain = max(0, election.voted_term - election.term - 1)  # candidacies before that one
-        seconds = heirs * limits.ELECTION_STEP_SECONDS
-        return max(seconds, min(seconds * 2.0 ** min(vain, 10), limits.MOST_ELECTION_SECONDS))
+    def voted(self, now: float) -> None:
+        """This node voted for another."""
+        self._candidacy.leave_time(now)
 
     def committed(self, sender: bytes, epoch: Epoch) -> None:
         """A member acts on our decision."""
@@ -324,9 +316,9 @@ class Recovery:
             self._close_fence()
         lost = self._lost(now, policy.view)
         if context.node in lost.out:
-            self.fence = self._stand_at = None
-            self._lost_since = now if self._lost_since is None else self._lost_since
-            if now - self._lost_since >= limits.LEAVE_SECONDS:
+            self.fence = None
+            self._candidacy.hopeless(now)
+            if now - (self._candidacy.lost_since or now) >= limits.LEAVE_SECONDS:
                 self._cycle.leave("expelled", "")  # nobody is left who would say so
             return  # the others go on without us
         self._lose_patience(now, policy, lost)
@@ -352,25 +344,22 @@ class Recovery:
         gone = (*lost.nodes, *lost.dead, *lost.out)
         scheduler = context.election.scheduler
         if scheduler not in gone and scheduler in policy.view.nodes:
-            self._stand_at = self._lost_since = None
+            self._candidacy.over()
             return
         heirs = [n for n in policy.view.nodes if n not in gone]
         rank = heirs.index(context.node) if context.node in heirs else len(heirs)
-        if self._lost_since is None:
-            self._lost_since = now
-            self._stand_at = now + rank * limits.ELECTION_STEP_SECONDS
+        self._candidacy.lost(now, rank, len(heirs))
         self._campaign(now, policy, context.election.voters_lost(lost.dead))
-        if context.election.leads or self._stand_at is None or now < self._stand_at:
+        stand_at = self._candidacy.deadline
+        if context.election.leads or stand_at is None or now < stand_at:
             return
-        waited = now - self._lost_since >= limits.PARTITION_WAIT_SECONDS
         electorates = context.electorates
         excused = lost.dead
-        if waited and not context.config.pauses:
+        if self._candidacy.has_waited(now):
             voters = dict.fromkeys(n for e in electorates for n in e.nodes)
             excused = tuple(n for n in voters if n in gone or n not in policy.view.nodes)
         mail = context.election.scheduler_lost(electorates, context.newest_key, excused)
-        turn = (1 + rank) * limits.ELECTION_STEP_SECONDS
-        self._stand_at = now + self._election_seconds(len(heirs)) + turn
+        self._candidacy.leave_time(now)
         self._campaign(now, policy, mail)
 
     def _campaign(self, now: float, policy: Policy, mail: list[Letter]) -> None:

@@ -305,7 +305,6 @@ class FenceLeader:
 
     def _try(self, now: float, event: str) -> list[Letter]:
         """Decide if everybody has reported or is lost, and those who have may go on."""
-        base = self._base
         waits = [
             n
             for n in self._asked
@@ -317,6 +316,7 @@ class FenceLeader:
             self.state = FENCE_TABLE.step(self.state, event, self.state)
             return []
         self._disbelieve()
+        base = self._base  # only now: a report that is not believed must not choose it
         here = self._connected(base)
         missing = [n for n in self._asked if n not in here and n not in self._outside]
         quorum = self._decides(dict.fromkeys(here))

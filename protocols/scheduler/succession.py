@@ -34,7 +34,7 @@ class Watch(Protocol):
         """Whether the scheduler is in reach of this node and is not the candidate itself."""
         ...
 
-    def voted(self, now: float, members: int) -> None:
+    def voted(self, now: float) -> None:
         """This node voted for another."""
         ...
 
@@ -116,7 +116,7 @@ class Succession:
             ):
                 mail = election.role_passed(message, context.electorates, context.newest_key)
             case m.VoteRequest():
-                mail = self._vote_wanted(now, sender, message, policy)
+                mail = self._vote_wanted(now, sender, message)
             case m.Vote():
                 mail = election.vote(sender, message)
         for to, body in mail:
@@ -125,14 +125,14 @@ class Succession:
             self.won(now, policy)
 
     def _vote_wanted(
-        self, now: float, sender: bytes, message: m.VoteRequest, policy: Policy
+        self, now: float, sender: bytes, message: m.VoteRequest
     ) -> list[tuple[bytes, m.Message]]:
         context, election = self._context, self._context.election
         content = self._watch.content(sender)
         key, before = context.newest_key, election.voted_term
         mail = election.vote_wanted(sender, message, context.electorates, key, content=content)
         if election.voted_term > before:
-            self._watch.voted(now, len(policy.view.nodes))
+            self._watch.voted(now)
         return mail
 
     def won(self, now: float, policy: Policy) -> None:

@@ -1,0 +1,75 @@
+"""When a member stands for election, once its scheduler is lost (protocol.md, 7.3).
+
+Heirs stand in the order of their ids, `ELECTION_STEP_SECONDS` apart, so that usually the first one
+has everybody's vote before the second one would stand. A new candidacy voids the votes of the one
+before, so whoever has stood or voted leaves that candidate time. Each candidacy in vain doubles
+this time and the steps between the heirs, because votes that cross many slow hops would otherwise
+always come too late. `PARTITION_WAIT_SECONDS` after the loss the votes of members out of reach are
+no longer needed: then the first heir stands at once, however long the last wait still is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from protocols import limits
+
+if TYPE_CHECKING:
+    from protocols.cluster.election import Election
+
+
+class Candidacy:
+    """The moments at which one member stands."""
+
+    def __init__(self, election: Election, *, pauses: bool) -> None:
+        """`pauses`: a part without a quorum waits for ever, so no vote is ever done without."""
+        self.lost_since: float | None = None  # since when the scheduler has been lost
+        self._election = election
+        self._pauses = pauses
+        self._rank = self._heirs = 0
+        self._stand_at: float | None = None
+        self._waited_at = math.inf  # when to stand because those out of reach are not needed
+
+    @property
+    def deadline(self) -> float | None:
+        """When to stand, None if the scheduler is not lost."""
+        return None if self._stand_at is None else min(self._stand_at, self._waited_at)
+
+    def over(self) -> None:
+        """There is a scheduler."""
+        self.lost_since = self._stand_at = None
+
+    def hopeless(self, now: float) -> None:
+        """This member was let go: it waits for those who will say so, and never stands."""
+        self._stand_at = None
+        self.lost_since = now if self.lost_since is None else self.lost_since
+
+    def lost(self, now: float, rank: int, heirs: int) -> None:
+        """The scheduler is lost; this member is number `rank` (from 0) of so many `heirs`."""
+        self._rank, self._heirs = rank, heirs
+        if self.lost_since is None:
+            self.lost_since = now
+        if self._stand_at is None:
+            turn = rank * limits.ELECTION_STEP_SECONDS
+            self._stand_at = now + turn
+            wait = math.inf if self._pauses else limits.PARTITION_WAIT_SECONDS
+            self._waited_at = self.lost_since + wait + turn
+
+    def has_waited(self, now: float) -> bool:
+        """Whether members out of reach are waited for no more."""
+        since = self.lost_since
+        waits = self._pauses or since is None or now - since < limits.PARTITION_WAIT_SECONDS
+        return not waits
+
+    def leave_time(self, now: float) -> None:
+        """This member has stood, or voted for another: the candidate needs time to win."""
+        if self._stand_at is None:
+            return
+        if self.has_waited(now):
+            self._waited_at = math.inf
+        step = limits.ELECTION_STEP_SECONDS
+        vain = max(0, self._election.voted_term - self._election.term - 1)
+        most = max(1.0, limits.MOST_ELECTION_SECONDS / (step * max(1, self._heirs)))
+        step *= min(2.0 ** min(vain, 10), most)
+        self._stand_at = now + (self._heirs + self._rank + 1) * step
