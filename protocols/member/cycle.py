@@ -171,8 +171,7 @@ class Cycle:
 
     @property
     def round_is_here(self) -> bool:
-        """Whether the running iteration's round is complete here, so that its control word has
-        decided which policy follows."""
+        """Whether the running iteration's round is complete here, and so decided what follows."""
         return self.state in (CycleState.HOLDING, CycleState.APPLYING)
 
     def reads_state(self, iteration: int) -> bool:
@@ -294,8 +293,7 @@ class Cycle:
 
     @property
     def working(self) -> bytes:
-        """Bitmap of the micro-batches that are in P, or will be once the trainer has answered; a
-        fence leaves them to this node."""
+        """Bitmap of the micro-batches that are in P, or will be once the trainer has answered."""
         settled = self._owed == 0 and self._answer is not None
         known = self._answer.micro_batches if settled and self._answer else self._given
         return control_word.bits(known)
@@ -433,8 +431,7 @@ class Cycle:
             self._trainer.apply(Apply(context.iteration, word, len(self._policy.view.members)))
 
     def _again(self, word: ControlWord, missing: tuple[int, ...]) -> None:
-        """Run the round again, with what is missing dealt out to those that can still compute. All
-        members deal by the same rule from the same reduced word, so no message is needed."""
+        """Run the round again, with what is missing dealt out to those that can still compute."""
         context, policy = self._context, self._policy
         nodes = policy.view.nodes
         willing = control_word.numbers(word.refusing, len(nodes), unset=True)
@@ -537,7 +534,7 @@ class Cycle:
             if pull.join in self._held:
                 continue
             self._held[pull.join] = context.iteration if context.is_member else _NEVER
-            whole = not self._trainer.is_stale  # else the state here lacks updates, and is no source
+            whole = not self._trainer.is_stale  # else the state here lacks updates
             if whole and context.node in pull.sources and pull.join not in self._released:
                 message = PullBegins(
                     pull.join,
@@ -585,8 +582,7 @@ class Cycle:
         )
 
     def _dealt(self, iteration: int, attempt: int) -> dict[bytes, tuple[int, ...]] | None:
-        """Return node -> its micro-batches in an attempt, None if some were dealt out anew in it:
-        words of its members are then checked less strictly (`word_check.py`)."""
+        """Return node -> its micro-batches in an attempt, None once some were dealt out anew."""
         policy, decision, nodes = self._policy, self._restart, self._policy.view.nodes
         if iteration >= self._context.steps:
             return dict.fromkeys(nodes, ())
