@@ -1,7 +1,7 @@
-"""What a node wants done: every effect that `Node.handle` returns.
+"""Effects: what a node wants done, as `Node.handle` returns it.
 
-Plain immutable data. The agent's shell and the simulator both perform exactly these, and neither
-adds a decision of its own.
+Effects are plain immutable data. The agent's shell and the simulator perform exactly these, in
+their order, and neither adds a decision of its own.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Accept `member`'s key on links from now on."""
+    """Accept links from `member`, which proves itself by its key, from now on."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class Distrust:
-    """Accept the key of `node` no longer."""
+    """Accept no links from `node` any longer."""
 
     node: bytes
 
@@ -54,7 +54,8 @@ class CloseLink:
 
 @dataclass(frozen=True, slots=True)
 class BeginTraining:
-    """Tell the trainer to start at `iteration`; if `adopt`, the state was pulled."""
+    """Tell the trainer to start at `iteration`. If `adopt`, the state was pulled, and `meta` are
+    its scalars. Training ends after the iteration number `steps`."""
 
     iteration: int
     adopt: bool
@@ -71,7 +72,8 @@ class StartRound:
 
 @dataclass(frozen=True, slots=True)
 class ServeRound:
-    """Send what `spec.spread` says of R of a round that is over here, to those who lack it."""
+    """Send the chunks of R that `spec.spread` names, of a round that is over here, to the nodes
+    that lack them."""
 
     spec: RoundSpec
 
@@ -83,8 +85,9 @@ class FreezeRound:
 
 @dataclass(frozen=True, slots=True)
 class GiveWork:
-    """Tell the trainer to compute these micro-batches (more) of `iteration`. In another `turn` than
-    before it begins its sum anew: what it had computed of the iteration was handed back."""
+    """Tell the trainer to compute these micro-batches of `iteration`, and to add them to its sum.
+    If the `turn` is another one than before, it begins its sum anew, because what it had computed
+    of the iteration was handed back."""
 
     iteration: int
     micro_batches: tuple[int, ...]
@@ -110,15 +113,17 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class TakePieces:
-    """Answer `PiecesTaken`, now: the state is constant until the next effect."""
+    """Digest the pieces of the state and answer with `PiecesTaken`, before the next effect is
+    performed, because the state is constant only until then."""
 
     iteration: int
 
 
 @dataclass(frozen=True, slots=True)
 class Differs:
-    """Tell the user where the state here differs from that of the others: in number `piece` of
-    those that were taken, or in the scalars, of which `mine` are here and `theirs` there."""
+    """Tell the user where the state here differs from that of the others: in the piece with the
+    number `piece`, or, if that is None, in the scalars, which are `mine` here and `theirs`
+    there."""
 
     iteration: int
     piece: int | None
@@ -128,22 +133,23 @@ class Differs:
 
 @dataclass(frozen=True, slots=True)
 class KeepUpdate:
-    """Keep R of `iteration`, which is complete, until it has been applied: the trainer is late."""
+    """Keep a copy of R of `iteration`, which is complete, until the late trainer has applied it."""
 
     iteration: int
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Send `node` so much at once that it can measure the link: `limits.MAX_PROBE_BYTES`, or what
-    leaves in `limits.MAX_PROBE_SECONDS` and `limits.PROBE_ROUND_TRIPS`."""
+    """Send `node` as much at once as it needs to measure the link: `limits.MAX_PROBE_BYTES`, or
+    what can be sent in `limits.MAX_PROBE_SECONDS` and `limits.PROBE_ROUND_TRIPS`, whichever is
+    less."""
 
     node: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TakeDigest:
-    """Hash the training state, which is constant until the next `Apply`."""
+    """Hash the whole training state, which is constant until the next `Apply`, and report it."""
 
     iteration: int
     commit: bytes
@@ -160,7 +166,7 @@ class SendManifest:
 
 @dataclass(frozen=True, slots=True)
 class SendShards:
-    """Send these shards of the state, constant meanwhile, to `joiner` over bulk."""
+    """Send these shards of the state, which is held constant meanwhile, to `joiner` over bulk."""
 
     joiner: bytes
     join: int
@@ -171,7 +177,7 @@ class SendShards:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Something a user may want to know; `values` are JSON-able, node ids already names."""
+    """Tell the user of an event. `values` can be written as JSON, and name nodes by their names."""
 
     event: str
     values: dict[str, Any]
@@ -179,7 +185,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class JoinFailed:
-    """This node's join came to nothing; try again from the start, but not before `pause_s`."""
+    """This node's join has failed: begin again from the start, but not before `pause_s`."""
 
     reason: str
     pause_s: float = 0.0
@@ -187,24 +193,29 @@ class JoinFailed:
 
 @dataclass(frozen=True, slots=True)
 class UseToken:
-    """Prove and accept this token, and no other, from now on."""
+    """Use this token and no other from now on, to prove this node and to check others."""
 
     token: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Depart:
-    """This node's part is over. `why`: "left", "steps", "yielded" (to another cluster), "stalled"
-    (its trainer does not answer; it joins again when that does), "diverged" (its state differs from
-    that of the others, so it has to pull theirs), "expelled"
-    (the others went on without it; it may join again), "removed" (by a user) or "error" (then
-    `message` says what)."""
+    """This node's part is over. `why` is one of:
+
+    - "steps": training has ended; "left": it has left, as its user wanted
+    - "yielded": its cluster gives way to another one
+    - "stalled": its trainer does not answer; it joins again when the trainer does
+    - "diverged": its state differs from that of the others, so it has to pull theirs
+    - "expelled": the others went on without it; it may join again
+    - "removed": a user has expelled it for good
+    - "error": `message` says what went wrong
+    """
 
     why: str
     message: str
 
 
-# One family for each part of the agent that does what they say.
+# One family for each part of the agent's shell, which performs the effects of that family.
 PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe
 RoundEffect = StartRound | ServeRound | FreezeRound | Contribute
 TrainerEffect = BeginTraining | GiveWork | Apply | KeepUpdate | TakePieces | Differs | TakeDigest

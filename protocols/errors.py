@@ -1,11 +1,11 @@
-"""The two ways a protocol can go wrong, and whose fault it is.
+"""The two kinds of protocol errors, which differ in whose fault they are.
 
     Exception
-    +-- ProtocolError          something the protocol forbids
-        +-- RemoteProtocolError    a peer sent it: drop the peer's input, stay alive
-        +-- LocalProtocolError     our own code asked for it: a bug, never caused by a peer
+    +-- ProtocolError              something that the protocol forbids
+        +-- RemoteProtocolError    a peer did it: drop the peer's input, stay alive
+        +-- LocalProtocolError     our own code did it: a bug, never caused by a peer
 
-Law: bytes from a peer raise `RemoteProtocolError` and nothing else.
+Bytes from a peer raise `RemoteProtocolError` and nothing else, whatever they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class ProtocolError(Exception):
 
 
 class RemoteProtocolError(ProtocolError):
-    """A peer broke the protocol: malformed, oversized, unknown or out of place."""
+    """A peer broke the protocol: its input is malformed, too large, unknown or out of place."""
 
 
 class LocalProtocolError(ProtocolError):

@@ -1,7 +1,7 @@
-"""What a node is told: every event that `Node.handle` takes.
+"""Events: what a node is told, as `Node.handle` takes it.
 
-Plain immutable data. The agent's shell and the simulator both build exactly these, and neither adds
-a decision of its own.
+Events are plain immutable data. The agent's shell and the simulator build exactly these, and
+neither adds a decision of its own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """A link to `peer` is open and its key is proven."""
+    """A link to `peer` is open, and `peer` has proved its key."""
 
     peer: Member
 
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """The link to `node` is gone, and why."""
+    """The link to `node` has ended for the reason `why`."""
 
     node: bytes
     why: LinkEnd
@@ -33,14 +33,14 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """Nothing was heard from `node` for too long, although its link is open."""
+    """Nothing has arrived from `node` for too long, although the link to it is open."""
 
     node: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Faulty:
-    """Neighbour `node` sent what cannot be; its link is about to be cut."""
+    """The neighbour `node` has broken the protocol, and the link to it is about to be cut."""
 
     node: bytes
     reason: str
@@ -55,7 +55,7 @@ class DialFailed:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """`node`, or somebody who holds the token and says so, can be dialled at these addresses."""
+    """`node` can be dialled at these addresses, as it or another holder of the token says there."""
 
     node: bytes
     addresses: tuple[str, ...]
@@ -71,12 +71,13 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; due at `Node.deadline` at the latest."""
+    """Time has passed. It is due at `Node.deadline` at the latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contributed:
-    """The trainer's own sum lies in P. See `edgeagent.handover.Contributed` for the fields."""
+    """The trainer has computed the micro-batches that it was given, and their sum is in P. See
+    `edgeagent.handover.Contributed` for the fields."""
 
     iteration: int
     micro_batches: tuple[int, ...]
@@ -101,8 +102,8 @@ class RoundReduced:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The trainer applied the update of `iteration`; `meta` are the state's scalars after it,
-    `claim` a digest of it (`limits.CLAIM_BYTES`; empty: none was taken)."""
+    """The trainer has applied the update of `iteration`. `meta` are the state's scalars after it,
+    and `claim` is a digest of the state (`limits.CLAIM_BYTES`; empty if none was taken)."""
 
     iteration: int
     meta: bytes
@@ -111,8 +112,8 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class PiecesTaken:
-    """Digests of `divergence.PIECE_BYTES` of each tensor that the claim of the state at the start
-    of `iteration` was taken of."""
+    """The digests that `TakePieces` asked for: one of `divergence.PIECE_BYTES` for each tensor that
+    the claim about the state at the start of `iteration` covers."""
 
     iteration: int
     pieces: bytes
@@ -120,8 +121,8 @@ class PiecesTaken:
 
 @dataclass(frozen=True, slots=True)
 class ShardArrived:
-    """A whole shard came from `source`; `digest` is the SHA-256 of what arrived, `rate` what the
-    link from there brings at present, in bytes/s (None: not known)."""
+    """A whole shard has come from `source`. `digest` is the SHA-256 of what arrived, and `rate` how
+    fast shards arrive from there at present in bytes/s, None if not known."""
 
     source: bytes
     shard: int
@@ -147,25 +148,26 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class LeaveWanted:
-    """The user wants this node to leave gracefully."""
+    """The user wants this node to leave without disturbing the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class YieldWanted:
-    """This node's cluster of one gives way to another: depart as soon as the trainer is idle."""
+    """This node's cluster gives way to another one: depart as soon as the trainer is idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwayWanted:
-    """The user's script wants no share (`away`), or one again."""
+    """The user's script wants no share of the work (`away`), or one again."""
 
     away: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One open link as its receiver knows it: one-way delay, payload bytes/s from `node` (None:
-    not known), payload bytes sent to it and received from it so far."""
+    """What this node knows of an open link. `delay_s`: one way. `rate`: payload bytes/s that arrive
+    from `node`. Both are None if not known. `sent_bytes`, `received_bytes`: payload bytes so
+    far."""
 
     node: bytes
     delay_s: float | None
@@ -176,8 +178,9 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured here so far, once a heartbeat. `micro_batch_s`: what one micro-batch takes
-    (None: not known); `compute_s`, `sync_s`: of the last iteration."""
+    """What this node has measured so far; told at each heartbeat. `micro_batch_s`: how long one
+    micro-batch takes. `compute_s`, `sync_s`: how long the last iteration's own computing, and the
+    wait for its round, took. None if not known."""
 
     incoming: tuple[Incoming, ...]
     micro_batch_s: float | None
@@ -187,7 +190,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class LinkWanted:
-    """The user wants a link to member `node`, or (`wanted` False) none."""
+    """The user wants a link to the member `node`, or wants none (`wanted` False)."""
 
     node: bytes
     wanted: bool
@@ -195,14 +198,14 @@ class LinkWanted:
 
 @dataclass(frozen=True, slots=True)
 class ExpelWanted:
-    """The user wants member `node` out of the cluster for good."""
+    """The user wants to expel the member `node` from the cluster for good."""
 
     node: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TokenWanted:
-    """The user wants `token` to be the cluster's from now on."""
+    """The user wants `token` to be the cluster's token from now on."""
 
     token: bytes
 

@@ -1,8 +1,8 @@
-"""State tables: every machine's states, the events it takes in each, and where they may lead.
+"""State tables: a machine's states, the events that it takes in each, and where they may lead.
 
-Law: a machine moves only through `StateTable.step`; a pair that is not in its table is a bug of
-ours (`LocalProtocolError`), never a crash caused by a peer, because machines filter peers' messages
-by `allows` first. `scripts/state_tables` prints the tables as diagrams.
+A machine changes its state only through `StateTable.step`. A move that is not in its table is a bug
+of ours (`LocalProtocolError`). A peer cannot cause one, because machines drop messages that
+`allows` does not permit in their state. `scripts/state_tables` prints the tables as diagrams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ S = TypeVar("S", bound=str)
 
 @dataclass(frozen=True, slots=True)
 class Row(Generic[S]):
-    """In `state`, `event` leads to one of `then`."""
+    """In `state`, `event` leads to one of the states `then`; which of them is up to the machine."""
 
     state: S
     event: str
@@ -34,15 +34,16 @@ class StateTable(Generic[S]):
 
     @property
     def initial(self) -> S:
-        """The state a new machine is in."""
+        """The state in which a machine begins."""
         return self.rows[0].state
 
     def allows(self, state: S, event: str) -> bool:
-        """Whether `event` means anything in `state`."""
+        """Whether the table has a row for `event` in `state`."""
         return (state, event) in self._cells
 
     def step(self, state: S, event: str, then: S) -> S:
-        """Return `then`; raise `LocalProtocolError` if the table has no such move."""
+        """Return `then`, the next state. Raises `LocalProtocolError` if the table has no such
+        move."""
         if then not in self._cells.get((state, event), ()):
             raise LocalProtocolError(f"{self.name}: no move from {state} by {event} to {then}")
         return then

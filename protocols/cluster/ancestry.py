@@ -1,10 +1,12 @@
-"""What a training state has behind it, and whether another state has all of that behind it, too.
+"""The history of a training state, and whether another state's history contains it.
 
-A lineage has one history, so a lineage and an iteration name the past of a state. There is one
+This decides whether a trained state may be replaced by another cluster's without being saved first.
+
+A lineage has one history, so a lineage and an iteration name the history of a state. There is one
 exception: after a loss, the last iteration that the lost member did may be done again without it,
 from the same samples. A cluster that goes on in another lineage keeps the name of the lineage
 before and the iteration at which it was left. Only the last `limits.MAX_ANCESTORS` lineages are
-kept; what only an older one would show counts as not contained.
+kept; a state that only an older one would show to be contained counts as not contained.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from protocols.wire.fields import LINEAGE, NUMBER, wire
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """A lineage that came before: the updates up to `iteration` (a count) were made in it."""
+    """An earlier lineage. The updates up to `iteration`, which counts updates from the beginning,
+    were made in it or in lineages before it."""
 
     lineage: bytes = wire(LINEAGE)
     iteration: int = wire(NUMBER)
@@ -25,24 +28,23 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a state after `iteration` updates has behind it: the last of them were made in
-    `lineage`, those before in `ancestors`, the oldest first. `lineage` is b"" while there is none.
-    """
+    """The history of a state after `iteration` updates: the last of them were made in `lineage`,
+    those before in `ancestors`, the oldest first. `lineage` is b"" before there is one."""
 
     iteration: int = 0
     lineage: bytes = b""
     ancestors: tuple[Ancestor, ...] = ()
 
     def in_lineage(self, lineage: bytes) -> Past:
-        """Return the same state's past as the beginning of another lineage."""
+        """Return the history of the same state at the beginning of another lineage."""
         if not self.lineage or not self.iteration or lineage == self.lineage:
             return Past(self.iteration, lineage, self.ancestors)
         kept = (*self.ancestors, Ancestor(self.lineage, self.iteration))
         return Past(self.iteration, lineage, kept[-limits.MAX_ANCESTORS :])
 
     def stems_from(self, other: Past) -> bool:
-        """Whether this is a later state of the same history as `other`, save perhaps the last
-        update of `other`: that one this history makes again, from the same samples."""
+        """Whether this is a state of the same history as `other`, earlier or later, except perhaps
+        for the last update of `other`, which this history may make again from the same samples."""
         if other.iteration == 0:
             return True
         tips = [Ancestor(other.lineage, other.iteration)]

@@ -1,14 +1,16 @@
-"""Who is the scheduler: terms and votes.
+"""Who is the scheduler: terms and votes, similar to leader election in Raft (protocol.md, 7.1).
 
-Law: one granted vote a term, so at most one scheduler a term; terms only grow; a candidate whose
-newest stored policy is older than the voter's is refused, so a winner knows every policy that may
-have come into force; it needs a quorum under each of them. A scheduler that hands its role over
-asks its heir to stand; one that is lost is replaced by whoever notices first, in the order of ids.
-A voter that can still reach it votes for nobody, so a node with one bad link does not unseat it.
-A term that is further ahead than elections could have gone unnoticed is not believed: each message
-raises what is known by `limits.MAX_TERM_STEP` at most. So a message with a wrong term decides
-nothing, while members that were apart for long, each with candidates in vain, catch up with each
-other by asking again.
+- A member grants one vote in a term, so there is at most one scheduler in a term. Terms only grow.
+- A candidate whose newest stored policy is older than the voter's is refused. So a winner knows
+  every policy that may have come into force, and it needs a quorum under each of them.
+- A scheduler that hands its role over asks its heir to stand. One that is lost is replaced by the
+  first heir, in the order of ids, that notices it.
+- A voter that can still reach the scheduler refuses its vote, so that a node with one bad link does
+  not unseat the scheduler.
+- A term further ahead than elections could have gone unnoticed is not believed. Each message raises
+  the largest believable term by `limits.MAX_TERM_STEP` at most. So one message with a wrong term
+  decides nothing, while parts of a cluster that were apart for long, each with candidates in vain,
+  catch up with each other by asking again.
 """
 
 from __future__ import annotations
@@ -64,14 +66,14 @@ class Election:
         self.voted_term = 0  # the newest term in which this node granted its vote
         self.seen_term = 0  # the newest term that anybody stood for
         self._votes: dict[bytes, None] = {}
-        self._electorates: Electorates = ()  # whose quorums this candidacy needs
+        self._electorates: Electorates = ()  # the electorates that this candidacy needs a quorum of
         self._gone: tuple[bytes, ...] = ()  # members whose votes this candidacy does without
         self._why = "founded"
-        self.by_quorum = True  # False: this node's term holds only in a lineage of its own
+        self.by_quorum = True  # False: elected without a quorum, so its fence may have to fork
 
     @property
     def why(self) -> str:
-        """How the present term of this node came about."""
+        """How this node became the scheduler: "founded", "rotated" or "failed over"."""
         return self._why
 
     @property
@@ -80,19 +82,19 @@ class Election:
         return self.state is Role.SCHEDULER
 
     def is_credible(self, term: int) -> bool:
-        """Note that somebody says `term` has begun; return whether that can be believed yet."""
+        """Note that a node says that `term` has begun; return whether that can be believed yet."""
         most = max(self.term, self.voted_term, self.seen_term) + limits.MAX_TERM_STEP
         self.seen_term = max(self.seen_term, min(term, most))
         return term <= most
 
     def found(self) -> None:
-        """This node founded the cluster: term 1 is its own."""
+        """This node has founded the cluster, so it is the scheduler of term 1."""
         self.state = ELECTION_TABLE.step(self.state, "founded", Role.SCHEDULER)
         self.term = self.voted_term = 1
         self.scheduler = self.node
 
     def follow(self, term: int, scheduler: bytes) -> None:
-        """Learn from a member's welcome who leads in `term`."""
+        """Take from a member's `Welcome` who is the scheduler of `term`."""
         if term > self.term:
             self.term, self.scheduler = term, scheduler
             self.voted_term = max(self.voted_term, term)
@@ -100,7 +102,8 @@ class Election:
     def role_passed(
         self, message: PassRole, electorates: Electorates, key: tuple[int, int]
     ) -> list[Letter]:
-        """The scheduler asks this node to stand; `key` is the newest policy stored here."""
+        """Stand for election because the scheduler asks for it; `key` is that of the newest policy
+        stored here."""
         if not ELECTION_TABLE.allows(self.state, "role passed"):
             return []
         if message.next_term <= self.voted_term or self.node not in electorates[0].nodes:
@@ -111,11 +114,12 @@ class Election:
     def scheduler_lost(
         self, electorates: Electorates, key: tuple[int, int], gone: tuple[bytes, ...]
     ) -> list[Letter]:
-        """The scheduler is lost: stand in a new term. `gone`: members whose votes are not needed,
-        because they are proven dead or the wait for them is over."""
+        """Stand in a new term because the scheduler is lost. `gone`: members whose votes are not
+        needed, because they are proven dead or the wait for them is over."""
         if not ELECTION_TABLE.allows(self.state, "scheduler lost"):
             return []
         self._why = "failed over"
+        # Also larger than the term of every stored policy, whose scheduler may have missed us.
         term = max(self.term, self.voted_term, self.seen_term, key[0]) + 1
         return self._stand("scheduler lost", term, electorates, key, gone)
 
@@ -155,8 +159,9 @@ class Election:
         *,
         content: bool,
     ) -> list[Letter]:
-        """A candidate asks for this node's vote; `content`: the scheduler is in reach. A joiner
-        that a stored policy lets in votes, too: that policy may be in force elsewhere."""
+        """Answer a candidate that asks for this node's vote (protocol.md, 7.1, has the rules).
+        `content`: the scheduler is in reach. A joiner that a stored policy lets in votes, too,
+        because that policy may be in force elsewhere."""
         credible = self.is_credible(message.next_term)
         known = credible and any(self.node in e.nodes and sender in e.nodes for e in electorates)
         known = known and (message.asked or not content)
@@ -172,7 +177,7 @@ class Election:
         return [(sender, Vote(message.next_term, granted))]
 
     def vote(self, sender: bytes, message: Vote) -> list[Letter]:
-        """A member answered."""
+        """Count a member's answer."""
         mine = message.next_term == self.voted_term and message.granted
         if not mine or not ELECTION_TABLE.allows(self.state, "vote"):
             return []
@@ -185,7 +190,7 @@ class Election:
         return []
 
     def voters_lost(self, gone: tuple[bytes, ...]) -> list[Letter]:
-        """Members are proven dead: a candidacy under way does without their votes, too."""
+        """Do without the votes of members that are proven dead, in a candidacy under way."""
         if not ELECTION_TABLE.allows(self.state, "voter lost"):
             return []
         if all(n in self._gone for n in gone):
@@ -197,7 +202,7 @@ class Election:
         return []
 
     def led(self, sender: bytes, message: Lead) -> bool:
-        """`sender` announces that it won; return whether that is news."""
+        """Follow `sender`, which announces that it has won; return whether its term is new."""
         if message.new_term <= self.term:
             return False
         self.state = ELECTION_TABLE.step(self.state, "led", Role.FOLLOWER)

@@ -1,13 +1,16 @@
-"""Before there is a cluster: join one, wait for somebody else to found it, or found it oneself.
+"""Before there is a cluster: join one, wait for another agent to found it, or found it oneself.
 
-Law: of several agents that are born at the same moment and hear of each other, only the one with
-the smallest node id founds; the others wait for it, also if they know it only through an agent that
-has asked it (hearsay goes no further, so that nobody waits for the dead). Clusters of one name
-that meet, because they were founded at the same time or parted by a broken network, compare
-(committed samples, members, lineage); each member of the smaller one gives way (protocol.md, 9.3).
-Ahead is who has more samples, always: an agent that has trained does not join a cluster that is
-behind it, but goes on from its own state, and that cluster joins it. Whoever was let in by a
-cluster and has no trained state of its own never founds: it looks on until it gives up.
+- Of several agents that start at the same moment and hear of each other, only the one with the
+  smallest node id founds. The others wait for it, also if they know of it only through an agent
+  that has asked it. Hearsay goes no further than that, so that nobody waits for an agent that is
+  gone.
+- Clusters of one name that meet, because they were founded at the same time or parted by a broken
+  network, compare (committed samples, members, lineage). Each member of the smaller one gives way
+  (protocol.md, 9.3).
+- More samples always win, so that no training is thrown away: an agent that has trained does not
+  join a cluster that is behind it, but goes on from its own state, and that cluster joins it.
+- An agent that was let in by a cluster and has no trained state of its own never founds one. It
+  goes on looking until it gives up.
 """
 
 from __future__ import annotations
@@ -20,19 +23,31 @@ from protocols import limits
 from protocols.cluster.ancestry import NOTHING, Past
 from protocols.table import Row, StateTable
 
+# An agent without a cluster asks each address this often.
 ASK_AGAIN_SECONDS = 0.3
-ASK_STRANGERS_SECONDS = 2.0  # a founder that is still alone keeps looking
-MERGE_SECONDS = 5.0  # members of a cluster look for another one of their name
-ASK_KIN_SECONDS = 20.0  # where a member of our own cluster has answered
-LISTEN_SECONDS = 1.5  # mDNS finds all agents of a room in about a second
-NAMED_PEER_SECONDS = 5.0  # how long to wait for a peer that was named and does not answer
-GIVE_UP_SECONDS = 30.0  # how long an agent that must not found looks for anybody
-SOMEBODY_HAS_FOUNDED = b"\0" * limits.NODE_ID_BYTES  # smaller than every node id
+# A founder that is still alone asks each address this often, to find other clusters soon.
+ASK_STRANGERS_SECONDS = 2.0
+# Members of a larger cluster look for another one of their name this often.
+MERGE_SECONDS = 5.0
+# An address where a member of the same cluster has answered is asked this often.
+ASK_KIN_SECONDS = 20.0
+# An agent listens to multicast DNS for so long before it founds: that finds all agents of a room in
+# about a second.
+LISTEN_SECONDS = 1.5
+# An agent waits so long for a peer that its user has named and that does not answer.
+NAMED_PEER_SECONDS = 5.0
+# An agent that must not found gives up after having found nobody for so long.
+GIVE_UP_SECONDS = 30.0
+# Told instead of a node id by agents that know of a cluster; smaller than every node id, so that
+# whoever hears it does not found.
+SOMEBODY_HAS_FOUNDED = b"\0" * limits.NODE_ID_BYTES
 
 
 class FoundingState(StrEnum):
     """Where the search stands."""
 
+    # DEFERRING: waits for another agent to found. FOUNDED: is a member, and looks for clusters
+    # ahead of its own.
     LISTENING = "listening"
     DEFERRING = "deferring"
     JOINING = "joining"
@@ -63,10 +78,17 @@ FOUNDING_TABLE: StateTable[FoundingState] = StateTable(
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What an agent that proved the token says of itself. `lineage` b"" while founding; `elder`
-    then is the smallest id that it knows might found, b"" if it knows of none. `samples`: those
-    behind its state, while founding too (of itself alone); `past`: how they came about.
-    `counts_us`: we are a member of its view, as we are now, so it has not gone on without us."""
+    """What an agent that has proved the token says of itself.
+
+    - `member`: it is a member of a cluster.
+    - `samples`: how many samples its state was trained with, also while it has no cluster.
+    - `members`: how many members its cluster has.
+    - `lineage`: that of its cluster, b"" if it has none.
+    - `elder`: the smallest id of an agent that may found, as far as it knows, b"" if it knows none.
+    - `past`: the history of its state.
+    - `counts_us`: the asking agent's present incarnation is in its view, so its cluster has not
+      gone on without that agent.
+    """
 
     node: bytes
     member: bool
@@ -79,7 +101,8 @@ class Heard:
 
     @property
     def rank(self) -> tuple[int, int, bytes]:
-        """Clusters that meet: the smaller rank gives way."""
+        """The rank of its cluster: of two clusters that meet, that of the smaller rank gives
+        way."""
         return (self.samples, self.members, self.lineage)
 
 
@@ -104,15 +127,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Nobody to join is to be found, and founding is out of the question."""
+    """End the search: nobody to join was found, and this agent must not found."""
 
 
 FoundingEffect = Ask | JoinAt | Found | GiveUp
 
 
 class Founding:
-    """The search of one agent. `named`: addresses the user gave; hints come in as they appear.
-    `join_only`: it never founds. `patient`: it never gives up."""
+    """The search of one agent. `named`: addresses that the user gave. `mdns`: multicast DNS may
+    hint at others. `join_only`: it never founds. `patient`: it never gives up."""
 
     def __init__(
         self,
@@ -136,14 +159,15 @@ class Founding:
         self._known: dict[str, bytes] = {}  # address -> id that answered there and may found
         self._join_only = join_only
         self._most_patience = math.inf if join_only or patient else GIVE_UP_SECONDS
-        self._join_until: float | None = math.inf if join_only else None  # do not found, end then
-        self._join_after = -math.inf
+        self._join_until: float | None = math.inf if join_only else None  # None: it may found
+        self._join_after = -math.inf  # no join is begun before this time
         self._kin: dict[str, None] = {}  # addresses where our own cluster answered last
         self._cluster: dict[str, None] = {}  # addresses where a member answered
 
     @property
     def elder(self) -> bytes:
-        """The smallest id that is known at first hand and may found: what to tell who asks."""
+        """What to tell agents that ask: the smallest id that may found, of this agent and of those
+        that have answered it directly."""
         if self._cluster:
             return SOMEBODY_HAS_FOUNDED
         own = () if self.must_join else (self._node,)
@@ -151,22 +175,23 @@ class Founding:
 
     @property
     def must_join(self) -> bool:
-        """Whether founding is out of the question."""
+        """Whether this agent must not found."""
         return self._join_until is not None
 
     def hint(self, now: float, address: str) -> None:
-        """An agent may be at `address`."""
+        """Ask at `address` from now on, because an agent may be there."""
         if len(self._next_ask) - len(self._named) < limits.MAX_HINTS:
             self._next_ask.setdefault(address, now)
 
     def moved(self, now: float) -> None:
-        """This device is on another network now, perhaps: ask everywhere again."""
+        """Ask everywhere again, because this device may be on another network now."""
         self._silences.clear()
         self._next_ask = dict.fromkeys(self._next_ask, now)
 
     def tick(self, now: float, members: int, *, ready: bool) -> list[FoundingEffect]:
-        """Time has passed; this agent's cluster has `members` members (0: none yet); `ready`: its
-        trainer has said what to train, so that founding takes no time."""
+        """Ask where it is time to, and found or give up if it is time for that. `members`: how many
+        this agent's cluster has, 0 if it has none. `ready`: its trainer has said what to train, so
+        that it can found at once."""
         settled = self.state is FoundingState.FOUNDED
         if self.state is FoundingState.JOINING:
             return []
@@ -201,8 +226,8 @@ class Founding:
     def standing(
         self, now: float, address: str, heard: Heard, own: Heard, *, ready: bool
     ) -> list[FoundingEffect]:
-        """The agent at `address` answered; `own` is what this one would answer; `ready` as in
-        `tick`."""
+        """Act on the answer `heard` of the agent at `address`. `own` is what this agent would
+        answer itself; `ready` as in `tick`."""
         is_behind = not own.member and not self.must_join and heard.samples < own.samples
         is_behind = is_behind and heard.member and not heard.past.stems_from(own.past)
         self._note(now, address, heard, is_behind=is_behind)
@@ -212,7 +237,7 @@ class Founding:
         if heard.node == self._node or not FOUNDING_TABLE.allows(self.state, "standing"):
             return []
         then = self.state
-        if self.state is FoundingState.FOUNDED or own.member:  # also after a refusal elsewhere
+        if self.state is FoundingState.FOUNDED or own.member:  # a refused member is LISTENING
             same = heard.lineage == own.lineage or heard.counts_us
             stranger = heard.member and not same
             if stranger and own.rank < heard.rank:
@@ -225,13 +250,14 @@ class Founding:
             self._elder[address] = heard.elder
             then = FoundingState.DEFERRING
         else:
-            self._elder.pop(address, None)  # somebody else answers there now
+            self._elder.pop(address, None)  # whoever answers here now does not have to found
             then = FoundingState.DEFERRING if self._elder else FoundingState.LISTENING
         self.state = FOUNDING_TABLE.step(self.state, "standing", then)
         return [JoinAt(address)] if then is FoundingState.JOINING else []
 
     def _note(self, now: float, address: str, heard: Heard, *, is_behind: bool) -> None:
-        """Keep what matters of an answer at any time; who `is_behind` is not waited for."""
+        """Remember what an answer says, in any state. A cluster that `is_behind` does not keep this
+        agent from founding."""
         self._answered[address] = None
         self._silences.pop(address, None)
         self._known.pop(address, None)
@@ -239,15 +265,16 @@ class Founding:
         if heard.node == self._node:
             return
         if self._join_until is not None and (heard.member or heard.elder):
-            self._join_until = now + self._most_patience  # there is a cluster, or there may be one
+            self._join_until = now + self._most_patience  # there is or may be a cluster: go on
         if heard.member:
             if not is_behind:
                 self._cluster[address] = None
-        elif heard.elder and heard.elder <= heard.node:  # else it will not found itself
+        elif heard.elder and heard.elder <= heard.node:  # otherwise it will not found itself
             self._known[address] = heard.node
 
     def silent(self, address: str) -> None:
-        """Nobody answers at `address`, or it refused. A hint is asked ever less, then no more."""
+        """Nobody has answered at `address`, or the agent there has refused. An address that was
+        only hinted at is asked less and less often, and forgotten in the end."""
         if address not in self._named:
             self._silences[address] = self._silences.get(address, 0) + 1
             if self._silences[address] >= limits.MAX_SILENCES:
@@ -264,9 +291,9 @@ class Founding:
         self.state = FOUNDING_TABLE.step(self.state, "silent", then)
 
     def refused(self, now: float, *, may_found: bool = True, pause_s: float = 0.0) -> None:
-        """The join failed, or the cluster went on without us; look around again. Who has been let
-        in and has no trained state of its own, or half of one, `may_found` no more. No other join
-        is begun for `pause_s`."""
+        """Look around again, because the join failed or the cluster went on without this agent. No
+        other join is begun for `pause_s`. `may_found` is False for an agent that was let in and has
+        no whole trained state of its own."""
         barred = self._join_only or not may_found
         self._join_after = now + pause_s if pause_s else -math.inf
         self._join_until = now + pause_s + self._most_patience if barred else None
@@ -275,6 +302,6 @@ class Founding:
         self._next_ask = dict.fromkeys(self._next_ask, now + ASK_AGAIN_SECONDS)
 
     def joined(self) -> None:
-        """This agent is a member of a cluster."""
+        """This agent has become a member of a cluster."""
         self._join_until = math.inf if self._join_only else None
         self.state = FOUNDING_TABLE.step(self.state, "joined", FoundingState.FOUNDED)

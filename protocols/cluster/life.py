@@ -2,15 +2,16 @@
 
 A node (`member/node.py`) lives as long as one membership; an agent has one after the other. This
 machine decides what comes between two of them. `founding.py` decides whom to join and whether to
-found; the node decides when a membership is over. The agent and the simulator both drive it, and
-perform the effects in the order in which they come.
+found; the node decides when a membership is over. The agent and the simulator both drive this
+machine, and perform its effects in the order in which they are returned.
 
-What holds here:
+Invariants:
 
 - Before another cluster's state may replace the trainer's own, the trainer keeps its own in a file,
   unless that cluster's history contains it (`ancestry.py`). If that fails, nothing is replaced.
-- Whoever was let in by a cluster and has trained nothing founds none: a join that breaks off can
-  only be tried again. The same holds for a device on whose state half of a pull lies.
+- An agent that was let in by a cluster and has trained nothing founds none, since a cluster exists:
+  it can only try to join again. The same holds for a device whose state is partly overwritten by a
+  pull that broke off, since nobody may go on from half a state.
 - A user who wants to leave waits for no join, no file and no trainer.
 """
 
@@ -27,9 +28,15 @@ from protocols.table import Row, StateTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REJOIN_SECONDS = 0.5  # after a membership or a join has ended, until the agent looks around again
-KEEP_AGAIN_SECONDS = 10.0  # after what was trained could not be kept, until the next join
-DIVERGED_AGAIN_STEPS = 1000  # a state that differs twice within so many steps will do so again
+# An agent looks around again so long after a membership or a join has ended, when the others have
+# noticed that.
+REJOIN_SECONDS = 0.5
+# An agent that cannot save what it has trained tries to join again after so long: its disk may be
+# full, and its user has been told.
+KEEP_AGAIN_SECONDS = 10.0
+# A state that differs from the others' twice within so many steps will most likely do so again, so
+# the agent ends with the reason.
+DIVERGED_AGAIN_STEPS = 1000
 
 
 class LifeState(StrEnum):
@@ -40,8 +47,8 @@ class LifeState(StrEnum):
     JOINING = "joining"  # its node is on its way in
     MEMBER = "member"
     YIELDING = "yielding"  # its node goes, because another cluster is ahead
-    HUNG = "hung"  # it was let go because its trainer did not answer, and waits for an answer
-    REJOINING = "rejoining"  # its links are closed; soon it looks around again
+    HUNG = "hung"  # it was let go because its trainer did not answer, and waits for the trainer
+    REJOINING = "rejoining"  # its links are closed; it looks around again in a moment
     LEAVING = "leaving"  # the user, or the end of the trainer, wants its node to leave
     ENDED = "ended"
 
@@ -72,40 +79,39 @@ LIFE_TABLE: StateTable[LifeState] = StateTable(
 
 
 class Own(Protocol):
-    """A whole training state of this device's own. `trained`: it was a member with it, so that it
-    may go on from there where nobody else does."""
+    """A whole training state that this device has."""
 
     @property
     def past(self) -> Past:
-        """What the state has behind it."""
+        """The history of the state."""
         ...
 
     @property
     def trained(self) -> bool:
-        """Whether this device was a member with it."""
+        """Whether this device was a member with this state, so that it may found from it."""
         ...
 
 
 class Note(StrEnum):
-    """What users are told of a life; the text for each stands in `edgeagent/advice.py`."""
+    """What users are told about an agent's life; `edgeagent/advice.py` has the text for each."""
 
     EXPELLED = "expelled"  # the cluster went on without this device
     HUNG = "hung"  # the others go on without this device until its trainer answers
     ANSWERS = "answers"  # the trainer answers again
     AHEAD = "ahead"  # another cluster of this name is ahead
     JOIN_FAILED = "join failed"
-    NOT_KEPT = "not kept"  # what was trained cannot be kept, so nothing is joined
-    KEPT = "kept"  # what was trained here before another state replaces it, and where it lies
+    NOT_KEPT = "not kept"  # what was trained cannot be saved, so no cluster is joined
+    KEPT = "kept"  # what was trained here is saved in a file, as another state replaces it
     DIVERGED_LEAVER = "diverged leaver"  # the state of a device that leaves differed
     DIVERGED_AGAIN = "diverged again"
-    NOBODY = "nobody"  # is there to join, and this device must not found
-    BROKEN_OFF = "broken off"  # the same, and half of a pull lies on the state of this device
+    NOBODY = "nobody"  # there is nobody to join, and this device must not found
+    BROKEN_OFF = "broken off"  # the same, and a pull has overwritten half of this device's state
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Tell the user. `text`: a reason, or a path; `iterations`: of the states that it is about;
-    `pause_s`: until the next attempt."""
+    """Tell the user something. `text`: a reason or a path. `iterations`: those of the states that
+    it is about. `pause_s`: how many seconds pass before the next attempt."""
 
     note: Note
     text: str = ""
@@ -115,7 +121,8 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class KeepState:
-    """Have the trainer say that it is idle (`saved`); `whole`: and put aside what it has first."""
+    """Wait until the trainer is idle, and answer with `Life.saved`. If `whole`, the trainer saves
+    its state in a file first."""
 
     whole: bool
 
@@ -127,7 +134,7 @@ class DropNode:
 
 @dataclass(frozen=True, slots=True)
 class BeginJoin:
-    """Begin a node that joins through whoever has let this agent in last."""
+    """Begin a node that joins through the member that has let this agent in last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +149,7 @@ class GiveWay:
 
 @dataclass(frozen=True, slots=True)
 class LeaveNode:
-    """Have the node leave; `orphaned`: the trainer is gone, so what it has is handed back."""
+    """Have the node leave; `orphaned`: the trainer is gone, so its work is handed back."""
 
     orphaned: bool
 
@@ -156,8 +163,8 @@ class LookAround:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End the agent: `why` is "steps", "left" or "error". `say` tells the reason, unless there is
-    none, or the node has said it itself (`message`). `failed`: the exit status says so."""
+    """End the agent. `why` is "steps", "left" or "error". The user is told the reason by `say`, or
+    by `message` if the node has given one. `failed`: the exit status is that of a failure."""
 
     why: str
     say: Say | None = None
@@ -173,8 +180,8 @@ LifeEffect = (
 class Life:
     """The life of one agent.
 
-    `own` returns the trainer's state while that is whole, `goes_on`: where the others of its
-    cluster are out of reach, this agent founds from what it has trained.
+    `own()` returns the trainer's state, None unless it is whole. `goes_on`: if the others of its
+    cluster are out of reach, this agent founds a cluster from what it has trained.
     """
 
     def __init__(self, own: Callable[[], Own | None], *, goes_on: bool = True) -> None:
@@ -182,14 +189,14 @@ class Life:
         self.trainer_gone = False
         self._own = own
         self._goes_on = goes_on
-        self._sponsor = NOTHING  # what the state of the cluster that let us in has behind it
-        self._admitted = False  # by any cluster, at any time
-        self._keeps = False  # the trainer was asked to put aside what it has
-        self._kept = ""  # where what was trained here lies since it was put aside
-        self._said = ""  # why it could not be put aside
+        self._sponsor = NOTHING  # history of the state of the cluster that let this agent in
+        self._admitted = False  # whether any cluster has ever let this agent in
+        self._keeps = False  # whether the trainer was asked to save its state
+        self._kept = ""  # path of the file in which its state was saved last
+        self._said = ""  # why it could not be saved, as the user was told
         self._diverged_at: int | None = None  # step at which the state here was found to differ
-        self._look_at = math.inf
-        self._pause_s = 0.0
+        self._look_at = math.inf  # when to look around again
+        self._pause_s = 0.0  # and for how long to join nobody then
         self._wants_to_leave = False
 
     # --- how it stands ----------------------------------------------------------------------------
@@ -211,12 +218,12 @@ class Life:
 
     @property
     def deadline(self) -> float | None:
-        """When a `tick` is due."""
+        """When a `tick` is due, None if none is."""
         return self._look_at if self.state is LifeState.REJOINING else None
 
     @property
     def may_found(self) -> bool:
-        """Whether there is a state here that a cluster may be founded from, or go on from."""
+        """Whether there is a state here from which a cluster may be founded, or may go on."""
         if self.state in (LifeState.MEMBER, LifeState.YIELDING):
             return True
         own = self._own()
@@ -225,14 +232,15 @@ class Life:
     # --- the search -------------------------------------------------------------------------------
 
     def found(self) -> list[LifeEffect]:
-        """The search says that this agent is to found."""
+        """Found a cluster, as the search says."""
         if not LIFE_TABLE.allows(self.state, "found") or self._own() is None:
             return []
         self._step("found", LifeState.MEMBER)
         return [FoundCluster()]
 
     def admitted(self, past: Past) -> list[LifeEffect]:
-        """A cluster whose state has `past` behind it has let this agent in."""
+        """A cluster whose state has the history `past` has let this agent in: a member gives way to
+        it, others save what they have trained and then join."""
         if not LIFE_TABLE.allows(self.state, "admitted"):
             return []
         self._sponsor, self._admitted = past, True
@@ -243,7 +251,8 @@ class Life:
         return [self._keep()]
 
     def given_up(self) -> list[LifeEffect]:
-        """The search says that nobody is there to join, and this agent must not found."""
+        """End, because the search says that there is nobody to join, and this agent must not
+        found."""
         if not LIFE_TABLE.allows(self.state, "given up"):
             return []
         self._step("given up", LifeState.ENDED)
@@ -254,12 +263,12 @@ class Life:
     # --- the node ---------------------------------------------------------------------------------
 
     def entered(self) -> None:
-        """The node is a member."""
+        """The node has become a member."""
         if LIFE_TABLE.allows(self.state, "entered"):
             self._step("entered", LifeState.MEMBER)
 
     def join_failed(self, now: float, reason: str, pause_s: float) -> list[LifeEffect]:
-        """The node's join has come to nothing; it is not to be tried again for `pause_s`."""
+        """The node's join has failed; no other is to be tried for `pause_s`."""
         if not LIFE_TABLE.allows(self.state, "join failed"):
             return []
         if self.state is LifeState.LEAVING:
@@ -271,8 +280,9 @@ class Life:
         ]
 
     def departed(self, now: float, why: str, message: str = "") -> list[LifeEffect]:
-        """The node's part is over: "steps", "left", "removed" and "error" end this agent,
-        "expelled", "diverged", "stalled" and "yielded" only this membership."""
+        """The node's part is over, for the reason `why` of its `Depart`. "steps", "left", "removed"
+        and "error" end this agent, "expelled", "diverged", "stalled" and "yielded" only this
+        membership."""
         if not LIFE_TABLE.allows(self.state, "departed"):
             return []
         if self.state is LifeState.LEAVING:
@@ -294,7 +304,7 @@ class Life:
         return [self._end_of(why, message)]
 
     def _departed_as_wanted(self, why: str, message: str) -> list[LifeEffect]:
-        """The node of an agent that wants to leave is gone, for that reason or another."""
+        """End, because the node of an agent that wants to leave is gone, for whatever reason."""
         self._step("departed", LifeState.ENDED)
         if why == "diverged":
             return [End("error", Say(Note.DIVERGED_LEAVER), failed=True)]
@@ -303,12 +313,13 @@ class Life:
     def _end_of(self, why: str, message: str) -> End:
         if why == "error":
             return End("error", message=message, failed=True)
-        if why == "removed":  # to the trainer it is a leave: it saves
+        if why == "removed":  # the trainer treats this like a leave, and saves its model
             return End("left", message=message, failed=True)
         return End("steps" if why == "steps" else "left")
 
     def _diverged(self, now: float) -> list[LifeEffect]:
-        """The state here differs from that of the others. Once may be bad luck; twice is not."""
+        """The state here differs from that of the others: pull theirs. If that has happened shortly
+        before, it would happen again and again, so this agent ends."""
         own = self._own()
         at = own.past.iteration if own is not None else 0
         before, self._diverged_at = self._diverged_at, at
@@ -320,8 +331,8 @@ class Life:
     # --- the trainer ------------------------------------------------------------------------------
 
     def saved(self, now: float, path: str, error: str) -> list[LifeEffect]:
-        """The trainer is idle, and what it had to keep lies in `path`, "" if nothing had to be
-        kept or there is no file to keep it beside; or it cannot be kept (`error`)."""
+        """The trainer is idle. `path` is the file in which it has saved its state, "" if it did not
+        have to or its script saves nothing; `error` says why it could not be saved."""
         if self.state is LifeState.HUNG:
             return [Say(Note.ANSWERS), *self._look_again(now, "saved")]
         if self.state is not LifeState.SAVING:
@@ -331,7 +342,7 @@ class Life:
             self._said = error
             return [*told, *self._look_again(now, "saved", KEEP_AGAIN_SECONDS)]
         if self._would_be_lost and not self._keeps:
-            return [self._keep()]  # the trainer has applied an update since it was asked
+            return [self._keep()]  # an update has been applied since the trainer was asked
         self._kept = path
         own = self._own()
         told = []
@@ -341,20 +352,20 @@ class Life:
         return [*told, DropNode(), BeginJoin()]
 
     def _keep(self) -> KeepState:
-        """Have the trainer put aside what the cluster to be joined has not."""
+        """Have the trainer save its state, unless the cluster to be joined contains it."""
         self._keeps = self._would_be_lost
         return KeepState(self._keeps)
 
     @property
     def _would_be_lost(self) -> bool:
-        """Whether the cluster to be joined has not all of what was trained here."""
+        """Whether something was trained here that the cluster to be joined does not contain."""
         own = self._own()
         return own is not None and not self._sponsor.contains(own.past)
 
     # --- the user, the clock ----------------------------------------------------------------------
 
     def leave(self, *, trainer_gone: bool = False) -> list[LifeEffect]:
-        """The user wants this agent to leave, or its trainer is gone, so that it has to."""
+        """Leave, because the user wants it or because the trainer is gone."""
         self._wants_to_leave = True
         news = trainer_gone and not self.trainer_gone
         self.trainer_gone = self.trainer_gone or trainer_gone
@@ -369,12 +380,12 @@ class Life:
         return [LeaveNode(trainer_gone)]
 
     def ended(self) -> None:
-        """This agent ends for a reason that is not of this machine: begin nothing any more."""
+        """Begin nothing any more, because this agent ends for a reason outside of this machine."""
         if not self.over:
             self._step("ended", LifeState.ENDED)
 
     def tick(self, now: float) -> list[LifeEffect]:
-        """Time has passed."""
+        """Look around again if it is time to."""
         if self.state is not LifeState.REJOINING or now < self._look_at:
             return []
         self._step("time", LifeState.SEARCHING)

@@ -1,7 +1,8 @@
-"""How we train now: the immutable, versioned answer that all members follow at one iteration.
+"""The policy: how the cluster trains now; all members follow the same one in one iteration.
 
-Law: a policy is checked when it is built or received (every member covered, no cycle, only existing
-links, shares add up), so whoever holds one may follow it blindly. (term, version) orders policies.
+A policy is immutable and is checked when it is built or received (every member is covered, the tree
+has no cycle and uses only existing links, the shares add up), so that whoever holds one may follow
+it without further checks. Policies are ordered by their key (term, version).
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from protocols.wire.fields import (
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A joiner copies the state as it is at the start of the iteration this policy begins at.
+    """A joiner's copy of the state, as it is at the start of the policy's first iteration.
 
-    Until the joiner reports that it has everything, members hold the update of that iteration; its
-    `parent` (one of its neighbours) forwards reduced chunks to it from that iteration on.
+    The joiner copies from `sources`, its neighbours. Until it reports that it has everything, the
+    members hold the update of that iteration. From that iteration on `parent`, one of the sources,
+    forwards reduced chunks to it. Raises ValueError unless the sources are different and include
+    `parent`.
     """
 
     join: int = wire(NUMBER)
@@ -47,7 +50,8 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """Whose quorum can act under policy (`term`, `version`): `nodes`, ascending."""
+    """The members of a policy, of which a quorum decides under it: `nodes`, ascending. `term` and
+    `version` are the policy's. Raises ValueError if the nodes are not in order."""
 
     term: int = wire(TERM)
     version: int = wire(VERSION)
@@ -59,16 +63,18 @@ class Electorate:
 
     @property
     def key(self) -> tuple[int, int]:
-        """That of its policy."""
+        """The key of the policy."""
         return (self.term, self.version)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`parents[k]` and `shares[k]` belong to `view.members[k]`; the root's parent is b"".
+    """A view, the tree over its links, each member's share, and the pulls under way.
 
-    `shares` are numbers of micro-batches; member k computes the `shares[k]` micro-batches that
-    follow those of the members before it. `reason` says in words why the policy is as it is.
+    `parents[k]` and `shares[k]` belong to `view.members[k]`; the root's parent is b"". `shares` are
+    numbers of micro-batches; member k computes the `shares[k]` micro-batches that follow those of
+    the members before it. `reason` says in words why the policy is as it is. Raises ValueError if
+    the parts do not fit together.
     """
 
     term: int = wire(TERM)
@@ -94,17 +100,17 @@ class Policy:
 
     @property
     def key(self) -> tuple[int, int]:
-        """(term, version): what a control word names."""
+        """(term, version), by which a control word names the policy."""
         return (self.term, self.version)
 
     @property
     def electorate(self) -> Electorate:
-        """Whose quorum can act under this policy."""
+        """The electorate of this policy: its key and its members."""
         return Electorate(self.term, self.version, self.view.nodes)
 
     @property
     def root(self) -> bytes:
-        """The node at which chunks are complete."""
+        """The root of the tree, at which the sum of a chunk is complete."""
         return self.view.nodes[self.parents.index(b"")]
 
     def parent(self, node: bytes) -> bytes | None:

@@ -1,7 +1,8 @@
-"""Who is a member, and which links exist.
+"""The view: who is a member, and which links exist.
 
-Law: a view is immutable and numbered; members are ordered by node id, links by their (smaller,
-larger) ends, so equal views are equal bytes. A member is (node id, incarnation).
+A view is immutable and numbered. Members are ordered by node id and links by their (smaller,
+larger) ends, so that equal views are equal bytes. A member is a pair (node id, incarnation): a
+process that has started again is another member, because it has forgotten what it promised.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ def edge(a: bytes, b: bytes) -> Edge:
 class View:
     """Members and links under a number; raises ValueError if they do not fit together.
 
-    `apart`: pairs of members that a user wants no link between. `expelled`: node ids that a user
-    has removed, the newest last; they are not let in again.
+    `apart`: pairs of members that must have no link, because a user wants that or one of the two is
+    broken. `expelled`: node ids that a user has removed, the newest last; they are not let in
+    again.
     """
 
     lineage: bytes = wire(LINEAGE)
@@ -122,7 +124,7 @@ class View:
 
     @property
     def majority(self) -> int:
-        """How many members make a quorum."""
+        """How many members make a majority."""
         return len(self.members) // 2 + 1
 
     @cached_property
@@ -144,8 +146,8 @@ class View:
 
 
 def is_quorum(nodes: tuple[bytes, ...], here: Container[bytes]) -> bool:
-    """Whether those of `nodes` (ascending) that are `here` decide for all of them: a majority, or
-    the exact half with the smallest id."""
+    """Whether those of `nodes` (ascending) that are `here` decide for all of them: they are a
+    majority, or an exact half with the smallest id. Two quorums always share a node."""
     count = sum(n in here for n in nodes)
     return 2 * count > len(nodes) or (2 * count == len(nodes) and nodes[0] in here)
 
@@ -158,8 +160,8 @@ def make_view(
     apart: Iterable[Edge] = (),
     expelled: tuple[bytes, ...] = (),
 ) -> View:
-    """Build a view: sorts, drops duplicate links, links whose ends are no members, and links
-    between members that are kept apart."""
+    """Return the view of these members and links. Members and links are sorted. Duplicate links are
+    dropped, and so are links whose ends are no members or are kept apart."""
     nodes = {m.node: m for m in members}
     divided = {(e.low, e.high): e for e in apart if e.low in nodes and e.high in nodes}
     kept = {(e.low, e.high): e for e in edges if e.low in nodes and e.high in nodes}

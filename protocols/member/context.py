@@ -1,7 +1,8 @@
-"""What the parts of one node share: its identity, its links, its policies, its outbox.
+"""The state that all parts of one node share: its identity, its links, its policies, its effects.
 
-A part acts on the world only by appending to `effects`. What one part must know of another stands
-here, or is given to it when it is built.
+A part acts on the world only by appending to `effects`, which the shell carries out after the
+event. If one part has to know something about another one, that is either kept here, or passed to
+its constructor; parts do not look into each other otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NO_LINEAGE = bytes(limits.LINEAGE_BYTES)
 
 
 def _not_known(_node: bytes) -> Rate | None:
-    """Nothing has been measured."""
+    """Stand in for `Monitor.incoming` until there is a monitor: no rate is known."""
     return None
 
 
@@ -41,12 +42,17 @@ def _not_known(_node: bytes) -> Rate | None:
 class NodeConfig:
     """What never changes in one incarnation of a node.
 
-    `chunks`: number of chunks of the gradient vector, chunk 0 included. `state_bytes`: size of the
-    flat training state. `samples_per_iteration`: the global batch. `pauses`: without a quorum this
-    node waits instead of going on in a lineage of its own. `rotate_every`: steps after which it
-    hands the scheduler's role over, 0 for never. `vector_bytes`: size of the gradient vector.
-    `join_stall_s`: how long a join may stop the others, as long as this node is the scheduler; 0
-    for as long as it takes.
+    - `chunks`: the number of chunks of the gradient vector, including chunk 0, the control word.
+    - `state_bytes`: the size of the flat training state.
+    - `micro_batches`: how many micro-batches the global batch of one iteration has.
+    - `samples_per_iteration`: the size of the global batch in samples.
+    - `steps`: the iteration after which the training ends.
+    - `wanted_neighbours`: names of the members that the user wants this node to link to.
+    - `pauses`: without a quorum, this node waits instead of going on in a lineage of its own.
+    - `rotate_every`: the scheduler hands its role over after this many steps; 0 means never.
+    - `vector_bytes`: the size of the gradient vector.
+    - `join_stall_s`: a join may stop the other members for this many seconds while this node is
+      the scheduler; 0 means that it may take as long as it needs.
     """
 
     me: Member
@@ -64,7 +70,7 @@ class NodeConfig:
 
 @dataclass(slots=True)
 class Context:
-    """Shared by the parts of one node."""
+    """The state that the parts of one node share."""
 
     config: NodeConfig
     planner: Planner
@@ -86,14 +92,16 @@ class Context:
     leaving: bool = False
     yielding: bool = False
     pace: Pace = field(default_factory=Pace)  # of this node's steps
-    stalled: bool = False  # the trainer does not answer: let this node go
+    stalled: bool = False  # the trainer does not answer, so this node asks to be let go
     diverged: bool = False  # the trainer's state was found to differ from that of the others
-    now: float = 0.0  # of the event that is being handled
-    incoming: Callable[[bytes], Rate | None] = _not_known  # what arrives from a neighbour
+    now: float = 0.0  # the time of the event that is being handled, in seconds
+    incoming: Callable[[bytes], Rate | None] = _not_known  # how fast a neighbour sends to this node
     effects: list[Effect] = field(default_factory=list)
     own: deque[Applied] = field(default_factory=deque)  # events that the node causes itself
-    # What follows from the policies alone is asked for many times an event, so it is kept.
-    _stored: int = 0  # policies so far
+    # A cache. `electorates` and `neighbours` are read many times during one event, and change only
+    # if a policy is stored or comes into force, or if the lineage changes. `_counted_for` is the
+    # state of these three for which `_counted` and `_neighbours` were computed.
+    _stored: int = 0  # how many times `store` was called
     _counted_for: tuple[int, tuple[int, int], bytes] = (-1, (0, 0), b"")
     _counted: tuple[Policy, ...] = ()
     _neighbours: tuple[bytes, ...] = ()
@@ -105,7 +113,7 @@ class Context:
 
     @property
     def past(self) -> Past:
-        """What the training state has behind it."""
+        """The history of the training state: its iteration and the lineages it has gone through."""
         return Past(self.iteration, self.lineage, self.ancestors)
 
     @property
@@ -120,14 +128,15 @@ class Context:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether this node is a member with others of which it reaches none."""
+        """Whether the view has other members, but no link to any of them is open."""
         policy = self.policy
         return policy is not None and len(policy.view.members) > 1 and not self.near
 
     @property
     def near(self) -> tuple[bytes, ...]:
-        """Members of the view in force to which a link is open; a device that has begun anew since
-        is another one than the member of its name."""
+        """The members of the view in force to which a link is open. A device whose agent has
+        started again since is not the member that the view names, so its incarnation is compared,
+        too."""
         links = self.links
         members = self.policy.view.members if self.policy is not None else ()
         linked = [m for m in members if m.node in links]
@@ -135,7 +144,8 @@ class Context:
 
     @property
     def unlinked(self) -> list[bytes]:
-        """`neighbours` to which no link is open, as the members that they are."""
+        """Those of `neighbours` to which no link is open. A link to another incarnation of the node
+        than a policy that counts names does not count as open."""
         counts, links = self._that_count, self.links
         missing: list[bytes] = []
         for node in self._neighbours:
@@ -147,7 +157,8 @@ class Context:
 
     @property
     def departs(self) -> str:
-        """Why this node wants to go, "" if it does not."""
+        """Why this node wants to leave the cluster, "" if it does not want to. A trainer that does
+        not answer is no reason for the only member to leave, because nobody waits for it."""
         if self.diverged:
             return "diverged"
         if self.leaving:
@@ -158,18 +169,18 @@ class Context:
 
     @property
     def newest_key(self) -> tuple[int, int]:
-        """The newest policy stored here."""
+        """The key (term, version) of the newest policy stored here; (0, 0) if none is."""
         return max(self.policies, default=(0, 0))
 
     @property
     def electorates(self) -> tuple[Electorate, ...]:
-        """Whose quorums count: that of the policy in force, and those of newer ones that are stored
-        here and so may be in force elsewhere."""
+        """The electorates of which a quorum is needed: that of the policy in force, and those of
+        the newer policies that are stored here and therefore may be in force elsewhere."""
         return tuple(p.electorate for p in self._that_count)
 
     @property
     def neighbours(self) -> tuple[bytes, ...]:
-        """To whom those policies have a link from here, ascending."""
+        """The nodes to which a policy in `electorates` names a link from this node, ascending."""
         self._count()
         return self._neighbours
 
@@ -179,7 +190,7 @@ class Context:
         return self._counted
 
     def _count(self) -> None:
-        """Find the policies that count, and the neighbours in them, if anything has changed."""
+        """Compute the policies that count and the neighbours in them, unless they are cached."""
         here = self.policy.key if self.policy is not None else (0, 0)
         now = (self._stored, here, self.lineage)
         if now == self._counted_for:
@@ -194,14 +205,15 @@ class Context:
         self._neighbours = tuple(sorted(near))
 
     def is_leaving(self, node: bytes) -> bool:
-        """Whether a policy that is stored here leaves a member of the present view out."""
+        """Whether `node`, a member of the present view, is absent from the newest policy that is
+        stored here. The policy of a fence that is not decided yet does not count."""
         if self.policy is None or node not in self.policy.view.nodes:
             return False
         newest = max(k for k in self.policies if k != self.prepared)
         return node not in self.policies[newest].view.nodes
 
     def name(self, node: bytes) -> str:
-        """Return the name of `node` for people."""
+        """Return the name of `node` to be shown to people; the start of its id if it is unknown."""
         if node == self.node:
             return self.config.me.name
         if node in self.links:
@@ -212,11 +224,11 @@ class Context:
         return node.hex()[:8]
 
     def do(self, effect: Effect) -> None:
-        """Want `effect`."""
+        """Append `effect` to those that the shell carries out after this event."""
         self.effects.append(effect)
 
     def report(self, event: str, **values: object) -> None:
-        """Tell the user."""
+        """Have `event` reported to the user and written to the event file."""
         self.effects.append(Report(event, values))
 
     def send(self, to: bytes, message: Message) -> None:
@@ -233,18 +245,20 @@ class Context:
         self.relay(self.router.stamp(tags, to, message), None)
 
     def relay(self, envelope: Envelope, via: bytes | None) -> None:
-        """Send `envelope` on towards its destination."""
+        """Send `envelope` towards its destination. `via` is the neighbour it came from, to which it
+        is not sent back, None if this node is its origin."""
         for neighbour in self.router.ways(envelope, tuple(sorted(self.links)), via):
             self.effects.append(Send(neighbour, envelope))
 
     def fetch(self, key: tuple[int, int]) -> None:
-        """Ask the neighbours for the body of a policy."""
+        """Ask all neighbours for the body of the policy `key`; any of them may have it."""
         self.asked = key
         for neighbour in sorted(self.links):
             self.send(neighbour, PolicyFetch(*key))
 
     def store(self, policy: Policy) -> None:
-        """Keep a policy's body; the oldest ones go."""
+        """Store a policy's body. The oldest bodies beyond `MAX_POLICIES_KEPT` are forgotten, but
+        never that of the policy in force."""
         self._stored += 1
         self.policies[policy.key] = policy
         for key in sorted(self.policies)[: -limits.MAX_POLICIES_KEPT]:

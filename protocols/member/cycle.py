@@ -1,12 +1,13 @@
-"""One node's iterations: compute, reduce, hold if a joiner copies, apply, switch policy, again.
+"""One node's training loop: compute, reduce, hold while a joiner copies, apply, switch the policy.
 
-Law: an update is applied only when the round is reduced here and contains every micro-batch exactly
-once; the policy named in that round's control word holds from the next iteration on. A round that
-lacks micro-batches (a node handed its own back) is run again as a new attempt, in which the others,
-by a rule that needs no message, compute what is missing. Between a fence and its decision nothing
-is accepted, sent or applied (`frozen`). A node whose last iteration is done leaves only after a
-farewell round has shown that all others have applied it, too. An iteration whose word says `stop`
-is the last one.
+- An update is applied only when the round is complete here and contains every micro-batch exactly
+  once. The policy that the round's control word names is in force from the next iteration on.
+- A round that lacks micro-batches, because a node handed its own back, is run again as a new
+  attempt. The others compute what is missing, dealt out by a rule that needs no message.
+- Between a fence and its decision nothing is accepted, sent or applied (`frozen`), so that what
+  this node has reported stays true.
+- After the last iteration, which is `steps` or the first whose word says `stop`, a node leaves only
+  when a farewell round has shown that all others have applied it, too.
 """
 
 from __future__ import annotations
@@ -28,11 +29,10 @@ from protocols.effects import (
     TakeDigest,
 )
 from protocols.events import Applied, Contributed, RoundReduced
+from protocols.member.round_specs import finishing_spec, kept_chunks, round_spec
 from protocols.rounds import control_word, divergence
 from protocols.rounds.claims import claim
 from protocols.rounds.control_word import EMPTY, ControlWord
-from protocols.rounds.round import RoundSpec, Spread, spread_plan
-from protocols.rounds.word_check import policy_parts
 from protocols.scheduler.fence import attempt_id
 from protocols.table import Row, StateTable
 from protocols.wire.messages import PullBegins, Restart
@@ -43,9 +43,10 @@ if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.member.context import Context
     from protocols.member.trainer_debt import TrainerDebt
+    from protocols.rounds.round import Spread
 
-DIGEST_EVERY = 10
-_NEVER = -1  # a subscriber holds for nobody
+DIGEST_EVERY = 10  # iterations; a digest of the whole state is taken after each of these
+_NEVER = -1  # no iteration: a joiner that follows the rounds is no source and holds no state
 _WRONG_END = (
     "after the last step the training state of this device differed from that of the others: use "
     "the model that another device has saved"
@@ -55,6 +56,9 @@ _WRONG_END = (
 class CycleState(StrEnum):
     """Where this node stands in its iteration."""
 
+    # HOLDING: reduced, but a joiner still copies the state. FETCHING: the policy of the next
+    # iteration is missing. FROZEN: between two iterations when a fence came. OVER: no part any
+    # more.
     IDLE = "idle"
     COMPUTING = "computing"
     REDUCING = "reducing"
@@ -96,11 +100,11 @@ CYCLE_TABLE: StateTable[CycleState] = StateTable(
 
 
 class Cycle:
-    """The training loop of a member, or of a subscriber that is on its way in.
+    """The training loop of a member, or of a joiner that follows the rounds (a subscriber).
 
-    `offered` says which policy this node's control word names; `switched` is called with (old, new,
-    why) when a policy comes into force, and `why` members that it lacks have left; `diverged` with
-    the members whose state was found to differ.
+    `offered()` returns the key of the policy that this node's control word names. `switched(old,
+    new, why)` is called when a policy comes into force; `why` is the reason for which members that
+    it lacks have left. `diverged(nodes)` is called with members whose state was found to differ.
     """
 
     def __init__(
@@ -121,17 +125,17 @@ class Cycle:
         self._claim = b""  # digest of the state of the running iteration
         self._silent: tuple[int, ...] = ()  # members whose state differs in this iteration
         self._word: ControlWord | None = None  # reduced, of the running iteration
-        self._named: tuple[int, int] = (0, 0)
+        self._named: tuple[int, int] = (0, 0)  # key of the next iteration's policy
         self._given: tuple[int, ...] = ()  # micro-batches the trainer was given ...
         self._given_turn = 0  # ... in this turn of `TrainerDebt`
         self._owed = 0  # answers that the trainer owes
-        self._answer: Contributed | None = None  # its last one
-        self._refuses = False  # it has handed back some of this iteration
+        self._answer: Contributed | None = None  # the trainer's last answer in this iteration
+        self._refuses = False  # the trainer has handed back some of this iteration
         self._held: dict[int, int] = {}  # join -> iteration whose update waits for it
-        self._released: dict[int, None] = {}
+        self._released: dict[int, None] = {}  # joins that have their copy or were given up
         self._said: dict[int, tuple[bytes, PullBegins]] = {}  # join -> joiner, what it was told
         self._state_ready = True  # False: the state of `iteration` is still being pulled
-        self._restart: Restart | None = None
+        self._restart: Restart | None = None  # the fence's decision that was acted on last
         self._attempt_id = bytes(32)  # of the running attempt
         self._before_id = bytes(32)  # of the attempt that was applied last
 
@@ -148,15 +152,15 @@ class Cycle:
 
     @property
     def begun(self) -> dict[int, tuple[bytes, PullBegins]]:
-        """Join -> joiner and what it was told, of the pulls that begin with the running iteration
-        and have this node as a source."""
+        """Join -> (joiner, the message it was sent), for the pulls that begin with the running
+        iteration and have this node as a source."""
         if not self._said:
             return {}
         holding = self.holding_for
         return {join: said for join, said in self._said.items() if join in holding}
 
     def holds_for(self, joiner: bytes) -> bool:
-        """Whether it does so for the join of `joiner`."""
+        """Whether this node keeps the state of the running iteration for the join of `joiner`."""
         policy = self._context.policy
         pull = policy.pull_of(joiner) if policy is not None else None
         return pull is not None and pull.join in self.holding_for
@@ -172,8 +176,9 @@ class Cycle:
         return self.state in (CycleState.HOLDING, CycleState.APPLYING)
 
     def reads_state(self, iteration: int) -> bool:
-        """Whether the state after the update of `iteration` may be read here: it is hashed, or a
-        joiner may copy it. Under an unchanged policy without pulls no joiner does."""
+        """Whether the agent may read the state after the update of `iteration`, so that it must be
+        in shared memory: it is hashed, or a joiner may copy it. If the policy does not change and
+        has no pulls, no joiner copies."""
         context, after = self._context, iteration + 1
         stops = self._word is not None and self._word.stop  # so this iteration is the last
         hashed = after % DIGEST_EVERY == 0 or after >= context.steps or stops
@@ -183,7 +188,8 @@ class Cycle:
         return bool(policy.pulls) or self._named > policy.key
 
     def start(self, *, state_ready: bool) -> None:
-        """Begin at the context's iteration and policy, with its state here or still to come."""
+        """Begin at the context's iteration and policy. `state_ready`: the state of that iteration
+        is here, and is not still to be pulled."""
         self._state_ready = state_ready
         if state_ready:
             self._begin(adopt=False)
@@ -200,20 +206,20 @@ class Cycle:
     def contributed(self, event: Contributed) -> None:
         """The trainer has computed what it was given, or hands the rest back."""
         if event.iteration != self._context.iteration or self._owed == 0:
-            return  # an answer that a leave overtook
+            return  # a late answer, about work that was handed back or decided otherwise meanwhile
         whole = all(m in event.micro_batches for m in self._given)  # one answer to several requests
         self._owed = 0 if whole else self._owed - 1
         self._answer = event
         self._offer()
 
     def hand_back(self) -> None:
-        """The trainer is late: go on without it."""
+        """Contribute an empty sum, because the trainer is late: the others do its work."""
         if self.state is CycleState.COMPUTING:
             self._nothing_done()
             self._offer()
 
     def reduced(self, event: RoundReduced) -> None:
-        """The round is complete here."""
+        """The round is complete here: run it again, hold the update, or have it applied."""
         context, word = self._context, event.word
         if self.frozen or not CYCLE_TABLE.allows(self.state, "reduced"):
             return
@@ -239,7 +245,7 @@ class Cycle:
             self._trainer.apply(Apply(context.iteration, word, len(self._policy.view.members)))
 
     def released(self, join: int) -> None:
-        """The joiner has its copy, or the join was given up."""
+        """Hold the state for join `join` no longer: the joiner has its copy, or gave up."""
         self._released[join] = None
         for old in list(self._released)[: -limits.MAX_OPEN_JOINS]:
             del self._released[old]
@@ -247,14 +253,14 @@ class Cycle:
             self._release()
 
     def applied(self, event: Applied) -> None:
-        """The trainer has the update in the state."""
+        """The update is in the state (or is kept for a late trainer): go to the next iteration."""
         context, word = self._context, self._word
         late = self.state is not CycleState.APPLYING or event.iteration != context.iteration
         if late or word is None:
             return
         number = event.iteration.to_bytes(8, "little")
         context.commit = hashlib.sha256(context.commit + number + self._attempt_id).digest()
-        context.meta = event.meta or context.meta  # a late trainer's follow when it has caught up
+        context.meta = event.meta or context.meta  # a late trainer tells its own when it catches up
         context.samples += context.config.samples_per_iteration
         context.iteration = event.iteration + 1
         context.attempt = 0
@@ -270,7 +276,7 @@ class Cycle:
         self._next("applied")
 
     def stored(self) -> None:
-        """A policy's body came in."""
+        """A policy's body came in: go on if this node has waited for it."""
         if self.state is CycleState.FETCHING and not self.frozen:
             self._next("body")
 
@@ -279,7 +285,7 @@ class Cycle:
         self._context.fetch(self._named)
 
     def leave(self, why: str, message: str) -> None:
-        """This node's part is over."""
+        """End this node's part at once, for the reason `why` and with `message` for the user."""
         if self.state is not CycleState.OVER:
             self.state = CYCLE_TABLE.step(self.state, "left", CycleState.OVER)
             self._context.do(Depart(why, message))
@@ -299,7 +305,7 @@ class Cycle:
         return self._attempt_id, self._before_id
 
     def restart(self, decision: Restart) -> None:
-        """Go on as a fence has decided; this node is among those who stay."""
+        """Go on as a fence has decided; this node is among the members that stay."""
         context = self._context
         old, self.frozen = self._policy, False
         context.policy = decision.policy
@@ -316,23 +322,11 @@ class Cycle:
             context.attempt = decision.finish
             self._attempt_id = decision.attempt_id
             self.state = CYCLE_TABLE.step(self.state, "restart", CycleState.REDUCING)
-            context.do(StartRound(self._finish_spec(decision)))
+            context.do(StartRound(finishing_spec(context, decision)))
             return
         if decision.applied:
-            context.do(ServeRound(self._finish_spec(decision)))
+            context.do(ServeRound(finishing_spec(context, decision)))
         self._enter("restart")
-
-    def _finish_spec(self, decision: Restart) -> RoundSpec:
-        """The round that brings i*'s result to those who lack a part of it."""
-        spread = self._spread(decision)
-        at, attempt = decision.iteration, decision.finish
-        return self._spec(at, attempt, contributes=False, spread=spread)
-
-    def _spread(self, decision: Restart) -> tuple[Spread, ...]:
-        context, policy = self._context, decision.policy
-        parents = dict(zip(policy.view.nodes, policy.parents, strict=True))
-        have = dict(zip(policy.view.nodes, decision.have, strict=True))
-        return spread_plan(context.node, parents, have, context.config.chunks)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -350,7 +344,7 @@ class Cycle:
 
     @property
     def _hands_back(self) -> bool:
-        """Whether this node takes no work of others any more."""
+        """Whether this node is to be dealt no work, because it is about to go."""
         return self._context.leaving or (self._context.yielding and not self._alone)
 
     @property
@@ -375,12 +369,12 @@ class Cycle:
         self._owed += 1
 
     def _nothing_done(self) -> None:
-        """What the trainer was given of this iteration goes back, also what it has computed."""
+        """Count nothing of this iteration as done here, not even what is computed already."""
         self._given, self._owed = (), 0
         self._answer = Contributed(self._context.iteration, (), 0.0, b"", b"", True)
 
     def _offer(self) -> None:
-        """Contribute what the trainer has computed, if it has and if that may be."""
+        """Contribute P, if the trainer has answered everything and no fence forbids it."""
         context, event = self._context, self._answer
         if self.state is not CycleState.COMPUTING or self.frozen:
             return
@@ -408,12 +402,12 @@ class Cycle:
 
     @property
     def _own_claim(self) -> bytes:
-        """What this node's control word says of its state."""
+        """The digest of its state that this node's control word carries, b"" if it claims none."""
         me = self._policy.view.nodes.index(self._context.node)
         return b"" if self._trainer.is_behind else claim(self._claim, me)
 
     def _found_differing(self, differing: tuple[int, ...]) -> None:
-        """Members have another state than most: nothing of this attempt may be applied."""
+        """Exclude members whose state differs from that of most from this iteration's work."""
         nodes = self._policy.view.nodes
         self._silent = tuple(sorted(dict.fromkeys((*self._silent, *differing))))
         found = tuple(nodes[n] for n in differing if n < len(nodes))
@@ -429,7 +423,7 @@ class Cycle:
             self._trainer.apply(Apply(context.iteration, word, len(self._policy.view.members)))
 
     def _again(self, word: ControlWord, missing: tuple[int, ...]) -> None:
-        """Run the round again with what is missing dealt out to those who still compute."""
+        """Run the round again, with what is missing dealt out to those that can still compute."""
         context, policy = self._context, self._policy
         nodes = policy.view.nodes
         willing = control_word.numbers(word.refusing, len(nodes), unset=True)
@@ -445,14 +439,14 @@ class Cycle:
             return
         mine = nodes.index(context.node)
         dealt = tuple(m for k, m in enumerate(missing) if able[k % len(able)] == mine)
-        # what was handed back is somebody else's now
+        # The trainer no longer owes what was handed back, since others compute it now.
         self._given = self._answer.micro_batches if self._answer else self._given
         self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.COMPUTING)
         self._start_round(())
-        if dealt and context.diverged:  # nobody else can, and we cannot either
+        if dealt and context.diverged:  # nobody else can compute it, and this node must not
             self.leave("diverged", "")
             return
-        if dealt and mine in late:  # nobody else can
+        if dealt and mine in late:  # all who could compute are late, so the late ones are asked
             self._given, self._owed, self._answer = dealt, 1, None
             self._given_turn = self._trainer.turn
             self._trainer.give_anyway(context.iteration, dealt)
@@ -491,7 +485,7 @@ class Cycle:
         self._context.do(Depart(why, message))
 
     def _enter(self, event: str) -> None:
-        """Begin the context's iteration, or go on with it after a fence."""
+        """Begin the context's iteration, or go on with it as the last fence has decided."""
         context, policy, decision = self._context, self._policy, self._restart
         work = policy.micro_batches(context.node) if context.is_member else ()
         spread: tuple[Spread, ...] = ()
@@ -501,7 +495,7 @@ class Cycle:
                 context.attempt = decision.redo
                 mine = decision.work[policy.view.nodes.index(context.node)]
                 work = control_word.numbers(mine, context.config.micro_batches)
-                spread = () if decision.applied else self._spread(decision)
+                spread = () if decision.applied else kept_chunks(context, decision)
         if context.iteration >= context.steps and context.is_member:
             self.state = CYCLE_TABLE.step(self.state, event, CycleState.FAREWELL)
             self._start_round(())
@@ -533,7 +527,7 @@ class Cycle:
             if pull.join in self._held:
                 continue
             self._held[pull.join] = context.iteration if context.is_member else _NEVER
-            whole = not self._trainer.is_stale  # else the state here is that of an iteration before
+            whole = not self._trainer.is_stale  # else the state here lacks updates
             if whole and context.node in pull.sources and pull.join not in self._released:
                 message = PullBegins(
                     pull.join,
@@ -550,45 +544,14 @@ class Cycle:
     def _start_round(self, spread: tuple[Spread, ...]) -> None:
         context = self._context
         self._attempt_id = attempt_id(context.lineage, self._policy.key, context.attempt)
-        at, attempt = context.iteration, context.attempt
-        member = context.is_member
-        context.do(StartRound(self._spec(at, attempt, contributes=member, spread=spread)))
-
-    def _spec(
-        self, iteration: int, attempt: int, *, contributes: bool, spread: tuple[Spread, ...]
-    ) -> RoundSpec:
-        context, policy = self._context, self._policy
-        node = context.node
-        member = context.is_member
-        pull = policy.pull_of(node)
-        parent = policy.parent(node) if member else (pull.parent if pull else None)
-        farewell = iteration >= context.steps
-        return RoundSpec(
-            context.lineage,
-            policy.view.number,
-            policy.version,
-            iteration,
-            attempt,
-            parent,
-            policy.children(node) if member else (),
-            policy.subscribers(node) if member else (),
-            1 if farewell else context.config.chunks,
-            contributes,
-            spread,
-            policy.term,
-            policy_parts(policy, node, self._dealt(iteration, attempt)) if member else (),
-            divergence.bitmap(self._silent),
+        spec = round_spec(
+            context,
+            self._policy,
+            self._restart,
+            context.iteration,
+            context.attempt,
+            contributes=context.is_member,
+            spread=spread,
+            silent=self._silent,
         )
-
-    def _dealt(self, iteration: int, attempt: int) -> dict[bytes, tuple[int, ...]] | None:
-        """Return whose micro-batches are whose in an attempt, None once some were dealt anew."""
-        policy, decision, nodes = self._policy, self._restart, self._policy.view.nodes
-        if iteration >= self._context.steps:
-            return dict.fromkeys(nodes, ())
-        again = decision is not None and decision.policy.key == policy.key
-        if decision is not None and again and iteration == decision.iteration + decision.applied:
-            if attempt != decision.redo:
-                return None
-            works = (control_word.set_bits(work) for work in decision.work)
-            return dict(zip(nodes, works, strict=True))
-        return None if attempt else {n: policy.micro_batches(n) for n in nodes}
+        context.do(StartRound(spec))

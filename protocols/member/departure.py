@@ -1,12 +1,13 @@
-"""How this node goes: what it asks for, again and again, until the others go on without it.
+"""How this node leaves the cluster: it repeats its request until the others go on without it.
 
-- A member that wants to go stays until a policy without it is in force, so that nobody waits for
-  what it owed. It goes without that only if nobody waits for it, or if it takes too long, for
-  example because all other trainers hang.
-- A scheduler hands its role over first, unless it leads a fence: then it decides that before.
-- A member that gives way to another cluster does not wait for its own cluster for ever.
+- A member that wants to leave stays until a policy without it is in force, so that nobody waits for
+  work that it owed. It leaves without that only if nobody waits for it, or if being let go takes
+  longer than `LEAVE_SECONDS`, for example because the trainers of all other members hang.
+- A scheduler hands its role over first. If it leads a fence it decides that before, because its
+  members stand still until then.
+- A member whose cluster gives way to another one waits for its own cluster for `YIELD_SECONDS`.
 - A trainer that lacks updates gets them before the end, so that what it saves is what the cluster
-  trained.
+  has trained.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from protocols.member.trainer_debt import TrainerDebt
     from protocols.scheduler.succession import Succession
 
-_WHOLE = ("steps", "left", "yielded")  # ends at which the trainer saves its state
+_WHOLE = ("steps", "left", "yielded")  # reasons for which the trainer saves its state at the end
 
 
 class Departure:
@@ -48,20 +49,21 @@ class Departure:
         self._entry = entry
         self._succession = succession
         self._again_at = 0.0
-        self._held: Depart | None = None  # until the trainer has caught up,
-        self._held_until = math.inf  # but for no longer than so
-        self._yield_by = 0.0  # when to go without having been let go
-        self._leave_by = 0.0  # the same
+        self._held: Depart | None = None  # the end, which waits until the trainer has caught up
+        self._held_until = math.inf  # the time at which it waits no longer
+        self._yield_by = 0.0  # when a node that gives way goes without having been let go
+        self._leave_by = 0.0  # when a node that leaves goes without having been let go
 
     @property
     def deadline(self) -> float | None:
-        """When there is something to ask for again, or to wait for no longer."""
+        """When a request is to be repeated, or a wait ends."""
         if self._held is not None:
             return self._held_until if math.isfinite(self._held_until) else None
         return self._again_at if self._context.departs and not self._cycle.over else None
 
     def hold(self, now: float, effects: list[Effect]) -> list[Effect]:
-        """Return what of `effects` may be done now: the end waits for a trainer that is behind."""
+        """Return those of `effects` that may be done now. A `Depart` at which the trainer saves its
+        state is held back while the trainer lacks updates, and returned once it has them."""
         debt = self._debt
         found = [e for e in effects if isinstance(e, Depart) and e.why in _WHOLE]
         if found and debt.is_stale and not debt.is_gone:
@@ -75,47 +77,49 @@ class Departure:
         return [*effects, held]
 
     def leave(self, now: float) -> None:
-        """The user wants this node to leave."""
+        """Begin to leave, as the user wants."""
         if not self._context.leaving:
             self._leave_by = now + limits.LEAVE_SECONDS
         self._context.leaving = True
         self._again_at = now
 
     def give_way(self, now: float) -> None:
-        """This node's cluster gives way to another."""
+        """Begin to leave, because this node's cluster gives way to another one."""
         self._context.yielding = True
         self._yield_by = now + limits.YIELD_SECONDS
         self._again_at = now
 
     def hurry(self, now: float) -> None:
-        """Something has changed: ask anew at once."""
+        """Repeat the request at once, because something has changed, for example the scheduler."""
         self._again_at = now
 
     def _is_overdue(self, now: float) -> bool:
-        """Whether to go at once: what this node holds of the iteration is done again then."""
+        """Whether to go without having been let go. The others then do again what this node has
+        contributed to the running iteration."""
         context = self._context
         if context.leaving:
             return now >= self._leave_by
         return context.yielding and (context.is_isolated or now >= self._yield_by)
 
     def pursue(self, now: float) -> None:
-        """Ask if it is time to."""
+        """Ask to be let go, if this node wants to go and it is time to ask."""
         if self._context.departs and not self._cycle.over and now >= self._again_at:
             self._pursue(now)
 
     def _pursue(self, now: float) -> None:
-        """Hand over the role if we hold it, then ask to leave; again until it has happened."""
+        """Take the next step of leaving: go, ask the scheduler, or hand the scheduler's role over.
+        Called again every `RETRY_SECONDS` until this node has left."""
         context, policy, cycle = self._context, self._context.policy, self._cycle
         self._again_at = now + limits.RETRY_SECONDS
         joining = self._entry.joining
         if joining is not None and joining.state is JoiningState.CAUGHT_UP:
             return  # a policy with this node may be on its way: enter first, then leave
-        idle = cycle.state is not CycleState.APPLYING
+        idle = cycle.state is not CycleState.APPLYING  # an update must not be torn
         if not context.is_member or policy is None:
             cycle.leave(context.departs, "")
             return
         if policy.view.nodes == (context.node,):
-            if idle and not context.yielding:  # who gives way ends its iteration first
+            if idle and not context.yielding:  # a node that gives way ends its iteration first
                 cycle.leave(context.departs, "")
             return
         if self._is_overdue(now) and idle:

@@ -1,8 +1,8 @@
 """A joiner's way in: attach to a sponsor, ask the scheduler, link up, pull, follow, enter.
 
-Law: every request is repeated until it is answered, to whoever is the scheduler then, so a change
-of scheduler loses nothing. Until a reduced control word names a policy with this node, its loss
-costs nobody a step.
+Every request is repeated until it is answered, each time to whoever is the scheduler by then, so a
+change of scheduler loses nothing. Until a reduced control word names a policy with this node, no
+round needs it, so its loss costs the members no step.
 """
 
 from __future__ import annotations
@@ -41,18 +41,28 @@ if TYPE_CHECKING:
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
 
+# Each shard costs a digest and a frame header, so a shard is no smaller than this if it can be.
 SMALLEST_SHARD_BYTES = 16 << 10
-USUAL_SHARD_BYTES = 128 << 10  # while no rate is known
+# No shard is larger than this if no rate of a source is known.
+USUAL_SHARD_BYTES = 128 << 10
+# No shard is larger than this if rates are known, so that little is lost with a source.
 LARGEST_SHARD_BYTES = 512 << 10
+# Each source gets about this many shards, so that they can be divided anew as rates change.
 SHARDS_PER_SOURCE = 32
-SHARD_SECONDS = 0.05  # a shard takes its slowest source no longer, so that all can end together,
-SHARDS_PER_SECOND = 2000.0  # but there are no more than the processor can follow
+# The slowest source needs no longer than this for one shard, so that all can end together.
+SHARD_SECONDS = 0.05
+# But shards are so large that no more than this arrive per second, as each takes processor time.
+SHARDS_PER_SECOND = 2000.0
+# A shard's size is a multiple of this.
 ALIGNMENT_BYTES = 64
 
 
 class JoiningState(StrEnum):
     """Where the joiner stands."""
 
+    # ATTACHING: waits for the sponsor's `Welcome`. REQUESTED: has asked the scheduler. LINKING:
+    # opens the links it was told to. WAITING: for the policy that names its pull. FOLLOWING: has
+    # the state, and waits for its first update. CAUGHT_UP: waits for a policy with it in the view.
     ATTACHING = "attaching"
     REQUESTED = "requested"
     LINKING = "linking"
@@ -79,8 +89,12 @@ JOINING_TABLE: StateTable[JoiningState] = StateTable(
 
 
 def shard_size(state_bytes: int, rates: Sequence[float | None]) -> int:
-    """Return the shard size in bytes: several shards a source, small for the slowest, within the
-    limits, aligned. `rates`: of the sources, in bytes/s, None where it is not known."""
+    """Return the size of a shard in bytes, a multiple of `ALIGNMENT_BYTES`.
+
+    It gives each source about `SHARDS_PER_SOURCE` shards of a state of `state_bytes`, but is small
+    enough for the slowest source (`SHARD_SECONDS`) and within the limits above. `rates` are those
+    of the sources in bytes/s, None where a rate is not known.
+    """
     wanted = state_bytes // (SHARDS_PER_SOURCE * max(1, len(rates)))
     least = max(SMALLEST_SHARD_BYTES, -(-state_bytes // limits.MAX_SHARDS))
     most = float(USUAL_SHARD_BYTES)
@@ -107,18 +121,18 @@ class Joining:
         self._context = context
         self._cycle = cycle
         self._sponsor = sponsor
-        self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open, failed, unknown
-        self._rates: dict[bytes, float] = {}  # what sources bring at present, bytes/s
-        self._owed: dict[bytes, tuple[int, float]] = {}  # source -> what came so far, since when
+        self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open; None: not known yet
+        self._rates: dict[bytes, float] = {}  # source -> bytes/s at which its shards came last
+        self._owed: dict[bytes, tuple[int, float]] = {}  # source -> (received, unchanged since)
         self._received: dict[bytes, int] = {}  # neighbour -> payload bytes it has sent us so far
         self._hosts: dict[bytes, None] = {sponsor.node: None}  # members of the cluster we join
-        self._attach_by: float | None = None  # when the sponsor must have said how things stand
-        self._early: dict[bytes, PullBegins] = {}
+        self._attach_by: float | None = None  # when the sponsor must have sent its `Welcome`
+        self._early: dict[bytes, PullBegins] = {}  # source -> its message, before the pull began
         self._repeat_at = 0.0
         self._pull_began = 0.0
         self._pulled_at = 0  # the iteration with which the pull began
-        self._fetching_since: float | None = None  # a policy's body is missing
-        self._measure_by: float | None = None  # when the rates of the links are waited for no more
+        self._fetching_since: float | None = None  # since when a policy's body is missing
+        self._measure_by: float | None = None  # when to wait for the rates of the links no longer
         context.do(Dial(sponsor))
 
     @property
@@ -128,12 +142,13 @@ class Joining:
 
     @property
     def has_pulled(self) -> bool:
-        """Whether the training state is here, whole."""
+        """Whether the whole training state is here, and this node is no member yet."""
         return self.state in (JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
 
     @property
     def may_enter(self) -> bool:
-        """Whether the round that is here may have named a policy with this node."""
+        """Whether the round that is complete here may have named a policy with this node, so that
+        it may be a member as soon as the update is applied."""
         return self.state is JoiningState.CAUGHT_UP and self._cycle.round_is_here
 
     @property
@@ -143,7 +158,7 @@ class Joining:
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do by time alone."""
+        """When `tick` has something to do although nothing has happened."""
         if not self.on_the_way:
             return None
         waits = self.state is JoiningState.LINKING and self._measure_by is not None
@@ -154,7 +169,8 @@ class Joining:
         return self.pull is not None and self.pull.expects(source, shard)
 
     def welcome(self, now: float, sender: bytes, message: Welcome) -> None:
-        """A member says how things stand; again if it goes on in another lineage."""
+        """Act on a member's `Welcome`. A second one of another lineage ends this join, because the
+        cluster has forked meanwhile."""
         context = self._context
         attaching = self.state is JoiningState.ATTACHING
         if not attaching and message.policy.view.lineage != context.lineage:
@@ -171,7 +187,7 @@ class Joining:
             self.repeat(now)
 
     def open_links(self, now: float, message: OpenLinks) -> None:
-        """The scheduler names the neighbours."""
+        """Dial the neighbours that the scheduler has chosen for this node."""
         if not JOINING_TABLE.allows(self.state, "open links"):
             return
         self.number = message.join
@@ -184,7 +200,7 @@ class Joining:
         self._settle_links(now)
 
     def link_settled(self, now: float, node: bytes, *, is_open: bool) -> None:
-        """A dialled link is open, or could not be opened."""
+        """Note whether the link to `node`, which was dialled, could be opened."""
         if self._wanted.get(node, False) is None:
             self._wanted[node] = is_open
             self._settle_links(now)
@@ -192,7 +208,8 @@ class Joining:
             self.fail(f"no link to {self._sponsor.name} could be opened")
 
     def link_down(self, node: bytes) -> None:
-        """An open link is gone, on the way in."""
+        """Act on the end of a link: without its parent, or without any link, the join fails, unless
+        this node may be a member already."""
         policy = self._context.policy
         pull = policy.pull_of(self._context.node) if policy else None
         parent = pull is not None and pull.parent == node
@@ -202,7 +219,7 @@ class Joining:
             self._follow(self.pull.lost(node))
 
     def pull_begins(self, now: float, source: bytes, message: PullBegins) -> None:
-        """`source` holds the state for us."""
+        """Act on the message of `source` that it holds the state for this join."""
         if message.join != self.number or source not in self._context.links:
             return
         known = next(iter(self._early.values()), message)
@@ -216,17 +233,17 @@ class Joining:
             self._follow(self.pull.began(source))
 
     def stored(self, now: float) -> None:
-        """A policy's body came in; a pull may have waited for it."""
+        """Begin the pull, if it has waited for the body of a policy that has come in."""
         if self._early and JOINING_TABLE.allows(self.state, "pull begins"):
             self._begin_pull(now)
 
     def manifest(self, source: bytes, message: Manifest) -> None:
-        """The digests of all shards."""
+        """Take the digests of all shards from `source`."""
         if self.pull is not None and message.join == self.number:
             self._follow(self.pull.manifest(source, message.leaves))
 
     def shard(self, event: ShardArrived) -> None:
-        """A shard is here."""
+        """Take a shard that has arrived. Raises `RemoteProtocolError` if it was not asked for."""
         if self.pull is None or not self.pull.expects(event.source, event.shard):
             raise RemoteProtocolError("a shard that was not asked for")
         if event.rate is not None:
@@ -234,13 +251,13 @@ class Joining:
         self._follow(self.pull.shard(event.source, event.shard, event.digest))
 
     def applied(self, now: float) -> None:
-        """The first update on the pulled state is done: ask to be named."""
+        """Ask to be let in, once the first update on the pulled state is applied."""
         if JOINING_TABLE.allows(self.state, "applied"):
             self.state = JOINING_TABLE.step(self.state, "applied", JoiningState.CAUGHT_UP)
             self.repeat(now)
 
     def entered(self) -> None:
-        """A policy in force names this node."""
+        """End the join, because the policy in force has this node in its view."""
         self.state = JOINING_TABLE.step(self.state, "named", JoiningState.ENTERED)
 
     def fail(self, reason: str, pause_s: float = 0.0) -> None:
@@ -250,7 +267,7 @@ class Joining:
             self._context.do(JoinFailed(reason, pause_s))
 
     def tick(self, now: float) -> None:
-        """Repeat what was not answered."""
+        """Repeat requests that were not answered, and end waits that took too long."""
         if self.state is JoiningState.LINKING:
             self._settle_links(now)
         if self.state is JoiningState.ATTACHING:
@@ -266,8 +283,9 @@ class Joining:
             self.repeat(now)
 
     def _look_at_fetching(self, now: float) -> None:
-        """Members keep the last policies only: whose trainer hung in its first update, while they
-        went on, finds no way from its own to theirs."""
+        """Give up if a policy's body has been missing for too long. Members keep only their last
+        policies, so a joiner whose trainer hung in its first update, while the members went on, may
+        need one that nobody has any more."""
         if self._cycle.state is not CycleState.FETCHING:
             self._fetching_since = None
             return
@@ -276,8 +294,8 @@ class Joining:
             self.fail("the others are too far ahead to be followed")
 
     def _give_up_stalled(self, now: float) -> None:
-        """A source that owes us something, and from which nothing arrives, be it of a round, is
-        replaced by the others."""
+        """Replace a source that owes an answer and has sent nothing at all, shards or chunks, for
+        `PULL_STALL_SECONDS`: the other sources are asked for what it owes."""
         if self.pull is None or self.state is not JoiningState.PULLING:
             return
         before, self._owed = self._owed, {}
@@ -291,7 +309,7 @@ class Joining:
                 self._follow(self.pull.lost(source))
 
     def repeat(self, now: float) -> None:
-        """Say to the scheduler (a new one, perhaps) what we are waiting for."""
+        """Send what this node waits for to the present scheduler, which may be a new one."""
         context, to = self._context, self._context.election.scheduler
         self._repeat_at = now + limits.RETRY_SECONDS
         if self.state is JoiningState.REQUESTED:
@@ -303,13 +321,13 @@ class Joining:
         elif self.state is JoiningState.PULLING:
             context.send(to, self.progress(now))
         elif self.has_pulled:
-            # Members hold the state until they hear this, also if it was lost on a link that broke.
+            # Members hold the state until they hear this, and it may have been lost with a link.
             context.send(EVERYONE, Pulled(self.number, self._pulled_at))
             if self.state is JoiningState.CAUGHT_UP:
                 context.send(to, CaughtUp(self.number))
 
     def progress(self, now: float) -> JoinProgress:
-        """Return how far the pull is, for the scheduler and for people who look there."""
+        """Return how far the pull is: the scheduler keeps the join alive by it, and shows it."""
         total = self._context.config.state_bytes
         pulled = dict.fromkeys(self.sources, 0)
         for shard, source in self.pull.verified.items() if self.pull else ():
@@ -331,13 +349,13 @@ class Joining:
         return min(int(known.rate), limits.MAX_INTEGER) if known is not None else 0
 
     def measured(self, now: float, links: tuple[Incoming, ...]) -> None:
-        """Something was measured: the rates of the links may be known now."""
+        """Take new measurements; the join may have waited for the rates of its links."""
         self._received = {link.node: link.received_bytes for link in links}
         self._settle_links(now)
 
     def _settle_links(self, now: float) -> None:
-        """Say which links are open once all are, and once their rates are known, or are not in a
-        short time: with them the pull is divided rightly from its beginning."""
+        """Tell the scheduler which links are open, once each is open or has failed. It waits for up
+        to `PROBE_WAIT_SECONDS` for their rates, so that the pull is divided well from the start."""
         if any(state is None for state in self._wanted.values()):
             return
         if self.state is not JoiningState.LINKING:
@@ -354,7 +372,8 @@ class Joining:
         self.repeat(now)
 
     def _begin_pull(self, now: float) -> None:
-        """Start to pull and to follow, once the policy that the sources follow is known."""
+        """Start to pull the state and to follow the rounds, once the policy that names the pull is
+        stored here; otherwise ask for that policy."""
         if self._cycle.over:
             return  # the user wanted this device to leave before its pull began
         context = self._context
@@ -390,7 +409,8 @@ class Joining:
                 self._follow(self.pull.lost(lost))
 
     def _offer(self, source: bytes, busy_bytes: int) -> Offer:
-        """Return what is known of a source."""
+        """Return what is known of a source that still has `busy_bytes` to send: its rate while it
+        sent shards, or else that of its link."""
         known = self._context.incoming(source)
         rate = self._rates.get(source, known.rate if known is not None else None)
         delay = known.delay_s if known is not None else 0.0
@@ -398,7 +418,7 @@ class Joining:
 
     def _follow(self, effects: list[PullEffect]) -> None:
         if self.state is not JoiningState.PULLING:
-            return  # what comes late to a join that has been given up
+            return  # the join has been given up, or the pull is done
         context = self._context
         for effect in effects:
             match effect:

@@ -1,7 +1,7 @@
-"""What the parts of one node say: to other nodes, and to the node itself.
+"""How the parts of one node send messages, to other nodes and to this node itself.
 
-A part that asks the scheduler for something does not have to know whether this node is the
-scheduler: what it says to this node is delivered to it like a message from elsewhere.
+A part that asks the scheduler for something need not know whether this node is the scheduler,
+because a message that is addressed to this node is delivered to it like one from elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Mail:
     """The outgoing messages of one node."""
 
     def __init__(self, context: Context, deliver: Callable[[m.Message], None]) -> None:
-        """`deliver` takes what this node says to itself."""
+        """`deliver` is called with each message that is addressed to this node."""
         self._context = context
         self._deliver = deliver
 
@@ -32,12 +32,13 @@ class Mail:
             self._context.send(to, message)
 
     def post_all(self, mail: Iterable[tuple[bytes, m.Message]]) -> None:
-        """Send each of `mail`: to whom, and what."""
+        """Send each pair (destination, message) of `mail`."""
         for to, message in mail:
             self.post(to, message)
 
     def welcome(self, node: bytes) -> None:
-        """Tell a neighbour how things stand."""
+        """Tell a neighbour who is the scheduler, which policy is in force, and when training ends.
+        Nothing is sent unless this node is a member, since only members know that."""
         context = self._context
         if context.is_member and context.policy is not None:
             scheduler = context.election.scheduler

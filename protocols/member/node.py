@@ -1,8 +1,8 @@
 """One node: `handle(now, event)` returns the effects that the event has.
 
-Law: this file only sorts events to the parts (election, negotiator, joining, cycle) and couples
-them; what each part decides stands in its own file. Messages that do not fit the moment are
-dropped: whoever still needs an answer asks again.
+This module only hands events to the parts of the node (election, negotiator, joining, cycle, ...)
+and connects them; what each part decides is in its own module. A message that does not fit the
+moment is dropped without harm, because whoever still needs an answer asks again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Node:
     """The whole control plane of one agent in one incarnation."""
 
     def __init__(self, config: NodeConfig, planner: Planner, router: Router | None = None) -> None:
-        """`router`: that of this incarnation's node before, whose numbers must not come again."""
+        """`router`: that of the node before in the same incarnation, if there was one, because the
+        sequence numbers of its messages must not be used again."""
         me = config.me
         router = router or Router(me.node, me.incarnation)
         informed = Informed(planner, lambda: self.monitor.measures)
@@ -115,8 +116,8 @@ class Node:
     def found(
         self, now: float, lineage: bytes, past: Past, meta: bytes, commit: bytes = bytes(32)
     ) -> list[Effect]:
-        """Found a cluster of one from a state that has `past` behind it, and `commit` if that was a
-        cluster's; `lineage` is a new random id of `limits.LINEAGE_BYTES`."""
+        """Found a cluster of one with a state of the history `past`, of which the last commit id is
+        `commit`; `lineage` is a new random id of `limits.LINEAGE_BYTES`."""
         context = self.context
         context.now = now
         view = make_view(lineage, 1, [context.config.me], [])
@@ -144,7 +145,8 @@ class Node:
     # --- events -----------------------------------------------------------------------------------
 
     def handle(self, now: float, event: Event) -> list[Effect]:
-        """Take one event; raises `RemoteProtocolError` if a peer broke the protocol with it."""
+        """Take one event at the time `now` in seconds and return its effects, in order. Raises
+        `RemoteProtocolError` if a peer broke the protocol with it."""
         self.context.now = now
         self._take(now, event)
         return self._flush(now)
@@ -222,12 +224,12 @@ class Node:
             self.joining.applied(now)
 
     def _wish_away(self, away: bool) -> None:
-        """Ask for no share, or for one again."""
+        """Ask the scheduler for share 0, or for a share again."""
         if not self.over:
             self.mail.post(self.context.election.scheduler, m.ShareWish(away))
 
     def _hand_back(self) -> None:
-        """The trainer is late with the running iteration."""
+        """Contribute nothing to the running iteration, because the trainer is late."""
         self.cycle.hand_back()
 
     def ping(self, now: float) -> list[Effect]:
@@ -255,7 +257,7 @@ class Node:
         return min((t for t in times if t is not None), default=None)
 
     def _flush(self, now: float) -> list[Effect]:
-        """Let all parts act on what has changed; hand out the effects."""
+        """Let all parts act on what has changed, and return the effects."""
         context = self.context
         self._settle(now)
         while context.own:
@@ -265,7 +267,7 @@ class Node:
         return self.departure.hold(now, effects)
 
     def _settle(self, now: float) -> None:
-        """Let the scheduler, deadlines and a wish to leave act on what has changed."""
+        """Let deadlines, the scheduler's part and a wish to leave act on what has changed."""
         context = self.context
         if not self.over:
             self.debt.tick()
@@ -281,7 +283,7 @@ class Node:
         self._fetch(now)
 
     def _fetch(self, now: float) -> None:
-        """Ask for a policy's body as long as it is missing: not every neighbour has it."""
+        """Repeat the question for a missing policy, as not every neighbour has its body yet."""
         if self.cycle.state is not CycleState.FETCHING:
             self._fetch_at = now
         elif now >= self._fetch_at:
@@ -289,7 +291,7 @@ class Node:
             self.cycle.fetch()
 
     def _deliver_here(self, message: m.Message) -> None:
-        """A part of this node has said `message` to this node."""
+        """Take a message that a part of this node has addressed to this node itself."""
         self._deliver(self.context.now, self.context.node, message)
 
     # --- links ------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ class Node:
             self.joining.link_settled(now, peer.node, is_open=True)
 
     def _connected(self, node: bytes, *, is_open: bool) -> None:
-        """Answer the scheduler that asked a member for a link."""
+        """Tell the scheduler that asked this member for a link to `node` that it is open."""
         asker = self.introductions.settled(node)
         if asker is not None and is_open:
             self.mail.post(asker, m.LinksOpen(0, (node,)))
@@ -324,7 +326,7 @@ class Node:
         context.report("link_down", node=name)
         policy = context.policy
         if event.why is LinkEnd.PROTOCOL_ERROR:
-            context.do(Distrust(node))  # it may join again, as one that has begun anew
+            context.do(Distrust(node))  # it has to join again, in a new incarnation
         if self.joining is not None and self.joining.on_the_way:
             self.joining.link_down(node)
         elif self.over or policy is None or (event.why.is_clean and context.is_leaving(node)):
@@ -333,14 +335,14 @@ class Node:
             self.recovery.say_lost(now, event)
 
     def _is_spare(self, peer: Member, view: View) -> bool:
-        """Whether a link to `peer` is none of the view's: not yet, or no more."""
+        """Whether the view has no link to `peer`, not yet or no longer, so its loss is none."""
         if peer.node in view.nodes:
             return peer.node not in self.context.neighbours
         known = [p.view.member(peer.node) for p in self.context.policies.values()]
         return any(m is not None and m.incarnation == peer.incarnation for m in known)
 
     def _silent(self, now: float, node: bytes) -> None:
-        """A neighbour is out of reach: tell it, in case it hears us later, and close the link."""
+        """Part from a neighbour that is out of reach; tell it so, in case it hears that later."""
         context = self.context
         if node in context.links:
             context.send(node, m.Dropped())
@@ -348,21 +350,21 @@ class Node:
             self._link_down(now, LinkDown(node, LinkEnd.SILENT))
 
     def blame(self, now: float, node: bytes, reason: str) -> None:
-        """`node` does not do what only it can do: part from it, and tell the others."""
+        """Accuse `node`, which does not do what only it can do, and close the link to it."""
         self.mail.post(m.EVERYONE, m.Accused(node, reason))
         self._silent(now, node)
 
     def _dropped_by(self, now: float, sender: bytes) -> None:
-        """A neighbour did not hear us for too long. If all of several say so, we were away and they
-        went on without us. One alone has waited first, and where members pause without a quorum
-        they may need us to have one: then a link that is opened again lets us go on with them."""
+        """A neighbour did not hear us for too long. If all of several say so, this device was away
+        and they went on without it. But a single other member waits before it goes on, and members
+        that pause without a quorum may need us to have one: then a new link lets us go on."""
         context = self.context
         if self.joining is not None and self.joining.on_the_way:
             context.do(CloseLink(sender))  # nothing of what it still sends may reach the state
         self._link_down(now, LinkDown(sender, LinkEnd.DROPPED))
         members = len(context.policy.view.members) if context.policy is not None else 0
         went_on = members > 2 and not context.config.pauses
-        if context.is_isolated and went_on and not self.over:  # a joiner that lost us tells nothing
+        if context.is_isolated and went_on and not self.over:  # isolated: no member is left
             self.cycle.leave("expelled", "")
 
     # --- messages ---------------------------------------------------------------------------------
@@ -376,15 +378,15 @@ class Node:
         if (via in outlaws or tags.origin in outlaws) and not isinstance(
             envelope.message, m.JoinRequest
         ):
-            return  # who was expelled hears at most that it was
+            return  # a node that was expelled is told that it was, and nothing else
         if isinstance(envelope.message, m.DIRECT_MESSAGES) and tags.origin != via:
-            return  # nobody passes these on
+            return  # these messages are for neighbours only, and nobody passes them on
         deliver, onward = self.context.router.receive(envelope)
         if onward is not None:
             self.context.relay(onward, via)
         strange = tags.lineage not in (self.context.lineage, bytes(limits.LINEAGE_BYTES))
         attaching = self.joining is not None and self.joining.state is JoiningState.ATTACHING
-        leads = (*m.FENCE_MESSAGES, m.Welcome)  # they lead into a new lineage
+        leads = (*m.FENCE_MESSAGES, m.Welcome)  # these lead from one lineage to the next
         if tags.origin in self.recovery.suspicions.let_go and isinstance(
             envelope.message, m.ORDERS
         ):
@@ -395,7 +397,7 @@ class Node:
             self._deliver(now, tags.origin, envelope.message)
         except RemoteProtocolError:
             if tags.origin == via:
-                raise  # else a neighbour of its sender has seen it, too, and knows whom to blame
+                raise  # a relayed one was seen by its sender's neighbours, who know whom to blame
 
     def _deliver(self, now: float, sender: bytes, message: m.Message) -> None:
         match message:
@@ -455,7 +457,7 @@ class Node:
                     self._to_joiner(now, sender, message)
 
     def _to_scheduler(self, now: float, sender: bytes, message: m.Message) -> bool:
-        """Hand a request to the negotiator; return whether it was one."""
+        """Act on a message to the scheduler, if this node is that; return whether it was one."""
         negotiator = self.negotiator
         if negotiator is None:
             return False
@@ -498,7 +500,8 @@ class Node:
         return True
 
     def _expel(self, now: float, sender: bytes, node: bytes) -> list[tuple[bytes, m.Message]]:
-        """A scheduler that is to go hands its role over first; its successor is asked again."""
+        """Expel a member. A scheduler that is to be expelled itself hands its role over; whoever
+        wants that repeats the request to its successor."""
         if node == self.context.node:
             self.succession.make_way(now)
             return []
@@ -511,7 +514,7 @@ class Node:
         joining = self.joining
         match message:
             case m.OpenLinks() if sender != self.context.election.scheduler:
-                pass  # a new one is not known here yet; whoever needs the links asks again
+                pass  # it may be a scheduler not known here yet, which will ask again
             case m.OpenLinks(0, members):
                 for member in members:
                     if self.introductions.dial(member, sender):
@@ -541,7 +544,7 @@ class Node:
             self.joining.stored(now)
 
     def _keep(self, policy: Policy) -> None:
-        """Store a policy's body and expect links from everybody whom it names."""
+        """Store a policy's body, and trust the keys of all members and joiners that it names."""
         context = self.context
         outlaws = context.policy.view.expelled if context.policy is not None else ()
         for member in (*policy.view.members, *(p.joiner for p in policy.pulls)):
@@ -557,7 +560,7 @@ class Node:
         return self.context.policy.key if self.context.policy else (0, 0)
 
     def _ask_again(self, now: float) -> None:
-        """There is a new scheduler: repeat to it what the old one had not done."""
+        """Repeat to a new scheduler the requests that the old one had not fulfilled."""
         self.departure.hurry(now)
         if self.joining is not None and self.joining.on_the_way:
             self.joining.repeat(now)
@@ -568,7 +571,7 @@ class Node:
     # --- changes ----------------------------------------------------------------------------------
 
     def _switched(self, old: Policy, new: Policy, why: str) -> None:
-        """A policy came into force; `why`: what members that it lacks have left for."""
+        """Act on a policy that came into force; members that it lacks left for the reason `why`."""
         context = self.context
         before, after = dict.fromkeys(old.view.nodes), dict.fromkeys(new.view.nodes)
         for member in new.view.members:

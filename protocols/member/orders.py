@@ -1,15 +1,16 @@
-"""Whose fences, decisions and policies a node acts on.
+"""Whose orders (fences, decisions and policies) a node accepts, and which of them are possible.
 
 - A member obeys the scheduler of the newest term that it knows, or a scheduler of a later term if
-  that term is credible and the scheduler is in a view that is stored here: a device of another
-  cluster, to which a link has just been opened, has no say in this one.
-- It stores a policy only if its scheduler has sent it, or if it has asked for it itself, and only
-  if the policy fits the job.
-- It acts on a decision that keeps it only if that is the decision of the fence it has taken part
-  in.
+  elections could have led to that term by now and the scheduler is in a view that is stored here: a
+  device of another cluster, to which a link has just been opened, has no say in this one.
+- It stores a policy only if its scheduler has sent it, or if it has asked for that policy itself,
+  and only if the policy fits the job.
+- It acts on a decision that keeps it a member only if that is the decision of the fence to which it
+  has reported.
 
-A message that does not fit the moment is dropped, whoever passed it on. A message that cannot be
-true is the fault of its sender.
+A message that merely does not fit the moment (it is late, or was overtaken) is dropped without
+blame, because an honest node may have sent it. A message that no correct node could have sent is an
+error of its sender (`RemoteProtocolError`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 
 def may_order(context: Context, sender: bytes, term: int) -> bool:
-    """Whether `sender` may be the scheduler of `term`."""
+    """Whether `sender` may be the scheduler of `term`: it is the known one, or `term` is later than
+    the known one and credible. Two schedulers of one term are never obeyed (protocol.md, I4)."""
     election = context.election
     if term == election.term:
         return sender == election.scheduler
@@ -43,8 +45,9 @@ def _may_lead(context: Context, sender: bytes) -> bool:
 
 
 def may_store(context: Context, sender: bytes, policy: Policy) -> bool:
-    """Whether a policy's body that comes from `sender` is to be stored: from anybody if this node
-    has asked for it, else from its scheduler alone."""
+    """Whether to store a policy's body that comes from `sender`: from any node if this node has
+    asked for that policy, otherwise from its scheduler alone, and never one of another lineage or
+    older than the policy in force."""
     if policy.view.lineage != context.lineage:
         return False
     if context.policy is not None and policy.key < context.policy.key:
@@ -55,7 +58,8 @@ def may_store(context: Context, sender: bytes, policy: Policy) -> bool:
 
 
 def check_policy(context: Context, policy: Policy) -> None:
-    """Raise `RemoteProtocolError` unless `policy` can be one of this job, and of this time."""
+    """Raise `RemoteProtocolError` unless `policy` fits this job and its version can have been
+    reached by now."""
     if sum(policy.shares) != context.config.micro_batches:
         raise RemoteProtocolError("a policy for another number of micro-batches")
     newest = context.newest_key
@@ -64,7 +68,8 @@ def check_policy(context: Context, policy: Policy) -> None:
 
 
 def check_restart(context: Context, restart: Restart) -> None:
-    """Raise `RemoteProtocolError` unless members can go on by `restart`."""
+    """Raise `RemoteProtocolError` unless members can go on as `restart` says: it concerns about the
+    iteration and attempt that they are in, and deals out each micro-batch exactly once."""
     check_policy(context, restart.policy)
     if abs(restart.iteration - context.iteration) > 1:
         raise RemoteProtocolError("a decision about an iteration that is not this one")

@@ -1,13 +1,13 @@
-"""Records as plain values that JSON can hold, and back: one rule for every dataclass.
+"""Conversion of records to plain values that JSON can hold, and back, by one rule for all of them.
 
 A record becomes `{"is": its class, field: value, ...}`, bytes become hex, a tuple becomes a list,
-an enumeration its value; floats that JSON does not know become "nan", "inf" and "-inf". Control
-frames have a codec of their own (`wire/codec.py`), which checks what peers send and which people
-cannot read; this one is for traces.
+and an enumeration its value; floats that JSON does not have become "nan", "inf" and "-inf". This
+form is for traces, which people read. Control frames have a codec of their own (`wire/codec.py`),
+which is compact and checks what peers send.
 
-Law: `from_plain` takes exactly what `to_plain` makes of the same type, and raises `ValueError` on
-everything else. The type that is expected decides how a value is read, so two classes of one name
-(`events.Measured`, `messages.Measured`) are never confused.
+`from_plain` accepts exactly what `to_plain` makes of the same type, and raises `ValueError` on
+everything else. The type that is expected decides how a value is read, because the name of a class
+alone is ambiguous (`events.Measured`, `messages.Measured`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 CLASS = "is"  # the key under which a record names its class
 _ODD_FLOATS = ("nan", "inf", "-inf")
-# What annotations name that their own modules import for type checkers alone.
+# Classes that annotations of records name, and that those modules import for type checkers only, so
+# that `get_type_hints` would not find them there.
 _NAMES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (Ancestor, ControlWord, Envelope, LinkEnd, Member, Message, NodeConfig, Past)
@@ -41,11 +42,12 @@ _NAMES: dict[str, Any] = {
 
 
 def to_plain(value: object, most_bytes: int | None = None, most_items: int | None = None) -> Any:
-    """Return `value` as what `json.dumps(allow_nan=False)` takes.
+    """Return `value` in a form that `json.dumps(allow_nan=False)` accepts.
 
-    Bytes longer than `most_bytes` are replaced by their number and SHA-256, and so are tuples and
-    lists longer than `most_items`; what was shortened cannot be read back. Raises `TypeError` for
-    what is none of the kinds above.
+    Byte strings longer than `most_bytes` are replaced by their length and SHA-256, and so are
+    tuples and lists longer than `most_items`; what was shortened cannot be read back. Raises
+    `TypeError` for a value that is no record, enumeration, number, text, bytes, tuple, list, dict
+    or None.
     """
     if value is None or isinstance(value, Enum | bool | int | str):
         return value.value if isinstance(value, Enum) else value
@@ -108,7 +110,7 @@ def _items(kinds: tuple[Any, ...], plain: object) -> tuple[Any, ...]:
 
 
 def _named(kinds: tuple[Any, ...], plain: object) -> Any:
-    """Return which of the classes a plain record names."""
+    """Return the one of the classes `kinds` that a plain record names."""
     name = plain.get(CLASS) if isinstance(plain, dict) else None
     found = [kind for kind in kinds if kind.__name__ == name]
     if not found:

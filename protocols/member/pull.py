@@ -1,11 +1,13 @@
 """A joiner copies the training state from several members at once.
 
-Law: nothing counts as pulled before its SHA-256 matches the manifest, which comes from one source
-while the shards come from all; a shard that does not match is asked for again from another source,
-and a source that is lost hands its part to the others. Sources answer only after they have said
-that they hold the state (`began`), so every byte belongs to the same iteration. A source is asked
-for a little at a time, and what is left is divided anew each time by the rates known then, so that
-all finish together although links change.
+- No shard counts as pulled before its SHA-256 matches the manifest. The manifest comes from one
+  source and the shards from all, so a broken memory or disk of one of them is noticed. A shard that
+  does not match is asked for again at another source.
+- If a source is lost, the others are asked for its part.
+- A source answers only after it has said that it holds the state (`began`), so that every byte
+  belongs to the same iteration.
+- A source is asked for a little at a time, and what is left is divided anew each time by the rates
+  known then, so that all sources finish together although links change.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from protocols.scheduler.planning import Offer
 
 NOWHERE = "matches its digest from no source"
-WINDOW_SECONDS = 0.1  # a source has at most so long to send; what comes later may change hands
+# A source is asked for what it can send within this time. The rest is asked of nobody yet, so that
+# another source can send it if rates change.
+WINDOW_SECONDS = 0.1
 
 
 class PullState(StrEnum):
@@ -78,8 +82,11 @@ PullEffect = AskManifest | AskShards | PullDone | PullFailed
 
 
 class Pull:
-    """The joiner's side of one replication pull of `shards` shards of `shard_bytes` from
-    `sources`; `offer` says what is known of one that has so many bytes still to send."""
+    """The joiner's side of one pull of `shards` shards of `shard_bytes` bytes from `sources`.
+
+    `offer(source, busy)` returns what is known of a source that has `busy` bytes still to send.
+    `assign(shards, shard_bytes, offers)` divides shards among sources: source -> its shards.
+    """
 
     def __init__(
         self,
@@ -91,15 +98,15 @@ class Pull:
     ) -> None:
         self.state = PULL_TABLE.initial
         self.sources = sources
-        self._named = sources  # those that were lost since, too
+        self._named = sources  # all sources that the policy names, including those lost since
         self._offer = offer
         self._assign = assign
         self._shards = shards
         self._shard_bytes = shard_bytes
         self._ready: list[bytes] = []  # sources that said they hold the state
-        self._left = dict.fromkeys(range(shards))  # asked of nobody
+        self._left = dict.fromkeys(range(shards))  # shards that are asked of nobody at present
         self._asked: dict[int, bytes] = {}  # shard -> source it was asked from, not arrived
-        self._digests: dict[int, tuple[bytes, bytes]] = {}  # shard -> (source, digest), unverified
+        self._digests: dict[int, tuple[bytes, bytes]] = {}  # shard -> (source, digest) to verify
         self._tried: dict[int, list[bytes]] = {}  # shard -> sources whose copy did not match
         self._verified: dict[int, bytes] = {}  # shard -> source it came from
         self._delivered: dict[bytes, int] = {}  # source -> how often it has answered
@@ -108,7 +115,7 @@ class Pull:
 
     @property
     def verified(self) -> dict[int, bytes]:
-        """Shard -> source, of the shards that are here and match."""
+        """Shard -> the source it came from, for the shards that are here and match."""
         return self._verified
 
     def expects(self, source: bytes, shard: int) -> bool:
@@ -117,18 +124,19 @@ class Pull:
 
     @property
     def awaited(self) -> dict[bytes, int]:
-        """Sources that owe an answer -> how often each has answered so far."""
+        """Source -> how often it has answered so far, for the sources that owe an answer."""
         owing = dict.fromkeys(sorted(self._asked.values()))
         if self._manifest_source is not None and self._leaves is None:
             owing[self._manifest_source] = None
         return {source: self._delivered.get(source, 0) for source in owing}
 
     def began(self, source: bytes) -> list[PullEffect]:
-        """`source` holds the state and may be asked."""
+        """Ask `source`, which says that it holds the state. Raises `RemoteProtocolError` if the
+        policy does not name it as a source."""
         if source not in self._named:
             raise RemoteProtocolError("a pull began at a node that is no source")
         if source not in self.sources or source in self._ready:
-            return []  # it was lost, or it says so again because it has heard nothing from here
+            return []  # the link to it was lost, or it repeats itself as it was asked for nothing
         if not PULL_TABLE.allows(self.state, "began"):
             return []
         self._ready.append(source)
@@ -136,11 +144,12 @@ class Pull:
         return self._ask()
 
     def manifest(self, source: bytes, leaves: tuple[bytes, ...]) -> list[PullEffect]:
-        """`source` sent the digests of all shards."""
+        """Verify what is here by the digests of all shards, which `source` has sent. Raises
+        `RemoteProtocolError` if they are not one for each shard."""
         if not PULL_TABLE.allows(self.state, "manifest") or source != self._manifest_source:
             return []
         if self._leaves is not None:
-            return []  # what is verified was verified against the first
+            return []  # a second manifest: what is verified was verified against the first one
         if len(leaves) != self._shards:
             raise RemoteProtocolError("a manifest with the wrong number of shards")
         self._leaves = leaves
@@ -148,7 +157,8 @@ class Pull:
         return self._check("manifest")
 
     def shard(self, source: bytes, shard: int, digest: bytes) -> list[PullEffect]:
-        """`shard` has arrived whole from `source`; `digest` is the SHA-256 of what arrived."""
+        """`shard` has arrived whole from `source`; `digest` is the SHA-256 of what arrived. Raises
+        `RemoteProtocolError` if it was not asked for."""
         if not self.expects(source, shard):
             raise RemoteProtocolError("a shard that was not asked for")
         del self._asked[shard]
@@ -160,7 +170,7 @@ class Pull:
         self._delivered[source] = self._delivered.get(source, 0) + 1
 
     def lost(self, source: bytes) -> list[PullEffect]:
-        """The link to `source` is gone."""
+        """Divide what `source` owed among the other sources, because the link to it is gone."""
         if source not in self.sources or not PULL_TABLE.allows(self.state, "source lost"):
             return []
         self.sources = tuple(s for s in self.sources if s != source)
@@ -179,18 +189,22 @@ class Pull:
         return self._ask()
 
     def _ask(self) -> list[PullEffect]:
-        """Ask every ready source for as much as keeps it busy, of what is best had from it."""
+        """Ask every ready source for as much as keeps it busy, out of what the plan gives it."""
         effects: list[PullEffect] = []
         if self._leaves is None and self._manifest_source is None and self._ready:
             self._manifest_source = self._ready[0]
             effects.append(AskManifest(self._manifest_source))
-        asked = self._ask_of(self.sources)  # who has not begun will, most likely
+        # Sources that have not begun yet most likely will soon, so a part is left for them. But if
+        # nothing is asked of anybody then, the ready ones are asked for all.
+        asked = self._ask_of(self.sources)
         if self._left and not self._asked:
             asked = self._ask_of(tuple(self._ready))
         return effects + asked
 
     def _ask_of(self, sources: tuple[bytes, ...]) -> list[PullEffect]:
-        """Divide what is left among `sources`, and ask the ready ones for the next of theirs."""
+        """Divide what is left among `sources`, and ask the ready ones for the next of their shards.
+        A source is asked when half of what it may owe has arrived, so that requests are few and it
+        never runs dry. Shards that did not match once go to sources that were not tried."""
         busy = dict.fromkeys(sources, 0)
         for owner in self._asked.values():
             busy[owner] += 1
@@ -214,13 +228,14 @@ class Pull:
         return effects
 
     def _most(self, offer: Offer) -> int:
-        """How many shards a source may have to send: what it sends in `WINDOW_SECONDS` and while
-        a request is on its way, but never less than two."""
+        """Return how many shards a source may owe at once: what it sends in `WINDOW_SECONDS` and
+        while a request is on its way, but never less than two, so that it need not wait."""
         seconds = WINDOW_SECONDS + 2 * offer.delay_s
         return max(2, math.ceil((offer.rate or 0.0) * seconds / self._shard_bytes))
 
     def _check(self, event: str) -> list[PullEffect]:
-        """Verify what can be verified; ask again elsewhere for what does not match."""
+        """Verify the shards that have arrived, if the manifest is here; ask other sources for those
+        that do not match, and fail if no source is left for one."""
         if self._leaves is not None:
             for shard, (source, digest) in sorted(self._digests.items()):
                 if digest == self._leaves[shard]:

@@ -1,16 +1,20 @@
-"""The flight recorder: the last (now, event, effects) of a node, so that trouble can be understood.
+"""The flight recorder: it keeps the last calls of a node with their times and effects, so that
+failures in the field can be understood afterwards.
 
 It stands between the agent's shell and the node: each call of the node goes through it. A node is
 deterministic, so a fresh one that is given the same calls returns the same effects. That needs all
-calls from the node's beginning: once one of them was dropped or shortened, what is left can be read
-and not replayed (`replays_from`).
+calls from the node's beginning: once one of them was dropped or shortened, the rest can be read but
+not replayed (`replays_from`).
 
-Law: what the node does is not changed. Recording keeps references to immutable records; nothing is
-copied or encoded until somebody asks. A token is replaced before anything is kept: by "token 1",
-"token 2", in the order in which they appeared, so that different tokens stay different. Which of
-two tokens is larger is lost with that; it decides only between two that were made at once under one
-policy. What is kept is bounded in number and, by an estimate, in bytes; a single entry that is too
-large is shortened: its long byte strings and lists become their length and SHA-256.
+- The recorder never changes what the node does.
+- Recording is cheap, because it happens at every event: it keeps references to immutable records,
+  and copies or encodes nothing until somebody asks.
+- A recording contains no secret. A token is replaced before anything is kept: by "token 1", "token
+  2", in the order in which they appeared, so that different tokens stay different. Which of two
+  tokens is larger is lost with that; it decides only between two that were made at the same time
+  under one policy.
+- Memory is bounded: entries by their number and by their estimated bytes. A single entry that is
+  too large is shortened: its long byte strings and lists become their length and SHA-256.
 """
 
 from __future__ import annotations
@@ -47,13 +51,21 @@ if TYPE_CHECKING:
     from protocols.member.node import Node
     from protocols.network.routing import Router
 
-NOMINAL_BYTES = 256  # what a record of small fields takes, about
-SHORT_BYTES = 128  # byte strings of an entry that is too large are kept up to this length ...
-SHORT_ITEMS = 512  # ... and lists up to so many items
-MOST_NAMES = 64  # tokens that are known again; a cluster has a new one now and then
-BATCH = 32  # entries that are weighed at once; until then they may be beyond the bounds
-_SECRET = (TokenWanted, UseToken)
-_LIGHT = (Report, GiveWork, Contribute, Apply)  # small, or what they hold came with an event
+# About how many bytes of memory a record takes of which all fields are small.
+NOMINAL_BYTES = 256
+# Byte strings of an entry that is too large are kept if they are no longer than this.
+SHORT_BYTES = 128
+# Lists and tuples of such an entry are kept if they have no more items than this.
+SHORT_ITEMS = 512
+# So many tokens are recognized if they appear again. A cluster gets a new one only now and then.
+MOST_NAMES = 64
+# The sizes of so many entries are estimated at once, which is much faster; until then the entries
+# kept may exceed the bounds by this number.
+BATCH = 32
+_SECRET = (TokenWanted, UseToken)  # events and effects that hold a token
+# Effects that are small, or whose large fields came with an event and were counted there.
+_LIGHT = (Report, GiveWork, Contribute, Apply)
+# Fields of fixed size, or about the size of a node's id, by type, by name, and by kind on the wire.
 _SMALL_TYPES = ("int", "float", "bool", "int | None", "float | None", "LinkEnd")
 _SMALL_NAMES = ("node", "via", "to", "joiner", "source", "digest", "lineage", "commit", "parent")
 _SMALL_KINDS = (UInt, Float, Bool)
@@ -61,8 +73,9 @@ _SMALL_KINDS = (UInt, Float, Bool)
 
 @dataclass(frozen=True, slots=True)
 class FoundCalled:
-    """A new node with this configuration: `Node.found`. `is_fresh`: its router has carried nothing
-    before; otherwise it is that of the node before."""
+    """A call of `Node.found` of a new node with this configuration. `is_fresh`: its router has
+    carried no messages; otherwise it was taken over from this incarnation's node before, and the
+    recording cannot be replayed from here."""
 
     config: NodeConfig
     is_fresh: bool
@@ -74,7 +87,8 @@ class FoundCalled:
 
 @dataclass(frozen=True, slots=True)
 class JoinCalled:
-    """A new node with this configuration: `Node.join`. `is_fresh` as in `FoundCalled`."""
+    """A call of `Node.join` of a new node with this configuration; `is_fresh` as in
+    `FoundCalled`."""
 
     config: NodeConfig
     is_fresh: bool
@@ -83,7 +97,7 @@ class JoinCalled:
 
 @dataclass(frozen=True, slots=True)
 class PingCalled:
-    """`Node.ping`."""
+    """A call of `Node.ping`."""
 
 
 Call = FoundCalled | JoinCalled | PingCalled | Event
@@ -91,10 +105,10 @@ Call = FoundCalled | JoinCalled | PingCalled | Event
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One call of the node and its effects. `effects` None: it raised `error`, in words.
+    """One call of the node and its effects.
 
-    `is_short`: the entry was too large; `call` and `effects` are plain values (`plain.py`)
-    that lack what was long.
+    If `effects` is None, the call raised what `error` describes. If `is_short`, the entry was too
+    large, and `call` and `effects` are plain values (`plain.py`) without their long fields.
     """
 
     number: int
@@ -120,7 +134,7 @@ class Recorder:
         self._most = most
         self._most_bytes = most_bytes
         self._most_entry_bytes = most_entry_bytes
-        self._new: list[tuple[float, Any, Any, str]] = []  # not weighed yet
+        self._new: list[tuple[float, Any, Any, str]] = []  # entries whose size is not known yet
         self._kept: deque[_Kept] = deque()
         self._bytes = 0
         self._names: dict[bytes, bytes] = {}  # digest of a token -> what stands for it
@@ -132,7 +146,7 @@ class Recorder:
     def found(
         self, node: Node, now: float, lineage: bytes, past: Past, meta: bytes, commit: bytes
     ) -> list[Effect]:
-        """As `Node.found`."""
+        """Call `Node.found` and record it."""
         context = node.context
         call = FoundCalled(context.config, _is_fresh(context), lineage, past, meta, commit)
         wanted = node.found(now, lineage, past, meta, commit)
@@ -140,20 +154,20 @@ class Recorder:
         return wanted
 
     def join(self, node: Node, now: float, sponsor: Member) -> list[Effect]:
-        """As `Node.join`."""
+        """Call `Node.join` and record it."""
         call = JoinCalled(node.context.config, _is_fresh(node.context), sponsor)
         wanted = node.join(now, sponsor)
         self._keep(now, call, wanted)
         return wanted
 
     def ping(self, node: Node, now: float) -> list[Effect]:
-        """As `Node.ping`."""
+        """Call `Node.ping` and record it."""
         wanted = node.ping(now)
         self._keep(now, PingCalled(), wanted)
         return wanted
 
     def handle(self, node: Node, now: float, event: Event) -> list[Effect]:
-        """As `Node.handle`; what it raises is recorded, too."""
+        """Call `Node.handle` and record it; an exception is recorded, too, and raised again."""
         try:
             wanted = node.handle(now, event)
         except Exception as error:
@@ -181,7 +195,8 @@ class Recorder:
             self._weigh()
 
     def _weigh(self) -> None:
-        """Keep to the bounds. Many entries at once take far less time than each for itself."""
+        """Estimate the sizes of the new entries, shorten those that are too large, and drop the
+        oldest ones beyond the bounds."""
         for now, call, wanted, error in self._new:
             effects: Any = tuple(wanted) if wanted is not None else None
             size = _size_of_entry(call, effects or ())
@@ -197,7 +212,7 @@ class Recorder:
             self._dropped += 1
 
     def _without_token(self, record: Any) -> Any:
-        """Return an event or effect with another name in the place of its token."""
+        """Return an event or effect with a name such as "token 1" in the place of its token."""
         if isinstance(record, TokenWanted | UseToken):
             return replace(record, token=self._name_of(record.token))
         if isinstance(record, Received | Send) and isinstance(record.envelope.message, NewToken):
@@ -223,12 +238,13 @@ class Recorder:
 
     @property
     def dropped(self) -> int:
-        """How many entries were dropped; they were older than those that are kept."""
+        """How many entries were dropped; all of them were older than those that are kept."""
         self._weigh()
         return self._dropped
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return what is kept, oldest first; numbers count from 1, those that were dropped too."""
+        """Return the entries that are kept, oldest first. They are numbered from 1, and dropped
+        ones are counted, too."""
         self._weigh()
         return tuple(
             Entry(number, *kept[:-1]) for number, kept in enumerate(self._kept, self._dropped + 1)
@@ -236,8 +252,8 @@ class Recorder:
 
     @property
     def replays_from(self) -> int | None:
-        """The number of the entry from which all that follows can be replayed, None if there is
-        none: a node's beginning, with everything since whole."""
+        """The number of the entry from which on everything can be replayed: the beginning of a
+        node, if no entry since was shortened. None if there is no such entry."""
         self._weigh()
         found = None
         for number, kept in enumerate(self._kept, self._dropped + 1):
@@ -264,7 +280,7 @@ def _size_of_entry(call: Any, effects: Any) -> int:
         if kind is Send:
             message = effect.envelope.message
             if type(message) is PolicyBody and message.policy is policy:
-                continue  # the same for another member
+                continue  # the same policy, sent to another member, takes no more memory
             if message is not last:
                 last = message
                 size += _size(message)
@@ -297,19 +313,21 @@ def _size_of_items(items: tuple[Any, ...]) -> int:
         return 40 * len(items) + sum(map(len, items))
     if type(first) is int:
         return 8 * len(items)
-    return len(items) * (NOMINAL_BYTES + max(map(_size, items[:4])))  # they are alike
+    # The records in one tuple are alike, so a few of them stand for all.
+    return len(items) * (NOMINAL_BYTES + max(map(_size, items[:4])))
 
 
 @cache
 def _large_fields(kind: Any) -> tuple[Callable[[Any], tuple[bytes, ...]] | None, tuple[str, ...]]:
-    """Return how to get the fields of a record that are byte strings or texts and may be long, and
-    the names of those that hold other records or many values."""
+    """Return, for a class of records, a getter for the fields that are byte strings or texts and
+    may be long (None if there are none), and the names of those that hold records or many
+    values."""
     if not is_dataclass(kind):
         return None, ()
     large = [f for f in fields(kind) if not _is_small(f)]
     flat = [f.name for f in large if f.type in ("bytes", "str")]
     deep = tuple(f.name for f in large if f.type not in ("bytes", "str"))
-    if len(flat) == 1:  # the getter of a single name returns no tuple
+    if len(flat) == 1:  # an `attrgetter` of a single name returns no tuple
         return None, (*flat, *deep)
     return (attrgetter(*flat) if flat else None), deep
 

@@ -1,9 +1,10 @@
 """What this node does when members turn out to have different training states.
 
-The members whose state counts go on at once, without those that have another state. Each of them
-sends the digests of its state's pieces to those of its neighbours that differ, so that these can
-name the first difference. A member that differs leaves and pulls the state anew. If it stays, and
-is found to differ again in the same life, the others part from it.
+The members that have the state of the majority go on at once without the others. Each of them sends
+the digests of its state's pieces to those of its neighbours that differ, so that these can tell
+their users where the first difference is. A member that differs leaves the cluster and pulls the
+state anew. If it stays instead, and is found to differ again in the same incarnation, its
+neighbours close their links to it and accuse it, because it is broken (protocol.md, 11).
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ class Replicas:
         entry: Entry,
         blame: Callable[[float, bytes, str], None],
     ) -> None:
-        """`blame` parts this node from another one, now, and tells the others why."""
+        """`blame(now, node, reason)` closes the link to a node and tells the others why."""
         self._context = context
         self._debt = debt
         self._entry = entry
         self._blame = blame
         self._mine: PiecesTaken | None = None
         self._theirs: m.StatePieces | None = None
-        self._tell: tuple[bytes, ...] = ()  # who is to hear what the state is here
-        self._seen: dict[tuple[bytes, int], None] = {}  # who was found to differ, in which life
+        self._tell: tuple[bytes, ...] = ()  # members that differ, to which our digests are sent
+        self._seen: dict[tuple[bytes, int], None] = {}  # (node, incarnation) found to differ so far
 
     def found(self, differing: tuple[bytes, ...]) -> None:
-        """The running iteration's control word shows that these members have another state."""
+        """Act on the control word of the running iteration, which shows that the members in
+        `differing` have another state than most."""
         context = self._context
         for who in differing:
             name = context.name(who)
@@ -63,7 +65,7 @@ class Replicas:
             self._blame(context.now, neighbour, "its training state differs again")
 
     def _differed_before(self, who: bytes) -> bool:
-        """Note that `who` differs; return whether it did so before in this life of its."""
+        """Note that `who` differs; return whether it has done so before in this incarnation."""
         policy = self._context.policy
         member = policy.view.member(who) if policy is not None else None
         life = (who, member.incarnation if member is not None else 0)
@@ -74,7 +76,7 @@ class Replicas:
         return before
 
     def taken(self, event: PiecesTaken) -> None:
-        """The digests of the state's pieces are here."""
+        """The digests of the pieces of this node's state have been computed."""
         context = self._context
         if context.diverged:
             self._mine = event
@@ -85,7 +87,8 @@ class Replicas:
             context.send(neighbour, message)
 
     def heard(self, message: m.StatePieces) -> None:
-        """A neighbour tells what the state is there, perhaps before we know that ours differs."""
+        """A neighbour sends the digests of its state, possibly before this node has seen the word
+        that shows that its own state differs."""
         self._theirs = message
         self._compare()
 
@@ -94,5 +97,5 @@ class Replicas:
         if mine is None or theirs is None or mine.iteration != theirs.iteration:
             return
         piece = first_difference(mine.pieces, theirs.pieces)
-        self._mine = None  # one answer is enough
+        self._mine = None  # several neighbours send theirs, but one comparison is enough
         context.do(Differs(mine.iteration, piece, context.meta, theirs.meta))

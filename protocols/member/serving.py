@@ -1,10 +1,12 @@
-"""What this member sends of its state to a joiner that asks.
+"""How this member answers a joiner that pulls the training state from it.
 
-A joiner gets digests and shards only of the state that is held for it, and only shards that exist.
-A request for anything else is the joiner's fault.
+A joiner gets digests and shards only while this member holds the state unchanged for its join, so
+that everything belongs to the same iteration. A request for shards that do not exist is an error of
+the joiner (`RemoteProtocolError`).
 
-A joiner that asks for nothing may not have heard that its pull has begun: a link that breaks loses
-what was sent on it last. Members would hold the state for it in vain, so it is told again.
+A joiner that asks for nothing may not have heard that its pull has begun, because a link that
+breaks loses what was sent on it last. The members would then hold the state in vain, so the joiner
+is told again.
 """
 
 from __future__ import annotations
@@ -20,26 +22,27 @@ if TYPE_CHECKING:
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
 
-SHARD_STEP_BYTES = 64
+SHARD_STEP_BYTES = 64  # the size of a shard is a multiple of this, the alignment of the state
 
 
 class Serving:
-    """The part of one node that is a source of pulls."""
+    """The part of one node that serves as a source of pulls."""
 
     def __init__(self, context: Context, cycle: Cycle) -> None:
         self._context = context
         self._cycle = cycle
         self._asked: dict[int, None] = {}  # joins whose joiner has asked for something
-        self._pause_s = limits.RETRY_SECONDS  # grows, as what is said again may be large
+        # `PullBegins` carries the scalars of the state and may be large, so the pause doubles.
+        self._pause_s = limits.RETRY_SECONDS
         self._repeat_at: float | None = None
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do by time alone."""
+        """When `tick` has something to do although nothing has happened."""
         return self._repeat_at
 
     def tick(self, now: float) -> None:
-        """Tell joiners that have asked for nothing once more that their pull has begun."""
+        """Repeat `PullBegins` to the joiners that have not asked for anything yet."""
         begun = self._cycle.begun
         self._asked = {join: None for join in self._asked if join in begun}
         silent = [said for join, said in begun.items() if join not in self._asked]
@@ -54,14 +57,17 @@ class Serving:
                 self._context.send(joiner, message)
 
     def manifest_wanted(self, joiner: bytes, number: int, shard_bytes: int) -> None:
-        """`joiner` wants the digests of all shards."""
+        """Have the digests of all shards sent to `joiner`, if the state is held for its join."""
         if self._serves(number, shard_bytes):
             self._context.do(SendManifest(joiner, number, shard_bytes))
 
     def shards_wanted(
         self, joiner: bytes, number: int, shard_bytes: int, shards: tuple[int, ...]
     ) -> None:
-        """`joiner` wants these shards."""
+        """Have `shards` sent to `joiner`, if the state is held for its join and it is a neighbour.
+
+        Raises `RemoteProtocolError` if a shard does not exist or is asked for twice.
+        """
         if not self._serves(number, shard_bytes) or joiner not in self._context.links:
             return
         count = shard_count(self._context.config.state_bytes, shard_bytes)
@@ -71,6 +77,9 @@ class Serving:
         self._context.do(SendShards(joiner, number, at, shard_bytes, shards))
 
     def _serves(self, number: int, shard_bytes: int) -> bool:
+        """Note that the joiner of join `number` has asked for something; return whether the state
+        is held for it. Raises `RemoteProtocolError` if `shard_bytes` is no possible size of a
+        shard."""
         whole = shard_bytes > 0 and shard_bytes % SHARD_STEP_BYTES == 0
         size = self._context.config.state_bytes
         if not whole or shard_count(size, shard_bytes) > limits.MAX_SHARDS:

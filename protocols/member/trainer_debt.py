@@ -1,17 +1,18 @@
-"""What this device's own trainer owes, until when, and what the node does in its stead.
+"""What this device's own trainer owes, until when, and how the node goes on without it.
 
-    PROMPT       work and updates go to the trainer; each has a deadline that follows from what the
-                 trainer took before
-    LATE         a deadline has passed, or the script asked to be away: the node hands the work of
-                 the iteration back, and goes on with the others; updates are kept for the trainer
-    CATCHING_UP  the trainer answers again: the kept updates are replayed to it, one by one
+    PROMPT       Work and updates go to the trainer. Each has a deadline, which follows from how
+                 long the trainer took before.
+    LATE         A deadline has passed, or the script asked to be away. The node hands the work of
+                 the iteration back and goes on with the others; it keeps updates for the trainer.
+    CATCHING_UP  The trainer answers again. The kept updates are replayed to it, one by one.
 
-Law: the others wait for this trainer no longer than one deadline. No update is lost by that: the
-node of a late trainer counts as having applied what is kept, and it replays all of it, in order,
-before it takes part again. What the trainer computes of an iteration that was handed back counts
-for nothing: each such hand-back begins a new `turn`, and an answer of another turn is ignored. A
-trainer that stays late, or for which too much is kept, is let go: the node leaves the cluster, and
-the agent joins again once the trainer answers.
+- The other members wait for this trainer no longer than one deadline.
+- No update is lost: the node of a late trainer counts an update as applied once it is kept, and has
+  the trainer apply all of them, in order, before it takes part again.
+- What the trainer computes of an iteration that was handed back counts for nothing, because others
+  compute it, too. Each such hand-back begins a new `turn`, and answers of another turn are ignored.
+- A trainer that stays late, or for which too much is kept, is let go: the node leaves the cluster,
+  and the agent joins again once the trainer answers.
 """
 
 from __future__ import annotations
@@ -57,8 +58,11 @@ DEBT_TABLE: StateTable[DebtState] = StateTable(
 
 
 class TrainerDebt:
-    """The part of one node that keeps what its trainer owes. `wish(away)` asks the scheduler for no
-    share, or for one again; `hand_back()` contributes nothing to the running iteration."""
+    """The part of one node that knows what its trainer owes.
+
+    `wish(away)` asks the scheduler for share 0, or for a share again. `hand_back()` contributes
+    nothing to the running iteration, so that the others compute this node's share.
+    """
 
     def __init__(
         self, context: Context, wish: Callable[[bool], None], hand_back: Callable[[], None]
@@ -71,22 +75,22 @@ class TrainerDebt:
         self._context = context
         self._wish = wish
         self._hand_back = hand_back
-        self._given_at: float | None = None  # since when work is not answered
-        self._given = 0  # micro-batches of that work
-        self._patience = 1.0  # how much longer than usual the running work may take
+        self._given_at: float | None = None  # since when the trainer has owed an answer to work
+        self._given = 0  # number of micro-batches in that work
+        self._patience = 1.0  # by how much longer than usual the running work may take
         self._applying: Apply | None = None  # sent to a prompt trainer and not answered
         self._applying_at = 0.0
         self._kept: deque[Apply] = deque()  # updates to replay; the first one is with the trainer
-        self._no_room: Apply | None = None  # one that could not even be kept
-        self._later: GiveWork | None = None  # work that waits until all is replayed ...
-        self._later_at = 0.0  # ... since then
-        self._behind_since = 0.0
-        self._late_since = 0.0  # the same, but anew when it has said that it is back
-        self._answered_at = 0.0  # while it catches up
-        self._has_begun = False  # before that it owes nothing; a joiner begins with what it pulled
+        self._no_room: Apply | None = None  # an update for which there was no room among these
+        self._later: GiveWork | None = None  # work that waits until all updates are replayed
+        self._later_at = 0.0  # since when that work waits
+        self._behind_since = 0.0  # when the node last began to go on without the trainer
+        self._late_since = 0.0  # the same, but reset when the script says that it is back
+        self._answered_at = 0.0  # when a trainer that catches up last applied an update
+        self._has_begun = False  # a trainer owes nothing before its state is in place
         self._iterations = 0  # since the trainer began: the first ones take longer
-        self._paces: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds a micro-batch
-        self._updates: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds an update
+        self._paces: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds/micro-batch
+        self._updates: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds/update
 
     @property
     def is_behind(self) -> bool:
@@ -105,7 +109,7 @@ class TrainerDebt:
 
     @property
     def waiting_since(self) -> float | None:
-        """Since when the trainer has owed an answer, by this node's clock; None if it owes none."""
+        """Since when the trainer has owed an answer (node time, s); None if it owes none."""
         if self.is_behind:
             return self._late_since
         if self._applying is not None:
@@ -114,8 +118,8 @@ class TrainerDebt:
 
     @property
     def standing(self) -> tuple[KeepingUp, float]:
-        """How the trainer keeps up, and for how many seconds it has not answered, if that is longer
-        than usual."""
+        """How the trainer keeps up, and for how many seconds it has not answered; 0.0 unless that
+        is clearly longer than usual."""
         since = self.waiting_since
         if since is None:
             return KeepingUp.PROMPT, 0.0
@@ -132,7 +136,7 @@ class TrainerDebt:
     # --- what the node wants ------------------------------------------------------------------
 
     def began(self) -> None:
-        """The trainer begins with a state that is in place: it owes nothing."""
+        """The trainer begins with a state that is in place, so it owes nothing any more."""
         if self.is_behind:
             self.state = DEBT_TABLE.step(self.state, "answered", DebtState.PROMPT)
         self._excused = False
@@ -142,17 +146,18 @@ class TrainerDebt:
         self._iterations = 0
 
     def give(self, iteration: int, micro_batches: tuple[int, ...]) -> bool:
-        """Have these micro-batches computed; False if the trainer is behind: contribute nothing."""
+        """Give these micro-batches to the trainer. Return False if it is behind; the caller then
+        contributes nothing."""
         if self.is_behind:
-            self._later = None  # what waited is handed back with the rest
+            self._later = None  # work that waited is handed back with the rest
             return False
         self._send(GiveWork(iteration, micro_batches, self.turn))
         return True
 
     def give_anyway(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
-        """Have them computed by a trainer that may be late: those of all other members are, too.
-        Each time it may take twice as long as before, and then it goes back: by then others may
-        have a trainer that answers."""
+        """Give micro-batches to the trainer even if it is late, because those of all other members
+        are late, too. Each time it may take twice as long as before; then the work is handed back
+        again, because by then another member's trainer may answer."""
         self._patience = min(2 * self._patience, limits.TRAINER_MOST_PATIENCE)
         work = GiveWork(iteration, micro_batches, self.turn)
         if self.is_stale:
@@ -161,13 +166,13 @@ class TrainerDebt:
             return
         if self.is_behind:
             self.state = DEBT_TABLE.step(self.state, "nobody else can", DebtState.PROMPT)
-            self._given_at = None  # what it had before was handed back
+            self._given_at = None  # the work that it had before was handed back
         self._send(work)
 
     def diverge(self) -> None:
-        """The trainer's state was found to differ from that of the others: nothing that comes of it
-        counts any more, and no update can mend it. The node goes on without its trainer until the
-        others let it go; then it pulls their state."""
+        """Go on without the trainer, because its state was found to differ from that of the others.
+        Nothing that it computes counts any more, and no update can repair its state. When the
+        others have let this node go, it pulls their state."""
         self._context.diverged = True
         if not self.is_behind:
             self.state = DEBT_TABLE.step(self.state, "diverged", DebtState.LATE)
@@ -185,7 +190,7 @@ class TrainerDebt:
         elif self._kept_bytes < limits.MOST_KEPT_UPDATE_BYTES:
             self._keep(effect)
         else:
-            self._no_room = effect  # from here on the others do wait, until we are let go
+            self._no_room = effect  # not counted as applied: the others wait until we are let go
 
     def _send(self, work: GiveWork) -> None:
         if self._given_at is None:
@@ -194,6 +199,7 @@ class TrainerDebt:
         self._context.do(work)
 
     def _keep(self, effect: Apply) -> None:
+        """Keep an update for the trainer; the node counts it as applied now."""
         self._context.do(KeepUpdate(effect.iteration))
         self._kept.append(effect)
         if len(self._kept) == 1:
@@ -207,20 +213,21 @@ class TrainerDebt:
     # --- what the trainer says ----------------------------------------------------------------
 
     def contributed(self, event: Contributed) -> bool:
-        """The trainer has computed something; return whether that counts."""
+        """Take an answer to work; return whether it counts."""
         counts = event.turn == self.turn and not self.is_behind
         if counts and self._given_at is not None:
             seconds = self._context.now - self._given_at
             self._paces.append(seconds / max(1, self._given))
         self._given_at = None
-        if counts and self._excused and not self.is_away:  # nobody else could, and it did
+        if counts and self._excused and not self.is_away:  # `give_anyway` was answered in time
             self._is_back()
         if self.is_behind and not self.is_away and not self.is_stale:
             self._answered()
         return counts
 
     def applied(self, event: Applied) -> bool:
-        """The trainer has applied an update; return whether the node has waited for that."""
+        """Take an answer to an update; return whether the node has waited for it. It has not if the
+        update was kept, since the node counted it as applied at that time."""
         self._given_at = None
         if not self.is_behind:
             if self._applying is not None:
@@ -238,7 +245,7 @@ class TrainerDebt:
         return False
 
     def _answered(self) -> None:
-        """It is there again; once nothing is left to replay it takes part again."""
+        """The trainer answers again: it takes part again once no update is left to replay."""
         if self._kept:
             self._answered_at = self._context.now
             self.state = DEBT_TABLE.step(self.state, "answered", DebtState.CATCHING_UP)
@@ -249,7 +256,8 @@ class TrainerDebt:
         self.state = DEBT_TABLE.step(self.state, "answered", DebtState.PROMPT)
         self._is_back()
         context = self._context
-        if effect is None and context.iteration >= context.steps:  # skipped while it was behind
+        # The digest at the end was not taken while the trainer's state lacked updates.
+        if effect is None and context.iteration >= context.steps:
             context.do(TakeDigest(context.iteration, context.commit))
         if effect is not None:
             self.apply(effect)
@@ -258,7 +266,7 @@ class TrainerDebt:
         self._later = None
 
     def _is_back(self) -> None:
-        """It keeps up again: ask for a share."""
+        """Ask for a share again, and report that the trainer keeps up again."""
         self._excused = False
         name, seconds = self._context.config.me.name, self._context.now - self._behind_since
         self._context.report("member_back", node=name, seconds=round(seconds, 6))
@@ -267,7 +275,7 @@ class TrainerDebt:
     # --- time ---------------------------------------------------------------------------------
 
     def away(self, away: bool) -> None:
-        """The script does something else for a while, or is back."""
+        """Note that the script says that it is away for a while, or that it is back."""
         self.is_away = away
         if not away and self.is_behind:
             self._late_since = self._context.now
@@ -276,7 +284,7 @@ class TrainerDebt:
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do."""
+        """When `tick` has something to do although nothing has happened."""
         context = self._context
         if not self._has_begun or context.is_alone:
             return None
@@ -287,7 +295,8 @@ class TrainerDebt:
 
     @property
     def _behind_due(self) -> float | None:
-        """When a trainer that is behind has taken too long with an update, or with anything."""
+        """When a trainer that is behind has taken too long: with the update that it replays if it
+        is catching up, otherwise with any answer at all."""
         context = self._context
         if self.state is DebtState.CATCHING_UP:
             return self._answered_at + self._allowed(max(self._updates, default=0.0))
@@ -296,7 +305,7 @@ class TrainerDebt:
 
     @property
     def _later_due(self) -> float | None:
-        """When work that waits for what is replayed goes back."""
+        """When work that waits for the replay of updates is handed back."""
         if self._later is None:
             return None
         usual = max(self._paces, default=0.0) * max(1, len(self._later.micro_batches))
@@ -316,7 +325,8 @@ class TrainerDebt:
         return self._applying_at + self._patience * self._allowed(max(self._updates, default=0.0))
 
     def _allowed(self, usual: float) -> float:
-        """Return how many seconds something may take that took `usual` before."""
+        """Return how many seconds the trainer may take for what took `usual` seconds at most in the
+        last samples."""
         first = self._iterations < limits.TRAINER_FIRST_ITERATIONS
         least = limits.TRAINER_FIRST_SECONDS if first else limits.TRAINER_LEAST_SECONDS
         return max(least, limits.TRAINER_FACTOR * usual)
@@ -326,7 +336,8 @@ class TrainerDebt:
         return self._late_since + limits.TRAINER_LET_GO_SECONDS
 
     def tick(self) -> None:
-        """Look at the deadlines. Nobody waits for the trainer of the only member."""
+        """Act on deadlines that have passed. The only member's trainer has none, because nobody
+        waits for it."""
         context = self._context
         if not self._has_begun or context.is_alone:
             return
@@ -346,13 +357,13 @@ class TrainerDebt:
             self._fall_behind("overdue")
 
     def _hand_back_later(self) -> None:
-        """Hand back in time what waits until all is replayed."""
+        """Hand work back that has waited for too long for the replay of updates."""
         if (due := self._later_due) is not None and self._context.now >= due:
             self._later = None
             self._hand_back()
 
     def _fall_behind(self, event: str) -> None:
-        """Go on without the trainer."""
+        """Go on without the trainer: hand its work back, or keep the update that it is applying."""
         self.state = DEBT_TABLE.step(self.state, event, DebtState.LATE)
         self._behind_since = self._late_since = self._context.now
         name = self._context.config.me.name
@@ -363,6 +374,6 @@ class TrainerDebt:
         applying, self._applying = self._applying, None
         if applying is None:
             self._hand_back()
-        else:  # it has been told of this update already
+        else:  # the trainer has been told of this update already, so nothing is sent again
             self._kept.append(applying)
             self._context.own.append(Applied(applying.iteration, b""))

@@ -1,8 +1,9 @@
-"""What this device's user wants of the cluster: links, the end of a member, a new token.
+"""What this device's user wants of the cluster: links, the expulsion of a member, a new token.
 
-Law: a wish is said again to whoever is the scheduler until the policy in force shows it or the
-scheduler refuses it, so a change of scheduler loses nothing. A token goes only from member to
-member under a policy that has forgotten whom it must not reach.
+A wish is repeated to whoever is the scheduler, until the policy in force shows it or the scheduler
+refuses it, so a change of scheduler loses nothing. A new token is passed on only among members of a
+policy that expels all those whom the user wants to keep from it: otherwise an expelled node could
+get it and join again.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ Wish = LinkWanted | ExpelWanted
 
 
 class Wishes:
-    """The wishes of one node's user, and the token that it knows."""
+    """The wishes of one node's user, and the cluster's newest token if there is a new one."""
 
     def __init__(self, context: Context, mail: Mail) -> None:
         self._context = context
         self._mail = mail
-        self._open: dict[Wish, None] = {}
-        self._answers: dict[Wish, str] = {}
+        self._open: dict[Wish, None] = {}  # wishes that are neither in force nor refused
+        self._answers: dict[Wish, str] = {}  # closed wishes; see `answer`
         self._say_at = 0.0
-        self._closing: tuple[bytes, ...] = ()  # links that the policy in force has no more
-        self._token: m.NewToken | None = None  # the newest; until its policy is in force, not used
+        self._closing: tuple[bytes, ...] = ()  # links that the policy in force no longer has
+        self._token: m.NewToken | None = None  # the newest one; used once its policy is in force
         self._used = False
 
     @property
     def deadline(self) -> float | None:
-        """When wishes are said again."""
+        """When open wishes are to be repeated."""
         return self._say_at if self._open and self._context.is_member else None
 
     def answer(self, wish: Wish) -> str | None:
@@ -47,7 +48,7 @@ class Wishes:
         return self._answers.get(wish)
 
     def want(self, now: float, wish: Wish) -> None:
-        """The user wants something new; what was wanted before of the same node is forgotten."""
+        """Take a new wish of the user; an open wish about the same node is replaced by it."""
         self._answers.pop(wish, None)
         self._open = {w: None for w in self._open if w.node != wish.node}
         self._open[wish] = None
@@ -55,12 +56,12 @@ class Wishes:
         self.say(now)
 
     def tick(self, now: float) -> None:
-        """Say again what has not happened yet."""
+        """Repeat the wishes that have not been fulfilled or refused, if it is time to."""
         if self._open and now >= self._say_at:
             self.say(now)
 
     def say(self, now: float) -> None:
-        """Tell the scheduler."""
+        """Send all open wishes to the scheduler."""
         self._say_at = now + limits.RETRY_SECONDS
         if not self._context.is_member:
             return
@@ -73,7 +74,7 @@ class Wishes:
             self._mail.post(self._context.election.scheduler, message)
 
     def refused(self, sender: bytes, message: m.Refused) -> None:
-        """The scheduler refuses what was wished about a node."""
+        """Close the wish that the scheduler refuses."""
         if sender != self._context.election.scheduler:
             return
         for wish in list(self._open):
@@ -82,7 +83,7 @@ class Wishes:
                 self._close(wish, message.reason)
 
     def unreachable(self, node: bytes, reason: str) -> None:
-        """No link to `node` could be opened."""
+        """Close the wish for a link to `node`, because none could be opened."""
         wish = LinkWanted(node, True)
         if wish in self._open:
             self._close(wish, reason)
@@ -108,7 +109,8 @@ class Wishes:
         return pair in (view.edges if wish.wanted else view.apart)
 
     def switched(self, now: float, old: Policy, new: Policy) -> None:
-        """A policy came into force: see what it fulfils; part from whom it parts us from."""
+        """Act on a policy that came into force: close the wishes that it fulfils, note the links
+        that it no longer has, and pass the token on to new members."""
         context = self._context
         self._settle(now)
         pairs = [(e.low, e.high) for e in new.view.apart]
@@ -123,17 +125,19 @@ class Wishes:
                     context.send(member.node, self._token)
 
     def applied(self) -> None:
-        """A whole iteration under the policy in force is done, so nobody needs what it has not."""
+        """Close the links that the policy in force no longer has. A whole iteration under it is
+        done now, so nobody needs them any more."""
         closing, self._closing = self._closing, ()
         for node in closing:
             self._context.do(CloseLink(node))
 
     def link_gone(self, node: bytes) -> None:
-        """The other end was faster; if there is another link to it in time, that one was added."""
+        """Forget to close the link to `node`, which its other end has closed first. A link to it
+        that is opened later is one that was added again, and must stay."""
         self._closing = tuple(n for n in self._closing if n != node)
 
     def new_token(self, token: bytes) -> None:
-        """The user has made a new token."""
+        """Use a token that this device's user has made, and pass it on to the other members."""
         policy = self._context.policy
         key = policy.key if policy is not None else (0, 0)
         before = self._token.count if self._token is not None else 0
@@ -143,12 +147,12 @@ class Wishes:
         self._use(None)
 
     def heard_token(self, sender: bytes, message: m.NewToken) -> None:
-        """A member passes the cluster's new token on, to a joiner that enters, too."""
+        """Take the cluster's new token from a member; a joiner gets it when it enters."""
         policy = self._context.policy
         if policy is None or sender not in policy.view.nodes:
             return
         if message.policy_term > max(self._context.newest_key[0], self._context.election.term):
-            return  # of no policy that could be under way
+            return  # its policy cannot be under way, so the sender is wrong
         known = self._token
         if known is not None and _age(known) >= _age(message):
             return
@@ -156,14 +160,15 @@ class Wishes:
         self._use(sender)
 
     def _use(self, sender: bytes | None) -> None:
-        """Use the token and pass it on, if the policy that it needs is in force."""
+        """Use the token and pass it on to all neighbours but `sender`, if the policy that it needs
+        is in force."""
         context, policy, message = self._context, self._context.policy, self._token
         if policy is None or message is None:
             return
         if policy.key < (message.policy_term, message.version):
             return
         if any(n not in policy.view.expelled for n in message.expelled):
-            self._token = None  # whom it must not reach is still, or again, among us
+            self._token = None  # a node that it must not reach is no longer expelled
             return
         self._used = True
         context.do(UseToken(message.token))
@@ -173,6 +178,7 @@ class Wishes:
 
 
 def _age(message: m.NewToken) -> tuple[int, int, int, bytes]:
-    """Of two tokens the one made under the newer policy counts; of one policy's, the one made
-    later; of two made at once, the larger."""
+    """Return a key that orders tokens by age, the newest being the largest: by the policy under
+    which they were made, then by their count, then, if two users have made one at the same time, by
+    the token itself, so that all members choose the same."""
     return (message.policy_term, message.version, message.count, message.token)

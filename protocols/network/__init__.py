@@ -1,1 +1,1 @@
-"""What a node knows of the network: who is alive, how fast links are, whom everybody waits for."""
+"""What a node knows of the network: who is alive, how fast links are, and who holds others up."""

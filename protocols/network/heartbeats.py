@@ -1,8 +1,8 @@
 """Which neighbours have been silent for too long.
 
-A neighbour counts as silent if it has said nothing for a time-out that grows with the delay and the
-jitter measured to it, and if this device was awake all that time: a device that slept has heard
-nobody, which says nothing about the others.
+A neighbour counts as silent if nothing has arrived from it for a time-out. The time-out grows with
+the delay and the jitter that were measured to it. Only time in which this device was awake counts,
+because a device that slept has heard nobody, which says nothing about the others.
 """
 
 from __future__ import annotations
@@ -12,35 +12,39 @@ from dataclasses import dataclass, field
 
 from protocols import limits
 
-GAIN = 1 / 8  # of the mean delay, per answer
+# The weight of the newest answer in the mean round trip, and in its mean deviation, and how many
+# deviations the time-out allows for: the constants of RFC 6298.
+GAIN = 1 / 8
 DEVIATION_GAIN = 1 / 4
 DEVIATIONS = 4
-LAST = 20  # round trips of which the shortest counts as the link's own
+# The shortest of so many round trips is taken for that of the link without other traffic.
+LAST = 20
 
 
 @dataclass(slots=True)
 class Neighbour:
-    """When one was heard last; mean and mean deviation of its round-trip times, in seconds."""
+    """When a neighbour was heard last (`heard`), and the mean (`delay`) and mean deviation
+    (`jitter`) of its round trips; all in seconds. `delay` is None before the first answer."""
 
     heard: float
     delay: float | None = None
     jitter: float = 0.0
-    last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))  # round trips
+    last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))  # last round trips
 
 
 class Heartbeats:
-    """The neighbours' signs of life. Times in seconds of this node's own clock."""
+    """The neighbours' signs of life. Times are in seconds of this node's own clock."""
 
     def __init__(self) -> None:
         self._neighbours: dict[bytes, Neighbour] = {}
-        self._beaten: float | None = None
+        self._beaten: float | None = None  # when the last heartbeat was due
 
     def linked(self, now: float, node: bytes) -> None:
         """A link to `node` is open."""
         self._neighbours[node] = Neighbour(now)
 
     def heard(self, now: float, node: bytes) -> None:
-        """`node` said something."""
+        """Something has arrived from `node`."""
         if (known := self._neighbours.get(node)) is not None:
             known.heard = now
 
@@ -49,7 +53,8 @@ class Heartbeats:
         self._neighbours.pop(node, None)
 
     def answered(self, node: bytes, seconds: float) -> None:
-        """A heartbeat of ours was answered after so long (RFC 6298's estimate)."""
+        """A heartbeat was answered after `seconds`; update the mean and the deviation as in
+        RFC 6298, section 2."""
         known = self._neighbours.get(node)
         if known is None:
             return
@@ -61,13 +66,14 @@ class Heartbeats:
         known.delay += GAIN * (seconds - known.delay)
 
     def delay(self, node: bytes) -> float | None:
-        """Return the one-way delay to `node` in seconds, half of the shortest of the last round
-        trips (those behind other traffic take longer); None while there was none."""
+        """Return the one-way delay to `node` in seconds, None while it is not known. It is half of
+        the shortest of the last round trips, because those behind other traffic take longer."""
         known = self._neighbours.get(node)
         return min(known.last) / 2 if known is not None and known.last else None
 
     def timeout(self, node: bytes) -> float:
-        """Return how many seconds `node` may be silent."""
+        """Return for how many seconds `node` may be silent: two heartbeats and a slow round trip,
+        within limits."""
         known = self._neighbours.get(node)
         if known is None or known.delay is None:
             return limits.SILENCE_SECONDS
@@ -76,7 +82,8 @@ class Heartbeats:
         return min(max(wanted, limits.LEAST_SILENCE_SECONDS), limits.MOST_SILENCE_SECONDS)
 
     def quiet(self, now: float) -> tuple[bytes, ...]:
-        """Return who has missed two heartbeats, ascending: it may yet be heard."""
+        """Return the neighbours that have missed two heartbeats and may still be heard, ascending;
+        users are told of these before they count as silent."""
         late = 2 * limits.HEARTBEAT_SECONDS
         late_ones = [
             n for n, x in self._neighbours.items() if now - x.heard > late + (x.delay or 0)
@@ -84,10 +91,11 @@ class Heartbeats:
         return tuple(sorted(late_ones))
 
     def beat(self, now: float) -> tuple[bytes, ...]:
-        """A heartbeat is due: return who has been silent for too long, ascending."""
+        """A heartbeat is due: return the neighbours that have been silent for too long,
+        ascending."""
         before, self._beaten = self._beaten, now
         if before is not None and now - before > 2 * limits.HEARTBEAT_SECONDS:
-            for known in self._neighbours.values():  # we were asleep: nobody could be heard
+            for known in self._neighbours.values():  # this device slept, so nobody could be heard
                 known.heard = now
         silent = [n for n, x in self._neighbours.items() if now - x.heard > self.timeout(n)]
         return tuple(sorted(silent))

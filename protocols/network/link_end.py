@@ -1,13 +1,15 @@
-"""Why a link has ended, and what that says of the process at its other end.
+"""Why a link has ended, and whether that proves that the process at its other end is gone.
 
-Law: every end has a named cause, and only what a process cannot survive proves that it is gone. A
-living agent never lets its system end a connection in order (a FIN) without a goodbye: it says
-goodbye, or resets the connection. So an orderly end without a goodbye is the word of the other
-system that the process is no more, and that is what follows a `kill -9`. It is one only if all that
-came before was read, for a goodbye may be among it. A reset proves nothing: the system of a dead
-process sends one where bytes were left unread, but so do a living agent that cuts a link, a
-firewall that rejects (`tcp-reset`), and a router that has forgotten the connection. Nor does an
-error that comes with an ICMP message ("refused", "no route"), nor silence.
+Each end of a link has a named cause. Two causes prove that the process takes no more part: a
+goodbye, and a connection that is closed in order (a FIN) without one. The second does because a
+living agent never closes a connection like that: it says goodbye, or resets the connection. So the
+operating system has closed it, as it does after a `kill -9`. That holds only if everything that
+came before the FIN was read, since a goodbye may be among it.
+
+Nothing else proves anything. The system of a dead process sends a reset if bytes were left unread,
+but so do a living agent that cuts a link, a firewall that rejects (`tcp-reset`), and a router that
+has forgotten the connection. Errors that come with an ICMP message ("refused", "no route") may come
+from anywhere on the path, and silence may end.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ class LinkEnd(StrEnum):
     """Why a link has ended."""
 
     GOODBYE = "goodbye"  # one end closed it on purpose, and said so
-    PROCESS_ENDED = "process ended"  # the other system ended it in order, without a goodbye
-    STARTED_ANEW = "started anew"  # the other process has begun anew since
-    RESET = "reset"  # by the other process, its system, or something on the way
-    SOCKET_ERROR = "socket error"  # any other: timed out, no route, broken encryption
-    SILENT = "silent"  # nothing was heard for too long
-    DROPPED = "dropped"  # the other end says that it has heard nothing for too long
+    PROCESS_ENDED = "process ended"  # the other system closed it in order, without a goodbye
+    STARTED_ANEW = "started anew"  # a new incarnation of the other node has opened a link
+    RESET = "reset"  # by the other process, its system, or a device on the path
+    SOCKET_ERROR = "socket error"  # another error: time-out, no route, broken encryption
+    SILENT = "silent"  # nothing has arrived for too long
+    DROPPED = "dropped"  # the other end says that nothing has arrived there for too long
     STALLED = "stalled"  # its bulk connection has made no progress for too long
-    CUT = "cut"  # by us, for another reason than what was sent: no trust, a queue too long
-    PROTOCOL_ERROR = "protocol error"  # by us, for bytes, messages or sums that cannot be
-    REPLACED = "replaced"  # the same process has opened another, so it has lost this one
+    CUT = "cut"  # by us, although the peer did nothing wrong: no longer trusted, a queue too long
+    PROTOCOL_ERROR = "protocol error"  # by us, because of impossible bytes, messages or sums
+    REPLACED = "replaced"  # the same process has opened another link, so it has lost this one
 
     @property
     def is_clean(self) -> bool:
@@ -37,6 +39,5 @@ class LinkEnd(StrEnum):
 
     @property
     def proves_departure(self) -> bool:
-        """Whether the member that was at the other end takes no more part: it said goodbye, or its
-        process is gone."""
+        """Whether this proves that the member at the other end takes no more part."""
         return self in (LinkEnd.GOODBYE, LinkEnd.PROCESS_ENDED, LinkEnd.STARTED_ANEW)

@@ -1,6 +1,7 @@
-"""What is known of links and members, as planners get it.
+"""What is known of links and members, in the form in which planners get it.
 
-Law: an absent entry means "not known yet", never zero.
+What has not been measured is absent and never zero, so that planners cannot take "not known" for
+"infinitely slow".
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from enum import IntEnum
 
 
 class KeepingUp(IntEnum):
-    """How a member's trainer keeps up with the iterations. Append-only: the numbers travel."""
+    """How a member's trainer keeps up with the iterations. The numbers are sent in messages, so
+    they must never change; new ones may be added."""
 
     PROMPT = 0
-    SLOW = 1  # it takes longer than usual, and the others wait
-    LATE = 2  # the others do its work
-    AWAY = 3  # the same, and its script has said so
+    SLOW = 1  # it takes longer than usual, and the others wait for it
+    LATE = 2  # the others no longer wait for it and do its work
+    AWAY = 3  # the same, because its script has said that it is away
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """`links`: (from, to) -> `Rate`; `speeds`: node -> seconds per micro-batch.
+    """All measurements. `links`: (from, to) -> `Rate`; `speeds`: node -> seconds per micro-batch.
 
     Raises ValueError unless every speed is positive and finite.
     """

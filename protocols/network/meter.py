@@ -1,9 +1,10 @@
 """How fast a link is, measured from the bytes that arrive over it.
 
-Frames that arrive right behind each other form a run. The first bytes of a run are not counted:
-a token bucket may have saved them up, or they may have waited for their reader, so they arrive
-faster than the link is. The rest of a run is a sample if it is long enough. So a sender that has
-nothing to send does not make its link look slow, and short frames do not make it look fast.
+Frames that arrive right behind each other form a run. The first bytes of a run, its head, are not
+counted: a token bucket on the path may have saved them up, or they may have waited for their
+reader, so they arrive faster than the link is. The rest of a run is a sample if it is long enough.
+So a sender that has nothing to send does not make its link look slow, and short frames do not make
+it look fast.
 
 The rate is the second best of the last samples: a connection that starts slowly, a lost packet or
 a busy reader makes a sample too low, and hardly anything makes one too high.
@@ -17,18 +18,18 @@ from protocols import limits
 
 
 class Meter:
-    """One direction of one link, at its receiver. Times are seconds of one clock."""
+    """Measures one direction of one link, at its receiver. Times are in seconds of one clock."""
 
     def __init__(self) -> None:
         self._ended = -1.0e9  # when the last frame was complete
         self._at = 0.0  # when the last bytes came
-        self._head = 0  # bytes that this run began with; -1 when its head is over
-        self._bytes = 0
-        self._seconds = 0.0
-        self._samples: deque[float] = deque(maxlen=limits.METER_SAMPLES)
+        self._head = 0  # bytes of this run's head so far; -1 once the head is over
+        self._bytes = 0  # bytes of this run behind its head
+        self._seconds = 0.0  # how long these took to arrive
+        self._samples: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # bytes/s
 
     def begins(self, now: float) -> None:
-        """A frame's header is here."""
+        """A frame's header has arrived; the frame begins a new run if there was a gap before it."""
         if now - self._ended >= limits.METER_GAP_SECONDS:
             if self._seconds >= limits.METER_LEAST_SECONDS:
                 self._sample()
@@ -36,7 +37,8 @@ class Meter:
             self._at, self._head = now, 0
 
     def arrived(self, now: float, size: int) -> None:
-        """So many bytes of the frame's payload are here."""
+        """`size` more bytes of the frame's payload have arrived. The head of a run ends once it is
+        long enough and bytes have to be waited for, or at `METER_MOST_HEAD_BYTES`."""
         waited, self._at = now - self._at, now
         if self._head < 0:
             self._bytes += size
@@ -50,7 +52,7 @@ class Meter:
             self._head = -1
 
     def ends(self, now: float) -> None:
-        """The frame is complete."""
+        """The frame is complete; take a sample if the run is long enough for one."""
         self._ended = now
         long = self._bytes >= limits.METER_BYTES or self._seconds >= limits.METER_SECONDS
         if long and self._seconds > 0:
@@ -62,8 +64,8 @@ class Meter:
 
     @property
     def rate(self) -> float | None:
-        """Payload bytes/s, None while there is no sample. The first samples of a connection are
-        slow, so of one or two the best counts."""
+        """Payload bytes/s, None while there is no sample. Of one or two samples the best one
+        counts, because the first samples of a connection are slow."""
         if not self._samples:
             return None
         best = sorted(self._samples, reverse=True)

@@ -1,11 +1,11 @@
 """What this node measures, what the others say they have measured, and when to measure again.
 
-A node measures what arrives at it, never what it sends: only the receiver knows how fast bytes
-come. It tells everybody what it has measured when that has changed, and repeats it from time to
-time, so that every member has the figures to plan with when it becomes the scheduler. Figures of
-links and members that are gone are forgotten. A link that carries nothing is probed, so that its
-rate is known before a plan uses it (NetStorm's auxiliary measurements have the same purpose). A
-link that is in use is probed less often, because its traffic may be too short for a measurement.
+A node measures what arrives at it, never what it sends, because only the receiver knows how fast
+bytes arrive. It floods its measurements when they have changed, and repeats them from time to time,
+so that every member can plan with them when it becomes the scheduler. Measurements of links and
+members that are gone are forgotten. A link that carries nothing is probed, so that its rate is
+known before a plan uses it (NetStorm's auxiliary measurements have the same purpose). A link that
+is in use is probed, too, but less often, because its traffic may be too short to be measured.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from protocols.events import Incoming, Measured
     from protocols.member.context import Context
 
-MICRO = 1e-6
-MOST_MICRO = float((1 << 32) - 1)
-MOST_RATE = 1e15  # bytes/s
+MICRO = 1e-6  # seconds of a microsecond, the unit of times in messages
+MOST_MICRO = float((1 << 32) - 1)  # longer times are sent as this
+MOST_RATE = 1e15  # bytes/s; higher rates are sent as this
 # A figure that differs by less than a tenth from what was told last is not told at once.
 CHANGED = 0.1
 # A delay must also differ by this much, since a tenth of a short delay is noise.
@@ -37,7 +37,8 @@ CHANGED_DELAY_S = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A member's last iteration: `compute_s` for its share, `sync_s` waiting for the round."""
+    """How many seconds a member needed for its share of the last iteration (`compute_s`), and
+    waited for the round after that (`sync_s`)."""
 
     compute_s: float
     sync_s: float
@@ -45,8 +46,11 @@ class Times:
 
 @dataclass(slots=True)
 class Carried:
-    """How much had been sent over a link, since when no more than a little was added, when it was
-    probed, and whether its delay was known then: where that is long, a probe takes longer."""
+    """What a link has carried, to decide when to probe it.
+
+    `sent`: bytes sent by the time `since`; little was sent after that. `probed`: the time of the
+    last probe. `delay_known`: the delay was known at that probe, which is longer if it is long.
+    """
 
     sent: int
     since: float
@@ -54,7 +58,7 @@ class Carried:
     delay_known: bool = False
 
     def due(self, delay_s: float | None) -> float:
-        """When to probe it again."""
+        """Return when to probe the link again; `delay_s`: its one-way delay, None: not known."""
         if not self.delay_known and delay_s is not None and delay_s > limits.LONG_DELAY_SECONDS:
             return self.since + limits.PROBE_LONGER_SECONDS
         idle = self.since + limits.PROBE_AGAIN_SECONDS
@@ -68,15 +72,15 @@ class Monitor:
         """`standing`: how this node's own trainer keeps up (`trainer_debt.py`)."""
         self._context = context
         self._standing = standing
-        self._heard_at: dict[bytes, float] = {}
-        self._said: dict[bytes, m.Measured] = {}  # node -> its newest word, our own too
-        self._told: m.Measured | None = None  # what we told the others last
+        self._heard_at: dict[bytes, float] = {}  # node -> when its measurements came last
+        self._said: dict[bytes, m.Measured] = {}  # node (this one, too) -> its measurements
+        self._told: m.Measured | None = None  # the measurements that were flooded last
         self._told_at = -math.inf
         self._carried: dict[bytes, Carried] = {}
 
     @property
     def measures(self) -> Measures:
-        """All of it, as planners want it."""
+        """All measurements, in the form in which planners get them."""
         known = self._known
         links: dict[tuple[bytes, bytes], Rate] = {}
         speeds: dict[bytes, float] = {}
@@ -89,21 +93,21 @@ class Monitor:
         return Measures(links, speeds)
 
     def incoming(self, peer: bytes) -> Rate | None:
-        """What arrives here from `peer`, None while that is not measured."""
+        """Return how fast bytes from `peer` arrive here, None while that is not measured."""
         mine = self._said.get(self._context.node)
         found = [link for link in mine.links if link.peer == peer and link.rate] if mine else []
         return _rate(found[0]) if found else None
 
     def times(self, node: bytes) -> Times | None:
-        """How the last iteration went at `node`, None if it has not said so."""
+        """Return the times of the last iteration at `node`, None if it has not told them."""
         said = self._said.get(node)
         if said is None or not said.compute_us + said.sync_us:
             return None
         return Times(said.compute_us * MICRO, said.sync_us * MICRO)
 
     def waits_for(self, node: bytes) -> tuple[KeepingUp, float]:
-        """How the trainer of a member keeps up, and for how many seconds it has not answered, if
-        that is longer than usual."""
+        """Return how the trainer of a member keeps up, and for how many seconds it has not answered
+        (0.0 unless that is longer than usual)."""
         if node == self._context.node:
             return self._standing()
         said = self._said.get(node)
@@ -113,11 +117,11 @@ class Monitor:
         return KeepingUp(said.keeping_up), said.owed_us * MICRO + since
 
     def link_up(self, node: bytes) -> None:
-        """A link to `node` is open: measure it, each end what arrives there."""
+        """A link to `node` is open: probe it, so that the other end can measure this direction."""
         self._context.do(Probe(node))
 
     def measured(self, now: float, event: Measured) -> bool:
-        """What the shell has measured at this node so far; return whether the others were told."""
+        """Take the shell's measurements and flood them if that is due; return whether it was."""
         keeping_up, owed_s = self._standing()
         mine = m.Measured(
             tuple(
@@ -142,8 +146,8 @@ class Monitor:
         return tells
 
     def heard(self, sender: bytes, message: m.Measured) -> bool:
-        """A node says what it has measured; return whether that is news. What others than members
-        and joiners say is not kept: there is nothing to plan for them."""
+        """Take the measurements of another node; return whether they have changed. Those of nodes
+        that are neither members nor joiners nor neighbours are not kept, as no plan needs them."""
         known = self._known
         if sender not in known or sender == self._context.node:
             return False
@@ -156,7 +160,7 @@ class Monitor:
         return before is None or _differ(before, message)
 
     def _report(self, node: bytes, before: KeepingUp, said: m.Measured) -> None:
-        """Tell the user of a member whose trainer is late, away or back."""
+        """Report to the user that a member's trainer has become late, is away, or is back."""
         now, name = KeepingUp(said.keeping_up), self._context.name(node)
         if now in (before, KeepingUp.SLOW):
             return
@@ -167,7 +171,7 @@ class Monitor:
 
     @property
     def _known(self) -> dict[bytes, None]:
-        """Ourselves, our neighbours, all members and joiners."""
+        """This node, its neighbours, and all members and joiners."""
         context, policy = self._context, self._context.policy
         known = dict.fromkeys((context.node, *context.links))
         if policy is not None:
@@ -175,12 +179,13 @@ class Monitor:
         return known
 
     def _probe_again(self, now: float, links: tuple[Incoming, ...]) -> None:
-        """Probe a link over which we have sent next to nothing for a while, or that was not probed
-        for long: one at a time, or they would share our uplink, and the one that waits longest."""
+        """Probe a link over which little was sent for a while, or which was not probed for long.
+        Only one is probed at a time, the one that waits longest: two probes would share this
+        device's uplink and measure only a part of it."""
         before, self._carried = self._carried, {}
         for link in links:
             carried = before.get(link.node) or Carried(link.sent_bytes, now, now)
-            if not self._context.is_member:  # it pulls, and its own probes would hold that up
+            if not self._context.is_member:  # a joiner's probes would slow its pull down
                 carried = replace(carried, since=now, probed=now)
             if link.sent_bytes - carried.sent >= limits.METER_BYTES:
                 carried = replace(carried, sent=link.sent_bytes, since=now)
@@ -198,12 +203,12 @@ def _rate(link: m.LinkRate) -> Rate:
 
 
 def _micro(seconds: float | None) -> int:
-    """Return microseconds as they can be said, 0 for what is not known."""
+    """Return microseconds as they are sent: 0 for what is not known, otherwise at least 1."""
     return 0 if seconds is None else round(max(1.0, min(seconds / MICRO, MOST_MICRO)))
 
 
 def _differ(before: m.Measured, now: m.Measured) -> bool:
-    """Whether the others should know."""
+    """Whether measurements differ so much that the others should be told at once."""
     if [link.peer for link in before.links] != [link.peer for link in now.links]:
         return True
     if _changed(before.micro_batch_us, now.micro_batch_us):

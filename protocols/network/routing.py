@@ -1,8 +1,9 @@
-"""Control messages travel hop by hop over links, so membership needs connectivity, no direct path.
+"""How control messages travel hop by hop over links, so that not every pair needs a direct link.
 
-Law: a message is delivered at most once per node (origin, incarnation, sequence); it is forwarded
-at most once; what has crossed `limits.MAX_HOPS` links dies. A direct link to the destination is
-used alone; otherwise the message is flooded.
+A message is identified by (origin, incarnation, sequence number). Each node delivers and forwards
+it at most once, although it may arrive over several links. A message that has crossed
+`limits.MAX_HOPS` links is dropped. If there is a direct link to the destination only that is used;
+otherwise the message is flooded over all links.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ Identities = tuple[
 
 
 class Seen:
-    """Which sequence numbers of one origin were seen; those below the window count as seen."""
+    """Which sequence numbers of one origin were seen. Only the last `SEEN_WINDOW` numbers below the
+    highest one are remembered; older ones count as seen."""
 
     def __init__(self) -> None:
         self._highest = -1
-        self._bits = 0
+        self._bits = 0  # bit k is set if `_highest` - k was seen
 
     def add(self, sequence: int) -> bool:
         """Note `sequence`; return True if it is new."""
@@ -41,7 +43,8 @@ class Seen:
 
 
 class Router:
-    """Stamps own messages and decides for each received one: for us, for others, or a duplicate."""
+    """Numbers this node's messages, and decides for each received one whether to deliver it, to
+    forward it, or to drop it as a duplicate."""
 
     def __init__(self, node: bytes, incarnation: int) -> None:
         self.node = node
@@ -55,14 +58,15 @@ class Router:
         return not self._sequence and not self._seen
 
     def stamp(self, tags: Identities, to: bytes, body: Message) -> Envelope:
-        """Return a new envelope from this node; `tags` say where this node stands."""
+        """Return `body` in a new envelope from this node; `tags` say where this node stands."""
         self._sequence += 1
         return Envelope(Tags(*tags, self.node, self.incarnation, self._sequence, to, 0), body)
 
     def ways(
         self, envelope: Envelope, links: tuple[bytes, ...], via: bytes | None
     ) -> tuple[bytes, ...]:
-        """Return the neighbours (of `links`) to send `envelope` to; it came in over `via`."""
+        """Return which of the neighbours `links` to send `envelope` to. `via` is the neighbour it
+        came from, None if it is this node's own."""
         to = envelope.tags.destination
         if to == self.node:
             return ()
@@ -71,7 +75,7 @@ class Router:
         return tuple(n for n in links if n not in (via, envelope.tags.origin))
 
     def receive(self, envelope: Envelope) -> tuple[bool, Envelope | None]:
-        """Return (deliver here?, envelope to forward or None)."""
+        """Return whether to deliver `envelope` here, and the envelope to forward, None for none."""
         tags = envelope.tags
         if tags.origin == self.node or not self._is_new(tags):
             return False, None

@@ -1,10 +1,10 @@
-"""Whom the members wait for: one answer, which every member can work out for itself.
+"""Which member the others wait for: one answer, which every member can work out for itself.
 
 It follows from what is measured (`monitor.py`), what is in force (`policy.py`) and what is lost
 (`recovery.py`). While steps take as long as usual, the answer is the member that makes each step
-take that long, by its computing or by its link. When the running step takes longer than usual, the
-answer is the reason why it is not done. A member that costs the others less than a tenth of a step
-is not named.
+take that long, by its computing or by its link. While the running step takes longer than usual, the
+answer is the reason why that step is not done. A member that costs the others less than a tenth of
+a step is not named.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STANDS_STEPS = 2.0
 
 
 class Cause(StrEnum):
-    """Why somebody is waited for."""
+    """Why the others wait for a member."""
 
     COMPUTING = "computing"
     LINK = "link"
@@ -70,10 +70,15 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known at one member. `times`, `trainers`: of members, the last iteration and how the
-    trainer keeps up, with the seconds that it has not answered. `vector_bytes`: what a round sums.
-    `stands_s`: for how long the running step has taken, `usual_s` what steps take, 0: not known.
-    `silent`: members of which nothing is heard."""
+    """What is known at one member.
+
+    - `times`: member -> the times of its last iteration.
+    - `trainers`: member -> how its trainer keeps up, and for how many seconds it has not answered.
+    - `vector_bytes`: the size of what a round sums.
+    - `stands_s`: for how many seconds the running step has taken.
+    - `usual_s`: how many seconds a step takes usually, 0 if that is not known.
+    - `silent`: members that have not been heard lately.
+    """
 
     policy: Policy
     times: Mapping[bytes, Times] = field(default_factory=dict)
@@ -86,13 +91,14 @@ class Standing:
 
     @property
     def stands(self) -> bool:
-        """Whether the running step takes longer than steps do."""
+        """Whether the running step takes so much longer than usual that it counts as stopped."""
         return self.stands_s > max(STANDS_S, STANDS_STEPS * self.usual_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """An edge of the tree: how long it takes to carry what is summed both ways."""
+    """An edge of the tree. `seconds`: how long it takes to carry the gradients up and the sum down;
+    `rate`: of the slower direction in bytes/s; `delay_s`: one way."""
 
     child: bytes
     parent: bytes
@@ -102,8 +108,8 @@ class _Edge:
 
 
 def waiting_of(node: Node, silent: tuple[bytes, ...] = ()) -> Waiting | None:
-    """Return whom the members wait for as far as `node` knows, None for nobody; `silent`:
-    neighbours from which it has not heard lately."""
+    """Return whom the members wait for, as far as `node` knows, None if they wait for nobody.
+    `silent`: neighbours that it has not heard lately."""
     context, monitor = node.context, node.monitor
     policy = context.policy
     if policy is None or node.over or not context.is_member:
@@ -127,7 +133,8 @@ def waiting_of(node: Node, silent: tuple[bytes, ...] = ()) -> Waiting | None:
 
 
 def waited_for(standing: Standing) -> Waiting | None:
-    """Return whom the members wait for, None for nobody."""
+    """Return whom the members wait for, None if they wait for nobody. The most certain reason comes
+    first: silence, a trainer that does not answer, a joiner, then what makes steps slow anyway."""
     if len(standing.policy.view.nodes) < 2:
         return None
     if standing.stands and standing.silent:
@@ -162,7 +169,8 @@ def waited_for(standing: Standing) -> Waiting | None:
 
 
 def _in_each_step(standing: Standing) -> Waiting | None:
-    """Return who makes every step take as long as it does."""
+    """Return the member that makes every step take as long as it does, None if no member costs the
+    others much."""
     working = {
         n: times
         for n, times in sorted(standing.times.items())
@@ -172,7 +180,8 @@ def _in_each_step(standing: Standing) -> Waiting | None:
         return None
     longest = sorted(((t.compute_s, n) for n, t in working.items()), reverse=True)
     (compute_s, slowest), (next_s, _) = longest[:2]
-    transfer_s = min(t.sync_s for t in working.values())  # of who was the last to contribute
+    # The last member to contribute waits only for the transfer, and so for the shortest time.
+    transfer_s = min(t.sync_s for t in working.values())
     step_s = compute_s + transfer_s
     computing = Waiting(Cause.COMPUTING, slowest, compute_s - next_s, step_s)
     link = _slowest_link(standing, transfer_s, step_s)
@@ -200,12 +209,12 @@ def _slowest_link(standing: Standing, transfer_s: float, step_s: float) -> Waiti
         node, peer = peer, node
     shared = max(child, parent) <= ALIKE * min(child, parent)
     rate, delay_s = slowest.rate, slowest.delay_s
-    late = slowest.seconds < 4 * delay_s  # of which there and back are half
+    late = slowest.seconds < 4 * delay_s  # the delay there and back is more than half of it
     return Waiting(Cause.LINK, node, seconds, step_s, peer, rate, delay_s, shared, late)
 
 
 def _edges(standing: Standing) -> list[_Edge]:
-    """Return the edges of the tree that are measured, in one direction at least."""
+    """Return the edges of the tree that are measured in at least one direction."""
     policy, links = standing.policy, standing.measures.links
     found = []
     for child, parent in zip(policy.view.nodes, policy.parents, strict=True):
@@ -218,9 +227,9 @@ def _edges(standing: Standing) -> list[_Edge]:
 
 
 def _best_rate(standing: Standing, node: bytes) -> float:
-    """Return what the best link of a member carries: a device whose best link is slow is itself
-    badly connected."""
-    rates: dict[bytes, float] = {}  # of the slower direction that is known
+    """Return what the best link of a member carries in bytes/s. If even that is slow, the device
+    itself is badly connected, and not the other end of the link."""
+    rates: dict[bytes, float] = {}  # other end -> rate of the slower direction that is known
     for (a, b), link in standing.measures.links.items():
         if node in (a, b):
             other = b if a == node else a
@@ -228,29 +237,36 @@ def _best_rate(standing: Standing, node: bytes) -> float:
     return max(rates.values())
 
 
-# When it is told
+# When users are told
 
-LASTS_S = 5.0  # who is waited for so long in one step, or again and again,
-COSTS = 1 / 3  # and for so much of each step, is told of,
-AGAIN_S = 60.0  # and again after this,
-AGAIN_MORE = 2.0  # each time so many times later
+# A member is named to the user if the others have waited for it for so many seconds.
+LASTS_S = 5.0
+# Steps must also take longer by more than this part, since a little waiting is normal.
+COSTS = 1 / 3
+# The user is told of the same member again after so many seconds, if the others still wait for it.
+AGAIN_S = 60.0
+# This pause grows by this factor each time, so that a lasting state does not fill the terminal.
+AGAIN_MORE = 2.0
+# But it never exceeds this.
 MOST_AGAIN_S = 1800.0
-OVER_S = 5.0  # nobody has waited for so long: it is over
+# The wait counts as over if nobody has waited for so many seconds.
+OVER_S = 5.0
 
 
 class Telling:
-    """When a user is told whom the members wait for: when that lasts, seldom again, and its end."""
+    """Decides when a user is told whom the members wait for: once it lasts, again after growing
+    pauses, and when it is over."""
 
     def __init__(self) -> None:
-        self._since: float | None = None  # the same is waited for
-        self._what: tuple[Cause, bytes] | None = None
-        self._told: tuple[Cause, bytes] | None = None
+        self._since: float | None = None  # since when `_what` has not changed
+        self._what: tuple[Cause, bytes] | None = None  # what is waited for at present
+        self._told: tuple[Cause, bytes] | None = None  # what the user was told of last
         self._again_at = 0.0
         self._again_s = AGAIN_S
-        self._quiet_since: float | None = None
+        self._quiet_since: float | None = None  # since when nobody waits for `_told`
 
     def look(self, now: float, waiting: Waiting | None) -> bool:
-        """Return whether to tell `waiting` now."""
+        """Return whether to tell the user of `waiting` now."""
         what = (waiting.cause, waiting.node) if waiting is not None else None
         if what != self._what:
             self._what, self._since = what, now
@@ -265,7 +281,7 @@ class Telling:
         return True
 
     def over(self, now: float, waiting: Waiting | None) -> bytes | None:
-        """Return the node that was told of and is waited for no more, None if there is none."""
+        """Return the node that the user was told of, if nobody waits for it any more, else None."""
         if self._told is None:
             return None
         if waiting is not None and (waiting.cause, waiting.node) == self._told and _costs(waiting):
@@ -280,5 +296,5 @@ class Telling:
 
 
 def _costs(waiting: Waiting) -> bool:
-    """Whether that is worth a line in the terminal."""
+    """Whether `waiting` costs the others enough to be worth a line in the terminal."""
     return not waiting.step_s or waiting.seconds > COSTS * waiting.step_s

@@ -1,1 +1,1 @@
-"""What a member does about links and nodes that are lost, hang, or send what cannot be."""
+"""What a member does about links and nodes that are lost, hang, or send impossible things."""

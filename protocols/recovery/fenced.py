@@ -1,8 +1,9 @@
 """What a member does in a fence: freeze, report, store a decision, act on one.
 
-A member that has frozen for a fence goes on only by the decision of that fence or of a newer one
-(protocol.md, I6). Until then it repeats its report to whoever leads the fence, and if the fence is
-not decided although it could be, it says who is to blame.
+A member that has frozen for a fence goes on only by the decision of that fence or of a newer one,
+because otherwise its report would no longer be true (protocol.md, I6). Until then it repeats its
+report to whoever is the scheduler. If the fence is not decided for long, although a quorum is in
+reach, it accuses the scheduler.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ class Fenced:
         self._succession = succession
         self._standstill = standstill
         self._epoch: Epoch = (0, 0)  # of the newest fence seen
-        self._leader = b""  # whose fence that is
-        self._blamed = b""  # whom we have blamed for a fence
-        self._patient_from = 0.0  # since when it has had us frozen
-        self._fetching_since: float | None = None
-        self._report: m.FenceReport | None = None  # our answer to it
+        self._leader = b""  # the scheduler that leads that fence
+        self._blamed = b""  # the last scheduler that we have blamed for a fence without decision
+        self._patient_from = 0.0  # since when the leader has kept us frozen
+        self._fetching_since: float | None = None  # since when a policy's body is missing
+        self._report: m.FenceReport | None = None  # our report to that fence
         self._acted: Epoch = (0, 0)  # of the newest decision acted on
         self._frozen_since: float | None = None
-        self._plead_at = 0.0  # when to say again to a new scheduler that we are frozen
+        self._plead_at = 0.0  # when to tell a new scheduler again that we are frozen
 
     @property
     def deadlines(self) -> tuple[float | None, ...]:
-        """When there is something to do by time alone."""
+        """The times at which there is something to do although nothing has happened."""
         until = self._patient_until
         return (
             self._plead_at if self._pleads else None,
@@ -73,24 +74,25 @@ class Fenced:
         return self._frozen_since if self._cycle.frozen else None
 
     def links_changed(self) -> None:
-        """Another link is open: a report that has been sent is not true any more."""
+        """Another link is open: send a report again that names the open links."""
         if self._report is not None and self._cycle.frozen:
             self._report = replace(self._report, links=self._standstill.near)
             self._mail.post(self._context.election.scheduler, self._report)
 
     def plead(self, now: float) -> None:
-        """Tell the scheduler of a newer term that this member is frozen: that one may not know."""
+        """Tell the scheduler of a newer term that this member is frozen by an older fence, of which
+        that scheduler may not know; it then opens a fence of its own."""
         if self._pleads and now >= self._plead_at and self._report is not None:
             self._plead_at = now + limits.RETRY_SECONDS
             self._mail.post(self._context.election.scheduler, self._report)
 
     def asked(self, now: float, sender: bytes, epoch: Epoch) -> None:
-        """The scheduler of a term asks this member to freeze and report."""
+        """Freeze for the fence `epoch` of `sender`, or report to it again."""
         context = self._context
         if epoch < self._epoch or self._cycle.over:
             return
         if epoch <= self._acted:
-            return  # it comes late: that fence is decided
+            return  # the message comes late: that fence is decided
         if not may_order(context, sender, epoch[0]):
             return
         if not context.is_member:
@@ -110,11 +112,13 @@ class Fenced:
         if not self._cycle.frozen:
             self._frozen_since = now
         self._cycle.frozen = True
+        # An update that is being applied ends first; `Node._applied` then reports for this fence.
         if self._cycle.state is not CycleState.APPLYING:
             context.do(FreezeRound())
 
     def _asked_joiner(self, sender: bytes, epoch: Epoch) -> None:
-        """Give the join up, unless the round that is here may have made us a member."""
+        """Act on a fence as a joiner: give the join up and say `Outside`, unless the round that is
+        complete here may have made this node a member. It finds out when the update is applied."""
         joining, cycle = self._entry.under_way, self._cycle
         if joining is None:
             return
@@ -127,7 +131,7 @@ class Fenced:
         joining.fail(LOST_MEANWHILE)
 
     def frozen(self, have: bytes) -> None:
-        """The running round stands still: report."""
+        """Report, now that the running round stands still; `have` are the chunks that it has."""
         context, policy = self._context, self._context.policy
         if policy is None or not self._cycle.frozen:
             return
@@ -153,7 +157,8 @@ class Fenced:
         self._mail.post(context.election.scheduler, self._report)
 
     def prepare(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
-        """A decision is to be stored: it may come into force elsewhere, even if not here."""
+        """Store a decision, unless this member has seen a newer fence or acted on this one. It may
+        come into force elsewhere, even if its `Commit` never gets here."""
         context = self._context
         current = epoch >= self._epoch and epoch > self._acted
         current = current and may_order(context, sender, epoch[0])
@@ -165,7 +170,8 @@ class Fenced:
             self._mail.post(sender, m.Prepared(*epoch))
 
     def decided(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> bool:
-        """A decision has come; return whether this member has to act on it, and stays a member."""
+        """Take a chosen decision; return whether this member has to act on it now. A member that it
+        leaves out ends its part here."""
         context = self._context
         if epoch < self._epoch or self._cycle.over or not context.is_member:
             return False
@@ -183,11 +189,11 @@ class Fenced:
         return True
 
     def _follows(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> bool:
-        """Whether the decision is that of the fence to which this member has reported, or that of a
-        scheduler that does without it."""
+        """Whether to follow a decision: it is that of the fence to which this member has reported,
+        or that of a scheduler it has to obey, which leaves it out."""
         context = self._context
         if (epoch, sender) == (self._epoch, self._leader):
-            if epoch > self._acted:  # else it comes late, and again
+            if epoch > self._acted:  # otherwise it is a repetition, which is only acknowledged
                 check_restart(context, restart)
             return True
         stays = context.node in restart.policy.view.nodes
@@ -195,14 +201,14 @@ class Fenced:
 
     @property
     def _pleads(self) -> bool:
-        """Whether we stand still for a fence of a term that is over."""
+        """Whether this member is frozen for a fence of a term that is over."""
         if self._report is None or not self._cycle.frozen or self._cycle.over:
             return False
         return self._epoch[0] < self._context.election.term
 
     @property
     def _patient_until(self) -> float | None:
-        """When somebody else is to blame for that we stand still."""
+        """When another node is to blame for this member's standing still, None if none is."""
         if self._cycle.over or not self._context.is_member:
             return None
         if self._cycle.frozen:
@@ -215,9 +221,10 @@ class Fenced:
     def lose_patience(
         self, now: float, policy: Policy, here: tuple[bytes, ...]
     ) -> tuple[bytes, str] | None:
-        """Return whom to blame that this node stands still, and why: the scheduler for a fence
-        that it could have decided long ago; the root of the last round for naming a policy that
-        nobody has, since who sums only passes on what it has itself. `here`: members in reach."""
+        """Return the node to blame for this node's standing still, and why, or None. The scheduler
+        is to blame for a fence that it could have decided long ago, and the root of the last round
+        for naming a policy that nobody has, since the reduced word comes from there. `here`: the
+        members in reach."""
         fetching = self._cycle.state is CycleState.FETCHING
         self._fetching_since = (self._fetching_since or now) if fetching else None
         if (until := self._patient_until) is None or now < until:

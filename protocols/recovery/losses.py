@@ -1,7 +1,7 @@
-"""What this node knows to be broken, and what follows: a fence, an election, or nothing yet.
+"""Which links are reported broken, and which members and links are therefore lost.
 
-Law: a link that broke costs a node its membership only if no other path leads to it; otherwise the
-link alone is lost. Reports are flooded, so all members come to the same view.
+A broken link costs a node its membership only if no other path of links leads to it; otherwise the
+link alone is lost. Reports are flooded, so all members come to the same conclusion.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ class Losses:
     """Reports of broken links in the present view."""
 
     def __init__(self) -> None:
-        self._renewed: dict[Edge, None] = {}
-        self._broken: dict[tuple[bytes, bytes], bool] = {}  # (reporter, peer) -> a departure
-        self._since: dict[tuple[bytes, bytes], float] = {}
+        self._renewed: dict[Edge, None] = {}  # links that broke and are open again
+        self._broken: dict[tuple[bytes, bytes], bool] = {}  # (reporter, peer) -> by a departure
+        self._since: dict[tuple[bytes, bytes], float] = {}  # (reporter, peer) -> first reported at
 
     def note(self, now: float, reporter: bytes, peer: bytes, *, reset: bool) -> None:
-        """`reporter`'s link to `peer` has ended; `reset`: by the departure of `peer`."""
+        """Note that the link of `reporter` to `peer` has ended; `reset`: its end proves that `peer`
+        has departed."""
         if (reporter, peer) not in self._broken:
             self._since[reporter, peer] = now
         self._broken[reporter, peer] = reset or self._broken.get((reporter, peer), False)
 
     def renewed(self, a: bytes, b: bytes) -> None:
-        """A link between `a` and `b` is up again. What the one before it carried is lost."""
+        """Note that a link between `a` and `b` is open again. It still counts as lost for the
+        running round, because what the link before carried is lost."""
         if self._is_broken(a, b):
             self._renewed[edge(a, b)] = None
         self._forget(a, b)
 
     def reopened(self, node: bytes) -> list[bytes]:
-        """Return the other ends of the links of `node` that are up again."""
+        """Return the other ends of those links of `node` that broke and are open again."""
         edges = [e for e in self._renewed if node in (e.low, e.high)]
         return [e.high if node == e.low else e.low for e in edges]
 
@@ -49,7 +51,7 @@ class Losses:
             self._since.pop(ends, None)
 
     def forget_all_but(self, view: View) -> None:
-        """A new view: what is not in it is no loss any more."""
+        """Forget reports about links that `view` does not have."""
         edges = dict.fromkeys((e.low, e.high) for e in view.edges)
         for a, b in list(self._broken):
             if (min(a, b), max(a, b)) not in edges:
@@ -57,12 +59,12 @@ class Losses:
         self._renewed = {e: None for e in self._renewed if (e.low, e.high) in edges}
 
     def lost(self, now: float, view: View, me: bytes, mine: Iterable[bytes]) -> Lost:
-        """Everything that is lost, as far as `me`, which has open links to `mine`, can know by now.
+        """Return everything that is lost, as far as `me`, which has open links to `mine`, can know.
 
-        A node is lost if no path of unbroken links leads to it; it is proven dead if every link
+        A node is lost if no path of unbroken links leads to it. It is proven dead if every link
         between it and the nodes still in reach ended by its departure. A broken link between nodes
-        that are in reach counts once other causes are ruled out by time, one that was opened anew
-        since at once.
+        that are in reach counts only after `LINK_CONFIRM_SECONDS`, because until then more reports
+        may show that a node is lost. One that was opened again since counts at once.
         """
         if not self._broken and not self._renewed:
             return Lost()
@@ -82,8 +84,8 @@ class Losses:
         return Lost(tuple(silent), tuple(dead), links)
 
     def _in_reach(self, view: View, me: bytes, mine: Iterable[bytes]) -> dict[bytes, None]:
-        """The nodes that open links lead to: of our own the open ones, of the view's others those
-        that nobody reports broken."""
+        """Return the nodes to which a path of open links leads. This node knows which of its own
+        links are open; of the others it takes those that nobody reports broken."""
         reach = dict.fromkeys((me, *(n for n in sorted(mine) if n in view.nodes)))
         queue = [n for n in reach if n != me]
         for at in queue:
@@ -104,6 +106,6 @@ class Losses:
         return bool(times) and now - min(times) >= limits.LINK_CONFIRM_SECONDS
 
     def deadline(self, now: float) -> float | None:
-        """When a broken link will count by time alone; None if no change is to come."""
+        """When a broken link will begin to count (see `lost`); None if none is about to."""
         due = [since + limits.LINK_CONFIRM_SECONDS for since in self._since.values()]
         return min((t for t in due if t > now), default=None)

@@ -1,8 +1,8 @@
-"""What this node does about losses: remind others, stand for election, lead a fence.
+"""What this node does about losses: it reports them, stands for election, and leads fences.
 
-Reports of broken links come in, and with them only three things can follow: the scheduler opens a
-fence, an heir of a lost scheduler stands for election, or nothing yet. What a member does in a
-fence stands in `fenced.py`.
+When links are reported broken, one of three things follows: the scheduler opens a fence, an heir of
+a lost scheduler stands for election, or nothing happens yet. What a member does in a fence is in
+`fenced.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from protocols.recovery.suspicion import Suspicions
 from protocols.scheduler.fence import Epoch, FenceLeader, FenceState, Lost
 from protocols.wire import messages as m
 
-CUT_OFF_SECONDS = 1.5  # a fence, or the election of a scheduler, that takes so long waits in vain
+# A member that has been frozen, or without a scheduler, for so long counts as cut off: fences and
+# elections take far less time if a quorum is in reach.
+CUT_OFF_SECONDS = 1.5
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Recovery:
-    """The part of one node that deals with losses."""
+    """The part of one node that deals with lost nodes and links."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Recovery:
         succession: Succession,
         blame: Callable[[float, bytes, str], None],
     ) -> None:
-        """`blame` parts this node from another one, now, and tells the others why."""
+        """`blame(now, node, reason)` closes the link to a node and tells the others why."""
         self._context = context
         self._mail = mail
         self._cycle = cycle
@@ -62,25 +64,27 @@ class Recovery:
         self.relinking = Relinking(context)
         self.suspicions = Suspicions()
         self.fence: FenceLeader | None = None
-        self._fences = 0  # opened in this term
+        self._fences = 0  # number of fences that this node has opened in this term
         self._candidacy = Candidacy(context.election, pauses=context.config.pauses)
-        self._handled = Lost()  # what the open or last fence was about
-        self._gone: dict[bytes, LinkEnd] = {}  # whose link ended here -> why
+        self._handled = Lost()  # the losses that the open or last fence was opened for
+        self._gone: dict[bytes, LinkEnd] = {}  # node whose link here has ended -> why
         self._standstill = Standstill(context)
         self.fenced = Fenced(context, mail, cycle, entry, succession, self._standstill)
-        self._missed_from: dict[bytes, float] = {}  # those of them that said goodbye: since when
-        self._remind_at = 0.0  # when to say again which links are missing
-        self._behind = False  # a member waits for one that our view has no more
+        # Node whose link ended cleanly, so that it probably leaves -> when it is missed all the
+        # same.
+        self._missed_from: dict[bytes, float] = {}
+        self._remind_at = 0.0  # when to report missing links again
+        self._behind = False  # a member stands still for a reason that only a fence can end
         self._stragglers = Stragglers(context, mail)
 
     @property
     def has_fence(self) -> bool:
-        """Whether this node leads a fence that is not decided."""
+        """Whether this node leads a fence that is not done."""
         return self.fence is not None
 
     @property
     def deadlines(self) -> tuple[float | None, ...]:
-        """When there is something to do by time alone."""
+        """The times at which there is something to do although nothing has happened."""
         if self._cycle.over:
             return ()
         return (
@@ -94,14 +98,14 @@ class Recovery:
 
     @property
     def unheard(self) -> tuple[bytes, ...]:
-        """Members to which no way is known any more."""
+        """Members to which no path of open links is known any more."""
         policy = self._context.policy
         lost = self._lost(self._context.now, policy.view) if policy is not None else Lost()
         return (*lost.nodes, *lost.dead)
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether this member can do nothing but wait: for a quorum, or for a scheduler."""
+        """Whether this member can only wait, for a quorum or for a scheduler."""
         if self.fence is not None:
             return self.fence.state is FenceState.WAITING
         frozen = self.fenced.frozen_since
@@ -109,7 +113,8 @@ class Recovery:
         return since is not None and self._context.now - since >= CUT_OFF_SECONDS
 
     def link_up(self, now: float, peer: Member) -> None:
-        """A link to `peer` is open. If it has begun anew, the member that it was is dead."""
+        """A link to `peer` is open. If that is another incarnation than the member of the view, the
+        member is dead, and that is reported instead."""
         context = self._context
         member = context.policy.view.member(peer.node) if context.policy else None
         if member is not None and member.incarnation != peer.incarnation:
@@ -118,14 +123,14 @@ class Recovery:
                 self.say_lost(now, LinkDown(peer.node, LinkEnd.STARTED_ANEW))
             return
         if peer.node in self._standstill:
-            return  # its other end does not know how often it stood still
+            return  # given up here, though its other end may not know that it stood still
         self.losses.renewed(context.node, peer.node)
         self._gone.pop(peer.node, None)
         self._missed_from.pop(peer.node, None)
         self.fenced.links_changed()
 
     def link_gone(self, now: float, event: LinkDown) -> None:
-        """The link to a node ended."""
+        """The link to a node has ended."""
         self._gone[event.node] = event.why
         if event.why is LinkEnd.STALLED:
             self._standstill.stalled(event.node)
@@ -133,25 +138,25 @@ class Recovery:
             self._missed_from[event.node] = now + limits.LEAVER_GONE_SECONDS
 
     def say_lost(self, now: float, event: LinkDown) -> None:
-        """Tell everybody that our link to a member is lost."""
+        """Tell everybody that this node's link to a member is lost."""
         lost = m.LinkLost(event.node, event.why.proves_departure)
         self._mail.post(m.EVERYONE, lost)
         self._remind_at = now + limits.RETRY_SECONDS
 
     def _has_departed(self, node: bytes) -> bool:
-        """Whether the end of our link to `node` proves that it takes no more part."""
+        """Whether the end of this node's link to `node` proves that `node` takes no more part."""
         return node in self._gone and self._gone[node].proves_departure
 
     def _may_come_back(self, node: bytes) -> bool:
-        """Whether to open a link to `node` again: not if it has departed, nor if it sent what
-        cannot be (then it has to join anew), nor if links to it stand still again and again."""
+        """Whether to open a link to `node` again. That is useless if `node` has departed, or if its
+        links stand still again and again; and if it has broken the protocol it has to join anew."""
         if node in self._standstill:
-            return False  # another way takes its place
+            return False  # the policy after the next fence does without this link
         return not self._has_departed(node) and self._gone.get(node) is not LinkEnd.PROTOCOL_ERROR
 
     def switched(self, old: View, view: View) -> None:
-        """A policy with `view` came into force. What was said of links that were not in the view is
-        forgotten: those that are in it now have been opened since, or will be missed again."""
+        """A policy with `view` came into force. Reports about links that were not in the `old` view
+        are forgotten: new links have been opened since, or will be reported as missing again."""
         links = self._context.links
         self.losses.forget_all_but(old)
         self.suspicions.switched(self._context.now, view)
@@ -172,18 +177,18 @@ class Recovery:
         self._fences = 0
 
     def voted(self, now: float) -> None:
-        """This node voted for another."""
+        """This node has voted for another one: give that one time before standing for election."""
         self._candidacy.leave_time(now)
 
     def committed(self, sender: bytes, epoch: Epoch) -> None:
-        """A member acts on our decision."""
+        """A member acts on the decision of the fence that this node leads."""
         if self.fence is not None and self.fence.epoch == epoch:
             self.fence.committed(sender)
             self._close_fence()
 
     def went_on_without_us(self, policy: Policy) -> bool:
-        """Whether `policy`, which a neighbour has in force, shows that our lineage has gone on and
-        this member is no part of it: we were away when that was decided."""
+        """Whether `policy`, which a neighbour has in force, shows that the others have gone on in
+        this lineage without this member, which was away when that was decided."""
         context = self._context
         if context.policy is None or not context.is_member or self._cycle.over:
             return False
@@ -201,7 +206,7 @@ class Recovery:
         return scheduler in policy.view.nodes and scheduler not in gone
 
     def accused(self, accuser: bytes, accused: bytes, reason: str) -> None:
-        """A member has cut its link to another, which sent it what cannot be."""
+        """A member accuses another one, to which it has cut its link, of breaking the protocol."""
         context, policy = self._context, self._context.policy
         if policy is None or not context.is_member:
             return
@@ -211,31 +216,31 @@ class Recovery:
             self.part_pairs()
 
     def bars(self, now: float, joiner: bytes) -> list[Letter]:
-        """Return what to answer to one that was let go a short while ago."""
+        """Return a refusal for `joiner` if it was let go a short while ago, otherwise nothing."""
         if not self.suspicions.bars(now, joiner):
             return []
         return [(joiner, m.JoinAborted(0, joiner, "it has sent what cannot be"))]
 
     def part_pairs(self) -> None:
-        """Have the scheduler keep pairs of which one is broken from being linked again."""
+        """If this node is the scheduler: keep accused and accuser from being linked again."""
         if self._succession.negotiator is not None:
             for pair in self.suspicions.pairs:
                 self._succession.negotiator.part(pair)
 
     def _lose_patience(self, now: float, policy: Policy, lost: Lost) -> None:
-        """Part from whoever is to blame that this node stands still, if anybody is."""
+        """Accuse the node that is to blame for this node's standing still, if there is one."""
         gone = (*lost.nodes, *lost.dead, *lost.out)
         here = tuple(n for n in policy.view.nodes if n not in gone)
         if (culprit := self.fenced.lose_patience(now, policy, here)) is not None:
             self._blame(now, *culprit)
 
     def _lost(self, now: float, view: View) -> Lost:
-        """What is lost, and who is let go."""
+        """Return what is lost, with the members that are let go because of accusations."""
         lost = self.losses.lost(now, view, self._context.node, self._standstill.near)
         return replace(lost, out=self.suspicions.let_go)
 
     def link_lost(self, now: float, reporter: bytes, peer: bytes, reset: bool) -> None:
-        """A link is reported broken."""
+        """Take a report that a link is broken."""
         context, policy = self._context, self._context.policy
         if policy is None or not context.is_member:
             return
@@ -253,7 +258,8 @@ class Recovery:
                 self._mail.post_all(self._succession.negotiator.link_lost(reporter, peer))
 
     def _lost_before(self, now: float, reporter: bytes, peer: bytes) -> None:
-        """A member misses a link to a node that our view has no more: it may be behind."""
+        """Act on a member's report that it misses a link to a node that our view no longer has. The
+        member may be behind: it waits for the node, which a fence can end."""
         departed = self._has_departed(peer)
         was_one = self._stragglers.misses(now, reporter, peer, departed=departed)
         negotiator = self._succession.negotiator
@@ -263,9 +269,10 @@ class Recovery:
 
     @property
     def _missing_links(self) -> list[bytes]:
-        """Neighbours in the view in force, or in one that may be, to which no link is open; so a
-        joiner misses those of a policy that names it. One that leaves may go, unless we stand still
-        or wait for long, and may need it."""
+        """Neighbours in the view in force, or in one that may be in force, to which no link is
+        open; so a joiner counts those of a policy that names it. A neighbour that leaves does not
+        count, unless this node is frozen, or still waits long after it has gone, and may need
+        it."""
         context, missed = self._context, self._missed_from
         if context.policy is None or self._cycle.over:
             return []
@@ -279,14 +286,16 @@ class Recovery:
 
     @property
     def _reopened(self) -> list[bytes]:
-        """Neighbours to whom another link is open than the round began with. The scheduler may not
-        know that: where it is one of them, it may have counted us as a member only since."""
+        """Neighbours to which another link is open than the one with which the round began. That
+        has to be reported until there is a fence, since the scheduler may not know it: if it is
+        such a neighbour itself, this node may have become a member for it only after the link
+        broke."""
         waits = self._context.is_member and not self._cycle.frozen and not self._wants_fence
         return self.losses.reopened(self._context.node) if waits else []
 
     @property
     def _leaver_missed_at(self) -> float | None:
-        """When a leaver that has gone will be missed."""
+        """When the next neighbour that has left will count as missing."""
         unlinked, now = self._context.unlinked, self._context.now
         times = [t for n, t in self._missed_from.items() if n in unlinked and t > now]
         return min(times, default=None)
@@ -296,7 +305,7 @@ class Recovery:
         return self._succession.negotiator is not None and self._context.is_member
 
     def watch(self, now: float) -> None:
-        """Open a fence or stand for election if what is lost asks for it."""
+        """Report missing links and dial them; open a fence or stand for election if needed."""
         context, policy = self._context, self._context.policy
         if policy is None:
             return
@@ -319,8 +328,8 @@ class Recovery:
             self.fence = None
             self._candidacy.hopeless(now)
             if now - (self._candidacy.lost_since or now) >= limits.LEAVE_SECONDS:
-                self._cycle.leave("expelled", "")  # nobody is left who would say so
-            return  # the others go on without us
+                self._cycle.leave("expelled", "")  # nobody in reach is left who would tell us
+            return  # two members have accused us, so the others will go on without us
         self._lose_patience(now, policy, lost)
         if self._succession.negotiator is not None:
             overdue = self.fence is not None and self.fence.is_overdue(now)
@@ -339,7 +348,8 @@ class Recovery:
         self._watch_scheduler(now, policy, lost)
 
     def _watch_scheduler(self, now: float, policy: Policy, lost: Lost) -> None:
-        """Stand for election in the order of ids once the scheduler is lost."""
+        """Stand for election once the scheduler is lost. The heirs stand in the order of their ids,
+        a step of time apart, so that they seldom compete."""
         context = self._context
         gone = (*lost.nodes, *lost.dead, *lost.out)
         scheduler = context.election.scheduler
@@ -363,14 +373,15 @@ class Recovery:
         self._campaign(now, policy, mail)
 
     def _campaign(self, now: float, policy: Policy, mail: list[Letter]) -> None:
-        """Send what a follower or candidate has to say; take the role over if it has won."""
+        """Send the messages of this follower or candidate; take the role over if it has won."""
         for to, body in mail:
             self._context.send(to, body)
         if self._context.election.leads:
             self._succession.won(now, policy)
 
     def open_fence(self, now: float, policy: Policy) -> None:
-        """Freeze everybody and find out how to go on."""
+        """Open a fence: freeze all members and find out how they go on. It ends changes under
+        way."""
         context = self._context
         self._behind = False
         self._handled = lost = self._lost(now, policy.view)
@@ -396,8 +407,8 @@ class Recovery:
         self._mail.post_all(self.fence.tick(now))
 
     def _end_changes(self, now: float, view: View) -> None:
-        """A fence ends the switch and all joins under way, but those of who may be in `view`; the
-        joiners ask again."""
+        """End the switch and all joins under way, except those of joiners that `view`, which may be
+        in force, lets in. The joiners ask again after the fence."""
         negotiator = self._succession.negotiator
         if negotiator is None:
             return
@@ -411,33 +422,36 @@ class Recovery:
             self.fence = None
 
     def reported(self, now: float, sender: bytes, message: m.FenceReport) -> None:
+        """Take a report: to the open fence, or of a member frozen by a fence of an older term."""
         epoch = (message.fence_term, message.number)
         if self.fence is not None and self.fence.epoch == epoch:
             self._mail.post_all(self.fence.report(now, sender, message))
         elif self.fence is None and message.fence_term < self._context.election.term:
-            self._behind = True  # frozen by a fence that nobody leads any more
+            self._behind = True  # its sender is frozen by a fence that nobody leads any more
 
     def outside(self, now: float, sender: bytes, epoch: Epoch) -> None:
+        """Take the answer of a joiner to the open fence: it has given its join up."""
         if self.fence is not None and self.fence.epoch == epoch:
             self._mail.post_all(self.fence.outside(now, sender))
 
     def prepared(self, now: float, sender: bytes, epoch: Epoch) -> None:
+        """Take a member's acknowledgement that it has stored the decision of the open fence."""
         if self.fence is not None and self.fence.epoch == epoch:
             self._mail.post_all(self.fence.prepared(now, sender))
 
     def commit(self, now: float, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
-        """The scheduler of a fence has decided: go on as it says."""
+        """Go on as the scheduler of a fence has decided."""
         context = self._context
         if not self.fenced.decided(sender, epoch, restart):
             return
-        self.losses = Losses()  # its links were open; who misses one says so again
+        self.losses = Losses()  # the decision's links were open; a missing one is reported again
         self._handled = Lost()
         self._end_changes(now, restart.policy.view)
         forks = restart.policy.view.lineage != context.lineage
         self._cycle.restart(restart)
         if forks:
             for node in sorted(n for n in context.links if n not in restart.policy.view.nodes):
-                self._mail.welcome(node)  # who is joining has to begin again
+                self._mail.welcome(node)  # a joiner learns from this that it has to begin again
         kept = 0
         for have in restart.have:
             kept |= int.from_bytes(have, "little")

@@ -1,10 +1,10 @@
-"""Opening links of the view in force again that have ended.
+"""Opening links of the view in force again after they have ended.
 
 A link is dialled again unless its end proves that the other end has departed: devices sleep,
-addresses change, and connections are reset. Both ends dial at once, and again a while after each
-failure, for as long as both are members of the view in force. A member that has moved is dialled at
-the address where it was found last, too. The new link does not carry what was lost with the old
-one, so the round begins anew all the same (`losses.py`).
+addresses change, and connections are reset. Both ends dial at once, and again after each failure,
+for as long as both are members of the view in force. A member that has moved is dialled at the
+addresses where it was found last, too. The new link does not carry what was lost with the old one,
+so the running round has to be begun anew nevertheless (`losses.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Relinking:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._again_at: dict[bytes, float] = {}  # node -> when to dial it (again)
-        self._found_at: dict[bytes, tuple[str, ...]] = {}  # newer addresses than the view's
+        self._found_at: dict[bytes, tuple[str, ...]] = {}  # node -> addresses newer than the view's
 
     def watch(self, now: float, missing: list[bytes]) -> None:
-        """Dial those of the `missing` neighbours for whom it is time."""
+        """Dial those of the `missing` neighbours for which it is time to."""
         view = self._context.policy.view if self._context.policy is not None else None
         members = [view.member(n) for n in missing] if view is not None else []
         wanted = {m.node: m for m in members if m is not None}
@@ -43,7 +43,8 @@ class Relinking:
                 self._context.do(Dial(replace(member, addresses=addresses)))
 
     def located(self, now: float, node: bytes, addresses: tuple[str, ...]) -> None:
-        """`node` has been found at these addresses."""
+        """Note that `node` was found at these addresses; dial it at once if it is missing and they
+        are new."""
         policy = self._context.policy
         if policy is None or node not in policy.view.nodes or not addresses:
             return
@@ -52,11 +53,11 @@ class Relinking:
         self._found_at[node] = addresses
 
     def failed(self, now: float, node: bytes) -> None:
-        """No link to `node` could be opened."""
+        """Note that no link to `node` could be opened, so that it is dialled again soon."""
         if node in self._again_at:
             self._again_at[node] = now + limits.RETRY_SECONDS
 
     @property
     def deadline(self) -> float | None:
-        """When somebody is to be dialled again."""
+        """When a neighbour is to be dialled next, None if none is missing."""
         return min(self._again_at.values(), default=None)

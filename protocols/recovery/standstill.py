@@ -1,8 +1,9 @@
-"""Links that stand still again and again: they carry small frames, and nothing large.
+"""Links that stand still again and again, because the path carries small frames and loses large
+ones.
 
-Such a link no longer counts as a link, although it is open, for as long as a policy that may be in
-force has it; sums take another way. It stays so even if the other end opens it anew, because that
-end may not have noticed that anything stood still.
+Such a link is given up: it no longer counts as a link, although it may be open, as long as a policy
+that may be in force names it. A fence then finds a tree without it. It stays given up even if the
+other end opens it anew, because that end may not have noticed that anything stood still.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Standstill:
-    """To which neighbours of one member links stand still."""
+    """The neighbours of one member to which links stand still."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -24,28 +25,29 @@ class Standstill:
         self._given_up: dict[bytes, None] = {}
 
     def __contains__(self, node: object) -> bool:
-        """Whether the link to `node` counts no more."""
+        """Whether the link to `node` has been given up."""
         return node in self._given_up
 
     def stalled(self, node: bytes) -> None:
-        """The link to `node` was ended, since it stood still."""
+        """The link to `node` was ended because it stood still; give it up the third time."""
         self._times[node] = self._times.get(node, 0) + 1
         if self._times[node] >= limits.MOST_STALLS:
             self._given_up[node] = None
 
     def switched(self) -> None:
-        """Another policy came into force: whom it has no link to may have a new one later."""
+        """Another policy came into force: forget links that it does not name, so that a later
+        policy may name them again."""
         near = dict.fromkeys(self._context.neighbours)
         self._given_up = {n: None for n in self._given_up if n in near}
 
     @property
     def near(self) -> tuple[bytes, ...]:
-        """Members to which a link is open that counts."""
+        """Members to which a link is open that has not been given up."""
         return tuple(n for n in self._context.near if n not in self._given_up)
 
     @property
     def unlinked(self) -> list[bytes]:
-        """Neighbours to which no link is open that counts."""
+        """Neighbours to which no link is open, or only one that has been given up."""
         missing = self._context.unlinked
         given_up = [n for n in self._context.neighbours if n in self._given_up]
         return missing + [n for n in given_up if n not in missing]

@@ -1,11 +1,11 @@
-"""Pairs of members of which one is broken, and which of the two that must be.
+"""Which members have accused each other, and which member must therefore be the broken one.
 
-A member accuses another one that sent it what cannot be. The accusation counts against both, since
-the accuser may be the broken one: it parts the pair, and a member that is parted from two others is
-let go by the next fence. So a broken member goes as soon as a second one has seen it, for example
-over another tree after the first has cut its link. A member that accuses everybody lets itself go,
-and a single broken member can have nobody else let go; two broken members together can. What is
-said of nodes that are no members is not kept.
+A member accuses another one that sent it what no correct member sends. The accusation counts
+against both, since the accuser may be the broken one: the pair is linked no more, and a member that
+is in two such pairs is let go by the next fence. So a broken member is let go as soon as a second
+one has noticed it, for example over another tree after the first has cut its link. A member that
+accuses everybody lets itself go, and a single broken member cannot have anybody else let go; two
+broken members together can. Accusations by or of nodes that are no members are ignored.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 
 class Suspicions:
-    """The accusations of the present view, and whom they have cost the membership."""
+    """The accusations in the present view, and the nodes that they have cost their membership."""
 
     def __init__(self) -> None:
-        self._pairs: dict[Edge, str] = {}
+        self._pairs: dict[Edge, str] = {}  # accuser and accused -> what was accused
         self._barred: dict[bytes, float] = {}  # node -> until when it is not let in again
 
     @property
     def pairs(self) -> tuple[Edge, ...]:
-        """Members that must have no link between them, in the order in which they fell out."""
+        """Pairs that must have no link between them, in the order of the accusations."""
         return tuple(self._pairs)
 
     @property
     def let_go(self) -> tuple[bytes, ...]:
-        """Members that are to stay out of the next decision, ascending."""
+        """Members that the next decision of a fence leaves out, ascending."""
         ends = [n for pair in self._pairs for n in (pair.low, pair.high)]
         return tuple(sorted(n for n in dict.fromkeys(ends) if ends.count(n) >= limits.ACCUSERS))
 
     def accuse(self, view: View, accuser: bytes, accused: bytes, reason: str) -> bool:
-        """`accuser` says that `accused` sent what cannot be; return whether that is news."""
+        """Note that `accuser` accuses `accused`; return whether the pair is a new one."""
         if accuser == accused or view.member(accuser) is None or view.member(accused) is None:
             return False
         pair = edge(accuser, accused)
@@ -48,12 +48,14 @@ class Suspicions:
         return True
 
     def reason(self, node: bytes) -> str:
-        """Return what was first said against `node`."""
+        """Return the first accusation in which `node` is accuser or accused, "" if there is
+        none."""
         said = [r for pair, r in self._pairs.items() if node in (pair.low, pair.high)]
         return said[0] if said else ""
 
     def switched(self, now: float, view: View) -> None:
-        """A policy with `view` came into force: who was let go stays out for a while."""
+        """A policy with `view` came into force: nodes that it has let go are barred for a while,
+        and accusations that concern nobody in it any more are forgotten."""
         for node in self.let_go:
             if view.member(node) is None:
                 self._barred[node] = now + limits.LET_GO_SECONDS
@@ -66,5 +68,5 @@ class Suspicions:
         }
 
     def bars(self, now: float, node: bytes) -> bool:
-        """Whether `node` was let go a short while ago."""
+        """Whether `node` was let go less than `LET_GO_SECONDS` ago."""
         return now < self._barred.get(node, now)

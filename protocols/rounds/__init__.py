@@ -1,1 +1,1 @@
-"""The sum of one iteration: which chunk goes where; the control word, which travels in chunk 0."""
+"""The all-reduce of one iteration: which chunk goes where, and the control word in chunk 0."""

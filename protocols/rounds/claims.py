@@ -1,7 +1,8 @@
-"""Claims: which member says what of its training state, as bytes in the control word.
+"""Claims: what each member says about its training state, as bytes in the control word.
 
-A claim is the short digest of one member's state after an update (`limits.CLAIM_BYTES`). The
-control word has each digest once, with a bitmap of the members that claim it, ascending by digest.
+A claim is the short digest of one member's state after an update (`limits.CLAIM_BYTES`). Usually
+all claim the same, so the control word has each digest once, with a bitmap of the members (their
+numbers in the view) that claim it; ascending by digest, so that equal claims are equal bytes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ _ENTRY_BYTES = limits.CLAIM_BYTES + _BITMAP_BYTES
 
 
 def claim(digest: bytes, member: int) -> bytes:
-    """Return the claim of one member, number `member` of the view: `digest` has
-    `limits.CLAIM_BYTES`. No digest (empty), no claim."""
+    """Return the claims of a word in which only the member with the number `member` in the view
+    claims something: `digest`, of `limits.CLAIM_BYTES`. An empty digest makes no claim."""
     return digest + (1 << member).to_bytes(_BITMAP_BYTES, "little") if digest else b""
 
 
@@ -37,7 +38,8 @@ def read_claims(data: bytes) -> dict[bytes, int]:
 
 
 def merge_claims(a: bytes, b: bytes) -> bytes:
-    """Return the claims of both parts together; raises `ValueError` if a member is in both."""
+    """Return the claims of both parts together. Raises `ValueError` if a member is in both, or if
+    one of them is malformed."""
     if not a or not b:
         return a or b
     whole = read_claims(a)

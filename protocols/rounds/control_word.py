@@ -1,8 +1,9 @@
-"""Chunk 0 of every round: what is reduced beside the gradient, and how two words become one.
+"""The control word, chunk 0 of every round: what is reduced beside the gradient, and how.
 
-Law: `merge` is commutative and associative except for the rounding of `loss_sum`, which the fixed
-order of the tree makes repeatable; the empty word is neutral. The policy named in the reduced word
-of iteration i holds from i+1 on, on all members, without another message (protocol.md, I2).
+`merge` is commutative and associative, except for the rounding of `loss_sum`, which is repeatable
+because the tree fixes the order; the empty word is its neutral element. The policy that the reduced
+word of iteration i names is in force from i+1 on, on all members, without another message, because
+the reduced word is the same everywhere (protocol.md, I2).
 """
 
 from __future__ import annotations
@@ -25,21 +26,28 @@ from protocols.wire.fields import (
     wire,
 )
 
-_BITMAP_BYTES = 8192
+_BITMAP_BYTES = 8192  # so a model has at most 65,536 parameter tensors
 
 
 @dataclass(frozen=True, slots=True)
 class ControlWord:
-    """`term` and `policy`: the newest policy that may come into force. `done`: bit m is set if
-    micro-batch m is in the sum. `refusing`: bit k is set if member k of the view computes no more.
-    `late`: bit k is set if the trainer of member k does not answer in time.
-    `loss_sum`: sum of the micro-batches' mean losses. `gradient_bitmap`: bit p is set if parameter
-    p had a gradient. `integer_buffers`: their bytes after any micro-batch; `agree` is False if two
-    micro-batches left different ones. `settings`: what scripts set of the optimizer's scalars in
-    this iteration, empty if none did; `other_settings`: empty if all that did set the same, else
-    another of what they set: `settings` is the least of all and this one the greatest. `claims`:
-    which member has which state (`divergence.py`). `stop`: a script wants training to end
-    with this iteration, on all members."""
+    """What one part of the tree, or all of it, says beside its gradients. Bitmaps are
+    little-endian.
+
+    - `term`, `policy`: key of the newest policy that is offered, or else is in force.
+    - `done`: bit m is set if micro-batch m is in the sum.
+    - `refusing`: bit k is set if member k of the view has handed micro-batches back or leaves.
+    - `loss_sum`: sum of the mean losses of the micro-batches.
+    - `gradient_bitmap`: bit p is set if parameter p had a gradient.
+    - `integer_buffers`: the model's integer buffers after a micro-batch; `agree` is False if two
+      micro-batches left different ones.
+    - `late`: bit k is set if the trainer of member k does not answer in time.
+    - `settings`: what a script set of the optimizer's scalars in this iteration, empty if none did.
+      If scripts set different values, `settings` is the least of them as bytes and `other_settings`
+      the greatest; otherwise `other_settings` is empty.
+    - `claims`: which member has which training state (`claims.py`).
+    - `stop`: a script wants training to end with this iteration, on all members.
+    """
 
     term: int = wire(TERM)
     policy: int = wire(VERSION)
@@ -75,7 +83,8 @@ EMPTY = ControlWord(0, 0, b"", b"", 0.0, b"", b"", True)
 
 
 def decode_word(data: bytes | bytearray | memoryview) -> ControlWord:
-    """Parse a payload; raise `RemoteProtocolError` if it is not a control word."""
+    """Return the word that the payload `data` encodes. Raises `RemoteProtocolError` if it encodes
+    none."""
     if len(data) > limits.MAX_CONTROL_WORD_BYTES:
         raise RemoteProtocolError("control word over the limit")
     try:
@@ -86,10 +95,10 @@ def decode_word(data: bytes | bytearray | memoryview) -> ControlWord:
 
 
 def merge(a: ControlWord, b: ControlWord) -> ControlWord:
-    """Return the word of both parts together, `a` first.
+    """Return the word of both parts together; `a` comes first in the sum of the losses.
 
-    Raises `RemoteProtocolError` if both contain the same micro-batch, which would count twice, or a
-    claim of the same member.
+    Raises `RemoteProtocolError` if both parts contain the same micro-batch, which would count
+    twice, or a claim of the same member.
     """
     if int.from_bytes(a.done, "little") & int.from_bytes(b.done, "little"):
         raise RemoteProtocolError("a micro-batch was contributed twice")
@@ -125,7 +134,7 @@ def bits(numbers: tuple[int, ...]) -> bytes:
 
 
 def numbers(bitmap: bytes, below: int, *, unset: bool = False) -> tuple[int, ...]:
-    """Return which of 0..below-1 are set (or not set) in `bitmap`, ascending."""
+    """Return the numbers in 0..below-1 whose bits are set (with `unset`: not set), ascending."""
     value = int.from_bytes(bitmap, "little")
     return tuple(n for n in range(below) if bool(value >> n & 1) is not unset)
 

@@ -4,11 +4,11 @@ After each update a member takes a short digest of its state's scalars and of a 
 another part each time. This claim travels in its control word of the next iteration. The reduced
 word is the same everywhere, so all members come to the same verdict without another message.
 
-If claims differ, that state counts which most of the members have that are not leaving. Of equally
-many, the one counts that most members have at all, and after that the one of the member with the
-lowest id. A member that has another state applies and contributes nothing any more, and pulls the
-state anew; what was summed with its gradients is summed again without them. Claims show mistakes,
-not lies: a member can claim what it likes.
+If claims differ, the state that counts is the one that most members have, not counting those that
+leave. If two states are equally frequent, leaving members are counted, too; if that does not
+decide, the state of the member with the lowest id counts. A member with another state applies and
+contributes nothing any more, and pulls the state anew; what was summed with its gradients is summed
+again without them. Claims show mistakes and not lies, since a member can claim what it likes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from protocols.rounds.control_word import ControlWord
 
-PIECE_BYTES = 8  # of the digest of one tensor's piece in `StatePieces`
+PIECE_BYTES = 8  # length of the digest of one tensor's piece in `StatePieces`
 
 
 def differing(word: ControlWord) -> tuple[int, ...]:
-    """Return the members (their numbers in the view, ascending) whose state differs from the one
-    that counts."""
+    """Return the members whose state differs from the one that counts, as their numbers in the
+    view, ascending."""
     claims = read_claims(word.claims)
     if len(claims) < 2:
         return ()
@@ -43,14 +43,15 @@ def differing(word: ControlWord) -> tuple[int, ...]:
 
 
 def is_final(word: ControlWord) -> bool:
-    """Whether what was reduced with `word` has every micro-batch, from members with one state: sums
-    of which that is not true are summed again, so they are not worth keeping."""
+    """Whether what was reduced with `word` contains every micro-batch, computed from one state.
+    Sums for which that does not hold are made again, so a fence must not keep them."""
     return not (any(word.refusing) or any(word.late) or differing(word))
 
 
 def first_difference(mine: bytes, theirs: bytes) -> int | None:
-    """Return the number of the first piece of the state whose digests differ, None if none does:
-    both are digests of `PIECE_BYTES`, one after the other."""
+    """Return the number of the first piece of the state whose digests differ, None if none does.
+    `mine` and `theirs` are the digests of all pieces, of `PIECE_BYTES` each, one after the
+    other."""
     for at in range(0, min(len(mine), len(theirs)), PIECE_BYTES):
         if mine[at : at + PIECE_BYTES] != theirs[at : at + PIECE_BYTES]:
             return at // PIECE_BYTES
@@ -58,5 +59,5 @@ def first_difference(mine: bytes, theirs: bytes) -> int | None:
 
 
 def bitmap(members: Iterable[int]) -> int:
-    """Return the bitmap of these numbers."""
+    """Return the bitmap, as an integer, in which the bits of these numbers are set."""
     return sum(1 << n for n in members)

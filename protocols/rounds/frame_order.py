@@ -1,4 +1,5 @@
-"""In which order a neighbour's chunks can come: a chunk out of this order has a wrong header.
+"""The order in which a neighbour's chunks can come. A chunk out of this order has a wrong header,
+because no correct neighbour sends it.
 
 One direction of a link is a stream, and a round completes nowhere before each member has sent all
 of its part. Therefore:
@@ -7,10 +8,11 @@ of its part. Therefore:
   policy;
 - no chunk is two iterations ahead of a member;
 - no chunk has the running iteration and attempt under another policy;
-- of rounds that are over, no chunk comes behind one of a newer round, and none of a round that is
-  complete here.
+- a neighbour sends no chunk of an older round after one of a newer round, and none at all of a
+  round that is complete here.
 
-While a fence has this node frozen, the others may be ahead of it.
+Chunks of older rounds that come in order are not wrong: while a fence has this node frozen, a
+neighbour may be an iteration ahead of it, and the fence's decision goes back behind that.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from protocols.rounds.round import Round
     from protocols.wire.bulk import BulkHeader
 
-Key = tuple[bytes, int, int, int, int, int]
+Key = tuple[bytes, int, int, int, int, int]  # as `RoundSpec.key`
 
 
 @dataclass(slots=True)
@@ -38,7 +40,8 @@ class FrameOrder:
     newest: tuple[int, int, int, int] = (0, 0, 0, 0)  # term, policy, iteration, attempt
 
     def follows(self, header: BulkHeader) -> None:
-        """Take the next header; raise `RemoteProtocolError` if it falls behind the last."""
+        """Take the next header of this neighbour. Raises `RemoteProtocolError` if it belongs to an
+        older round of the same lineage than the last one."""
         place = (header.term, header.policy, header.iteration, header.attempt)
         if header.lineage == self.lineage and place < self.newest:
             raise RemoteProtocolError("a chunk of a round before those that came already")
@@ -50,7 +53,10 @@ def check_place(
 ) -> None:
     """Raise `RemoteProtocolError` if `header`, whose round is not the running one, cannot come now.
 
-    `lineages`: those that this node knows. `over`: the round that was completed here last."""
+    `now` is the running round, `lineages` those that this node knows, and `over` the round that was
+    completed here last. A joiner that follows the rounds (`contributes` False) knows less than a
+    member, so less is required of what it is sent.
+    """
     spec = now.spec
     if header.lineage != spec.lineage:
         if spec.contributes and header.lineage not in lineages:
@@ -64,7 +70,7 @@ def check_place(
     if place == here or (plan == ours and header.view != spec.view):
         raise RemoteProtocolError("a chunk of the running round under another policy")
     if place < here or plan < ours:
-        return  # given up: whoever was an iteration ahead may have sent that before a fence
+        return  # of a round given up: a neighbour ahead of us may have sent it before a fence
     if header.attempt > spec.attempt + limits.MAX_ATTEMPT_STEP:
         raise RemoteProtocolError("a chunk of an attempt that cannot have come yet")
     if spec.contributes and header.iteration > spec.iteration + 1:

@@ -2,12 +2,14 @@
 
     own contribution + child 1 + child 2 + ... -> parent ... root -> children, subscribers
 
-After a failure, chunks that were complete before (`spread`) are not summed again: those who hold
-them send them along the tree to those who do not.
+After a failure, chunks that were complete before (`spread`) are not summed again: the members that
+hold them send them along the tree to those that do not.
 
-Law: each chunk is summed in the tree's fixed order (own first, then children ascending), so equal
-policies give equal bits. A node's own contribution is read, never written. The machine knows chunk
-numbers, not bytes; whoever drives it moves those. Chunk 0 is the control word.
+Each chunk is summed in the tree's fixed order (own first, then children ascending), because
+floating-point sums depend on the order and equal policies must give equal bits. A node's own
+contribution P is read and never written, so that the sum can be made again after a failure. This
+machine knows chunk numbers and no bytes; the data plane, which drives it, moves those. Chunk 0 is
+the control word.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Reduced `chunks` come from `source` (None: they are here) and go on to `to`."""
+    """These reduced `chunks` come from `source` (None: they are here) and are sent on to `to`."""
 
     chunks: tuple[int, ...]
     source: bytes | None
@@ -34,9 +36,11 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class RoundSpec:
-    """Which round this is and where this node stands in it.
+    """Which round this is, and this node's place in it.
 
-    `chunks` counts chunk 0. A subscriber (`contributes` False) only receives reduced chunks.
+    `parent` is None at the root. `subscribers` are joiners to which this node forwards reduced
+    chunks. `chunks` is their number, chunk 0 included. A joiner, and a member that only finishes a
+    result after a fence, receives reduced chunks and sums nothing (`contributes` is False).
     """
 
     lineage: bytes
@@ -51,8 +55,8 @@ class RoundSpec:
     contributes: bool
     spread: tuple[Spread, ...] = ()
     term: int = 0
-    parts: tuple[Part, ...] = ()  # what the children may say, in the order of `children`
-    silent: int = 0  # bitmap of the members that were found to have another state: they claim none
+    parts: tuple[Part, ...] = ()  # what each child's word may contain, in the order of `children`
+    silent: int = 0  # bitmap of the members with another state, which must make no claim
 
     @property
     def key(self) -> tuple[bytes, int, int, int, int, int]:
@@ -79,7 +83,8 @@ class SendUp:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """At the root: R[chunk] is reduced (copy it from P if `own`); take its sum of squares."""
+    """At the root: R[chunk] is reduced (if `own`, copy it from P first). Compute its sum of
+    squares, from which the norm of the gradient follows."""
 
     chunk: int
     own: bool
@@ -120,7 +125,7 @@ class Round:
 
     @property
     def kept(self) -> bytes:
-        """Bitmap of those that were reduced before this attempt."""
+        """Bitmap of the chunks that were reduced before this attempt, as far as they are here."""
         return self._bitmap(self._kept)
 
     @property
@@ -129,7 +134,7 @@ class Round:
         return self._missing == 0
 
     def begin(self) -> list[RoundEffect]:
-        """Pass on what was reduced before this attempt."""
+        """Pass on the chunks that were reduced before this attempt and are here."""
         effects: list[RoundEffect] = []
         for chunk, spread in sorted(self._kept.items()):
             if spread.source is None:
@@ -137,7 +142,8 @@ class Round:
         return effects
 
     def contribute(self) -> list[RoundEffect]:
-        """This node's own contribution is ready, in all chunks."""
+        """This node's own contribution is ready, in all chunks. Raises `LocalProtocolError` if it
+        was before."""
         if self.contributed:
             raise LocalProtocolError("contributed twice to one round")
         self.contributed = True
@@ -148,7 +154,7 @@ class Round:
         return effects
 
     def up(self, child: bytes, chunk: int) -> list[RoundEffect]:
-        """`child`'s partial sum of `chunk` has arrived."""
+        """`child`'s partial sum of `chunk` has arrived. Raises as `check_up` does."""
         self.check_up(child, chunk)
         self._arrived[chunk] |= 1 << self.spec.children.index(child)
         return self._advance(chunk) if self.contributed else []
@@ -161,7 +167,8 @@ class Round:
             raise RemoteProtocolError("a partial sum came twice")
 
     def down(self, sender: bytes, chunk: int) -> list[RoundEffect]:
-        """The reduced `chunk` has arrived from the parent."""
+        """The reduced `chunk` has arrived from `sender`, the parent or, for a chunk that was
+        reduced before, its source. Raises as `check_down` does."""
         self.check_down(sender, chunk)
         return self._settle(chunk)
 
@@ -176,7 +183,7 @@ class Round:
             raise RemoteProtocolError("a reduced chunk came before its parts were sent")
 
     def owes(self, sender: bytes) -> bool:
-        """Whether `sender` has not sent all chunks of this round that it is to send."""
+        """Whether `sender` still has to send chunks of this round."""
         children, parent = self.spec.children, self.spec.parent
         bit = 1 << children.index(sender) if sender in children else 0
         for chunk in range(self.spec.chunks):
@@ -196,6 +203,8 @@ class Round:
         return self.contributed and self._added[chunk] == len(self.spec.children)
 
     def _advance(self, chunk: int) -> list[RoundEffect]:
+        """Add the children's sums of a chunk as far as they have come in order, and send it on when
+        all are added."""
         children = self.spec.children
         effects: list[RoundEffect] = []
         while (k := self._added[chunk]) < len(children) and self._arrived[chunk] >> k & 1:
@@ -208,6 +217,7 @@ class Round:
         return [*effects, Finish(chunk, not children), *self._settle(chunk)]
 
     def _settle(self, chunk: int) -> list[RoundEffect]:
+        """Note that a chunk is reduced here, and forward it."""
         self._reduced[chunk] = 1
         self._missing -= 1
         effects: list[RoundEffect] = []
@@ -222,11 +232,12 @@ class Round:
 def spread_plan(
     node: bytes, parents: dict[bytes, bytes], have: dict[bytes, bytes], chunks: int
 ) -> tuple[Spread, ...]:
-    """Return what `node` sends and receives of the chunks that somebody holds.
+    """Return what `node` sends and receives of the chunks that some member holds.
 
-    `parents`: the tree (root: b""); `have`: each member's bitmap of reduced chunks. A chunk flows
-    from its holders along the tree, on each node's shortest way (of equal ones: the holder that
-    comes first). Chunks with equal holders are planned together.
+    `parents` is the tree (the root's parent is b""), and `have` each member's bitmap of reduced
+    chunks. Each node gets a chunk along the tree from its nearest holder; of several that are
+    equally near, from the one that comes first. All members compute the same, so no message is
+    needed. Chunks with equal holders are planned together.
     """
     near: dict[bytes, list[bytes]] = {n: [] for n in parents}
     for child, parent in parents.items():
@@ -241,6 +252,7 @@ def spread_plan(
             groups.setdefault(holders, []).append(chunk)
     plan: list[Spread] = []
     for holders, members in groups.items():
+        # A breadth-first search from all holders at once: node -> the neighbour that sends to it.
         source: dict[bytes, bytes | None] = dict.fromkeys(holders)
         queue = list(holders)
         for at in queue:

@@ -1,8 +1,9 @@
-"""What a control word may say: checked at each hop, while it is known from whom it came.
+"""Checks of control words, made at each hop, where it is still known which neighbour sent the word.
 
-Law: what passes here neither ends a trainer nor counts a micro-batch twice. A word is held against
-the job (`WordShape`, from the trainer) and, on the way up, against what the policy lets the members
-below its sender say (`Part`). Gradients themselves are trusted.
+A word that passes can neither crash a trainer nor have a micro-batch counted twice. Each word is
+compared with the job (`WordShape`, which comes from the trainer). On the way up it is also compared
+with what the policy lets the members below its sender say (`Part`), and on the way down with this
+node's own word. Gradients themselves are trusted, because only their sender could check them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _ENTRY = struct.Struct("<II")  # buffer number, bytes
 
 @dataclass(frozen=True, slots=True)
 class WordShape:
-    """What every word of a job is like. `parameters`: how many can have a gradient. `buffers`:
-    number -> bytes of the buffers in which all micro-batches must agree."""
+    """What all words of a job have in common. `parameters`: how many tensors can have a gradient.
+    `buffers`: buffer number -> size in bytes, for the buffers in which all micro-batches must
+    agree."""
 
     micro_batches: int
     parameters: int
@@ -36,9 +38,9 @@ class WordShape:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the members below and including tree child `child` may say. `members`: bitmap of their
-    places in the view. `due`: bitmap of the micro-batches that are theirs, None if handing back
-    has mixed that up."""
+    """What the word of the tree child `child` may contain, which speaks for it and all members
+    below it. `members`: bitmap of their numbers in the view. `due`: bitmap of the micro-batches
+    that are theirs, None if micro-batches were handed back and dealt out anew."""
 
     child: bytes
     members: int
@@ -46,7 +48,7 @@ class Part:
 
 
 def check_word(word: ControlWord, shape: WordShape) -> None:
-    """Raise `RemoteProtocolError` unless `word` can be one of this job."""
+    """Raise `RemoteProtocolError` unless `word` fits this job."""
     done = int.from_bytes(word.done, "little")
     if done >> shape.micro_batches:
         raise RemoteProtocolError("a control word with micro-batches that there are none of")
@@ -76,7 +78,8 @@ def check_part(word: ControlWord, part: Part) -> None:
 
 
 def check_result(word: ControlWord, own: ControlWord, micro_batches: int) -> None:
-    """Raise `RemoteProtocolError` unless `word` can be what came of a round with `own` in it."""
+    """Raise `RemoteProtocolError` unless `word`, which is reduced, contains `own`, this node's own
+    word, and lacks no micro-batch without saying why."""
     done, mine = (int.from_bytes(x.done, "little") for x in (word, own))
     if mine & ~done:
         raise RemoteProtocolError("a reduced control word without our micro-batches")
@@ -94,7 +97,8 @@ def check_result(word: ControlWord, own: ControlWord, micro_batches: int) -> Non
 def policy_parts(
     policy: Policy, node: bytes, dealt: Mapping[bytes, tuple[int, ...]] | None
 ) -> tuple[Part, ...]:
-    """Return what the children of `node` may say if the micro-batches are `dealt` so."""
+    """Return what the words of the children of `node` may contain. `dealt`: member -> its
+    micro-batches in this attempt, None if that is not known."""
     nodes = policy.view.nodes
     parts: list[Part] = []
     for child in policy.children(node):
@@ -108,7 +112,8 @@ def policy_parts(
 
 
 def _check_buffers(data: bytes, sizes: Mapping[int, int]) -> None:
-    """The bytes say how many buffers follow, then each one's number, length and content."""
+    """Raise `RemoteProtocolError` unless `data` is a count of buffers and then, for each of them,
+    its number, its length and so many bytes; `sizes` gives the length for each number."""
     if not data:
         return
     try:

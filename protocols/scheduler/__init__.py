@@ -1,1 +1,1 @@
-"""What only the scheduler does: negotiate changes, plan, lead a fence, hand its role over."""
+"""What only the scheduler does: it negotiates changes, plans, leads fences, hands its role over."""

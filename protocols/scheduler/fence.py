@@ -2,12 +2,14 @@
 
     freeze -> report -> decide -> prepare -> commit
 
-Law: a redo needs a decision that a quorum has stored; whoever is outside it cannot contribute again
-without pulling the state. A policy that is stored somewhere but in force at no reporter (a switch,
-or the decision of a fence before) may be in force at somebody who is silent: then a quorum under it
-is needed, too, so that nobody goes on under it at the same time. A reporter that has a whole result
-forces that result to be kept, and nothing else can arise in this lineage. `decide` is pure: equal
-reports give equal decisions.
+- An iteration is done again only by a decision that a quorum has stored. A member that it leaves
+  out cannot contribute again without pulling the state.
+- A policy that is stored somewhere but in force at no reporter (of a switch, or of the fence
+  before) may be in force at a member that is silent. Then a quorum under that policy is needed,
+  too, so that nobody goes on under it at the same time.
+- If a reporter has the whole result of the iteration, that result is kept, because somebody may
+  have applied it; so one lineage has only one result for each iteration.
+- `decide` is a pure function: equal reports give equal decisions.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ if TYPE_CHECKING:
 
     from protocols.scheduler.planning import Planner
 
-Epoch = tuple[int, int]
+Epoch = tuple[int, int]  # (term, number of the fence in it)
 
 
 class FenceState(StrEnum):
     """Where a fence stands."""
 
+    # WAITING: all reports are here that will come for now, but those who reported may not decide.
+    # PREPARING: members store the decision. COMMITTING: it is chosen, and members act on it.
     REPORTING = "reporting"
     WAITING = "waiting"
     PREPARING = "preparing"
@@ -71,8 +75,9 @@ FENCE_TABLE: StateTable[FenceState] = StateTable(
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What is gone: nodes (`dead` ones are proven dead, not merely silent) and links. `out`:
-    members in reach that are to go on no more with the others."""
+    """What is lost. `nodes`: members out of reach that may live; `dead`: members proven dead;
+    `links`: broken links between members in reach; `out`: members in reach that must go, because
+    two others have accused them."""
 
     nodes: tuple[bytes, ...] = ()
     dead: tuple[bytes, ...] = ()
@@ -81,12 +86,13 @@ class Lost:
 
 
 def attempt_id(lineage: bytes, policy: tuple[int, int], attempt: int) -> bytes:
-    """Return the 32 bytes that name an attempt in the chain of commits."""
+    """Return the 32 bytes that name an attempt in the chain of commit ids; `policy` is the key of
+    the policy under which it runs."""
     return hashlib.sha256(lineage + b"%d:%d:%d" % (*policy, attempt)).digest()
 
 
 class FenceLeader:
-    """One fence, as its scheduler runs it."""
+    """One fence, on the side of the scheduler that leads it."""
 
     def __init__(
         self,
@@ -105,10 +111,10 @@ class FenceLeader:
         pauses: bool = False,
         waited: bool = False,
     ) -> None:
-        """`own`: the policy in force here; a report may show a newer one. `stored`: who decides
-        under it and newer ones. `at`: the running iteration and attempt. `known`: who decides
-        under any policy stored here, of other lineages, too. `pauses`: wait for a quorum for
-        ever; `waited`: whoever stood for election without one has waited for long enough."""
+        """`own`: the policy in force here; a report may show a newer one. `stored`: the electorates
+        of it and of newer policies stored here; `known`: those of all policies stored here, of
+        other lineages, too. `at`: the running iteration and attempt. `pauses`: never go on without
+        a quorum. `waited`: the election has waited for a quorum already, so this fence need not."""
         self.state = FENCE_TABLE.initial
         self.epoch = epoch
         self.restart: Restart | None = None
@@ -116,18 +122,18 @@ class FenceLeader:
         self._node = node
         self._own = own
         self._stored = stored
-        self._outside: dict[bytes, None] = {}  # who was asked and is no member
+        self._outside: dict[bytes, None] = {}  # nodes that were asked and have said `Outside`
         self._at = at
         self._known = known
         self._newest = max((e.version for e in known), default=own.version)
-        self.disbelieved: dict[bytes, str] = {}  # whose report cannot be true: why
-        self._told = False  # whether those who are out have been told once
+        self.disbelieved: dict[bytes, str] = {}  # member whose report cannot be true -> why
+        self._told = False  # whether the members left out have been told the decision
         self._lost = lost
         self._chunks = chunks
         self._micro_batches = micro_batches
         self._planner = planner
         self._reports: dict[bytes, FenceReport] = {}
-        self._answers: dict[bytes, None] = {}
+        self._answers: dict[bytes, None] = {}  # members that answered what is repeated at present
         self._repeat_at = now
         self._answer_by = math.inf
         self._silent_at = now + limits.FENCE_SILENT_SECONDS
@@ -138,15 +144,15 @@ class FenceLeader:
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do."""
+        """When `tick` has something to do although nothing has happened."""
         return None if self.state is FenceState.DONE else self._repeat_at
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the decision waits in vain for who has to store it: another fence is needed."""
+        """Whether members have not stored the decision in time, so that another fence is needed."""
         return self.state is FenceState.PREPARING and now >= self._answer_by
 
     def report(self, now: float, sender: bytes, message: FenceReport) -> list[Letter]:
-        """A member has frozen."""
+        """Take the report of a member, which is frozen now; one that cannot be true is dropped."""
         if not FENCE_TABLE.allows(self.state, "report"):
             return []
         wrong = testimony.fault(
@@ -161,14 +167,15 @@ class FenceLeader:
         return self._try(now, "report")
 
     def outside(self, now: float, sender: bytes) -> list[Letter]:
-        """A joiner that a stored policy lets in has given its join up."""
+        """A joiner that a stored policy lets in has given its join up, and so promises never to act
+        under that policy."""
         if not FENCE_TABLE.allows(self.state, "report"):
             return []
         self._outside[sender] = None
         return self._try(now, "report")
 
     def prepared(self, now: float, sender: bytes) -> list[Letter]:
-        """A member has stored the decision."""
+        """A member has stored the decision; once enough have, it is chosen."""
         if self.state is not FenceState.PREPARING or self.restart is None:
             return []
         self._answers[sender] = None
@@ -187,7 +194,7 @@ class FenceLeader:
         return self.tick(now)
 
     def committed(self, sender: bytes) -> None:
-        """A member acts on the decision."""
+        """A member acts on the decision; once all do, the fence is done."""
         if self.state is FenceState.COMMITTING and self.restart is not None:
             self._answers[sender] = None
             done = all(n in self._answers for n in self.restart.policy.view.nodes)
@@ -195,8 +202,9 @@ class FenceLeader:
             self.state = FENCE_TABLE.step(self.state, "committed", then)
 
     def lose(self, now: float, lost: Lost) -> list[Letter]:
-        """More is gone, or somebody is back, before anything was decided. Who fell silent has to
-        report again; who is back is asked at once and has time to."""
+        """Replace what is lost, before anything was decided. A member that fell silent has to
+        report again, because it may act on something else meanwhile. A member that is back is asked
+        at once and given time to report."""
         for node in lost.nodes:
             if node not in self._lost.nodes:
                 self._reports.pop(node, None)
@@ -207,7 +215,7 @@ class FenceLeader:
         return self._try(now, "lost") if FENCE_TABLE.allows(self.state, "lost") else []
 
     def tick(self, now: float) -> list[Letter]:
-        """Repeat what was not answered; stop waiting for who is late."""
+        """Repeat messages that were not answered, and decide if the time for reports is over."""
         mail: list[Letter] = []
         waiting = self.state is FenceState.WAITING
         if waiting or self.state is FenceState.REPORTING:
@@ -233,7 +241,8 @@ class FenceLeader:
         return mail
 
     def _connected(self, base: Policy) -> list[bytes]:
-        """The reporters that have not died since and that open links connect with us."""
+        """Return the reporters in the view of `base` that have not died since, and that open links
+        connect with this node; ascending."""
         gone = (*self._lost.dead, *self._lost.out)
         stay = [n for n in base.view.nodes if n in self._reports and n not in gone]
         reports = {n: self._reports[n] for n in stay}
@@ -250,12 +259,12 @@ class FenceLeader:
 
     @property
     def _newer(self) -> tuple[Electorate, ...]:
-        """Who decides under newer policies that may be in force somewhere."""
+        """The electorates of newer policies that may be in force somewhere."""
         return testimony.may_be_in_force(self._own, self._reports, self._stored)
 
     @property
     def _base(self) -> Policy:
-        """The newest policy in force at any reporter that can be believed, ourselves included."""
+        """The newest policy in force at this node or at a reporter that can be believed."""
         may_be = self._newer
         told = [r.policy for r in self._reports.values() if r.policy.key > self._own.key]
         policies = [self._own, *(p for p in told if p.electorate in (*may_be, *self._known))]
@@ -263,13 +272,14 @@ class FenceLeader:
 
     @property
     def _electorates(self) -> tuple[Electorate, ...]:
-        """Whose quorums count: that of the base, and those of newer policies that may be in force
-        somewhere."""
+        """The electorates of which a quorum is needed: that of the base, and those of the newer
+        policies that may be in force somewhere."""
         base = self._base
         return (base.electorate, *(e for e in self._newer if e.key > base.key))
 
     def _disbelieve(self) -> None:
-        """Everybody has reported who will: drop reports of policies that cannot be in force."""
+        """Drop reports that the other reports contradict. Called when no more reports are waited
+        for, because a later report could still have confirmed an earlier one."""
         may_be = (*self._newer, *self._known)
         for node, report in list(self._reports.items()):
             if report.policy.key > self._own.key and report.policy.electorate not in may_be:
@@ -288,9 +298,10 @@ class FenceLeader:
         return silent and node not in self.disbelieved
 
     def _decides(self, here: Container[bytes]) -> bool:
-        """Whether those `here` may go on in this lineage: a quorum of the base; and under any newer
-        policy a quorum, unless everybody else there has said that it does not act under it. Resets
-        prove less: somebody on the way can send them, too."""
+        """Whether the members `here` may go on in this lineage (protocol.md, 8.4). They must be a
+        quorum of the base, and of each newer policy, unless everybody else in it has said that it
+        does not act under it. A connection that was reset is no such proof, since a firewall can
+        reset one, too."""
         first, *newer = self._electorates
         idle = (*self._reports, *self._outside)
         return is_quorum(first.nodes, here) and all(
@@ -298,13 +309,13 @@ class FenceLeader:
         )
 
     def _is_most(self, here: list[bytes]) -> bool:
-        """Whether more are `here` than may be left behind alive. A half that decides by the
-        tie-break alone would leave as many behind as go on (of two laptops, the other one): it
-        waits first, because a short sleep or a broken cable should cost a pause and no steps."""
+        """Whether more members are `here` than may be left behind alive. An exact half that decides
+        by the tie-break would leave as many behind as go on; of two laptops, the other one. It
+        waits first, because a short sleep or a loose cable should cost a pause and no steps."""
         return 2 * len(here) > sum(n not in self._lost.dead for n in self._base.view.nodes)
 
     def _try(self, now: float, event: str) -> list[Letter]:
-        """Decide if everybody has reported or is lost, and those who have may go on."""
+        """Decide, if every member has reported or is lost, and those that have may go on."""
         waits = [
             n
             for n in self._asked
@@ -368,6 +379,7 @@ def decide(
     lineage = base.view.lineage
     if forks:
         mark = b"%d:%d:%d" % (base.view.number, *epoch)
+        # The leader and the epoch are in it, so that no two forks have the same lineage.
         lineage = hashlib.sha256(lineage + leader + mark).digest()[: limits.LINEAGE_BYTES]
     links, apart, expelled = open_links(reports), base.view.apart, base.view.expelled
     view = make_view(lineage, base.view.number + 1, members, links, apart, expelled)
@@ -375,6 +387,8 @@ def decide(
     plan = planner.plan(view, micro_batches, ())
     version = max(base.version, *(r.newest for r in stay.values())) + 1
     policy = Policy(epoch[0], version, view, plan.parents, plan.shares, (), plan.reason)
+    # All members are at `first` or one after it. The result of `first` exists if one has applied it
+    # or has all of its chunks; then it is finished, and the iteration after it is done again.
     first = min(r.iteration for r in stay.values())
     newest = max(r.attempt for r in stay.values() if r.iteration == first)
     everything = control_word.bits(tuple(range(chunks)))
@@ -405,12 +419,15 @@ def decide(
 
 
 def _data(have: bytes) -> bytes:
-    """All but chunk 0: whoever does a round again says anew what of it it has done."""
+    """Return `have` without chunk 0, because in a round that is done again each member's control
+    word says anew which micro-batches it has done."""
     value = int.from_bytes(have, "little") & ~1
     return value.to_bytes((value.bit_length() + 7) // 8, "little")
 
 
 def _has(report: FenceReport, first: int, newest: int, everything: bytes) -> bytes:
+    """Return which chunks of the newest attempt of iteration `first` a reporter has; those of older
+    attempts do not count, since sums of two attempts do not fit together."""
     if report.iteration > first:
         return everything
     return report.have if report.attempt == newest else b""
@@ -422,8 +439,8 @@ def share_out(
     shares: tuple[int, ...],
     micro_batches: int,
 ) -> dict[bytes, tuple[int, ...]]:
-    """Return each member's micro-batches: what it works on, and of the others as many as bring it
-    closest to its share."""
+    """Return member -> its micro-batches: those that it works on already, and of the others as many
+    as bring it closest to its share. So no work is handed over that somebody has."""
     work = {n: list(control_word.numbers(working[n], micro_batches)) for n in nodes}
     taken = dict.fromkeys(m for found in work.values() for m in found)
     wanted = dict(zip(nodes, shares, strict=True))

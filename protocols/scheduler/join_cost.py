@@ -1,9 +1,9 @@
-"""How long a join makes the others stand, and whether that is too long.
+"""How long a join stops the other members, and whether that is too long.
 
-Law: while a joiner copies the state the others hold their update, for as long as its links take to
-carry the state and a round's gradients. That must not be longer than what is allowed, or than a few
-usual steps if those are longer. It is estimated before the pull begins and watched while it lasts;
-whoever is refused is told why, with the figures, and asks again later.
+While a joiner copies the state the others hold their update, for as long as the joiner's links take
+to carry the state and the gradients of one round. That time must not exceed what the user allows,
+or a few usual steps if those take longer. It is estimated before the pull begins, and watched while
+the pull lasts. A joiner that is refused is told why, with the figures, and asks again later.
 """
 
 from __future__ import annotations
@@ -13,37 +13,46 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-USUAL_STEPS = 3  # a join may stop the others for as long as so many of their steps
-LEAST_PACES = 3  # steps after which what is usual counts as known
+# In any case a join may stop the others for as long as this many of their steps.
+USUAL_STEPS = 3
+# The usual time of a step is known after this many steps.
+LEAST_PACES = 3
+# It is the median of this many steps.
 PACES = 20
+# The recent time of a step is the median of this many steps.
 RECENT = 5
-SEEN_S = 3.0  # a pull has told how fast it is after so long
-SLACK = 1.5  # and is given up if it will take so many times what is allowed
-SMALL_BYTES = 4_000_000  # a state that takes any link a moment only
-MBIT = 1e6 / 8  # bytes/s
+# Seconds after which the speed of a pull is judged; before, it is not known well enough.
+SEEN_S = 3.0
+# A pull is given up if by its speed it will take this many times what is allowed.
+SLACK = 1.5
+# Bytes of a state that is so small that even a slow link carries it in moments: nothing is
+# measured.
+SMALL_BYTES = 4_000_000
+# Bytes/s of one megabit/s.
+MBIT = 1e6 / 8
 
 
 @dataclass(slots=True)
 class Pace:
-    """How long this node's steps take."""
+    """How long this node's steps take, in seconds from one update to the next."""
 
     _times: deque[float] = field(default_factory=lambda: deque(maxlen=PACES))
     _last: float | None = None
 
     def applied(self, now: float) -> None:
-        """An update is done."""
+        """Note that an update was applied at the time `now`."""
         if self._last is not None:
             self._times.append(now - self._last)
         self._last = now
 
     @property
     def usual_s(self) -> float:
-        """The median step, 0 while it is not known."""
+        """The median time of the last `PACES` steps, 0 while it is not known."""
         return median(self._times) if len(self._times) >= LEAST_PACES else 0.0
 
     @property
     def recent_s(self) -> float:
-        """The median of the last few steps, 0 while it is not known."""
+        """The median time of the last `RECENT` steps, 0 while it is not known."""
         return median(list(self._times)[-RECENT:]) if len(self._times) >= LEAST_PACES else 0.0
 
     def since(self, now: float) -> float:
@@ -53,9 +62,9 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class JoinCost:
-    """`state_bytes`: what a joiner copies, and `gradient_bytes` of a round that it needs then;
-    `allowed_s`: how long the others may stand for that, 0 for as long as it takes; `pace`: their
-    steps."""
+    """What a join costs the others. `state_bytes`: what a joiner copies; `gradient_bytes`: what it
+    then receives of the running round; `allowed_s`: how long it may stop the others, 0 for as long
+    as it takes; `pace`: how long their steps take."""
 
     state_bytes: int = 0
     gradient_bytes: int = 0
@@ -64,19 +73,20 @@ class JoinCost:
 
     @property
     def most_s(self) -> float:
-        """How long the others may stand."""
+        """For how many seconds a join may stop the others."""
         if not self.allowed_s:
             return math.inf
         return max(self.allowed_s, USUAL_STEPS * self.pace.usual_s)
 
     def has_to_know(self, rates: tuple[int, ...]) -> bool:
-        """Whether nothing is known of the links of a joiner, and it matters."""
+        """Whether the rates of a joiner's links have to be measured before it is let in: none is
+        known, and it matters."""
         matters = self.allowed_s > 0 and self.state_bytes > SMALL_BYTES
         return matters and bool(rates) and not any(rates)
 
     def refusal(self, name: str, rates: tuple[int, ...]) -> str:
         """Return why a joiner whose links carry `rates` (bytes/s, 0: not known) is not let in, ""
-        if it is. What is not known is taken for the mean of what is."""
+        if it is. A link whose rate is not known is assumed to carry the mean of the others."""
         known = [rate for rate in rates if rate]
         if not known:
             return ""
@@ -93,7 +103,8 @@ class JoinCost:
         )
 
     def too_slow(self, name: str, seconds: float, pulled_bytes: int) -> str:
-        """Return why a joiner that pulled so much in `seconds` is given up, "" if it is not."""
+        """Return why a joiner that pulled `pulled_bytes` in `seconds` is given up, "" if it is not
+        given up."""
         if seconds < SEEN_S or pulled_bytes == 0:
             return ""
         whole = seconds * (self.state_bytes + self.gradient_bytes) / pulled_bytes
@@ -106,7 +117,7 @@ class JoinCost:
         )
 
     def too_long(self, name: str) -> str:
-        """Return why a joiner is given up that is still pulling after all that time."""
+        """Return why a joiner is given up that is still pulling after `most_s`."""
         return f"{name} has stopped the others for {self.most_s:.0f} s. {self._how_to_allow}"
 
     @property

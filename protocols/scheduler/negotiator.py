@@ -1,10 +1,11 @@
 """The scheduler's negotiations: joins, leaves, links, and the switch from one policy to the next.
 
-Law: negotiations never change the cluster by themselves. They only say what is *desired*; whenever
-that differs from what is in force and no switch is under way, one new policy is made of all of it.
-A policy is offered in the control word only after a majority of the old view and of the new one,
-and every node that enters with it, hold its body. Everything here can be rebuilt by the next
-scheduler from the policy in force and from requests that are repeated.
+- A negotiation never changes the cluster by itself. It only says what is *desired*; whenever that
+  differs from what is in force and no switch is under way, one new policy is made of all of it.
+- A policy is offered in the control word only after a majority of the old view and of the new one,
+  and every node that enters with it, have stored its body: whoever survives can then know it.
+- No state here has to survive the scheduler: the next one has the policy in force, and gets all
+  requests again, since they are repeated until they are fulfilled.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ from protocols.wire.messages import (
 if TYPE_CHECKING:
     from protocols.scheduler.planning import Planner
 
-MOST_UNMEASURED = 3  # then a joiner is let in without it being known how fast its links are
+MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unmeasured
 
 
 class JoinState(StrEnum):
     """Where the scheduler stands with one joiner."""
 
+    # INTRODUCING: its neighbours have not answered. LINKING: it opens its links. LINKED: they are
+    # open, and the next policy names its pull. CAUGHT_UP: the next policy has it in its view.
     INTRODUCING = "introducing"
     LINKING = "linking"
     LINKED = "linked"
@@ -62,7 +65,7 @@ JOIN_TABLE: StateTable[JoinState] = StateTable(
     Row(JoinState.LINKING, "links open", (JoinState.LINKED,)),
     Row(JoinState.LINKED, "pull in force", (JoinState.PULLING,)),
     Row(JoinState.PULLING, "caught up", (JoinState.CAUGHT_UP,)),
-    Row(JoinState.PULLING, "entry in force", (JoinState.ENTERED,)),  # by the last scheduler
+    Row(JoinState.PULLING, "entry in force", (JoinState.ENTERED,)),  # if the last scheduler made it
     Row(JoinState.CAUGHT_UP, "entry in force", (JoinState.ENTERED,)),
     *(Row(state, "given up", (JoinState.ABORTED,)) for state in _OPEN),
 )
@@ -70,8 +73,8 @@ JOIN_TABLE: StateTable[JoinState] = StateTable(
 
 @dataclass(slots=True)
 class Join:
-    """One join as the scheduler sees it. `deadline`: when it is given up without progress;
-    `stops_until`: when it has stopped the others for long enough, or is as if it did not."""
+    """One join as the scheduler sees it. `deadline`: when it is given up unless it makes progress;
+    `stops_until`: when it is given up because it stops the others, infinite while it does not."""
 
     number: int
     joiner: Member
@@ -97,7 +100,7 @@ class Switch:
 
 
 class Negotiator:
-    """The scheduler's state in one term. `policy` is the one in force."""
+    """What the scheduler negotiates in one term. `policy` is the one in force."""
 
     def __init__(
         self,
@@ -113,24 +116,24 @@ class Negotiator:
         self.policy = policy
         self.joins: dict[int, Join] = {}
         self.switch: Switch | None = None
-        self.passing = False  # the role is being handed over: start nothing new
+        self.passing = False  # the role is being handed over, so nothing new is started
         self._micro_batches = micro_batches
         self._planner = planner
         self._cost = cost or JoinCost()
         self._leaving: dict[bytes, None] = {}
         self._away: dict[bytes, None] = {}
         self._expelled: dict[bytes, None] = {}
-        self._divided: dict[Edge, bool] = {}  # links that users want closed, or (False) open again
+        self._divided: dict[Edge, bool] = {}  # link -> users want it closed (False: open again)
         self._next_join = (term << 32) + 1
         self._ended: dict[int, None] = {}  # joins given up that a policy may still name
         self._issued = 0  # version of the newest policy made in this term
-        self._edges: dict[tuple[bytes, bytes], Edge] = {}  # opened to keep the rest connected
-        self._link_wanted: dict[tuple[bytes, bytes], float] = {}  # when to ask again
+        self._edges: dict[tuple[bytes, bytes], Edge] = {}  # open links that no policy names yet
+        self._link_wanted: dict[tuple[bytes, bytes], float] = {}  # pair -> when to ask it again
         self._densify_at = 0.0
         self._repair_at = 0.0
         self._dirty = True  # something changed since `_desired` last looked
-        self._replan_at = 0.0  # when measurements may make a new policy
-        self._measured = False  # something was measured since then
+        self._replan_at = 0.0  # when measurements may next lead to a new policy
+        self._measured = False  # something was measured since they last did
 
     def resume(self, now: float) -> None:
         """Take over the joins that the policy in force names and that nobody here has ended."""
@@ -146,7 +149,8 @@ class Negotiator:
 
     @property
     def offered(self) -> tuple[int, int]:
-        """What the scheduler's control word names: the switch, once enough nodes hold it."""
+        """The key that the scheduler's control word names: that of the policy in force, or of the
+        switch once enough nodes have stored it."""
         if self.switch is not None and self.switch.offered:
             return self.switch.policy.key
         return self.policy.key
@@ -167,7 +171,7 @@ class Negotiator:
         self._dirty = True
 
     def join_request(self, now: float, message: JoinRequest) -> list[Letter]:
-        """A node wants in; the same incarnation asking again is answered again."""
+        """Begin a join, or answer the same incarnation of the joiner again."""
         joiner = message.joiner
         if self.passing or joiner.node in self.policy.view.nodes:
             return []
@@ -189,7 +193,7 @@ class Negotiator:
         return mail + [(n, Introduce(join.number, joiner)) for n in chosen]
 
     def _repeated(self, join: Join) -> list[Letter]:
-        """Answer a request again; chosen neighbours that have left are waited for no more."""
+        """Answer a request again; chosen neighbours that have left are no longer waited for."""
         join.neighbours = tuple(n for n in join.neighbours if n in self.policy.view.nodes)
         if not join.neighbours:
             return self.give_up(join.number, "its chosen neighbours left")
@@ -200,7 +204,7 @@ class Negotiator:
         return self._links_wanted(join)
 
     def introduced(self, sender: bytes, number: int) -> list[Letter]:
-        """A chosen neighbour expects the joiner's link."""
+        """Note that a chosen neighbour expects the joiner's link."""
         join = self.joins.get(number)
         if join is None or not JOIN_TABLE.allows(join.state, "introduced"):
             return []
@@ -225,8 +229,9 @@ class Negotiator:
         links: tuple[bytes, ...],
         rates: tuple[int, ...] = (),
     ) -> list[Letter]:
-        """The joiner has opened its links, which carry `rates`; one that only the last scheduler
-        knew is told so, one whose links are too slow is refused."""
+        """Take the links that a joiner has opened, and their `rates` in bytes/s. A joiner that only
+        the last scheduler knew is told to begin anew, one whose links are too slow is refused. The
+        join 0 stands for a member that has opened a link which it was told to open."""
         if number == 0:
             self._connected(sender, links)
             return []
@@ -237,7 +242,7 @@ class Negotiator:
             return []
         if JOIN_TABLE.allows(join.state, "links open") and links:
             if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
-                join.unmeasured += 1  # it says so again
+                join.unmeasured += 1  # the joiner repeats its message, perhaps with rates
                 return []
             if reason := self._cost.refusal(join.joiner.name, rates):
                 return self.give_up(number, reason, limits.JOIN_AGAIN_SECONDS)
@@ -248,8 +253,8 @@ class Negotiator:
         return []
 
     def progress(self, now: float, sender: bytes, message: JoinProgress) -> list[Letter]:
-        """The joiner pulls; one that only says so holds nobody up for ever, nor does one that is
-        much slower than its links were."""
+        """Take a joiner's report on its pull. Its deadline moves only if more bytes have come, and
+        a pull that is much slower than its links promised is given up."""
         join = self.joins.get(message.join)
         if join is None or join.joiner.node != sender:
             return []
@@ -264,12 +269,12 @@ class Negotiator:
         return self.give_up(join.number, slow, limits.JOIN_MUCH_LATER_SECONDS)
 
     def pulled(self, number: int) -> None:
-        """The joiner has the state: it stops nobody any more."""
+        """The joiner has the state, so it no longer stops the others."""
         if (join := self.joins.get(number)) is not None:
             join.stops_until = math.inf
 
     def caught_up(self, now: float, sender: bytes, number: int) -> None:
-        """The joiner's state follows the cluster's."""
+        """The joiner has applied an update like the members, and can be let in."""
         join = self.joins.get(number)
         if join is None or sender != join.joiner.node:
             return
@@ -279,13 +284,13 @@ class Negotiator:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
 
     def leave_request(self, sender: bytes) -> None:
-        """A member wants to leave."""
+        """Let a member leave with the next policy."""
         if sender in self.policy.view.nodes and sender not in self._leaving:
             self._leaving[sender] = None
             self._dirty = True
 
     def link_wish(self, sender: bytes, peer: bytes, *, wanted: bool) -> list[Letter]:
-        """A member wants a link to `peer`, or none."""
+        """Open or remove the link between a member and `peer`, as its user wants."""
         view = self.policy.view
         if sender not in view.nodes or (far := view.member(peer)) is None or peer == sender:
             return [(sender, Refused(peer, False, "there is no such member"))]
@@ -305,7 +310,7 @@ class Negotiator:
         return []
 
     def part(self, pair: Edge) -> None:
-        """One of two members is broken: link them no more, unless that would divide the rest."""
+        """Link two members, of which one is broken, no more, unless that would divide the rest."""
         before, self._divided[pair] = dict(self._divided), True
         if len(parts(self._next_view())) > 1:
             self._divided = before
@@ -313,7 +318,7 @@ class Negotiator:
             self._dirty = True
 
     def expel(self, sender: bytes, node: bytes, *, known: bool) -> list[Letter]:
-        """A member wants `node` out, for good; `known`: it was a member, and may come back."""
+        """Expel `node` for good, as a member's user wants; `known`: it is or was a member."""
         if sender not in self.policy.view.nodes or node in self.policy.view.expelled:
             return []
         if node in self._expelled:
@@ -326,12 +331,12 @@ class Negotiator:
 
     @property
     def _outlaws(self) -> tuple[bytes, ...]:
-        """Who is not let in again; the newest are remembered."""
+        """The nodes that are not let in again; only the last `MAX_EXPELLED` are remembered."""
         found = dict.fromkeys((*self.policy.view.expelled, *self._expelled))
         return tuple(found)[-limits.MAX_EXPELLED :]
 
     def share_wish(self, sender: bytes, away: bool) -> None:
-        """A member wants no micro-batches, or some again."""
+        """A member wants share 0 (`away`), or a share again."""
         self._dirty = True
         known = [*self.policy.view.nodes, *(j.joiner.node for j in self.joins.values())]
         if away and sender in known:
@@ -340,7 +345,7 @@ class Negotiator:
             self._away.pop(sender, None)
 
     def link_lost(self, reporter: bytes, peer: bytes) -> list[Letter]:
-        """A link broke. A joiner that loses its parent, or every link, is given up."""
+        """A link broke. A join that loses its parent, or every link, is given up."""
         mail: list[Letter] = []
         for join in list(self.joins.values()):
             ends = (reporter, peer)
@@ -348,7 +353,7 @@ class Negotiator:
                 continue
             other = ends[1 - ends.index(join.joiner.node)]
             if join.links and other not in join.links:
-                continue  # that is said already
+                continue  # this loss was reported before
             join.links = tuple(n for n in join.links if n != other)
             self._withdraw(join)
             if other == join.parent or not join.links:
@@ -356,7 +361,7 @@ class Negotiator:
         return mail
 
     def give_up(self, number: int, reason: str, pause_s: float = 0.0) -> list[Letter]:
-        """End a join that has not entered; the joiner asks for no other before `pause_s`."""
+        """End a join that has not entered; its joiner waits for `pause_s` before it asks again."""
         join = self.joins.pop(number)
         pulls = self.policy.pulls + (self.switch.policy.pulls if self.switch is not None else ())
         if any(p.join == number for p in pulls):
@@ -367,19 +372,19 @@ class Negotiator:
         return [(EVERYONE, JoinAborted(number, join.joiner.node, reason, pause_ms))]
 
     def _is_entering(self, join: Join) -> bool:
-        """Whether a policy that may be in force already lets the joiner in: too late to stop it."""
+        """Whether a policy that lets the joiner in may be in force already: it is too late then."""
         switch = self.switch
         offered = switch is not None and switch.offered
         return offered and switch is not None and join.joiner.node in switch.policy.view.nodes
 
     def _is_left_behind(self, join: Join) -> bool:
-        """Whether a joiner that follows the rounds gets none by the policy in force."""
+        """Whether a joiner should follow the rounds, but nobody forwards them to it any more."""
         follows = join.state in (JoinState.PULLING, JoinState.CAUGHT_UP)
         node = join.joiner.node
         return follows and self.policy.pull_of(node) is None and node not in self.policy.view.nodes
 
     def _withdraw(self, join: Join) -> None:
-        """The joiner is not what it was: no switch that lets it in so is offered any more."""
+        """The joiner has changed: withdraw a switch that lets it in, unless it is offered."""
         self._dirty = True
         switch = self.switch
         if switch is not None and not switch.offered:
@@ -387,7 +392,7 @@ class Negotiator:
             self.switch = None if entering else switch
 
     def stored(self, sender: bytes, key: tuple[int, int]) -> None:
-        """`sender` holds the body of policy `key`."""
+        """`sender` has stored the body of the policy `key`."""
         if self.switch is not None and self.switch.policy.key == key:
             self.switch.stored[sender] = None
             self.switch.offered = self._enough(self.switch)
@@ -403,7 +408,7 @@ class Negotiator:
         )
 
     def in_force(self, now: float, policy: Policy) -> None:
-        """The reduced control word named `policy`."""
+        """`policy` has come into force: forget what it fulfils, and move joins along."""
         self.policy = policy
         self.switch = None
         self._dirty = True
@@ -433,11 +438,12 @@ class Negotiator:
         self._ended = {p.join: None for p in policy.pulls if p.join in self._ended}
 
     def measured(self) -> None:
-        """Links or speeds have been measured: another plan may be better."""
+        """Links or speeds have been measured, so another plan may be better."""
         self._measured = True
 
     def tick(self, now: float) -> list[Letter]:
-        """Give up what is late, repeat what was not acknowledged, start a switch if one is due."""
+        """Give up joins that are late, repeat what was not answered, start a switch if one is
+        due."""
         mail: list[Letter] = []
         for join in list(self.joins.values()):
             if self._is_entering(join):
@@ -471,7 +477,7 @@ class Negotiator:
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do by time alone."""
+        """When `tick` has something to do although nothing has happened."""
         open_joins = [j for j in self.joins.values() if not self._is_entering(j)]
         times = [min(j.deadline, j.stops_until) for j in open_joins]
         if len(self.policy.view.members) > 1 and not self.passing:
@@ -502,7 +508,7 @@ class Negotiator:
         self._repair_at = 0.0
 
     def _next_view(self) -> View:
-        """Return the view without the leavers, with those that caught up."""
+        """Return the view that is desired: without leavers, with joiners that have caught up."""
         view = self.policy.view
         outlaws = self._outlaws
         gone = (*self._leaving, *outlaws)
@@ -519,7 +525,7 @@ class Negotiator:
         return make_view(view.lineage, view.number + 1, members, edges, apart, outlaws)
 
     def _repair(self) -> list[Letter]:
-        """If leaving would cut the rest in two, have a link opened between the parts first."""
+        """If the next view falls into parts, have a link opened between two of them first."""
         view = self._next_view()
         split = parts(view)
         if len(split) == 1:
@@ -532,7 +538,7 @@ class Negotiator:
 
     def _densify(self, now: float) -> list[Letter]:
         """Have links opened that the planner wants: between members that joined at the same time,
-        where links broke, or where the loss of one would part the cluster."""
+        where links broke, or where the loss of one member would divide the cluster."""
         view = self.policy.view
         known = dict.fromkeys((e.low, e.high) for e in (*view.edges, *self._next_view().apart))
         far: dict[bytes, list[Member]] = {}
@@ -546,7 +552,7 @@ class Negotiator:
         return [(node, OpenLinks(0, tuple(others))) for node, others in far.items()]
 
     def _desired(self) -> Policy | None:
-        """Return the next policy, None if what is in force is what is desired."""
+        """Return the next policy, None if the policy in force is what is desired."""
         view = self._next_view()
         now = self.policy.view
         if replace(view, number=now.number) == now:
@@ -565,7 +571,8 @@ class Negotiator:
         )
         term, version, reason = self.policy.term, self.policy.version, self.policy.reason
         same = replace(policy, term=term, version=version, reason=reason)
-        superseded = self._issued <= self.policy.version  # what others hold is no newer
+        # If others have stored a newer policy, a new one must follow even if nothing else changes.
+        superseded = self._issued <= self.policy.version
         return None if same == self.policy and superseded else policy
 
     def _pulls(self, nodes: dict[bytes, None]) -> tuple[Pull, ...]:

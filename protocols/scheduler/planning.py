@@ -1,8 +1,8 @@
-"""What the scheduler asks a planner, and what it gets back.
+"""The interface to the planner: what the scheduler asks it, and what it answers.
 
-Law: the protocols decide *when* to plan and check the answer; *how* to plan is the planner's. A
-planner is a pure function, given to the node when it is built; `Informed` adds what has been
-measured to each question.
+The protocols decide *when* to plan, and check the answer; *how* to plan is the planner's business,
+so that policies of users can take its place. A planner is a pure function, which the node is given
+when it is built; `Informed` adds what has been measured to each question.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`parents` and `shares` in the order of the view's members (see `policy.Policy`)."""
+    """A tree and shares for a view: `parents` and `shares` in the order of its members (see
+    `policy.Policy`), and the `reason` for this choice, for people."""
 
     parents: tuple[bytes, ...]
     shares: tuple[int, ...]
@@ -30,8 +31,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A source of a pull: `rate` in bytes/s (None: not known), `delay_s` one way, `busy_bytes`
-    that were asked of it and have not arrived."""
+    """A source of a pull. `rate`: bytes/s, None if it is not known. `delay_s`: one way.
+    `busy_bytes`: how much was asked of it and has not arrived."""
 
     node: bytes
     name: str
@@ -41,7 +42,7 @@ class Offer:
 
 
 class Planner(Protocol):
-    """Pure: equal arguments give equal answers."""
+    """A planner; pure, so that equal arguments give equal answers."""
 
     def plan(
         self,
@@ -51,25 +52,25 @@ class Planner(Protocol):
         present: Policy | None = None,
         measures: Measures = NOTHING_KNOWN,
     ) -> Plan:
-        """Return the tree and the shares for `view`; members in `away` get no micro-batch unless
-        all are away. What `present` has is kept unless a change is worth it."""
+        """Return the tree and the shares for `view`. Members in `away` get no micro-batch, unless
+        all are away. The tree and shares of `present` are kept unless a change is worth it."""
 
     def neighbours(
         self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN
     ) -> tuple[bytes, ...]:
-        """Return the members that a joiner shall link to, `wanted` (names) if given."""
+        """Return the members that a joiner is to link to: those with the names `wanted`, if any."""
 
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
-        """Return the links to open beside those of `view`."""
+        """Return the links that should be opened in addition to those of `view`."""
 
     def assign(
         self, shards: tuple[int, ...], shard_bytes: int, offers: tuple[Offer, ...]
     ) -> dict[bytes, tuple[int, ...]]:
-        """Divide equal `shards` among the sources of a pull."""
+        """Return source -> its shards: `shards`, of `shard_bytes` each, divided among `offers`."""
 
 
 class Informed:
-    """A planner that is told what has been measured; a `Planner` itself."""
+    """A `Planner` that hands each question to another one, with all that has been measured."""
 
     def __init__(self, planner: Planner, known: Callable[[], Measures]) -> None:
         self._planner = planner

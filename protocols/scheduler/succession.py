@@ -1,8 +1,9 @@
-"""The scheduler's role: how it comes to this node, and how it goes on to another.
+"""The scheduler's role: how it comes to this node, and how it is handed over to another.
 
-Law: the role changes hands only by an election. A scheduler that leaves, or has led for
-`rotate_every` steps, asks an heir to stand and starts nothing new until it has been replaced or the
-heir has let too much time pass; with a fence or a negotiation open it keeps the role.
+The role changes hands only by an election, so that there is at most one scheduler in a term. A
+scheduler that leaves, or has led for `rotate_every` steps, asks an heir to stand for election. It
+starts nothing new until it has been replaced, or until the heir has let too much time pass. While a
+fence or a negotiation is open it keeps the role, because nobody else could finish that.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Watch(Protocol):
-    """What the role asks of the part of a node that deals with losses, and tells it."""
+    """What the scheduler's role needs of the part of a node that deals with losses (`Recovery`)."""
 
     @property
     def has_fence(self) -> bool:
@@ -35,7 +36,7 @@ class Watch(Protocol):
         ...
 
     def voted(self, now: float) -> None:
-        """This node voted for another."""
+        """This node has voted for another one at the time `now`."""
         ...
 
     def led(self) -> None:
@@ -47,16 +48,16 @@ class Watch(Protocol):
         ...
 
     def part_pairs(self) -> None:
-        """Have the scheduler keep pairs of which one is broken from being linked again."""
+        """Have the scheduler keep accused and accuser from being linked again."""
         ...
 
     def open_fence(self, now: float, policy: Policy) -> None:
-        """Freeze everybody and find out how to go on."""
+        """Freeze all members and find out how they go on."""
         ...
 
 
 class Succession:
-    """The part of one node that stands, votes, wins and hands over.
+    """The part of one node that stands for election, votes, wins, and hands the role over.
 
     `negotiator`: what this node negotiates as the scheduler, None while another node is that.
     """
@@ -67,14 +68,16 @@ class Succession:
         watch: Callable[[], Watch],
         new_scheduler: Callable[[float], None],
     ) -> None:
-        """`new_scheduler`: there is one; what the last one had not done is asked for again."""
+        """`watch()` returns the node's `Recovery`, which is built after this part.
+        `new_scheduler(now)` is called when there is a new scheduler, so that requests which the
+        last one has not fulfilled are repeated."""
         self.negotiator: Negotiator | None = None
         self._context = context
         self._find_watch = watch
         self._new_scheduler = new_scheduler
-        self._tried_term = 0  # newest term in which we asked somebody to take the role over
-        self._since = 0  # iteration from which the role is due to rotate
-        self._asked_until: float | None = None  # an heir may take its time
+        self._tried_term = 0  # newest term for which we asked somebody to take the role over
+        self._since = 0  # iteration from which the steps until a rotation are counted
+        self._asked_until: float | None = None  # until when an heir that was asked is waited for
 
     @property
     def _watch(self) -> Watch:
@@ -82,16 +85,16 @@ class Succession:
 
     @property
     def leads_fence(self) -> bool:
-        """Whether this node leads a fence that is not decided: then it keeps the role."""
+        """Whether this node leads a fence that is not done, and so has to keep the role."""
         return self._watch.has_fence
 
     @property
     def deadline(self) -> float | None:
-        """When an heir has let too much time pass."""
+        """When an heir that was asked to stand is waited for no longer, None if none was."""
         return self._asked_until
 
     def take(self, now: float, sender: bytes, message: m.Message) -> None:
-        """A message about the role."""
+        """Act on a message about the role: `Lead`, `PassRole`, `VoteRequest` or `Vote`."""
         context, policy = self._context, self._context.policy
         election = context.election
         if isinstance(message, m.Lead):
@@ -109,7 +112,7 @@ class Succession:
         led = election.leads
         mail: list[tuple[bytes, m.Message]] = []
         match message:
-            case m.PassRole() if context.departs:
+            case m.PassRole() if context.departs:  # this heir leaves, too: let it be seen off first
                 context.send(sender, m.LeaveRequest(context.config.me.incarnation))
             case m.PassRole() if sender == election.scheduler and election.is_credible(
                 message.next_term
@@ -136,7 +139,7 @@ class Succession:
         return mail
 
     def won(self, now: float, policy: Policy) -> None:
-        """This node is the scheduler now."""
+        """Take the role over: this node has won an election."""
         context, election = self._context, self._context.election
         self._watch.won()
         self.lead(now, policy)
@@ -147,7 +150,7 @@ class Succession:
         self._new_scheduler(now)
 
     def lead(self, now: float, policy: Policy) -> None:
-        """Begin to negotiate."""
+        """Begin to negotiate as the scheduler of the present term."""
         context = self._context
         term, total = context.election.term, context.config.micro_batches
         self._since, self._asked_until = context.iteration, None
@@ -159,7 +162,8 @@ class Succession:
         self._watch.part_pairs()
 
     def rotate(self, now: float) -> None:
-        """Hand the role over if it is time to and nothing is open."""
+        """Hand the role over if it is time to and nothing is open; take it up again if the heir
+        that was asked has let too much time pass."""
         context, negotiator = self._context, self.negotiator
         if negotiator is None or context.departs:
             self._asked_until = None
@@ -176,7 +180,8 @@ class Succession:
         return every > 0 and self._context.iteration - self._since >= every
 
     def make_way(self, now: float) -> None:
-        """Somebody wants us out: hand the role over first, once nothing is open."""
+        """Hand the role over, unless a fence or a switch is open, because a user wants this node
+        expelled; the next scheduler is asked to do that."""
         negotiator = self.negotiator
         if negotiator is None or self.leads_fence or self._asked_until is not None:
             return
@@ -184,14 +189,15 @@ class Succession:
             self.step_down(now)
 
     def step_down(self, now: float) -> None:
-        """Ask an heir to take the role; take it up again if nobody has done so in time."""
+        """Ask an heir to take the role over; `rotate` takes it up again if none does in time."""
         negotiator, policy = self.negotiator, self._context.policy
         if negotiator is not None and policy is not None and len(policy.view.nodes) > 1:
             self._asked_until = now + limits.RETRY_SECONDS
             self.pass_role(policy, negotiator)
 
     def pass_role(self, policy: Policy, negotiator: Negotiator) -> None:
-        """Ask the next heir to stand for election; with none left, see the others off first."""
+        """Ask the next heir to stand for election, another one each time. If all others are leaving
+        there is none: this node lets them leave first."""
         context = self._context
         leaving = (context.node, *negotiator.leaving)
         heirs = [n for n in policy.view.nodes if n not in leaving]

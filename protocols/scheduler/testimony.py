@@ -1,11 +1,11 @@
 """Which reports to a fence can be true, by what the scheduler knows and by what the others report.
 
 A report may name a policy that is newer than the one in force at the scheduler. Such a policy can
-be in force somewhere only if a quorum of its members has stored it, or has stored a policy in
-between that can itself be in force. So a report is not believed if the other reports rule such a
-quorum out, and what a single member says to have stored binds nobody. Counters and bitmaps must be
-possible, too: members of one view are at most one iteration apart, since no round completes without
-all of them.
+be in force somewhere only if a quorum of its predecessor has stored it: of the policy in force at
+the scheduler, or of a policy in between that may itself be in force. A report is not believed if
+the other reports rule such a quorum out, so that a single member cannot claim whatever it likes.
+Counters and bitmaps must be possible, too: members of one view are at most one iteration apart,
+since no round completes without all of them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ def fault(
     micro_batches: int,
     newest: int,
 ) -> str:
-    """Return why `report` cannot be true whatever the others say, "" if it can. `own`, `iteration`,
-    `attempt`: what was running at the scheduler as the fence began; `newest`: the version of its
-    newest policy."""
+    """Return why `report` cannot be true, whatever the other reports say, "" if it can be true.
+
+    `own`, `iteration` and `attempt` are the policy and what was running at the scheduler when the
+    fence began; `newest` is the version of its newest policy. `chunks` and `micro_batches` are how
+    many the job has.
+    """
     if abs(report.iteration - iteration) > 1:
         return "it reports an iteration that no member can be at"
     if report.attempt > attempt + limits.MAX_ATTEMPT_STEP:
@@ -56,8 +59,10 @@ def fault(
 def may_be_in_force(
     own: Policy, reports: Mapping[bytes, FenceReport], stored: tuple[Electorate, ...]
 ) -> tuple[Electorate, ...]:
-    """Return who decides under policies newer than `own` that may be in force somewhere, ascending;
-    `stored`: those of them that are stored at the scheduler itself."""
+    """Return the electorates of the policies newer than `own` that may be in force somewhere,
+    ascending. `stored` are those that are stored at the scheduler itself; they always count. A
+    policy that is only reported counts unless too many members of every policy that could have
+    preceded it have reported without knowing it (protocol.md, 8.4)."""
     told = [e for r in reports.values() for e in (r.policy.electorate, *r.stored)]
     newer = dict.fromkeys(e for e in (*stored, *told) if e.key > own.key)
     found: list[Electorate] = []
@@ -78,8 +83,9 @@ def may_be_in_force(
 
 
 def contradicting(own: Policy, reports: Mapping[bytes, FenceReport]) -> list[bytes]:
-    """Return the reporters that say to work on what others work on, too, each micro-batch being one
-    member's: those are believed first whose claims go least beyond their share of `own`."""
+    """Return the reporters that claim to work on micro-batches on which a more credible reporter
+    works, since each micro-batch is one member's. A report is the more credible, the less its
+    claims go beyond the member's share in the policy `own`."""
     shares: dict[bytes, int] = {}
     for node in own.view.nodes:
         shares[node] = sum(1 << m for m in own.micro_batches(node))

@@ -1,4 +1,4 @@
-"""How values look in bytes: kinds of fields, messages, frames.
+"""How values are represented in bytes: kinds of fields, messages, frames.
 
-Everything that comes from a peer passes through here and is checked before anybody acts on it.
+Everything that comes from a peer passes through here and is checked before any part acts on it.
 """

@@ -1,9 +1,9 @@
 """The header in front of every payload on a bulk connection.
 
-Law: fixed size, fixed layout, validated before a byte of payload is accepted; its numbers are held
-to the limits that control messages are held to, so that whatever was read there can be written
-here, and the other way round. Payload bytes are never interpreted here; where they go is decided by
-the round (`UP`, `DOWN`) or the pull (`SHARD`).
+A header has a fixed size and layout, and is validated before a byte of its payload is accepted. Its
+numbers have the same limits as those of control messages, so that a number that was read in one can
+always be written in the other. Payload bytes are never interpreted here; the round (`UP`, `DOWN`)
+or the pull (`SHARD`) decides where they go.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from protocols.errors import RemoteProtocolError
 
 
 class BulkKind(IntEnum):
-    """What a bulk payload is. Append-only."""
+    """What a bulk payload is. The numbers are sent, so they never change; new ones may be added."""
 
     UP = 1  # a chunk's partial sum, from tree child to parent
     DOWN = 2  # a chunk's reduced value, from tree parent to child or subscriber
     SHARD = 3  # a piece of the training state, from a member to a joiner
-    PROBE = 4  # bytes whose only content is their arrival time
+    PROBE = 4  # bytes without meaning, sent so that the receiver can measure the link
 
 
+# Little-endian: magic, kind, zero, length, lineage, view, policy, iteration, attempt, index, term,
+# square_sum, reference, check, reserved.
 _LAYOUT = struct.Struct("<BBHI16sIIQIIIdQI8s")
 _SQUARES = struct.Struct("<d")
 _MAGIC = 0xEA
@@ -41,13 +43,13 @@ _MAX_PAYLOAD = {
 
 @dataclass(frozen=True, slots=True)
 class BulkHeader:
-    """Says what the `length` payload bytes that follow are. `term` is that of the policy.
+    """Says what the `length` payload bytes are that follow. `term` is that of the policy.
 
-    For `UP` and `DOWN`, `index` is the chunk (0 = control word) and `square_sum` the float64 sum of
-    squares of a reduced chunk (0.0 on the way up). For `SHARD`, `index` is the shard, `iteration`
-    the iteration whose start the state belongs to, and `reference` the join's number. `check`: for
-    `DOWN`, `checksum` of the chunk as the root sent it, so that what is altered on the way is found
-    where that happened.
+    For `UP` and `DOWN`, `index` is the chunk (0 is the control word) and `square_sum` the float64
+    sum of squares of a reduced chunk (0.0 on the way up). For `DOWN`, `check` is the `checksum` of
+    the chunk as the root sent it, so that an alteration on the way is found where it happened. For
+    `SHARD`, `index` is the shard, `iteration` the iteration at whose start the state was held, and
+    `reference` the number of the join.
     """
 
     kind: BulkKind
@@ -120,7 +122,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
 
 
 def checksum(payload: bytes | bytearray | memoryview, square_sum: float) -> int:
-    """Return the CRC-32 of a reduced chunk together with its sum of squares."""
+    """Return the CRC-32 of a reduced chunk and its sum of squares, which travels in the header."""
     return zlib.crc32(payload, zlib.crc32(_SQUARES.pack(square_sum)))
 
 
@@ -140,8 +142,9 @@ def _check_numbers(
 
 
 def _check_result(kind: BulkKind, squares: float, check: int) -> None:
-    """Only what is reduced has a sum of squares and a checksum. Such a sum may overflow or be NaN,
-    as gradients may, but it is never negative."""
+    """Raise `RemoteProtocolError` unless the sum of squares and the checksum are possible. Only a
+    reduced chunk has them. A sum of squares may be infinite or NaN, as gradients may, but it is
+    never negative."""
     if squares < 0.0 or (kind is not BulkKind.DOWN and squares != 0.0):
         raise RemoteProtocolError("a bulk header with an impossible sum of squares")
     if kind is not BulkKind.DOWN and check:

@@ -1,9 +1,9 @@
-"""Control frames: envelope to bytes and back.
+"""Control frames: from envelope to bytes and back.
 
-A frame is the msgpack array `[tag, tags, body]`. Law: `decode` returns a valid envelope or raises
-`RemoteProtocolError`, and nothing else, whatever the bytes; work and memory stay proportional to
-`limits.MAX_CONTROL_BYTES`. Depth is bounded by msgpack's own fixed stack while unpacking,
-and by the declared records, which refuse every level they did not declare.
+A frame is the msgpack array `[tag, tags, body]`. Whatever the bytes are, `decode` returns a valid
+envelope or raises `RemoteProtocolError`, and nothing else. Work and memory stay proportional to
+`limits.MAX_CONTROL_BYTES`. Nesting is bounded by msgpack's own fixed stack while unpacking, and
+then by the declared records, which refuse every level that they do not declare.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocols.wire.messages import BY_TAG
 
 
 def encode(envelope: Envelope) -> bytes:
-    """Return the frame; raise `LocalProtocolError` if it is over the limit."""
+    """Return the frame of `envelope`. Raises `LocalProtocolError` if it is over the limit."""
     message = envelope.message
     frame: bytes = msgpack.packb(
         [message.TAG, encode_fields(envelope.tags), encode_fields(message)], use_bin_type=True
@@ -31,7 +31,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(frame: bytes) -> Envelope:
-    """Return the envelope in `frame`."""
+    """Return the envelope in `frame`. Raises `RemoteProtocolError` if there is none."""
     if len(frame) > limits.MAX_CONTROL_BYTES:
         raise RemoteProtocolError("control frame over the limit")
     raw = _unpack(frame)

@@ -1,6 +1,6 @@
 """A control message and the identities that it carries: one control frame.
 
-Law: fields are append-only, as those of messages.
+As in messages, fields are only ever added at the end.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """A message with the identities that every message carries (protocol.md, 1.1).
+    """The identities that every message carries (protocol.md, 1.1).
 
-    `origin`, `incarnation` and `sequence` name the message once and for all; `destination` is a
-    node id or `EVERYONE`; `hops` counts the links crossed.
+    `lineage` to `attempt` say where the sender stands. `origin`, `incarnation` and `sequence`
+    identify the message. `destination` is a node id or `EVERYONE`. `hops` counts the links that the
+    message has crossed.
     """
 
     lineage: bytes = wire(LINEAGE)

@@ -1,8 +1,8 @@
-"""Field kinds: how one value looks on the wire, and what is refused.
+"""Kinds of fields: how one value looks on the wire, and what is refused.
 
-Law: `decode` accepts exactly what `encode` can produce, within the kind's bound, and raises
-`RemoteProtocolError` on everything else. Records are msgpack arrays of their fields in declaration
-order; a record only ever grows at its end.
+`decode` accepts exactly what `encode` can produce, within the bound of the kind, and raises
+`RemoteProtocolError` on everything else. Records are msgpack arrays of their fields in the order of
+declaration; fields are only ever added at the end of a record.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class Kind(Protocol[T]):
     """One kind of field."""
 
     def encode(self, value: T) -> object:
-        """Return what msgpack shall pack for `value`."""
+        """Return what msgpack is to pack for `value`."""
 
     def decode(self, raw: object) -> T:
-        """Return the value of unpacked `raw`; raise `RemoteProtocolError` if it is not one."""
+        """Return the value that `raw`, which msgpack has unpacked, stands for. Raises
+        `RemoteProtocolError` if it stands for none of this kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class UInt:
 
 @dataclass(frozen=True, slots=True)
 class Float:
-    """A float64; Inf and NaN only where `finite` is False."""
+    """A float64; infinities and NaN are accepted only if `finite` is False."""
 
     finite: bool = True
 
@@ -73,7 +74,7 @@ class Bool:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Bytes, `smallest` to `largest` of them."""
+    """Bytes, from `smallest` to `largest` of them."""
 
     largest: int
     smallest: int = 0
@@ -89,7 +90,8 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Printable text of at most `largest` bytes in UTF-8 (it may reach a terminal)."""
+    """Text of at most `largest` bytes in UTF-8. It must be printable, because it may be shown in a
+    terminal, which control characters could manipulate."""
 
     largest: int = limits.MAX_TEXT_BYTES
 
@@ -132,7 +134,8 @@ class Nested(Generic[R]):
 
 
 def wire(kind: Kind[Any], default: Any = MISSING) -> Any:
-    """Declare a dataclass field that travels as `kind`; `default` is for who builds a record."""
+    """Declare a dataclass field that is sent as `kind`. `default` serves only code that builds a
+    record; a record from a peer must have all fields."""
     return field(default=default, metadata={"kind": kind})
 
 
@@ -143,7 +146,8 @@ def encode_fields(record: object) -> list[object]:
 
 
 def decode_fields(record: type[R], raw: object) -> R:
-    """Build a `record` from an unpacked array; its constructor may add checks (ValueError)."""
+    """Return the `record` that an unpacked array stands for. Raises `RemoteProtocolError` if it
+    stands for none, or if the constructor of the record refuses the values with a ValueError."""
     declared = fields(record)  # type: ignore[arg-type]
     if type(raw) is not list or len(raw) != len(declared):
         raise RemoteProtocolError(f"expected the fields of {record.__name__}")

@@ -1,7 +1,8 @@
 """Every control message, with its tag.
 
-Law: tags are append-only; a message's fields only ever grow at the end. Each docstring says who
-sends it to whom. "Flooded" messages reach every node over any path; "direct" ones cross one link.
+Tags never change and are never used again, and fields are only ever added at the end of a message.
+Each docstring says who sends the message to whom, often in the words of the sender ("me" is the
+sender). "Flooded" messages reach every node over any path; "direct" ones cross one link only.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Ping(Message):
-    """Direct, both ways: measures a link's delay and keeps it alive. `sent_at`: sender's clock."""
+    """Direct, both ways: measures a link's delay and shows that the sender lives. `sent_at`:
+    seconds of the sender's clock."""
 
     TAG: ClassVar[int] = 1
     sent_at: float = wire(Float())
@@ -64,7 +66,8 @@ class Pong(Message):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """Direct, from a member to whoever opened a link to it: how things stand."""
+    """Direct, from a member to whoever has opened a link to it: who is the scheduler, which policy
+    is in force, and at which iteration training ends."""
 
     TAG: ClassVar[int] = 3
     scheduler: bytes = wire(NODE)
@@ -74,7 +77,9 @@ class Welcome(Message):
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest(Message):
-    """Joiner to scheduler: let me in. Repeated until answered; idempotent by incarnation."""
+    """Joiner to scheduler: let me in. Repeated until it is answered; repetitions by the same
+    incarnation begin no second join. `neighbours`: names of members to link to, if its user named
+    any."""
 
     TAG: ClassVar[int] = 4
     joiner: Member = wire(Nested(Member))
@@ -100,7 +105,7 @@ class Introduced(Message):
 
 @dataclass(frozen=True, slots=True)
 class OpenLinks(Message):
-    """Scheduler to joiner: open links to these members."""
+    """Scheduler to joiner: open links to these members. To a member with join 0: the same."""
 
     TAG: ClassVar[int] = 7
     join: int = wire(NUMBER)
@@ -109,8 +114,8 @@ class OpenLinks(Message):
 
 @dataclass(frozen=True, slots=True)
 class LinksOpen(Message):
-    """Joiner to scheduler: these links are open (at least one). `rates`: payload bytes/s that each
-    brings, 0 for what is not known; empty from a member."""
+    """Joiner to scheduler: these links are open (at least one). `rates`: payload bytes/s that
+    arrive over each, 0 if not known. A member answers with join 0 and without rates."""
 
     TAG: ClassVar[int] = 8
     join: int = wire(NUMBER)
@@ -137,7 +142,8 @@ class PolicyStored(Message):
 
 @dataclass(frozen=True, slots=True)
 class PolicyFetch(Message):
-    """Flooded by a node that lacks the body of a policy that comes into force."""
+    """To all neighbours, by a node that lacks the body of a policy that comes into force: send
+    it."""
 
     TAG: ClassVar[int] = 11
     policy_term: int = wire(TERM)
@@ -146,7 +152,7 @@ class PolicyFetch(Message):
 
 @dataclass(frozen=True, slots=True)
 class ManifestRequest(Message):
-    """Direct, joiner to a source: what is the state that I am to pull?"""
+    """Direct, joiner to a source: send me the digests of the state that I am to pull."""
 
     TAG: ClassVar[int] = 12
     join: int = wire(NUMBER)
@@ -174,7 +180,7 @@ class ShardRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pulled(Message):
-    """Flooded by a joiner: every shard is here and verified; the hold is over."""
+    """Flooded by a joiner: every shard is here and verified, so nobody has to hold the state."""
 
     TAG: ClassVar[int] = 15
     join: int = wire(NUMBER)
@@ -183,7 +189,7 @@ class Pulled(Message):
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp(Message):
-    """Joiner to scheduler: my state follows the cluster's; name me in a policy."""
+    """Joiner to scheduler: I have applied an update like the members; let me in by a policy."""
 
     TAG: ClassVar[int] = 16
     join: int = wire(NUMBER)
@@ -191,8 +197,8 @@ class CaughtUp(Message):
 
 @dataclass(frozen=True, slots=True)
 class JoinAborted(Message):
-    """Flooded by the scheduler: this join is over; whoever holds an update for it goes on. The
-    joiner shall not ask again for `pause_ms`."""
+    """Flooded by the scheduler: this join is over, and members that hold an update for it go on.
+    The joiner is not to ask again for `pause_ms`. Join 0: a request that is refused at once."""
 
     TAG: ClassVar[int] = 17
     join: int = wire(NUMBER)
@@ -233,7 +239,7 @@ class VoteRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class Vote(Message):
-    """Member to candidate. One granted vote a term and incarnation."""
+    """Member to candidate. A member grants one vote in a term."""
 
     TAG: ClassVar[int] = 21
     next_term: int = wire(TERM)
@@ -242,7 +248,8 @@ class Vote(Message):
 
 @dataclass(frozen=True, slots=True)
 class Lead(Message):
-    """Flooded by the winner of `new_term`."""
+    """Flooded by the node that was elected scheduler of `new_term`; `why`: "rotated" or "failed
+    over"."""
 
     TAG: ClassVar[int] = 22
     new_term: int = wire(TERM)
@@ -251,8 +258,8 @@ class Lead(Message):
 
 @dataclass(frozen=True, slots=True)
 class LinkLost(Message):
-    """Flooded: my link to `peer` has ended. `reset`: in a way that proves that `peer` takes no more
-    part (`LinkEnd.proves_departure`)."""
+    """Flooded: my link to `peer` has ended. `reset`: it ended in a way that proves that `peer`
+    takes no more part (`LinkEnd.proves_departure`)."""
 
     TAG: ClassVar[int] = 23
     peer: bytes = wire(NODE)
@@ -288,8 +295,8 @@ class PullBegins(Message):
 
 @dataclass(frozen=True, slots=True)
 class PulledFrom:
-    """Verified bytes of the state that came from `source`, and the rate of the link from there in
-    payload bytes/s; 0: not known."""
+    """How many verified bytes of the state came from `source`, and how fast its shards arrive in
+    payload bytes/s, 0 if not known."""
 
     source: bytes = wire(NODE)
     pulled_bytes: int = wire(NUMBER)
@@ -298,7 +305,8 @@ class PulledFrom:
 
 @dataclass(frozen=True, slots=True)
 class JoinProgress(Message):
-    """Joiner to scheduler, about once a second while it pulls; `pull_us`: for how long so far."""
+    """Joiner to scheduler, about once a second while it pulls. `total_bytes`: the size of the
+    state; `pull_us`: for how many microseconds it has pulled."""
 
     TAG: ClassVar[int] = 26
     join: int = wire(NUMBER)
@@ -328,9 +336,9 @@ class FenceReport(Message):
     `have`: bitmap of the reduced chunks of `iteration` made in, or carried into, `attempt`.
     `working`: bitmap of the micro-batches that are, or soon will be, in P. `attempt_id` names the
     running attempt, `before_id` that of the round before. `policy`: the one in force here.
-    `newest`: version of the newest body stored here. `stored`: who decides under policies that are
-    stored here and newer than `policy`: one of them may be in force elsewhere.
-    `links`: the members it has a link to.
+    `newest`: version of the newest body stored here. `links`: the members to which a link is open.
+    `stored`: electorates of policies that are stored here and newer than `policy`, each of which
+    may be in force elsewhere.
     """
 
     TAG: ClassVar[int] = 28
@@ -350,13 +358,14 @@ class FenceReport(Message):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The decision of a fence (protocol.md, 8.5): how everybody goes on.
+    """The decision of a fence (protocol.md, 8.5): how the members that stay go on.
 
-    `iteration` is i*. If `applied`, its result exists whole: whoever lacks chunks of it fetches
-    them (attempt `finish`, result named by `attempt_id`) and the round that is done again is that
-    of `iteration` + 1, with nothing kept; else the round of `iteration` is done again with the kept
-    chunks. `redo` is that round's attempt. `have[k]`, `work[k]`: what member k of the view has of
-    i*'s chunks, and its micro-batches in the round that is done again.
+    `iteration` is i*, the smallest that was reported. If `applied`, its whole result exists:
+    members that lack chunks of it get them (in attempt `finish`; the result is named by
+    `attempt_id`), and the round of `iteration` + 1 is done again, with nothing kept. Otherwise the
+    round of `iteration` is done again with the kept chunks. `redo` is the attempt of the round that
+    is done again. `have[k]`: which chunks of i* member k of the view has. `work[k]`: its
+    micro-batches in the round that is done again. Raises ValueError unless both cover every member.
     """
 
     policy: Policy = wire(Nested(Policy))
@@ -395,7 +404,8 @@ class Prepared(Message):
 
 @dataclass(frozen=True, slots=True)
 class Commit(Message):
-    """Scheduler to the members that stay: act on this decision (protocol.md, 8.7)."""
+    """Scheduler to the members that stay, and once to those left out: act on this decision
+    (protocol.md, 8.7)."""
 
     TAG: ClassVar[int] = 31
     fence_term: int = wire(TERM)
@@ -405,7 +415,7 @@ class Commit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Committed(Message):
-    """Member to scheduler: done."""
+    """Member to scheduler: I act on the decision."""
 
     TAG: ClassVar[int] = 32
     fence_term: int = wire(TERM)
@@ -414,7 +424,7 @@ class Committed(Message):
 
 @dataclass(frozen=True, slots=True)
 class Dropped(Message):
-    """Direct: I have heard nothing from you for too long and close our link."""
+    """Direct: I have heard nothing from you for too long, so I close our link."""
 
     TAG: ClassVar[int] = 33
 
@@ -431,8 +441,8 @@ class LinkWish(Message):
 
 @dataclass(frozen=True, slots=True)
 class Expel(Message):
-    """Member to scheduler: plan without `node`, and never let it in again. Repeated as `LinkWish`
-    is."""
+    """Member to scheduler: plan without `node`, and never let it in again. Repeated like
+    `LinkWish`."""
 
     TAG: ClassVar[int] = 35
     node: bytes = wire(NODE)
@@ -440,8 +450,8 @@ class Expel(Message):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Message):
-    """Scheduler to member: what you wished about `node` (`expels`: that it be expelled, else a
-    link) cannot be; `reason` in words."""
+    """Scheduler to member: your wish about `node` is refused, for the `reason` in words. `expels`:
+    it was the wish to expel `node`, otherwise one about a link."""
 
     TAG: ClassVar[int] = 36
     node: bytes = wire(NODE)
@@ -453,9 +463,9 @@ class Refused(Message):
 class NewToken(Message):
     """Direct, from member to member: from now on the cluster's token is `token`.
 
-    Whoever has a policy in force that is older than (`policy_term`, `version`) keeps it until
-    then, and forgets it if that one has not `expelled` the same nodes: it must not reach them.
-    `count`: one more than that of the token which its maker knew before.
+    It is used only under a policy at least as new as (`policy_term`, `version`), and forgotten if
+    that does not expel all of `expelled`, because it must not reach them. `count`: one more than
+    that of the token which its maker knew before.
     """
 
     TAG: ClassVar[int] = 37
@@ -477,7 +487,8 @@ class Outside(Message):
 
 @dataclass(frozen=True, slots=True)
 class LinkRate:
-    """What arrives from `peer`: one-way delay in microseconds, payload bytes/s; 0: not known."""
+    """How a link brings what `peer` sends: one-way delay in microseconds and payload bytes/s, both
+    0 if not known."""
 
     peer: bytes = wire(NODE)
     delay_us: int = wire(COUNT32)
@@ -486,9 +497,9 @@ class LinkRate:
 
 @dataclass(frozen=True, slots=True)
 class Measured(Message):
-    """Flooded, by a member: what it has measured of its links and of itself. Times in
-    microseconds, 0: not known. `compute_us`, `sync_us`: of its last iteration. `keeping_up`: how
-    its trainer does that, a number of `KeepingUp`; `owed_us`: for how long it has not answered, 0
+    """Flooded by a member: what it has measured of its links and of itself. Times are in
+    microseconds, 0 if not known. `compute_us`, `sync_us`: of its last iteration. `keeping_up`: a
+    number of `KeepingUp`, for its trainer. `owed_us`: for how long its trainer has not answered, 0
     if that is not unusual."""
 
     TAG: ClassVar[int] = 39
@@ -502,7 +513,7 @@ class Measured(Message):
 
 @dataclass(frozen=True, slots=True)
 class Accused(Message):
-    """Flooded, by a member that has cut its link to `peer`, which sent it what cannot be."""
+    """Flooded by a member that has cut its link to `peer`, because `peer` broke the protocol."""
 
     TAG: ClassVar[int] = 40
     peer: bytes = wire(NODE)
@@ -511,8 +522,9 @@ class Accused(Message):
 
 @dataclass(frozen=True, slots=True)
 class StatePieces(Message):
-    """To a neighbour whose state at the start of `iteration` was found to differ: what the state is
-    here. `pieces`: see `events.PiecesTaken`; `meta`: the state's scalars."""
+    """Direct, to a neighbour whose state at the start of `iteration` was found to differ: the
+    digests of this member's state. `pieces`: see `events.PiecesTaken`; `meta`: the state's
+    scalars."""
 
     TAG: ClassVar[int] = 41
     iteration: int = wire(ITERATION)
@@ -563,10 +575,12 @@ MESSAGES: tuple[type[Message], ...] = (
     Accused,
     StatePieces,
 )
-# From a neighbour itself.
+# Messages that cross one link only: nobody passes them on.
 DIRECT_MESSAGES = (Ping, Pong, Welcome, PullBegins, NewToken, Dropped, StatePieces)
+# Messages that may lead from one lineage into another.
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)
+# Messages that are not believed of a member that two others have accused.
 ORDERS = (Fence, Prepare, Commit, Lead, PassRole, VoteRequest, PolicyBody)
 BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in MESSAGES}
 
-Letter = tuple[bytes, Message]  # to which node, and what
+Letter = tuple[bytes, Message]  # (destination, message)

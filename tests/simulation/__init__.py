@@ -1,1 +1,1 @@
-"""Whole clusters in one process, time and network virtual."""
+"""Whole clusters in one process, with virtual time and a virtual network."""

@@ -1,7 +1,7 @@
 """Which moves of the state tables a history makes.
 
-Law: records every move (table, state, event, next state) from outside, by wrapping
-`StateTable.step` while `recording`; what the machines do stays the same.
+While `recording`, every move (table, state, event, next state) is recorded from outside, by
+wrapping `StateTable.step`, so the machines behave as always.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ RARE: dict[Move, str] = {
 
 
 def all_moves() -> dict[Move, None]:
-    """Every move that the tables allow."""
+    """Return every move that the tables allow."""
     return {
         (table.name, str(row.state), row.event, str(then)): None
         for table in TABLES
@@ -108,7 +108,7 @@ def all_moves() -> dict[Move, None]:
 
 @contextmanager
 def recording() -> Iterator[dict[Move, int]]:
-    """Count the moves made inside."""
+    """Count the moves that are made while the context lasts: move -> how often."""
     seen: dict[Move, int] = {}
     real = StateTable.step
 

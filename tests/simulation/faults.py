@@ -1,10 +1,12 @@
-"""Which faults a random history has, and how many of them: drawn from the seed.
+"""Which faults a random history has, and how many of them; drawn from the seed.
 
-Law: each kind draws from a stream of its own, seeded by (seed, kind), so that turning one kind off
-leaves all draws of the others as they are. A number is a probability for what happens to a control
-frame, a count for what happens to links, devices and people. A real link is a TCP connection, which
-loses or doubles nothing: those kinds stand for relays, retries and broken links, and are rare. What
-is flooded runs over every path and is lost only with links.
+Each kind draws from a random stream of its own, seeded by (seed, kind), so that all draws of the
+other kinds stay the same if one kind is turned off; `shrink` needs that. For control frames the
+number is a probability, for links, devices and people it is a count.
+
+A real link is a TCP connection, which neither loses nor doubles frames. These kinds stand for
+relays, retries and broken links, and are rare. Flooded messages travel over every path and are lost
+only together with links.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ KINDS = (
     *TRAINER_KINDS,
 )
 
-HITTING_KINDS = (  # what takes somebody time to get over
+HITTING_KINDS = (  # kinds from which members need time to recover: waits may then be longer
     *LINK_KINDS,
     *PARTITION_KINDS,
     *DEVICE_KINDS,
@@ -41,6 +43,7 @@ HITTING_KINDS = (  # what takes somebody time to get over
     *AMBUSH_KINDS,
 )
 
+# How likely these kinds are to be in a history at all.
 _OFTEN = {
     "crash": 0.4,
     "ambush": 0.4,
@@ -50,55 +53,55 @@ _OFTEN = {
     "restart": 0.7,
     "restart_blank": 0.3,
 }
-_RARELY = 0.16  # how likely a kind is to be there at all
-_MOST = {"truncate": 0.002, "loss": 0.02}  # probabilities for one frame
-_MOST_PROBABLE = 0.1
-_MOST_TIMES = 3
-_CHANCES = ("restart", "restart_blank", "drift")
+_RARELY = 0.16  # the same for all other kinds
+_MOST = {"truncate": 0.002, "loss": 0.02}  # the largest probabilities for one frame
+_MOST_PROBABLE = 0.1  # the same for all other kinds of frames
+_MOST_TIMES = 3  # how often a kind that is counted happens at most
+_CHANCES = ("restart", "restart_blank", "drift")  # neither counted nor drawn for a frame
 
 
 @dataclass(frozen=True)
 class Intensities:
-    """How much of each kind a history has."""
+    """How much of each kind of fault a history has."""
 
     loss: float = 0.0  # a control frame is lost on one link
-    delay: float = 0.0  # it and all behind it on that link come late
-    reorder: float = 0.0  # it comes late, what follows does not
-    duplicate: float = 0.0
-    truncate: float = 0.0  # it comes in part, so the receiver closes the link
-    stall: float = 0.0  # one direction of a link passes nothing for a while
-    cut: float = 0.0  # a link breaks with all that is on its way
+    delay: float = 0.0  # a control frame and all behind it on that link come late
+    reorder: float = 0.0  # a control frame comes late, but those behind it do not
+    duplicate: float = 0.0  # a control frame comes twice
+    truncate: float = 0.0  # a control frame comes in part, so the receiver closes the link
+    stall: float = 0.0  # one direction of a link carries nothing for a while
+    cut: float = 0.0  # a link breaks, and all that is on its way is lost
     split: float = 0.0  # a partition into two sides
-    one_way: float = 0.0  # a partition through which one side hears the other, but not back
-    isolate: float = 0.0  # one device reaches nobody
-    bridge: float = 0.0  # two sides meet only in one device
-    crash: float = 0.0  # an agent is killed; one time in four another one with it
+    one_way: float = 0.0  # a partition in which one side hears the other, but not the reverse
+    isolate: float = 0.0  # one device reaches no other
+    bridge: float = 0.0  # a partition in which only one device reaches both sides
+    crash: float = 0.0  # an agent is killed; one time in four another one at the same time
     power_off: float = 0.0  # a device falls silent for good
     pause: float = 0.0  # a device sleeps for a while
     clock_step: float = 0.0  # a device's clock jumps ahead
-    drift: float = 0.0  # most that clocks run fast or slow, as a fraction
+    drift: float = 0.0  # by how much clocks run fast or slow at most, as a fraction
     restart: float = 0.0  # how likely a dead device comes back with its disk
-    restart_blank: float = 0.0  # how likely it comes back without
-    ambush: float = 0.0  # something befalls the ends of a message of the negotiations
+    restart_blank: float = 0.0  # how likely it comes back without its disk
+    ambush: float = 0.0  # a fault hits the sender or receiver of a message of a negotiation
     leave: float = 0.0  # a user wants a device to leave
     join: float = 0.0  # a new device comes
-    measure: float = 0.0  # a device finds its links and itself quite unlike before
-    hang: float = 0.0  # a trainer answers nothing for a while
-    away: float = 0.0  # its script does something else for a while, and says so
-    small_frames: float = 0.0  # a path passes small frames only, for a while or for ever
+    measure: float = 0.0  # a device measures links and speeds that differ much from before
+    hang: float = 0.0  # a trainer does not answer for a while
+    away: float = 0.0  # a trainer's script says that it is away for a while
+    small_frames: float = 0.0  # a path carries small frames only, for a while or for ever
 
     @property
     def active(self) -> tuple[str, ...]:
-        """The kinds that there are."""
+        """The kinds of faults that this history has."""
         return tuple(f.name for f in fields(self) if getattr(self, f.name) > 0)
 
     def without(self, kind: str) -> Intensities:
-        """Return the same with a kind turned off."""
+        """Return the same intensities with one kind turned off."""
         return replace(self, **{kind: 0.0})
 
 
 def stream(seed: int, kind: str) -> random.Random:
-    """Return the random numbers of one kind."""
+    """Return the random stream of one kind of fault."""
     return random.Random(f"{seed}:{kind}")
 
 

@@ -1,7 +1,8 @@
-"""The few random histories that together let every fault happen and make every move of the tables.
+"""A few random histories in which together every fault happens and every move of the tables is
+made.
 
-Hundreds of seeds do so, too, but take minutes. A change of the protocols can move what a history
-does; `scripts/storm --fullest FIRST LAST` then chooses anew.
+Hundreds of seeds show the same, but take minutes. A change of the protocols can change what a
+history does; `scripts/storm --fullest FIRST LAST` then chooses anew.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ EVERYTHING = Intensities(
 
 @dataclass(frozen=True, order=True)
 class Choice:
-    """One history: of a seed's own faults, or of all kinds of faults at once."""
+    """One history: with the faults that its seed draws, or with all kinds of faults at once."""
 
     seed: int
     everything: bool = False
 
     def history(self) -> Storm:
-        """Return it, not yet played."""
+        """Return the history, which has not been played yet."""
         if self.everything:
             return Storm(self.seed, EVERYTHING, Size(5, 40))
         return Storm(self.seed, faults.draw(self.seed), storm.size_of(self.seed))
@@ -43,13 +44,13 @@ FULLEST = (
 
 
 def wanted() -> list[object]:
-    """Return all kinds of faults, and all moves but those that are known to be rare."""
+    """Return what must happen: all kinds of faults, and all moves except those known to be rare."""
     moves = [move for move in coverage.all_moves() if move not in coverage.RARE]
     return [*faults.KINDS, "silence", *moves]
 
 
 def seen(choice: Choice) -> dict[object, None]:
-    """Play a history; return what of `wanted` happened in it."""
+    """Play a history; return those of `wanted` that happened in it."""
     history = choice.history()
     with coverage.recording() as moves:
         history.play()
@@ -58,9 +59,9 @@ def seen(choice: Choice) -> dict[object, None]:
 
 
 def choose(seeds: Iterable[int]) -> tuple[list[Choice], list[object]]:
-    """Return histories that are short and show all that those of `seeds` show, and what none does.
+    """Return a few short histories that show all that those of `seeds` show, and what none shows.
 
-    Greedy: the next one is that which adds most for the time it takes.
+    The choice is greedy: the next history is the one that adds most for the time it takes.
     """
     found: dict[Choice, tuple[dict[object, None], float]] = {}
     for choice in (Choice(seed, everything) for seed in seeds for everything in (False, True)):

@@ -1,11 +1,13 @@
 """The small world with faults: a network that fails in every known way, devices that die or sleep.
 
-Law: control and bulk of one direction of a link are streams: in order, nothing lost while the link
-lasts, save for what `faults.py` draws. While a direction is blocked its frames wait, dials fail,
-and whoever has heard nothing for the silence time-out is told so, as the agent's shell does. What
-is on its way when a link ends is lost. A device that sleeps takes nothing; what came meanwhile it
-takes in order when it wakes. Each device has a clock of its own that drifts by up to 1e-3 and may
-jump ahead (never back: nodes see a monotonic clock).
+- The control frames and the bulk frames of one direction of a link are two streams: they arrive in
+  order, and nothing is lost while the link lasts, except for the faults that `faults.py` draws.
+- While a direction is blocked its frames wait and dials fail. A host that has heard nothing for the
+  silence time-out is told so, as the agent's shell does.
+- What is on its way when a link ends is lost.
+- A device that sleeps takes nothing. When it wakes, it takes in order what came meanwhile.
+- Each device has a clock of its own, which drifts by up to 1e-3 and may jump ahead (but never back,
+  because nodes see a monotonic clock).
 """
 
 from __future__ import annotations
@@ -37,19 +39,20 @@ if TYPE_CHECKING:
     from protocols.cluster.view import Member
     from protocols.rounds.round import RoundSpec
 
-SILENCE_SECONDS = (1.5, 3.0)  # the time-out follows the delay
-LATE_SECONDS = 1.5  # most that a frame comes late
-DIAL_SECONDS = (0.5, 3.0)  # how long a dial into the void takes
-RESET_SECONDS = 0.5  # an old connection of a device that came back fails within
+SILENCE_SECONDS = (1.5, 3.0)  # a random time-out between these, as real ones follow the delay
+LATE_SECONDS = 1.5  # by how much a frame comes late at most
+DIAL_SECONDS = (0.5, 3.0)  # after how long a dial fails if nobody answers
+RESET_SECONDS = 0.5  # within this time old connections of a device that came back are reset
 REJOIN_SECONDS = 0.5
-UNREAD = 0.2  # how likely a process dies with bytes unread on both connections of a link
+UNREAD = 0.2  # how likely a process dies with bytes unread, so that its system sends resets
 
 Pair = tuple[bytes, bytes]
 
 
 @dataclass
 class Ambush:
-    """`strike` (sender, receiver) when the `left`th message of this kind is on its way."""
+    """A fault at a certain message: `strike(sender, receiver)` is called when the `left`th message
+    of this kind is on its way."""
 
     kind: type[Message]
     left: int
@@ -69,13 +72,14 @@ class HarshWorld(World):
         self.seekers: dict[bytes, Seeker] = {}
         self.dice = {kind: stream(seed, kind) for kind in KINDS}
         self._unread = stream(seed, "unread")
-        self.log: list[str] | None = None  # every event, if anybody wants to compare
-        self.deserted: list[str] = []  # who found nobody, although somebody was there
-        self._links = 0
-        self._blocked: dict[Pair, int] = {}
-        self._held: dict[Pair, list[Callable[[], None]]] = {}
+        self.log: list[str] | None = None  # every event, if histories are to be compared
+        self.deserted: list[str] = []  # hosts that gave up finding others that were there
+        self._links = 0  # number of links opened so far; the last one's number
+        self._blocked: dict[Pair, int] = {}  # direction -> how many faults block it
+        self._held: dict[Pair, list[Callable[[], None]]] = {}  # frames of blocked directions
         self._opened: dict[Pair, float] = {}  # when a direction was last unblocked
-        self._control: dict[tuple[bytes, int], float] = {}  # when its last frame arrives
+        # (sender, number of the link) -> when the last frame that was sent arrives
+        self._control: dict[tuple[bytes, int], float] = {}
         self._bulk: dict[tuple[bytes, int], float] = {}
         self.ambushes: list[Ambush] = []
         self.narrow = Narrow(self)
@@ -100,7 +104,7 @@ class HarshWorld(World):
     # --- frames -------------------------------------------------------------------------------
 
     def post(self, sender: Host, to: bytes, frame: bytes) -> None:
-        """Send a control frame; what may happen to one happens here."""
+        """Send a control frame, with the faults that happen to it."""
         link = sender.ends.get(to)
         if link is None:
             return
@@ -143,7 +147,8 @@ class HarshWorld(World):
             self._queue_up(self._bulk, sender, to, link, 0.0, size, what)
 
     def probe(self, host: Host, node: bytes) -> None:
-        """With holes about, a probe is large, and what swallows it is noticed."""
+        """Probe a link; if paths may swallow large frames, with a large one, so that it is
+        noticed."""
         if self.narrow.active:
             self.stream(host, node, partial(self._probed, host))
         else:
@@ -178,7 +183,8 @@ class HarshWorld(World):
         size: int,
         what: Callable[[Host], None],
     ) -> None:
-        """A frame is at its receiver, unless the way is blocked or the link has ended."""
+        """Deliver a frame, unless the direction is blocked, or the link has ended or swallows
+        it."""
         pair = (sender.me.node, to)
         again = partial(self._arrive, sender, to, link, is_bulk, size, what)
         if self._blocked and pair in self._blocked:
@@ -192,7 +198,7 @@ class HarshWorld(World):
             what(host)
 
     def _pass(self, sender: Host, to: bytes, link: int, what: Callable[[Host], None]) -> None:
-        """Something small arrives that is part of no connection's order."""
+        """Deliver something small that is not part of a stream's order, such as a reset."""
         pair = (sender.me.node, to)
         if pair in self._blocked:
             again = partial(self._pass, sender, to, link, what)
@@ -207,7 +213,7 @@ class HarshWorld(World):
         host.handle(events.Received(sender, decoded(frame)))
 
     def _hears_half(self, sender: bytes, frame: bytes, host: Host) -> None:
-        """What the shell does with a frame that is none: it closes that link."""
+        """Do what the shell does with a malformed frame: close the link."""
         try:
             codec.decode(frame)
         except RemoteProtocolError:
@@ -234,7 +240,7 @@ class HarshWorld(World):
         elif other.node is None or host.me.node not in other.trusted:
             host.handle(events.DialFailed(who.node))
         else:
-            self.end(host, who.node, LinkEnd.GOODBYE)  # it was closing
+            self.end(host, who.node, LinkEnd.GOODBYE)  # a link that was still closing
             self.end(other, host.me.node, LinkEnd.REPLACED)
             self._links += 1
             for a, b in ((host, other), (other, host)):
@@ -250,12 +256,12 @@ class HarshWorld(World):
         return open_ and other.gone is None and not other.asleep and self.hosts.get(b) is other
 
     def passes(self, sender: Host, host: Host) -> bool:
-        """Whether frames of any length get from one to the other."""
+        """Whether frames of any length get from `sender` to `host`."""
         narrow = self.narrow.is_open((sender.me.node, host.me.node))
         return not self.is_shut(sender, host) and not narrow
 
     def end(self, host: Host, peer: bytes, why: LinkEnd) -> None:
-        """The link to `peer` is over for `host`."""
+        """End the link to `peer` at the end of `host`."""
         if host.ends.pop(peer, None) is not None:
             del host.links[peer]
             self.narrow.gone(host, peer)
@@ -263,7 +269,7 @@ class HarshWorld(World):
                 host.handle(events.LinkDown(peer, why))
 
     def hang_up(self, host: Host, node: bytes) -> None:
-        """Say goodbye after all that is on its way, as the transport does."""
+        """Close a link with a goodbye behind all that was sent, as the transport does."""
         link = host.ends.get(node)
         if link is None:
             return
@@ -282,8 +288,8 @@ class HarshWorld(World):
     def reset_end(
         self, other: Host, gone: bytes, link: int, why: LinkEnd, most: float = 0.0
     ) -> None:
-        """The system of `gone`, or something on the way, tells `other` that its connection is no
-        more."""
+        """Tell `other`, a moment later, that its connection to `gone` has ended for the reason
+        `why`; the system of `gone` does that, or a device on the path."""
 
         def told(at: Host) -> None:
             self.end(at, gone, why)
@@ -299,15 +305,15 @@ class HarshWorld(World):
     # --- faults -------------------------------------------------------------------------------
 
     def cut(self, a: Host, b: Host) -> None:
-        """A link breaks; each end notices at its own moment."""
+        """Break a link; each end notices at its own moment."""
         link = a.ends.get(b.me.node)
         if link is not None:
             self.reset_end(a, b.me.node, link, LinkEnd.RESET)
             self.reset_end(b, a.me.node, link, LinkEnd.RESET)
 
     def kill(self, host: Host) -> None:
-        """`kill -9`: every neighbour sees its connections end, each at its own moment; where bytes
-        were unread on both, with no more than a reset."""
+        """Kill a process as `kill -9` does: every neighbour sees its connections end, each at its
+        own moment. If bytes were unread, they end by a reset, which proves nothing."""
         host.gone = "killed"
         for other in list(host.links.values()):
             unread = self._unread.random() < UNREAD
@@ -315,7 +321,7 @@ class HarshWorld(World):
             self.reset_end(other, host.me.node, host.ends[other.me.node], why)
 
     def power_off(self, host: Host) -> None:
-        """No goodbye, no reset: nothing more comes from there."""
+        """Switch a device off: nothing comes from it any more, neither a goodbye nor a reset."""
         host.gone = "powered off"
         for pair in self._held:
             if pair[0] == host.me.node:
@@ -324,7 +330,7 @@ class HarshWorld(World):
             self._listen(other, host)
 
     def block(self, pairs: Iterable[Pair], seconds: float) -> None:
-        """Let nothing pass in these directions for a while."""
+        """Let nothing pass in these directions for so many seconds."""
         blocked = list(pairs)
         for a, b in blocked:
             self._blocked[a, b] = self._blocked.get((a, b), 0) + 1
@@ -344,7 +350,7 @@ class HarshWorld(World):
                     self.later(0.0, frame)
 
     def pause(self, host: Host, seconds: float) -> None:
-        """The lid is shut for a while."""
+        """Have a device sleep for a while, as a laptop with a shut lid."""
         if host.asleep or host.gone is not None:
             return
         host.asleep = True
@@ -360,14 +366,14 @@ class HarshWorld(World):
         for node, other in list(host.links.items()):
             self.heard((host.me.node, node))
             if self._is_mute(other, host):
-                self._listen(host, other)  # it was asleep itself: the time begins anew
+                self._listen(host, other)  # its own sleep does not count, so the time begins anew
         waiting, host.waiting = host.waiting, []
         for what in waiting:
             what()
         self.arm(host)
 
     def clock_step(self, host: Host, seconds: float) -> None:
-        """The clock of `host` jumps ahead."""
+        """Let the clock of `host` jump ahead."""
         host.offset += seconds
         host.armed = float("inf")
         self.arm(host)
@@ -375,7 +381,7 @@ class HarshWorld(World):
     # --- silence ------------------------------------------------------------------------------
 
     def is_shut(self, sender: Host, host: Host) -> bool:
-        """Whether no packet of `sender` comes through to `host`."""
+        """Whether no packet of `sender` reaches `host`."""
         off = sender.gone == "powered off" or self.hosts[sender.me.node] is not sender
         return off or sender.asleep or (sender.me.node, host.me.node) in self._blocked
 
@@ -384,17 +390,19 @@ class HarshWorld(World):
         return self.is_shut(sender, host) or self.narrow.is_mute(sender, host.me.node)
 
     def listen_to(self, node: bytes, sender: bytes) -> None:
-        """From now on a node may hear nothing of another."""
+        """Begin to watch whether `node` hears nothing of `sender` from now on."""
         self._listen(self.hosts[node], self.hosts[sender])
 
     def heard(self, pair: Pair) -> None:
-        """One cause of silence is over; if it was the last one, the receiver hears again."""
+        """Note that one cause of silence is over; if it was the last one, the receiver hears
+        again."""
         sender, host = (self.hosts.get(node) for node in pair)
         if sender is not None and host is not None and not self._is_mute(sender, host):
             self._opened[pair] = self.now
 
     def _listen(self, host: Host, sender: Host) -> None:
-        """From now on `host` hears nothing of `sender`: see later how that has gone on."""
+        """`host` hears nothing of `sender` from now on: look after the time-out whether it still
+        does not."""
         link = host.ends.get(sender.me.node)
         if link is not None:
             wait = self.random.uniform(*SILENCE_SECONDS)
@@ -413,7 +421,8 @@ class HarshWorld(World):
     # --- devices ------------------------------------------------------------------------------
 
     def start(self, number: int, incarnation: int = 1, *, first: bool = False) -> Host:
-        """Switch a device on; its agent looks for others, unless it is the `first`."""
+        """Switch a device on; its agent looks for others before it founds, unless it is the
+        `first`."""
         who = member(number, incarnation)
         before = self.hosts.get(who.node)
         host = self.hosts[who.node] = Host(self, who)
@@ -441,7 +450,7 @@ class HarshWorld(World):
         if host.node is not None:
             if host.node.context.is_member:
                 host.spoilt, host.trained = False, True
-                past = host.node.context.past  # a late trainer has not all of that
+                past = host.node.context.past  # a late trainer lacks some of these updates
                 host.past = replace(past, iteration=host.iteration)
                 host.commit = self.commit_of(host)
             host.me = replace(host.me, incarnation=host.me.incarnation + 1)
@@ -462,7 +471,8 @@ class HarshWorld(World):
 
     def ended(self, host: Host, why: str) -> None:
         """The agent of `host` has ended."""
-        knows = self.now - self.waits.disturbed_at > GIVE_UP_SECONDS  # of everybody in reach
+        # If nothing has disturbed it for that long, it knows everybody in reach.
+        knows = self.now - self.waits.disturbed_at > GIVE_UP_SECONDS
         if why == "given up" and knows and any(self.reachable(host, h) for h in self.members):
             self.deserted.append(host.me.name)
         super().departed(host, why)
@@ -476,7 +486,8 @@ class HarshWorld(World):
     # --- truth --------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """All is checked when it happens; what is not committed may differ (see `truth.py`)."""
+        """Check the waits. States are checked when they change (`truth.py`), since results that are
+        not committed may differ."""
         self.changed.clear()
         self.waits.look()
 

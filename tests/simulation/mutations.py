@@ -1,8 +1,8 @@
 """Planted bugs: each breaks one rule of the protocol, and the simulator has to find it.
 
-Law: a mutation patches the real classes from outside while its context lasts and touches no more
-than its rule needs. `MUTATIONS` names them; `scripts/storm --mutations` says how many seeds each
-takes to be found.
+A rule whose absence nobody notices is either not needed or not tested. A mutation patches the real
+classes from outside while its context lasts, and changes no more than its rule needs. `MUTATIONS`
+names them; `scripts/storm --mutations` says how many seeds each takes to be found.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def two_votes() -> Iterator[None]:
 
 @contextmanager
 def keep_sums_that_lack_work() -> Iterator[None]:
-    """What is kept may come from a round that lacks work handed back, and from any attempt.
+    """A fence keeps chunks of any attempt, and of rounds that lack work that was handed back.
 
     See protocol.md, I8."""
 
@@ -89,7 +89,7 @@ def keep_sums_that_lack_work() -> Iterator[None]:
 
 @contextmanager
 def forget_reassigned() -> Iterator[None]:
-    """A member says that it has done what a restart re-assigned to it, but has not.
+    """A member claims to have done the work that a fence has dealt to it, but has not done it.
 
     See protocol.md, I1."""
     give, offer = Cycle._give, Cycle._offer
@@ -134,7 +134,7 @@ def apply_without_all() -> Iterator[None]:
 
 @contextmanager
 def minority_goes_on() -> Iterator[None]:
-    """Whoever is left after a loss counts as a quorum (protocol.md, I7)."""
+    """Any members that are left after a loss count as a quorum (protocol.md, I7)."""
     with patch.object(fence, "is_quorum", lambda *_: True):
         yield
 
@@ -152,7 +152,7 @@ def redo_what_was_applied() -> Iterator[None]:
 
 @contextmanager
 def copy_what_moves() -> Iterator[None]:
-    """A source goes on, and serves what it has then to the joiner."""
+    """A source applies updates while a joiner copies, and serves shards of different iterations."""
     moving = property(lambda cycle: tuple(cycle._held))
     ready = property(lambda cycle: cycle._state_ready)
     with patch.object(Cycle, "holding_for", moving), patch.object(Cycle, "_may_apply", ready):
@@ -161,14 +161,14 @@ def copy_what_moves() -> Iterator[None]:
 
 @contextmanager
 def offer_what_nobody_stores() -> Iterator[None]:
-    """A policy is offered before a majority holds its body."""
+    """A policy is offered before a majority has stored its body."""
     with patch.object(Negotiator, "_enough", lambda *_: True):
         yield
 
 
 @contextmanager
 def count_old_incarnations() -> Iterator[None]:
-    """A link to a device that began anew counts as one to the member that it was.
+    """A link to a new incarnation of a device counts as one to the old incarnation.
 
     See protocol.md, 2.1."""
 
@@ -192,14 +192,15 @@ def count_old_incarnations() -> Iterator[None]:
 
 @contextmanager
 def forget_to_put_aside() -> Iterator[None]:
-    """What was trained apart from the cluster that is joined is not kept."""
+    """What was trained apart from the cluster that is joined is not saved before it is replaced."""
     with patch.object(Past, "contains", lambda *_: True):
         yield
 
 
 @contextmanager
 def join_who_is_behind() -> Iterator[None]:
-    """A device that was left behind joins whoever answers, with what samples ever."""
+    """A device that was left behind joins whichever cluster answers, even if it has fewer
+    samples."""
     real = Founding.standing
 
     def standing(
@@ -226,7 +227,7 @@ def found_after_admission() -> Iterator[None]:
 
 @contextmanager
 def count_what_was_handed_back() -> Iterator[None]:
-    """What a late trainer computed counts, although others have computed it meanwhile."""
+    """The work of a late trainer counts, although others have done it meanwhile."""
     real = TrainerDebt.contributed
 
     def contributed(debt: TrainerDebt, event: Contributed) -> bool:
@@ -265,7 +266,7 @@ def offer_a_stale_state() -> Iterator[None]:
 
 @contextmanager
 def notice_no_swallowed_frames() -> Iterator[None]:
-    """A link over which small frames alone arrive is never ended."""
+    """A link over which only small frames arrive is never ended."""
     with patch.object(Progress, "beat", lambda *_: ()):
         yield
 
@@ -280,7 +281,7 @@ def keep_a_link_that_stands_still() -> Iterator[None]:
 
 @contextmanager
 def blame_no_segments_for_silence() -> Iterator[None]:
-    """Where the other end notices first that frames are swallowed, segments stay long."""
+    """If the other end notices first that frames are swallowed, segments are not shortened."""
 
     def gone(progress: Progress, _now: float, node: bytes) -> None:
         progress._senders.pop(node, None)
@@ -299,7 +300,7 @@ def wait_for_a_trainer_for_ever() -> Iterator[None]:
 
 @contextmanager
 def wait_for_reports_for_ever() -> Iterator[None]:
-    """A fence waits for all who are not known to be lost."""
+    """A fence waits without limit for reports of all members that are not known to be lost."""
     real = FenceLeader._try
 
     def attempt(leader: FenceLeader, now: float, event: str) -> list[Any]:
@@ -346,7 +347,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         wait_for_a_trainer_for_ever,
         wait_for_reports_for_ever,
         forget_what_was_trained,
-        # Found by histories of their own (`rare.py`): other rules cover for these nearly always.
+        # Found by histories of their own (`rare.py`), since other rules nearly always hide them.
         two_votes,
         keep_sums_that_lack_work,
         offer_what_nobody_stores,

@@ -1,10 +1,11 @@
-"""Paths that pass small frames only, and what each end's system knows of its connections by that.
+"""Paths that carry small frames only, and what the operating systems at both ends know about it.
 
-Law: a hole swallows in one direction what is longer than `passes` bytes, and of that connection all
-that comes behind, since TCP keeps the order; the other connection of the link goes on. New links
-have the segments that both ends wanted by then, so that a hole passes them or not. What a system
-tells is what Linux tells the agent's shell: bytes acknowledged, whether it sends in vain, whether
-it hears. The real `protocols.network.progress` judges that at each heartbeat; here it is only done.
+A *hole* swallows segments longer than `passes` bytes in one direction. It also stops everything
+behind them on the same connection, since TCP keeps the order; the other connection of the link goes
+on. New links have segments as short as both ends wanted by then, which a hole may or may not let
+pass. A system tells what Linux tells the agent's shell: how many bytes were acknowledged, whether
+it sends bytes again in vain, and whether it hears the other end. The real
+`protocols.network.progress` judges that at each heartbeat; here its verdict is only carried out.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from tests.simulation.harsh import HarshWorld, Pair
     from tests.simulation.host import Host
 
-SEGMENT = 1460  # bytes of a segment where nobody asked for shorter ones
-SMALL_FRAME = 200  # bytes of a control word, of a goodbye: what passes everywhere
-LARGE_FRAME = 64 << 10  # bytes of a chunk, a shard, a probe
-NO_BULK = 0  # a hole that passes control frames of any length, and large bulk frames never
+SEGMENT = 1460  # bytes of a segment if nobody has asked for shorter ones
+SMALL_FRAME = 200  # bytes of a control word or a goodbye, which pass every hole
+LARGE_FRAME = 64 << 10  # bytes of a chunk, a shard or a probe
+NO_BULK = 0  # a hole that lets control frames of any length pass, and large bulk frames never
 PASSES = (1300, 600, NO_BULK)
-RESEND_SECONDS = 0.7  # what is not acknowledged by then is sent again
-HEARD_SECONDS = 1.0
+RESEND_SECONDS = 0.7  # bytes that are not acknowledged by then are sent again
+HEARD_SECONDS = 1.0  # an end counts as hearing the other if a packet came within this time
 
 Connection = tuple[bytes, int, bool]  # sender, number of the link, whether it is the bulk one
 
@@ -39,26 +40,27 @@ class Way:
 
     sent: int = 0  # bytes
     arrived: int = 0
-    acknowledged: int = 0  # as far as the sender knows
-    moved_at: float = 0.0  # when that grew last, or all was acknowledged
-    heard_at: float = 0.0  # when the sender had a packet of the other end last
-    held: list[Callable[[], None]] = field(default_factory=list)  # what a hole keeps
+    acknowledged: int = 0  # bytes, as far as the sender knows
+    moved_at: float = 0.0  # when that grew last, or everything was acknowledged
+    heard_at: float = 0.0  # when a packet of the other end last reached the sender
+    held: list[Callable[[], None]] = field(default_factory=list)  # frames that a hole holds back
 
 
 class Narrow:
-    """The holes of one world. Nobody looks at the connections before there is the first."""
+    """The holes of one world. Connections are watched only once there is a hole, to save time."""
 
     def __init__(self, world: HarshWorld) -> None:
         self._world = world
         self.active = False
         self._holes: dict[Pair, list[int]] = {}
         self._ways: dict[Connection, Way] = {}
-        self._segments: dict[int, int] = {}  # of each link
+        self._segments: dict[int, int] = {}  # number of a link -> bytes of its segments
 
     # --- holes --------------------------------------------------------------------------------
 
     def open(self, pairs: list[Pair], passes: int, seconds: float | None) -> None:
-        """Let nothing longer pass in these directions, for a while or (None) for ever."""
+        """Let nothing longer than `passes` bytes pass in these directions, for so many seconds, or
+        for ever if that is None."""
         if not self.active:
             self.active = True
             self._world.later(limits.HEARTBEAT_SECONDS, self._beat)
@@ -76,7 +78,7 @@ class Narrow:
             for key, way in list(self._ways.items()):
                 if key[0] == pair[0]:
                     held, way.held = way.held, []
-                    for frame in held:  # what another hole keeps comes back to it
+                    for frame in held:  # another hole may hold them back again
                         self._world.later(0.0, frame)
             self._world.heard(pair)
 
@@ -85,8 +87,9 @@ class Narrow:
         return pair in self._holes
 
     def linked(self, a: Host, b: Host, link: int) -> None:
-        """`a` has dialled `b`: their systems agree on the length of segments. Who listens has one
-        for all that it accepts."""
+        """`a` has dialled `b`, and their systems agree on the length of segments. A listening
+        socket has one length for all connections that it accepts, so the shortest one of `b`
+        counts."""
         wanted = (a.segments.get(b.me.node, SEGMENT), *b.segments.values())
         self._segments[link] = min(SEGMENT, *wanted)
 
@@ -99,12 +102,12 @@ class Narrow:
         return way
 
     def sent(self, key: Connection, size: int) -> None:
-        """A frame has been given to the system."""
+        """A frame has been handed to the sender's system."""
         self._way(key).sent += size
 
     def keeps(self, key: Connection, to: bytes, size: int, frame: Callable[[], None]) -> bool:
-        """Whether a frame that would be there now is swallowed, or stands behind one that is;
-        then it comes again when the hole is mended."""
+        """Whether a frame that would arrive now is swallowed, or is behind one that is. It arrives
+        when the hole is mended."""
         way = self._way(key)
         if not way.held and not (self._holes and self._swallows(key, to, size)):
             way.arrived += size
@@ -123,7 +126,7 @@ class Narrow:
         )
 
     def is_mute(self, sender: Host, to: bytes) -> bool:
-        """Whether heartbeats stand behind a frame that is swallowed."""
+        """Whether heartbeats of `sender` are behind a frame that is swallowed."""
         link = sender.ends.get(to)
         way = self._ways.get((sender.me.node, link, False)) if link is not None else None
         return way is not None and bool(way.held)
@@ -131,7 +134,7 @@ class Narrow:
     # --- what the systems know ----------------------------------------------------------------
 
     def _beat(self) -> None:
-        """A heartbeat: every shell that is awake looks at its connections."""
+        """At each heartbeat, let every shell that is awake look at its connections."""
         world = self._world
         world.later(limits.HEARTBEAT_SECONDS, self._beat)
         for host in list(world.hosts.values()):
@@ -147,7 +150,7 @@ class Narrow:
                 world.end(host, peer, LinkEnd.STALLED)
 
     def silent(self, host: Host, peer: bytes) -> None:
-        """`host` is about to end its link to `peer`, of which it has heard nothing for too long."""
+        """`host` is about to end its link to `peer`, which has been silent for too long."""
         if self.active:
             host.progress.ends(host.clock(), peer, self.sending(host, peer))
             self._shorten(host, peer)
@@ -164,7 +167,7 @@ class Narrow:
             host.segments[peer] = segment
 
     def sending(self, host: Host, peer: bytes) -> tuple[Sending, Sending]:
-        """What the system of `host` knows of the two connections of its link to `peer`."""
+        """Return what the system of `host` knows of the two connections of its link to `peer`."""
         control, bulk = (self._sending(host, peer, is_bulk) for is_bulk in (False, True))
         return control, bulk
 
@@ -178,6 +181,6 @@ class Narrow:
         if way.acknowledged == way.sent:
             way.moved_at = world.now
         if comes_back and not is_bulk and not back.held:
-            way.heard_at = world.now  # heartbeats
+            way.heard_at = world.now  # heartbeats come
         resends = world.now - way.moved_at > RESEND_SECONDS
         return Sending(way.acknowledged, resends, world.now - way.heard_at < HEARD_SECONDS)

@@ -1,7 +1,8 @@
-"""Histories of combinations that random ones hit too seldom: one for each rule that others cover.
+"""Histories for combinations that random histories hit too seldom.
 
-Law: as in `storm.py`, the seed decides everything, and `AssertionError` says what broke. Each is
-played by the suite as it is, and with the planted bug that only it finds (`HISTORIES`).
+Each is for one rule of which the absence is nearly always hidden by other rules. As in `storm.py`,
+the seed decides everything, and an `AssertionError` says what broke. The suite plays each history
+as it is, and with the planted bug that only this history finds (`HISTORIES`).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def rivals(seed: int) -> None:
 
 
 def a_death_while_work_is_handed_back(seed: int) -> None:
-    """A leaver hands its share back, so what the round comes to lacks it; in the middle of that
-    round somebody dies."""
+    """A leaver hands its share back, so the result of the round lacks that; in the middle of the
+    round a member dies."""
     dice = random.Random(seed)
     world, hosts = cluster(seed, 4, steps=40)
     world.most_delay = dice.choice((0.01, 0.1))
@@ -65,9 +66,10 @@ def a_death_while_work_is_handed_back(seed: int) -> None:
 
 
 def leavers_cut_off(seed: int) -> None:
-    """Two of four leave; before they hear of the policy without them, the others are out of reach.
-    They have the smallest id, so they are a quorum of the policy that they know. What the others
-    have applied and nobody has committed may be done again, so `truth.py` judges."""
+    """Two of four leave, and are parted from the others before they hear of the policy without
+    them. One of the leavers has the smallest id, so they are a quorum of the policy that they know.
+    A result that the others have applied without its being committed may be made again, so
+    `truth.py` judges the states, and not `World.check`."""
     dice = random.Random(seed)
     world, hosts = cluster(seed, 4, steps=40)
     truth = Truth(world)
@@ -97,7 +99,8 @@ def leavers_cut_off(seed: int) -> None:
 
 
 def a_trainer_hangs(seed: int) -> None:
-    """Of three members past their first iterations one trainer answers nothing for two minutes."""
+    """One of three trainers does not answer for two minutes, after the first iterations, in which
+    trainers are given more time."""
     world = HarshWorld(seed, Intensities(), micro_batches=6, steps=40)
     hosts = [world.start(k, first=k == 0) for k in range(3)]
     world.run(lambda: all(h.is_member and h.trained and h.iteration >= 20 for h in hosts))
@@ -106,12 +109,12 @@ def a_trainer_hangs(seed: int) -> None:
 
 
 def end(world: World) -> None:
-    """Run to the end and judge."""
+    """Run to the end, and check the states."""
     world.joins_end = True
     finish(world)
 
 
-# Planted bug -> the histories that find it, where random ones do not.
+# Planted bug -> the history that finds it, for those that random histories do not find.
 HISTORIES: dict[str, Callable[[int], None]] = {
     "two_votes": rivals,
     "wait_for_a_trainer_for_ever": a_trainer_hangs,

@@ -1,11 +1,11 @@
 """Replays a trace: a fresh node with the same configuration gets the same calls.
 
-A node is deterministic, so its effects must be those of the trace; the first that are not say where
-the node that was recorded and this version of the code part. On the command line:
+A node is deterministic, so its effects must be those of the trace. The first ones that differ show
+where the node that was recorded and this version of the code diverge. On the command line:
 
     python -m tests.simulation.replay trace.jsonl
 
-Law: nothing of the trace but its calls reaches the node; effects are compared as plain values, as
+Only the calls of the trace reach the node. Effects are compared as plain values, the form in which
 they were written.
 """
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first entry whose effects are others now. `now_wanted` None: the node raised `error`."""
+    """The first entry whose effects differ now. If `now_wanted` is None, the node raised
+    `error`."""
 
     line: Line
     now_wanted: list[Any] | None
@@ -45,7 +46,7 @@ class Difference:
 
 
 def replay(trace: Trace, planner: Planner | None = None) -> Difference | None:
-    """Replay what can be replayed of a trace; return where it first differs, None for nowhere.
+    """Replay what can be replayed of a trace; return where it first differs, None if nowhere.
 
     `planner`: the one that was recorded, if it was not the standard one. Raises `ValueError` if the
     trace can only be read: something that belongs to the node's beginning was dropped.
@@ -95,7 +96,7 @@ def _effects(node: Node, line: Line) -> list[Effect]:
 
 
 class Recorded:
-    """A node whose calls are recorded, for the hosts of the small world."""
+    """A node for hosts of the small world, of which all calls are recorded."""
 
     def __init__(self, node: Node, recorder: Recorder) -> None:
         self._node = node
@@ -120,7 +121,8 @@ class Recorded:
 
 
 def main(path: str) -> int:
-    """Replay the trace in a file and say what came of it; return the exit status."""
+    """Replay the trace in a file and print the result; return the exit status: 0 for the same
+    effects, 1 for a difference, 2 for a trace that cannot be replayed."""
     try:
         with open(path, encoding="utf-8") as file:
             trace = read_trace(file)

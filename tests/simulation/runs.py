@@ -1,7 +1,7 @@
-"""What `scripts/storm` does with random histories: plays many, shrinks one, counts what was tried.
+"""What `scripts/storm` does with random histories: it plays many, and shrinks one that fails.
 
-Law: a seed that fails is named with what went wrong and can be played again alone; results do not
-depend on how seeds are spread over processes.
+A seed that fails is named with what went wrong, and can be played again alone. Results do not
+depend on how seeds are distributed over processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SEEDS_AT_A_TIME = 8
 
 @dataclass
 class Result:
-    """What came of one seed. `problem`: "" if all was well."""
+    """The result of one seed. `problem`: what went wrong, "" if nothing did. `fired`: kind of fault
+    -> how often it happened. `moves`: move of a state table -> how often it was made."""
 
     seed: int
     problem: str = ""
@@ -37,7 +38,7 @@ class Result:
 
 
 def play(seed: int) -> Result:
-    """Play one seed."""
+    """Play the history of one seed."""
     with coverage.recording() as moves:
         history = Storm(seed, faults.draw(seed), storm.size_of(seed))
         result = Result(seed, fired=history.world.fired, moves=moves)
@@ -77,7 +78,7 @@ def problem_with(mutation: str, seed: int) -> str:
 
 
 def fails(seed: int, intensities: Intensities, size: Size) -> str:
-    """Return how this history fails, "" if it does not."""
+    """Return how the history of `seed` with these faults and this size fails, "" if it does not."""
     try:
         storm.run(seed, intensities, size)
     except Exception as error:
@@ -86,8 +87,8 @@ def fails(seed: int, intensities: Intensities, size: Size) -> str:
 
 
 def shrink(seed: int) -> tuple[Intensities, Size, str]:
-    """Return the least of the history of `seed` that still fails, and how it does: kinds of faults
-    are turned off one at a time, then devices and steps taken away."""
+    """Return a smaller history of `seed` that still fails, and how it fails. Kinds of faults are
+    turned off one at a time, then devices and steps are taken away, as long as it still fails."""
     intensities, size = faults.draw(seed), storm.size_of(seed)
     problem = fails(seed, intensities, size)
     again = bool(problem)
@@ -107,7 +108,7 @@ def shrink(seed: int) -> tuple[Intensities, Size, str]:
 
 
 def trace(seed: int) -> str:
-    """Return the digest of every event of a history, in order."""
+    """Return a digest over all events of the history of `seed`, in order."""
     history = Storm(seed, faults.draw(seed), storm.size_of(seed))
     log: list[str] = []
     history.world.log = log
@@ -116,6 +117,6 @@ def trace(seed: int) -> str:
 
 
 def timed(seeds: range, mutation: str | None = None) -> tuple[list[Result], float]:
-    """Play all seeds; return the results and how long it took."""
+    """Play all seeds; return the results and the seconds that it took."""
     began = time.monotonic()
     return list(play_all(seeds, mutation)), time.monotonic() - began

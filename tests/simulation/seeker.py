@@ -1,8 +1,8 @@
-"""The agent around a host's node: it looks for a cluster and comes back after a loss.
+"""The agent around a host's node: it looks for a cluster, and joins again after a loss.
 
-Decides nothing: the real `protocols.cluster.founding` and `protocols.cluster.life` do, and this
-performs what they say, as `edgeagent/search.py` and `edgeagent/membership.py` do. Every device
-hears of every address, as by multicast DNS.
+It decides nothing. The real `protocols.cluster.founding` and `protocols.cluster.life` decide, and
+this module performs their effects, as `edgeagent/search.py` and `edgeagent/membership.py` do. Every
+device hears of every address, as by multicast DNS.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tests.simulation.host import Host
 
 TICK_SECONDS = 0.25
-ANSWER_SECONDS = 1.0  # how long a question into the void takes
+ANSWER_SECONDS = 1.0  # after how long a question that nobody answers counts as unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +63,18 @@ class Seeker:
     """The search of one host's agent, as long as its process lives."""
 
     def __init__(self, world: HarshWorld, host: Host, *, first: bool) -> None:
-        """`first`: it does not look around before it founds."""
+        """`first`: this agent does not look for others before it founds."""
         self.world = world
         self.host = host
         self.founding = Founding(host.me.node, (), not first, host.clock())
         self.life = Life(self._whole_state)
         self._sponsor: Member | None = None
-        self._admitted = False  # by any cluster, at any time
+        self._admitted = False  # whether any cluster has ever let it in
         self._asking: dict[str, None] = {}
         world.later(0.0 if first else world.random.uniform(0.0, TICK_SECONDS), self.tick)
 
     def tick(self) -> None:
-        """Look at the clock, for as long as the process lives."""
+        """Let the search look at the clock, again and again as long as the process lives."""
         host, world = self.host, self.world
         if host.gone is not None:
             return
@@ -93,7 +93,7 @@ class Seeker:
         self._perform(self.founding.tick(now, self.own().members, ready=True))
 
     def standing(self) -> Heard:
-        """What this agent tells who asks."""
+        """Return what this agent answers when another one asks."""
         node, me = self.host.node, self.host.me.node
         if node is None or node.context.policy is None or not node.context.is_member:
             return Heard(me, False, elder=self.founding.elder)
@@ -103,15 +103,16 @@ class Seeker:
         return Heard(me, True, context.samples, members, context.lineage, past=context.past)
 
     def standing_for(self, host: Host) -> Heard:
-        """The same, and whether its view has `host` as it is now."""
+        """Return the same, with whether its view has the present incarnation of `host`."""
         policy = self.host.node.context.policy if self.host.node else None
         them = policy.view.member(host.me.node) if policy is not None else None
         counts = them is not None and them.incarnation == host.me.incarnation
         return replace(self.standing(), counts_us=counts)
 
     def own(self) -> Heard:
-        """The same for itself: who waits for the rest of its cluster counts as a cluster of one,
-        who is no member has what it trained before."""
+        """Return what this agent compares with the answers of others. A member that is cut off from
+        its cluster counts as a cluster of one; an agent that is no member has the samples that it
+        trained with before."""
         host, node = self.host, self.host.node
         if node is not None and (node.context.is_isolated or node.recovery.is_cut_off):
             return Heard(host.me.node, True, node.context.samples, 1, past=node.context.past)
@@ -135,7 +136,7 @@ class Seeker:
                     self._on(self.life.given_up)
 
     def _at(self, address: str) -> Host | None:
-        """Who answers at `address`."""
+        """Return the host that answers at `address`, None if nobody does."""
         there = (h for h in self.world.hosts.values() if h.me.addresses[0] == address)
         other = next(there, None)
         return other if other and self.world.reachable(self.host, other) else None
@@ -188,7 +189,7 @@ class Seeker:
 
     def _whole_state(self) -> Own | None:
         host, node = self.host, self.host.node
-        if node is not None and node.context.is_member:  # a late trainer has not all of that
+        if node is not None and node.context.is_member:  # a late trainer lacks some updates
             return Own(replace(node.context.past, iteration=host.iteration), True)
         return None if host.spoilt else Own(host.past, host.trained)
 
@@ -197,7 +198,7 @@ class Seeker:
         self._later(partial(self._on, lambda: self.life.departed(self.host.clock(), why)))
 
     def join_failed(self) -> None:
-        """The node's join has come to nothing."""
+        """The node's join has failed."""
         self._later(partial(self._on, lambda: self.life.join_failed(self.host.clock(), "", 0.0)))
 
     def leave(self) -> None:
@@ -205,13 +206,14 @@ class Seeker:
         self._on(self.life.leave)
 
     def _saved(self, whole: bool) -> None:
-        """The trainer is idle; it puts its `whole` state aside if it was asked to."""
+        """The trainer is idle, and has saved its state if it was asked to (`whole`)."""
         if whole:
             self.host.aside.append(self.host.iteration)
         self._on(lambda: self.life.saved(self.host.clock(), "", ""))
 
     def _on(self, happens: Callable[[], list[LifeEffect]]) -> None:
-        """Something happens to this agent, as soon as its process runs."""
+        """Perform the effects of `happens()`, which tells this agent's life of something, as soon
+        as its process runs."""
         host = self.host
         if host.asleep:
             host.waiting.append(partial(self._on, happens))
@@ -244,11 +246,11 @@ class Seeker:
                 world.ended(host, "given up" if nobody else why)
 
     def _look(self) -> None:
-        """It may be time to look around again; if the clock was set back, it is not."""
+        """Let the life look at the clock: it may be time to look around again."""
         self._on(lambda: self.life.tick(self.host.clock()))
 
     def _later(self, what: Callable[[], None]) -> None:
-        """Do it once the node has done what it does now."""
+        """Call `what` after the event that the node handles now."""
         self.world.later(0.0, what)
 
     def _join(self) -> None:

@@ -1,4 +1,4 @@
-"""Devices that die without a word: workers, the scheduler, several at once, at any moment."""
+"""Devices that die without a goodbye: workers, the scheduler, several at once, at any moment."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_one_of_two_is_killed(seed: int, victim: int) -> None:
 @pytest.mark.parametrize("seed", variants(range(3), long=range(6)))
 @pytest.mark.parametrize("size", [4, 5])
 def test_partition(seed: int, size: int) -> None:
-    """The side with the quorum goes on at once, the other one later and apart."""
+    """The side with the quorum goes on at once, the other one later, in a lineage of its own."""
     world, hosts = cluster(seed, size, steps=150)
     tie_break = min(hosts, key=lambda h: h.me.node)
     rest = [h for h in hosts[1:] if h is not tie_break]

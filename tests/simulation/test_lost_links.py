@@ -1,7 +1,8 @@
 """Links that end although nobody has died: they are opened again, and nobody goes on apart.
 
-Law: here no process ends. So under `--on-partition pause` nobody may ever go on without a quorum,
-whatever the network does; and a link that can be opened again costs no member its place.
+No process ends in these tests. So with `--on-partition pause` no member may ever go on without a
+quorum, whatever the network does, and a link that can be opened again costs no member its
+membership.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def lineages(hosts: list[Host]) -> list[bytes]:
 
 
 def end_link(world: World, a: Host, b: Host, why: LinkEnd) -> None:
-    """The link between the two ends, each end at its own moment, and can be opened again."""
+    """End the link between `a` and `b`, each end at its own moment; it can be opened again."""
     world.later(world.delay(), lambda: lose(a, b, why))
     world.later(world.delay(), lambda: lose(b, a, LinkEnd.RESET))
 
@@ -56,7 +57,7 @@ def lose(host: Host, other: Host, why: LinkEnd) -> None:
 def test_a_link_that_ends_is_opened_again(seed: int, why: LinkEnd, size: int) -> None:
     world, hosts = cluster(seed, size, steps=150)
     before = lineages(hosts)
-    for k in range(limits.MOST_STALLS - 1):  # then a link that stands still is given up
+    for k in range(limits.MOST_STALLS - 1):  # once more, and the link would be given up
         world.later(0.2 * k, lambda: end_link(world, hosts[0], hosts[1], why))
     world.run(lambda: min(h.iteration for h in hosts) > 120)
     assert lineages(hosts) == before
@@ -98,7 +99,7 @@ def test_nobody_who_pauses_goes_on_apart_while_all_live(
     world.run(lambda: len(world.members) == size)
     history._worst = [2.0]
     for kind in ("stall", "cut", "split", "one_way", "pause"):
-        history._plan(kind, 8.0)  # it goes on for long enough to be whole again at the end
+        history._plan(kind, 8.0)  # early enough for everything to have healed before the end
     world.run(lambda: all(h.gone is not None for h in world.hosts.values()))
     history._judge()
     assert {"cut", "split", "one_way", "pause"} <= world.fired.keys()

@@ -1,5 +1,7 @@
-"""A message is lost with the link that carried it: a join goes on after a repetition, not after the
-minute in which the scheduler gives up a join without progress.
+"""Messages of a join are lost with the link that carried them.
+
+The join has to go on soon after a repetition, and not only after the minute in which the scheduler
+gives up a join without progress.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ OF_A_JOIN = (
     m.Pulled,
     m.CaughtUp,
 )
-SECONDS = 15.0  # a manifest that does not come costs ten
+SECONDS = 15.0  # a lost manifest costs ten, until its source is replaced
 
 
 def first_lost(kind: type[m.Message]) -> Callable[[Host, Host, m.Message], bool]:
-    """Return what loses the first message of this kind on each way."""
+    """Return a function for `World.lose` that loses the first message of this kind from each sender
+    to each receiver."""
     gone: dict[tuple[bytes, bytes], None] = {}
 
     def lose(sender: Host, receiver: Host, message: m.Message) -> bool:
@@ -44,7 +47,7 @@ def first_lost(kind: type[m.Message]) -> Callable[[Host, Host, m.Message], bool]
 
 
 CASES = [
-    (3, m.Introduced),  # a single member says this to itself
+    (3, m.Introduced),  # not with one member, which sends this to itself
     *((size, kind) for size in (1, 3) for kind in OF_A_JOIN),
 ]
 

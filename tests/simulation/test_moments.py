@@ -1,8 +1,8 @@
-"""Something happens; at the k-th message after it, somebody dies: whoever is left finishes right.
+"""A change begins, and at the k-th message after that a member dies; the others must finish.
 
-Law: `scripts/moments` tries every k up to `MOST`, by which time every change is over and what
-follows are rounds; the suite tries each k that leaves a rest for the scenario's number, so that all
-scenarios together see all rests.
+`scripts/moments` tries every k up to `MOST`, by which every change is over and only rounds follow.
+That takes long, so the suite tries every `STRIDE`th k of each scenario, beginning at another one
+for each, so that all scenarios together cover all moments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.simulation.world import Host, World
 from tests.variants import variants
 
 STRIDE = 61
-MOST = 160  # moments: all that follow are those of rounds
+MOST = 160  # moments; all later ones are those of rounds
 
 Beginning = Callable[[World, list[Host]], object]
 
@@ -96,7 +96,8 @@ VICTIMS = ((0,), (1,), (2,), (3,), (0, 1), (4,))
 
 
 def play(begin: Beginning, victims: tuple[int, ...], moment: int, seed: int) -> World:
-    """Let something begin and the victims die at that moment; run to the end."""
+    """Let a change begin and the victims die at the `moment`th message after that; run to the
+    end."""
     world, hosts = cluster(seed, 4, steps=130)
     begin(world, hosts)
 
@@ -112,7 +113,7 @@ def play(begin: Beginning, victims: tuple[int, ...], moment: int, seed: int) -> 
 
 
 def scenarios() -> list[tuple[Beginning, tuple[int, ...]]]:
-    """Return who dies in what; only who is there can."""
+    """Return which members die during which change; the joiner (4) only if there is one."""
     joins = (a_join, a_join_and_a_leave)
     return [(b, v) for b in BEGINNINGS for v in VICTIMS if v != (4,) or b in joins]
 
@@ -128,7 +129,7 @@ def test_moments(begin: Beginning, victims: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("seed", variants(range(1), long=range(3)))
 def test_death_in_a_fence(kind: type[m.Message], victims: tuple[int, ...], seed: int) -> None:
-    """Somebody dies when the first or second message of a kind of a fence is on its way."""
+    """Members die when the first or second message of a kind of a fence is on its way."""
     world, hosts = cluster(seed, 4, steps=130)
     left = [1 + seed % 2]
 

@@ -1,7 +1,7 @@
-"""The simulator proves itself: it finds every planted bug, within the number of seeds stated here.
+"""The simulator finds every planted bug, within the number of seeds that is stated here.
 
-Law: `FOUND` names for each mutation the seed from which on, and within how many seeds, it is found;
-`scripts/storm --mutations FIRST LAST` says how many it takes elsewhere.
+`FOUND` has for each mutation the first seed to try, and within how many seeds it has to be found;
+`scripts/storm --mutations FIRST LAST` says how many seeds it takes in another range.
 """
 
 from __future__ import annotations

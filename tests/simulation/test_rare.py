@@ -9,7 +9,8 @@ import pytest
 from tests.simulation import rare
 from tests.variants import variants
 
-ONCE_STUCK = (190, 811)  # a leaver that led a fence had gone, and nobody said so to who is behind
+# Seeds in which a leaver that led a fence had gone, and nobody told a member that was behind.
+ONCE_STUCK = (190, 811)
 
 
 @pytest.mark.parametrize("history", list(rare.HISTORIES.values()))

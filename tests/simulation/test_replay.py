@@ -1,4 +1,4 @@
-"""Nodes of simulated histories are recorded, written, read and replayed: the same effects again."""
+"""Nodes of simulated histories are recorded, written, read and replayed with the same effects."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RecordedWorld(World):
 
 
 def history(seed: int, most: int = 100_000) -> tuple[RecordedWorld, list[Host]]:
-    """Four devices: joins, a wish, new tokens, a death, a leave."""
+    """Play a history of four devices with joins, new tokens, measurements, a death and a leave."""
     world = RecordedWorld(seed, most)
     hosts = [world.found()]
     for number in range(1, 4):
@@ -121,7 +121,7 @@ def test_the_traces_hold_no_token() -> None:
             assert token.hex() not in text
             assert token.decode("latin-1").lower() not in text
             assert json.dumps(token.decode("latin-1"))[1:-1].lower() not in text
-            for skipped in range(3):  # whatever stands before it
+            for skipped in range(3):  # base64 depends on the position modulo 3
                 code = base64.b64encode(b"\0" * skipped + token).decode()[4:-4].lower()
                 assert code not in text
         events_of_tokens = [x.call for x in world.trace(host).lines if "Token" in str(x.call)]
@@ -156,7 +156,7 @@ def test_a_policy_of_the_users_own_is_needed_again() -> None:
 def test_a_device_that_begins_again_is_replayed_from_its_last_fresh_node() -> None:
     world, hosts = history(7)
     first = world.trace(hosts[3]).header["entries"]
-    for incarnation in (1, 2):  # the same router goes on, then a new one
+    for incarnation in (1, 2):  # the same incarnation keeps its router, the next has a new one
         hosts[3] = world.join(3, hosts[1], incarnation=incarnation)
         enter(world, hosts[3])
         go_on(world, 2)
@@ -174,7 +174,7 @@ def test_a_device_that_begins_again_is_replayed_from_its_last_fresh_node() -> No
 
 
 def test_the_shells_nodes_are_replayed() -> None:
-    """Of real shells in virtual time, with all that they tell their nodes."""
+    """The nodes of real shells in virtual time are recorded, with all that the shells tell them."""
 
     async def body() -> None:
         world = VirtualWorld(0, 10_000)

@@ -1,4 +1,4 @@
-"""Several nodes' machines against each other: joins, leaves, hand-overs, in hundreds of seeds."""
+"""The real machines of several nodes play joins, leaves and hand-overs, in many seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEEDS = variants(range(6), long=range(40))
 
 
 def finish(world: World) -> None:
-    """Run to the last iteration; everybody who finished has the right state."""
+    """Run to the last iteration; every host that has finished must have the right state."""
     world.run(lambda: all(h.gone is not None for h in world.hosts.values()))
     finished = [h for h in world.hosts.values() if h.gone == "steps"]
     assert finished
@@ -23,8 +23,8 @@ def finish(world: World) -> None:
 
 
 def stop(world: World) -> None:
-    """End the training of all, as a script may, instead of running to the last iteration; everybody
-    who was there has the same state, and the right one."""
+    """End the training of all members, as a script may, to save the time to the last iteration. All
+    members must finish, with the same and right state."""
     running = [host for host in world.members if host.gone is None]
     running[0].stops = True
     world.run(lambda: all(h.gone is not None for h in world.hosts.values()))
@@ -45,7 +45,8 @@ def test_one_node_trains_alone() -> None:
 
 
 def three_join(seed: int) -> World:
-    """Three join one that trains: one after the other if `seed` is odd, else at the same time."""
+    """Let three join one that trains: one after the other if `seed` is odd, else at the same
+    time."""
     world = World(seed, steps=80)
     first = world.found()
     for number in (1, 2, 3):
@@ -62,7 +63,8 @@ def test_three_join_while_training(seed: int) -> None:
 
 
 def test_joiners_pull_from_several_sources() -> None:
-    """Unless the first that is ready has sent all of so small a state before the others are."""
+    """In most seeds; in the others, the first source that is ready has sent all of this small state
+    before the others are ready."""
     several = 0
     for seed in range(1, 20, 2):
         serves = [sum(map(len, h.serves.values())) for h in three_join(seed).hosts.values()]

@@ -1,4 +1,4 @@
-"""Random histories: many seeds, and those that once failed (`seeds.txt`).
+"""Random histories: the first seeds, and all seeds that have ever failed (`seeds.txt`).
 
 `scripts/storm FIRST LAST` plays many more.
 """
@@ -19,7 +19,7 @@ from tests.variants import variants
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ONCE_FAILED = [int(s) for s in (Path(__file__).parent / "seeds.txt").read_text("utf-8").split()]
-EVENTFUL = 189  # crashes, restarts, a partition, frames out of order
+EVENTFUL = 189  # a history with crashes, restarts, a partition and frames out of order
 REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 
 
@@ -51,7 +51,7 @@ def test_turning_a_kind_off_leaves_the_others_as_they_are() -> None:
 
 
 def test_a_failing_history_shrinks() -> None:
-    """With a planted bug that needs a loss, the loss is what is left."""
+    """With a planted bug that shows only after a loss, hardly more than the loss is left."""
     with MUTATIONS["forget_reassigned"]():
         seed = next(s for s in range(40) if runs.play(s).problem)
         intensities, size, problem = runs.shrink(seed)

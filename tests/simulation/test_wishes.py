@@ -1,4 +1,5 @@
-"""What users want of a running cluster: links, expulsions, tokens; and the rotating role."""
+"""What users want of a running cluster (links, expulsions, tokens), and the scheduler's
+rotation."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ TOKEN = b"t" * 16
 
 
 def wants(world: World, host: Host, wish: LinkWanted | ExpelWanted) -> str:
-    """Let the user of `host` want something; return the answer once there is one."""
+    """Let the user of `host` want something, and run until there is an answer; return that."""
     assert host.node is not None
     wishes = host.node.wishes
     host.handle(wish)

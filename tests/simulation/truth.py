@@ -1,20 +1,21 @@
-"""What must hold in a random history, looked at after every event.
+"""What must hold in a random history, checked after every event by an all-knowing observer.
 
-Law: the oracle knows the exact sum of every iteration. It reads the nodes' state and changes
-nothing. What is checked:
+The observer knows the exact sum of every iteration. It reads the nodes' state and changes nothing.
+It checks that
 
-- every state that an update leads to is the one in which each micro-batch counted exactly once;
-- a chunk that is kept over a fence is the sum of every micro-batch, each of them once (`world.py`);
-- all who take part in one attempt of a round have the same history (commit id) behind them;
-- in one lineage, one history: the round of iteration i can only be complete somewhere if all its
-  members have applied i - 1, so C(i - 1) is committed, and there is one such C for each i;
-- a commit id names one iteration only, and one way in which each chunk of its sum came about (with
-  floating point numbers another attempt, that is another tree, means other bits);
-- who gives way to another cluster (`seeker.py`) does not give way to one that is behind;
-- no state is replaced by another unless it was put aside or all its samples are in the other's
-  history (the commit ids say which; its last update may have been made again) and that has no less;
-- one policy for each (lineage, term, version) that comes into force, one decision of a fence too;
-- at most one scheduler for each (lineage, term) that a quorum elected;
+- every state that an update leads to contains each micro-batch exactly once;
+- a chunk that is kept over a fence is the sum of all micro-batches, each of them once (`world.py`);
+- all members that take part in one attempt of a round have the same history (commit id);
+- one lineage has one history: the round of iteration i can only be complete anywhere if all its
+  members have applied i - 1, so C(i - 1) is committed, and there is only one such C for each i;
+- a commit id names only one iteration, and one way in which each chunk of its sum was made (with
+  floating-point numbers another attempt, that is another tree, gives other bits);
+- no cluster gives way to one that is behind it (`seeker.py`);
+- no state is replaced by another one unless it was saved, or the other one has at least as many
+  iterations and contains all its samples (as the commit ids show; its last update may have been
+  made again);
+- one policy exists for each (lineage, term, version) that comes into force, also by a fence;
+- at most one scheduler was elected by a quorum in each (lineage, term);
 - policies, open joins and early frames stay within their limits.
 """
 
@@ -36,7 +37,7 @@ MOST_EARLY = 8 * (VECTOR + 1) * 16  # early frames: some rounds of a few neighbo
 
 
 class Truth:
-    """What the world has seen so far."""
+    """The observer: it remembers what has happened in the world so far."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -48,10 +49,11 @@ class Truth:
         self._leaders: dict[tuple[bytes, int], bytes] = {}
         self._last: dict[bytes, Policy] = {}
         self._before: dict[bytes, bytes] = {}  # commit id -> the one before
-        self._seen: dict[bytes, tuple[Context, int, bytes]] = {}  # where a node's part stood last
+        # node -> its context, iteration and commit id at its last event
+        self._seen: dict[bytes, tuple[Context, int, bytes]] = {}
 
     def handled(self, host: Host, event: events.Event) -> None:
-        """`host` has taken an event."""
+        """Check what must hold after `host` has taken an event."""
         node = host.node
         if node is None:
             return
@@ -101,14 +103,14 @@ class Truth:
         assert joins <= limits.MAX_OPEN_JOINS, f"{joins} open joins"
 
     def begun(self, host: Host, spec: RoundSpec) -> None:
-        """`host` is about to take part in an attempt."""
+        """Check the history of `host`, which is about to take part in an attempt."""
         if host.node is not None and spec.contributes:
             commit = host.node.context.commit
             known = self._attempts.setdefault(spec.key, commit)
             assert known == commit, f"{host.me.name}: another history at {spec.key[3:]}"
 
     def completed(self, host: Host, iteration: int) -> None:
-        """The round of `iteration` is complete at `host`."""
+        """Check the history of `host`, where the round of `iteration` is complete."""
         if host.node is not None:
             key = (host.node.context.lineage, iteration)
             commit = host.node.context.commit
@@ -116,7 +118,8 @@ class Truth:
             assert known == commit, f"{host.me.name}: two committed histories before {iteration}"
 
     def replaced(self, host: Host) -> None:
-        """Another state begins to be written over the whole one of `host`."""
+        """Check that the state of `host`, over which another one begins to be written, is not
+        lost."""
         if host.node is None or host.iteration == 0 or host.iteration in host.aside:
             return
         context, before = host.node.context, self._before.get(host.commit, b"")

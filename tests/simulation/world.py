@@ -1,8 +1,9 @@
-"""A small seeded world: several nodes' real machines against each other, time and network virtual.
+"""A small seeded world: the real machines of several nodes, with virtual time and network.
 
-Law: everything that happens follows from the seed. Control messages are delayed at random and so
-overtake each other; bulk frames of one direction of a link keep their order, as on a TCP stream.
-Nothing goes wrong here but what a test asks for; `harsh.py` is the world of the random histories.
+Everything that happens follows from the seed. Control messages are delayed at random and so
+overtake each other; bulk frames of one direction of a link keep their order, as in a TCP stream.
+Nothing goes wrong here except what a test asks for; `harsh.py` is the world of the random
+histories.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
     from protocols.wire.envelope import Envelope
     from tests.simulation.host import Reduce
 
-SAMPLES = 32
+SAMPLES = 32  # of one iteration
 
 
 @lru_cache(512)
 def decoded(frame: bytes) -> Envelope:
-    """Decode a control frame; many nodes get the same one."""
+    """Decode a control frame; the result is kept, because many nodes get the same frame."""
     return codec.decode(frame)
 
 
@@ -53,7 +54,7 @@ def member(number: int, incarnation: int = 1, *, sparse: bool = False) -> Member
 
 
 class World:
-    """Hosts, links and a queue of things to come."""
+    """Hosts, their links, and a queue of what is to happen at which time."""
 
     def __init__(self, seed: int, *, micro_batches: int = 8, steps: int = 30) -> None:
         self.random = random.Random(seed)
@@ -62,27 +63,27 @@ class World:
         self.steps = steps
         self.hosts: dict[bytes, Host] = {}
         self.tamper: Callable[[Host, int, bytes], bytes] = lambda _host, _shard, piece: piece
-        self.sparse = False  # nodes want no links beyond those they ask for
-        self.pauses = False  # without a quorum nodes wait
-        self.rotate_every = 0  # steps, 0: the scheduler keeps its role
-        self.joins_end = False  # a host whose join failed gives up
+        self.sparse = False  # nodes want no links except those that they ask for
+        self.pauses = False  # nodes wait if they have no quorum
+        self.rotate_every = 0  # steps after which the role rotates; 0: never
+        self.joins_end = False  # a host whose join has failed gives up
         self.lose: Callable[[Host, Host, Message], bool] = lambda _sender, _receiver, _message: (
             False
         )
         self.unreachable: Callable[[Host, Host], bool] = lambda _host, _other: False
-        self.severed: dict[tuple[bytes, bytes], None] = {}  # between whom no link can be opened
+        self.severed: dict[tuple[bytes, bytes], None] = {}  # pairs that cannot open a link
         self.linger = 1.0  # seconds between a node's departure and the end of its links
         self.most_compute = 0.02
-        self.arrived = 0  # messages and bulk frames
-        self._moments: dict[int, list[Callable[[], None]]] = {}
-        self.lost = 0  # control messages that `lose` took
+        self.arrived = 0  # number of messages and bulk frames that have arrived
+        self._moments: dict[int, list[Callable[[], None]]] = {}  # number -> what happens before it
+        self.lost = 0  # number of control messages that were lost because of `lose`
         self.most_delay = self.random.choice((0.001, 0.01, 0.1))
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._streams: dict[tuple[bytes, bytes], float] = {}
-        self.changed: dict[bytes, Host] = {}  # since the last check
-        self.commits: dict[tuple[bytes, int], bytes] = {}  # C of the start of each iteration
-        self.leaders: dict[tuple[bytes, int], bytes] = {}  # whom a quorum elected, by term
+        self.changed: dict[bytes, Host] = {}  # hosts with events since the last check
+        self.commits: dict[tuple[bytes, int], bytes] = {}  # (lineage, iteration) -> C before it
+        self.leaders: dict[tuple[bytes, int], bytes] = {}  # (lineage, term) -> who was elected
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -97,7 +98,7 @@ class World:
         return self.random.uniform(0.0001, self.most_compute)
 
     def arm(self, host: Host) -> None:
-        """Tick `host` when its node wants it."""
+        """Tell `host` the time (`Tick`) when its node's deadline comes."""
         due = host.node.deadline if host.node and host.gone is None else None
         if due is None or host.armed <= due:
             return
@@ -136,7 +137,7 @@ class World:
             return
         self.arrives()
         if sender.links.get(to) is not host:
-            return  # something happened to the link at the last moment
+            return  # the test has ended the link right before this message
         envelope = decoded(frame)
         if self.lose(sender, host, envelope.message):
             self.lost += 1
@@ -144,7 +145,8 @@ class World:
             host.handle(events.Received(sender.me.node, envelope))
 
     def stream(self, sender: Host, to: bytes, what: Callable[[Host], None], size: int = 0) -> None:
-        """Deliver over bulk, in order; of how many bytes matters elsewhere (`narrow.py`)."""
+        """Deliver a bulk frame, in order. Its `size` matters only where paths are narrow
+        (`narrow.py`)."""
         if (host := sender.links.get(to)) is None:
             return
         key = (sender.me.node, to)
@@ -153,7 +155,7 @@ class World:
         self.later(at - self.now, partial(self.bulk, host, what))
 
     def probe(self, host: Host, node: bytes) -> None:
-        """`host` sends so much to a node that this one can measure the link."""
+        """Let `host` probe its link to a node, which can then measure it."""
         if (other := self.hosts.get(node)) is not None:
             self.later(self.delay(), partial(other.probed, host))
 
@@ -162,7 +164,7 @@ class World:
         what(host)
 
     def before(self, count: int, what: Callable[[], None]) -> None:
-        """Do `what` right before the `count`th message or bulk frame from now arrives."""
+        """Call `what` right before the `count`th message or bulk frame from now arrives."""
         self._moments.setdefault(self.arrived + count, []).append(what)
 
     def arrives(self) -> None:
@@ -191,7 +193,7 @@ class World:
         self.unlink_for(a, b, why, why)
 
     def unlink_for(self, a: Host, b: Host, why: LinkEnd, other: LinkEnd) -> None:
-        """A link ends for another reason at each end."""
+        """End a link, for the reason `why` at the end of `a` and `other` at that of `b`."""
         a.links.pop(b.me.node, None)
         b.links.pop(a.me.node, None)
         a.handle(events.LinkDown(b.me.node, why))
@@ -202,7 +204,8 @@ class World:
             self.unlink(host, other, LinkEnd.GOODBYE)
 
     def kill(self, host: Host) -> None:
-        """`kill -9`: every neighbour sees its connections end, each at its own moment."""
+        """Kill a process as `kill -9` does: each neighbour sees its connections end, at its own
+        moment."""
         host.gone = "killed"
         for other in list(host.links.values()):
             del host.links[other.me.node]
@@ -213,7 +216,7 @@ class World:
             host.handle(events.LinkDown(gone.me.node, LinkEnd.PROCESS_ENDED))
 
     def cut(self, a: Host, b: Host) -> None:
-        """A link fails for good: both ends time out."""
+        """Break a link for good: both ends time out, and it cannot be opened again."""
         self.severed |= dict.fromkeys(((a.me.node, b.me.node), (b.me.node, a.me.node)))
         if b.me.node in a.links:
             a.links.pop(b.me.node, None)
@@ -222,13 +225,13 @@ class World:
             b.handle(events.LinkDown(a.me.node, LinkEnd.SILENT))
 
     def vanish(self, host: Host) -> None:
-        """Power off: no goodbye."""
+        """End a host without a goodbye, at once for all its neighbours."""
         host.gone = host.gone or "vanished"
         for other in list(host.links.values()):
             self.unlink(host, other, LinkEnd.PROCESS_ENDED)
 
     def say(self, sender: Host, to: Host, message: Message, *, everyone: bool = False) -> None:
-        """Have `sender` say something that its machine did not decide to say."""
+        """Have `sender` send a message that its node has not decided to send."""
         assert sender.node is not None
         context = sender.node.context
         policy = context.policy
@@ -247,7 +250,7 @@ class World:
         return NodeConfig(who, VECTOR + 1, size, *counts, *options)
 
     def add(self, number: int, incarnation: int = 1, neighbours: tuple[str, ...] = ()) -> Host:
-        """A device's new agent; one of before on the same device is killed first."""
+        """Add a device's new agent; if there was one on the same device it ends first."""
         who = member(number, incarnation, sparse=self.sparse)
         before = self.hosts.get(who.node)
         router: Router | None = None
@@ -296,17 +299,18 @@ class World:
         self.later(self.linger, lambda: self.close(host))
 
     def handled(self, host: Host, event: events.Event) -> None:
-        """`host` has taken an event."""
+        """Called after `host` has taken an event."""
 
     def commit_of(self, _host: Host) -> bytes:
         """Return the commit id of the trainer's state, which may be behind its node's."""
         return bytes(32)
 
     def begun(self, host: Host, spec: RoundSpec) -> None:
-        """`host` is about to begin a round."""
+        """Called when `host` is about to begin a round."""
 
     def kept(self, host: Host, reduce: Reduce, have: bytes) -> None:
-        """`host` has frozen, and of its round these chunks are worth keeping."""
+        """Check the chunks `have` that `host`, which has frozen, reports of its round: a fence may
+        keep them, so each must be the sum of all micro-batches."""
         spec, chunks = reduce.round.spec, control_word.numbers(have, reduce.round.spec.chunks)
         parts = [contribution(spec.iteration, m) for m in range(self.micro_batches)]
         whole = [sum(column) for column in zip(*parts, strict=True)]
@@ -315,10 +319,10 @@ class World:
         assert not wrong or liars, f"{host.me.name} keeps sums that lack work at {spec.iteration}"
 
     def replaced(self, host: Host) -> None:
-        """The first shard of another state is about to be written over that of `host`."""
+        """Called when the first shard of another state is about to overwrite that of `host`."""
 
     def completed(self, host: Host, iteration: int) -> None:
-        """The round of `iteration` is complete at `host`."""
+        """Called when the round of `iteration` is complete at `host`."""
 
     # --- truth --------------------------------------------------------------------------------
 
@@ -329,7 +333,7 @@ class World:
         ]
 
     def check(self) -> None:
-        """What must hold after every event, of those whom it concerned."""
+        """Check what must hold after every event, for the hosts that the event concerned."""
         while self.changed:
             _, host = self.changed.popitem()
             if host.node is None:

@@ -1,1 +1,1 @@
-"""Real shells in one process: only the clock, the network and the trainers' arithmetic are ours."""
+"""Real shells in one process; only clock, network and the trainers' arithmetic are simulated."""

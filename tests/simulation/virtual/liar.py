@@ -1,8 +1,8 @@
-"""A member that sends what cannot be: real code, whose frames are changed as they leave.
+"""A member that sends impossible things: it runs the real code, but its frames are changed.
 
-Law: the lie follows from its seed. It changes one field of one kind of message, or of bulk frames,
-again and again; kinds that the member does not say by itself it makes up. Gradients are left alone:
-members are trusted with those.
+The lie follows from its seed. It changes one field of one kind of message, or of bulk frames, again
+and again. Messages of a kind that the member would not send by itself are made up. Gradients are
+left alone, because members are trusted with those.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 NUMBERS = (0, 1, 2, 255, 1 << 16, 1 << 30, (1 << 31) - 1, 1 << 32, (1 << 63) - 1, (1 << 64) - 1)
 FLOATS = (0.0, -1.0, 1e308, float("inf"), float("nan"))
-MADE_UP_S = 0.05  # a message that is made up is said so often
+MADE_UP_S = 0.05  # seconds between two messages that are made up
 HEADER_FIELDS = tuple(f.name for f in fields(BulkHeader) if f.name not in ("kind", "length"))
 HEADER_LIMITS = {"iteration": 1 << 64, "reference": 1 << 64}
 WORD_FIELDS = tuple(f.name for f in fields(ControlWord))
-# As the gradients are; and every member may stop the training of all.
+# Fields with which members are trusted, as with gradients: every user may stop the training of all.
 TRUSTED = ("loss_sum", "settings", "other_settings", "stop")
 BULK_LIES = (
     *(("header", name) for name in HEADER_FIELDS),
@@ -44,7 +44,8 @@ BULK_LIES = (
 
 @dataclass(frozen=True)
 class Lie:
-    """What is changed: a kind of message, or ("header", name) and the like of bulk frames."""
+    """What is changed: a `kind` of message, or a field of `bulk` frames, such as ("header", name).
+    `chance`: how likely it is for one frame."""
 
     seed: int
     kind: type[Message] | None
@@ -57,7 +58,7 @@ class Lie:
 
 
 def lie_of(seed: int) -> Lie:
-    """Draw a lie: each kind of message and each bulk field comes in turn."""
+    """Return the lie of a seed; consecutive seeds cover all kinds of messages and bulk fields."""
     subjects: list[type[Message] | tuple[str, str]] = [*MESSAGES, *BULK_LIES]
     subject = subjects[seed % len(subjects)]
     chance = random.Random(seed).choice((0.1, 1.0))
@@ -67,7 +68,7 @@ def lie_of(seed: int) -> Lie:
 
 
 class Liar:
-    """Changes what one host sends, from the moment it is put in place."""
+    """Changes what one host sends, from the moment at which this object is made."""
 
     def __init__(self, host: Host, lie: Lie) -> None:
         self.host = host
@@ -81,7 +82,7 @@ class Liar:
     # --- control frames -----------------------------------------------------------------------
 
     def control(self, frame: bytes) -> bytes:
-        """Return the frame to send instead."""
+        """Return the control frame to send instead of `frame`, which may be the same."""
         envelope = codec.decode(frame)
         mine = envelope.tags.origin == self.host.me.node
         wanted = type(envelope.message) is self.lie.kind and mine
@@ -124,7 +125,7 @@ class Liar:
                 return 7
 
     def _make_up(self) -> None:
-        """Say a message of the kind that this member does not say by itself."""
+        """Send a message of the kind of the lie, even if this member had no reason to."""
         host, kind = self.host, self.lie.kind
         node = host.shell.node
         if host.gone is not None or kind is None:
@@ -146,7 +147,8 @@ class Liar:
                 link.send_control(codec.encode(Envelope(envelope.tags, message)))
 
     def _fitting(self, record: Any) -> Any:
-        """Put what is known into the fields of a made-up message, so that it may be heeded."""
+        """Return a made-up message with plausible values in its fields, so that it is not dropped
+        at once."""
         node = self.host.shell.node
         policy = node.context.policy if node is not None else None
         if node is None or policy is None:
@@ -182,7 +184,7 @@ class Liar:
     # --- bulk frames ----------------------------------------------------------------------------
 
     def bulk(self, header: BulkHeader, payload: bytes) -> tuple[BulkHeader, bytes]:
-        """Return the frame to send instead."""
+        """Return the bulk frame to send instead, which may be the same."""
         if self.lie.bulk is None or header.kind not in (BulkKind.UP, BulkKind.DOWN):
             return header, payload
         if self._dice.random() >= max(self.lie.chance, 0.02):

@@ -1,4 +1,4 @@
-"""Whole histories with a liar in them, and what must come of them."""
+"""Whole histories with one lying member, and what must come out of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SUBJECTS = len(MESSAGES) + len(BULK_LIES)
 MEMBERS = 4
 LINKS = MEMBERS * (MEMBERS - 1) // 2
 STEPS = 60
-PATIENCE_S = 60.0  # virtual seconds that the honest ones have to finish
+PATIENCE_S = 60.0  # virtual seconds within which the honest members must finish
 
 
 def play(seed: int) -> Liar:
-    """Play the history of `seed`; raise AssertionError if the honest ones do not go on."""
+    """Play the history of `seed`. Raises AssertionError if the honest members do not finish."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(_history(seed))
 
@@ -45,7 +45,7 @@ async def _history(seed: int) -> Liar:
     liar = Liar(dice.choice(hosts), lie_of(seed))
     honest = [host for host in hosts if host is not liar.host]
     await world.passes(dice.uniform(0.0, 0.1))
-    if dice.random() < 0.5:  # a fence, so that there is something to lie about
+    if dice.random() < 0.5:  # cause a fence, so that the liar can lie in it
         victims = sorted(hosts, key=lambda host: host is liar.host)
         a, b = victims[0], victims[1]
         if b.me.node in a.network.links:
@@ -53,15 +53,17 @@ async def _history(seed: int) -> Liar:
             if a.me.node in b.network.links:
                 b.network.links[a.me.node].down("cut by the test", LinkEnd.RESET)
     await world.until(lambda: all(host.gone is not None for host in honest), PATIENCE_S)
-    if liar.lie.kind is Expel:  # every member can expel another: that is no lie
+    if liar.lie.kind is Expel:  # every member may expel another one, so that is no lie
         honest = [host for host in honest if host.gone != "removed"]
     _judge(honest, may_part=liar.lie.kind is Lead)
     return liar
 
 
 def _judge(honest: list[Host], *, may_part: bool) -> None:
-    """`may_part`: the lie is one that nobody can tell from the truth, and may cost members their
-    place (docs/protocol.md, 12.5); whoever finishes has the right state all the same."""
+    """Check that the honest members have finished, with the right state, and have not accused each
+    other. `may_part`: nobody can tell the lie from the truth, so honest members may lose their
+    membership (docs/protocol.md, 12.5); those that finish must have the right state
+    nevertheless."""
     names = [host.name for host in honest]
     if may_part:
         honest = [host for host in honest if host.gone == "steps"]

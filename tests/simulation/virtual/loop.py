@@ -1,7 +1,7 @@
-"""An asyncio loop whose clock jumps to the next timer, and never waits.
+"""An asyncio loop that never waits: its clock jumps to the next timer.
 
-Law: nothing outside the process is looked at, no thread is started: everything that runs on such a
-loop happens in the same order and at the same times in every run.
+The loop looks at nothing outside of the process and starts no thread. So everything that runs on it
+happens in the same order and at the same times in every run.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TypeVar, TypeVarTuple
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-THREAD_S = 0.002  # what anything that is handed to a thread takes
+THREAD_S = 0.002  # virtual seconds that work handed to a thread takes
 
 
 class Stuck(Exception):
-    """Nothing is left that could ever happen."""
+    """Raised when no timer is left, so that nothing can happen any more."""
 
 
 class _Jump(selectors.SelectSelector):
@@ -50,7 +50,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Do it a moment later, in the loop."""
+        """Call `func` a moment later, in the loop instead of a thread."""
         future: asyncio.Future[T] = self.create_future()
 
         def work() -> None:

@@ -1,8 +1,9 @@
-"""Links between shells of one process: seeded delays, bytes as on a wire.
+"""Links between shells of one process, with seeded delays and bytes as on a real connection.
 
-Law: what `transport.api` promises holds here, and no more: control and bulk overtake each other,
-each keeps its own order; a payload is read when it leaves, some time after it was queued, and must
-not have changed by then; it arrives in two pieces with time between them.
+These links promise exactly what `transport.api` promises, and no more. Control and bulk frames
+overtake each other, but each kind keeps its own order. A payload is read when it leaves, some time
+after it was queued, and must not have changed by then. It arrives in two pieces with time between
+them.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ MOST_DELAY_S = 0.004
 
 
 class Unreachable(EdgeAgentError):
-    """Nobody there, or it does not let us in."""
+    """Raised by a dial if nobody answers, or the peer does not accept the link."""
 
 
 @dataclass
 class Stream:
-    """One direction of one connection: what is sent arrives in order, after a delay each."""
+    """One direction of one connection: everything arrives in order, each after a random delay."""
 
     delay: Callable[[], float]
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -47,7 +48,7 @@ class Stream:
         self.idle.set()
 
     def later(self, what: Callable[[], None]) -> None:
-        """Do `what` after a delay, but after everything before it."""
+        """Call `what` after a delay, and after everything that was sent before."""
         loop = asyncio.get_running_loop()
         self._last = max(self._last + 1e-6, loop.time() + self.delay())
         self._open += 1
@@ -141,12 +142,12 @@ class MemoryLink:
         return self.other
 
     def control_arrived(self, frame: bytes) -> None:
-        """A control frame is here."""
+        """A control frame has arrived."""
         if self.open and not self.silent:
             self._told(lambda: self.network.listener.control_received(self, frame))
 
     def bulk_begins(self, header: BulkHeader, payload: bytes) -> None:
-        """The header of a bulk frame is here, and its payload on the way."""
+        """The header of a bulk frame has arrived, and its payload is on the way."""
         if self.silent:
             return
         self._waiting.append((header, payload))
@@ -154,7 +155,7 @@ class MemoryLink:
             self._read_bulk()
 
     def altered_begins(self, header: BulkHeader, payload: bytes) -> None:
-        """A bulk frame of a member whose frames are changed: read as the transport reads it."""
+        """The same for a frame of a lying member: its header is checked as the transport does."""
         try:
             read = decode_header(header.encode())
         except RemoteProtocolError as error:
@@ -191,7 +192,7 @@ class MemoryLink:
         self._end_if_all_is_read()
 
     def goodbye(self) -> None:
-        """The peer has sent its last on one of the two connections."""
+        """The peer has closed one of the two connections."""
         self._goodbyes += not self.silent
         self._end_if_all_is_read()
 
@@ -211,7 +212,7 @@ class MemoryLink:
         self.down(reason, why)
 
     def down(self, reason: str, why: LinkEnd = LinkEnd.GOODBYE) -> None:
-        """The end of this end."""
+        """End the link at this end, and tell the listener why."""
         if self.open:
             self.open = False
             if self.network.links.get(self.peer.node) is self:
@@ -220,7 +221,7 @@ class MemoryLink:
 
 
 class Network:
-    """What one shell has of the network; implements `shell.Network`."""
+    """The network as one shell sees it; implements `shell.Network`."""
 
     def __init__(self, world: Wires, me: PeerInfo) -> None:
         self.world = world
@@ -234,7 +235,7 @@ class Network:
 
     @property
     def listener(self) -> LinkListener:
-        """Who is told."""
+        """The shell, which is told of everything that arrives."""
         assert self._listener is not None
         return self._listener
 
@@ -256,7 +257,7 @@ class Network:
             link.cut("not trusted any more", LinkEnd.CUT)
 
     def die(self) -> None:
-        """The process is killed: its system ends every connection."""
+        """End as a process that is killed: its system closes every connection."""
         self.gone = True
         for link in list(self.links.values()):
             link.open = False
@@ -284,17 +285,17 @@ class Network:
 
 
 class Wires:
-    """All networks, and the one source of chance."""
+    """The networks of all shells, with the only random generator."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.nodes: dict[bytes, Network] = {}
 
     def delay(self) -> float:
-        """How long something takes to get there."""
+        """Return how many seconds something is on its way."""
         return self.random.uniform(0.0001, MOST_DELAY_S)
 
     def connect(self, me: PeerInfo) -> Network:
-        """Give `me` a network."""
+        """Return a new network for `me`."""
         network = self.nodes[me.node] = Network(self, me)
         return network

@@ -1,9 +1,10 @@
-"""One member of a real cluster lies; the others go on, and end with the right bytes.
+"""One member of a cluster of real shells lies; the others go on, and end with the right state.
 
-Law: each kind of message and each field of bulk frames has its turn; `scripts/liars FIRST LAST`
-plays more seeds. The honest ones, who are a quorum, must all finish, in time, with the state that
-every micro-batch leads to; nothing but `RemoteProtocolError` may have come out of what was sent;
-and no two honest ones part from each other. Each check that is taken away is missed.
+Each kind of message and each field of bulk frames has its turn; `scripts/liars FIRST LAST` plays
+more seeds. The honest members, who are a quorum, must all finish in time, with the state that
+contains every micro-batch once. What the liar sends may raise nothing but `RemoteProtocolError`,
+and no two honest members may accuse each other. If one of the checks is taken away, a seed must
+fail.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Planted = Callable[[], AbstractContextManager[Any]]
 
 
 def nothing(*_: object) -> None:
-    """A check that lets everything pass."""
+    """Stand in for a check, and let everything pass."""
 
 
 MUTATIONS: dict[str, Planted] = {

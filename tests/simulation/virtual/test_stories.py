@@ -1,4 +1,4 @@
-"""Joins, leaves, hand-overs, lost trainers and founders that meet, in many seeds."""
+"""Stories with real shells: joins, leaves, hand-overs, lost trainers, founders that meet."""
 
 from __future__ import annotations
 
@@ -266,10 +266,11 @@ def test_story(story: Story, seed: int) -> None:
         assert all(e["samples"] == MICRO_BATCHES * SAMPLES for e in steps)
 
 
-# Seeds that once showed: half a micro-batch handed in by an agent whose trainer had died; a state
-# offered that a dead trainer no longer kept; a joiner that left, or lost the neighbour it followed,
-# in the very round that named it (the cluster waited for it for ever); a join that the last
-# scheduler had finished; a wish for no share that the scheduler took for a stranger's.
+# Seeds that once showed a bug: an agent whose trainer had died contributed half a micro-batch; a
+# member offered a state that its dead trainer no longer updated; a joiner left, or lost the
+# neighbour it followed, in the very round that let it in (and the cluster waited for it for ever);
+# a join was already finished by the last scheduler; a scheduler took a member's wish for no share
+# for that of a stranger.
 SEEDS_OF_BUGS = (
     (a_trainer_dies_while_another_leaves, 10),
     (a_trainer_dies_while_one_joins, 3),

@@ -1,8 +1,8 @@
-"""A trainer whose every number is known: speaks the hand-over, computes integers.
+"""A stand-in for a trainer: it speaks the real hand-over, and computes known whole numbers.
 
-Law: the gradient of micro-batch (i, m) is a vector of whole numbers that depends on i and m alone,
-so every sum is exact in any order. An update that is not the sum over all micro-batches, each
-exactly once, is an error on the spot.
+The gradient of the micro-batch (i, m) is a vector of whole numbers that depends only on i and m, so
+every sum is exact in any order. An update that is not the sum over all micro-batches, each exactly
+once, fails at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgeagent.shared_memory import SharedMemory, create_shared_memory
 
 ELEMENTS = 700
 CHUNK_ELEMENTS = 128
-STATE_BYTES = ELEMENTS * 8 * 40  # the vector many times over, so that a pull has several shards
+STATE_BYTES = ELEMENTS * 8 * 40  # the vector 40 times, so that a pull has several shards
 MICRO_BATCHES = 8
 SAMPLES = 4
 MOST_COMPUTE_S = 0.008
@@ -30,19 +30,19 @@ Vector = np.ndarray[Any, np.dtype[np.int64]]
 
 @cache
 def gradient(iteration: int, micro_batch: int) -> Vector:
-    """The gradient of one micro-batch."""
+    """Return the gradient of one micro-batch, `ELEMENTS` whole numbers."""
     k = np.arange(ELEMENTS, dtype=np.int64)
     return (iteration * 31 + micro_batch * 7 + k * 3) % 1009 + 1
 
 
 def settings(iteration: int) -> bytes:
-    """What the script sets of the optimizer's scalars in an iteration."""
+    """Return what the script sets of the optimizer's scalars in an iteration."""
     return b"lr of %d" % iteration
 
 
 @cache
 def expected_sum(iteration: int) -> Vector:
-    """The sum over all micro-batches of an iteration."""
+    """Return the sum over all micro-batches of an iteration."""
     total = np.zeros(ELEMENTS, np.int64)
     for micro_batch in range(MICRO_BATCHES):
         total += gradient(iteration, micro_batch)
@@ -51,7 +51,7 @@ def expected_sum(iteration: int) -> Vector:
 
 @cache
 def expected_state(iteration: int) -> bytes:
-    """The state after so many updates."""
+    """Return the bytes of the state after so many updates."""
     state = np.zeros(ELEMENTS, np.int64)
     for before in range(iteration):
         state += expected_sum(before)
@@ -59,13 +59,13 @@ def expected_state(iteration: int) -> bytes:
 
 
 def meta(iteration: int) -> bytes:
-    """The scalars of the state."""
+    """Return the scalars of the state after so many updates."""
     return b"after %d" % iteration
 
 
 class StandIn:
-    """One trainer. `say` gives its messages to the shell. `apart`: its state lies on a device of
-    its own, and in the shared memory only where the agent has said that it may read it."""
+    """One trainer. `say` hands its messages to the shell. `apart`: its state is on a device of its
+    own, as on a GPU, and is copied to the shared memory only when the agent may read it."""
 
     def __init__(self, chance: random.Random, steps: int, *, apart: bool = False) -> None:
         self.memory: SharedMemory = create_shared_memory(STATE_BYTES, ELEMENTS, "float64")
@@ -84,7 +84,7 @@ class StandIn:
         self._own = self.memory.contribution.array("float64")
         regions = (*self.memory.reduced, self.memory.replay)
         self._reduced = tuple(region.array("float64") for region in regions)
-        self.busy_until = 0.0  # it hangs until then, or is away
+        self.busy_until = 0.0  # until when it hangs or is away
         self._began = False
         self._todo: list[int] = []
         self._done: tuple[int, ...] = ()
@@ -94,7 +94,7 @@ class StandIn:
         self._inbox: list[handover.Message] = []
 
     def hello(self) -> handover.Hello:
-        """What it would introduce itself with."""
+        """Return the message with which it introduces itself to its agent."""
         return handover.Hello(
             version=handover.HANDOVER_VERSION,
             pid=1,
@@ -112,7 +112,7 @@ class StandIn:
         )
 
     def receive(self, message: handover.Message) -> None:
-        """The agent's message, a moment later."""
+        """Take a message of the agent, a moment later."""
         asyncio.get_running_loop().call_soon(self._act_on, message)
 
     @property
@@ -121,7 +121,7 @@ class StandIn:
         return self._state.tobytes()
 
     def die(self) -> None:
-        """End at once, whatever is half done."""
+        """End at once, even in the middle of something."""
         self.alive = False
 
     def _act_on(self, message: handover.Message) -> None:
@@ -164,7 +164,7 @@ class StandIn:
             self._later(self._compute, iteration)
 
     def _compute(self, iteration: int) -> None:
-        """One micro-batch, or the word that there is none left."""
+        """Compute the first half of a micro-batch, or answer that none is left."""
         if not self.alive:
             return
         if self.refuses or self._round != iteration:

@@ -1,6 +1,6 @@
-"""Hosts: each a real `Shell`, with a stand-in for its trainer, on one virtual loop.
+"""Hosts on one virtual loop: each is a real `Shell` with a stand-in for its trainer.
 
-Law: does what `agent.py` does around a shell and no more. Everything follows from the seed.
+A host does what `agent.py` does around a shell, and no more. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class Host:
         observer = Observer(self.name, "sim", self.recorder, Silence(), world.loop.time)
         self.gone: str | None = None
         self.joins_failed: list[str] = []
-        self.founds_again = False  # when a join has failed and its state is still its own
+        self.founds_again = False  # it founds after a failed join, if its state is still its own
         self.sponsor: Host | None = None
         self.leaving = False
-        self.tokens: list[bytes] = []  # taken over, one after the other
+        self.tokens: list[bytes] = []  # new tokens, in the order in which it took them over
         owner = Owner(
             self.trainer.receive,
             self._departed,
@@ -92,7 +92,7 @@ class Host:
         self.shell.found(hashlib.sha256(self.me.node).digest()[:16])
 
     def join(self, sponsor: Host) -> None:
-        """Join through `sponsor`, who has admitted us."""
+        """Join through `sponsor`, as if it had admitted this host."""
         self.sponsor = sponsor
         sponsor.network.trust(self.me.certificate)
         self.network.trust(sponsor.me.certificate)
@@ -101,7 +101,7 @@ class Host:
         self.shell.join(member_of(sponsor.me), self.me.incarnation)
 
     def leave(self) -> None:
-        """Ctrl+C."""
+        """Leave, as after Ctrl+C."""
         self.leaving = True
         if self.shell.node is None:
             self._departed("left", "")
@@ -110,7 +110,7 @@ class Host:
         self.shell.leave()
 
     def kill(self) -> None:
-        """`kill -9` of everything on the device."""
+        """Kill agent and trainer, as `kill -9` does."""
         self.gone = "killed"
         self.trainer.die()
         self.network.die()
@@ -118,12 +118,12 @@ class Host:
         self.world.spawn(self.shell.close())
 
     def fall_silent(self, other: Host) -> None:
-        """Nothing gets through to `other` any more, nor back."""
+        """Let nothing pass between this host and `other` any more."""
         self.network.links[other.me.node].silent = True
         other.network.links[self.me.node].silent = True
 
     def lose_trainer(self) -> None:
-        """The trainer dies, which the agent sees at once."""
+        """Let the trainer die, which the agent notices at once."""
         self.leaving = True
         self.trainer.die()
         self.shell.orphaned()
@@ -135,19 +135,19 @@ class Host:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The members it knows of."""
+        """The members in its policy in force."""
         policy = self.shell.node.context.policy if self.shell.node else None
         return policy.view.members if policy is not None else ()
 
     @property
     def is_member(self) -> bool:
-        """Whether it is one itself."""
+        """Whether it is a member itself."""
         node = self.shell.node
         return self.gone is None and node is not None and node.context.is_member
 
     @property
     def edges(self) -> int:
-        """How many links the policy in force knows."""
+        """How many links its policy in force has."""
         policy = self.shell.node.context.policy if self.shell.node else None
         return len(policy.view.edges) if policy is not None else 0
 
@@ -164,7 +164,7 @@ class Host:
         return self.is_member and node is not None and node.context.election.leads
 
     def all(self, event: str) -> list[dict[str, Any]]:
-        """Its events of one kind."""
+        """Return its events of one kind."""
         return [e for e in self.recorder.events if e["event"] == event]
 
     def _departed(self, why: str, message: str) -> None:
@@ -201,14 +201,14 @@ class Host:
 
 @dataclass
 class Ended:
-    """What a run left behind."""
+    """What is left when a story has ended."""
 
     hosts: list[Host]
     trace: list[dict[str, Any]]
 
 
 class World:
-    """All hosts."""
+    """All hosts of a story."""
 
     def __init__(self, seed: int, steps: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -239,7 +239,7 @@ class World:
         return hosts
 
     async def until(self, done: Callable[[], bool], most: float = 120.0) -> None:
-        """Let time pass until `done()`."""
+        """Let time pass until `done()`; fail after `most` virtual seconds."""
         end = self.loop.time() + most
         while not done():
             assert not self.broken, self.broken[0]
@@ -248,12 +248,12 @@ class World:
         assert not self.broken, self.broken[0]
 
     async def passes(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let so many virtual seconds pass."""
         end = self.loop.time() + seconds
         await self.until(lambda: self.loop.time() >= end)
 
     async def finish(self) -> None:
-        """Run to the end; all that finished have the right state, all digests are right."""
+        """Run to the end; check the states of all hosts that finished, and all digests."""
         await self.until(lambda: all(host.gone is not None for host in self.hosts))
         await asyncio.gather(*self._tasks)
         assert not self.broken, self.broken[0]
@@ -275,7 +275,7 @@ class World:
         return task
 
     def describe(self) -> str:
-        """Where everybody stands."""
+        """Return where each host stands, for messages of failures."""
         lines = [f"at {self.loop.time():.3f}"]
         for host in self.hosts:
             if (node := host.shell.node) is not None:
@@ -302,7 +302,7 @@ Story = Callable[[World], Coroutine[None, None, None]]
 
 
 def play(story: Story, seed: int, *, steps: int = 90) -> Ended:
-    """Run a story on a virtual loop, to the end of its last host."""
+    """Run a story on a virtual loop until its last host has ended."""
 
     async def run() -> Ended:
         world = World(seed, steps)
