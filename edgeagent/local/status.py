@@ -83,7 +83,7 @@ def status_of(
         status["mesh"] = _mesh(node, policy)
         pairs = zip(policy.view.members, policy.parents, strict=True)
         status["tree"] = TreeStatus(
-            root=context.name(policy.root),
+            root=context.name(policy.tree.root),
             parents={m.name: context.name(parent) for m, parent in pairs if parent},
         )
     if node.joining is not None and node.joining.on_the_way and observer.pull is not None:

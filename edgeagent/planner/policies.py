@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from edgeagent.planner.measures import name_of
 from protocols import limits
-from protocols.cluster.view import View, edge
+from protocols.cluster.tree import tree_fault
 from protocols.scheduler.planning import Plan
 
 if TYPE_CHECKING:
+    from protocols.cluster.view import View
     from protocols.network.measures import Measures, Rate
 
 ENTRY_POINTS = "edgeagent.policies"
@@ -111,7 +112,9 @@ def checked(
     """
     if not isinstance(answer, PolicyAnswer):
         raise ValueError(f"the answer is a {type(answer).__name__}, not a PolicyAnswer")
-    parents = _checked_parents(answer.parents, view)
+    if fault := tree_fault(view, answer.parents):
+        raise ValueError(fault)
+    parents = tuple(answer.parents[node] for node in view.nodes)
     shares = _checked_shares(answer.shares, view, micro_batches, away)
     return Plan(parents, shares, _clipped(answer.reason))
 
@@ -130,34 +133,6 @@ def custom_plan(
         what = f"{type(error).__name__}: {error}"[:MAX_FAULT_LETTERS]
         reason = _clipped(f"the custom policy failed ({what}), so the standard one: {plan.reason}")
         return Plan(plan.parents, plan.shares, reason)
-
-
-def _checked_parents(parents: Mapping[bytes, bytes], view: View) -> tuple[bytes, ...]:
-    nodes, links = view.nodes, dict.fromkeys(view.edges)
-    for node in parents:
-        if node not in nodes:
-            raise ValueError(f"{_strange(node)} is in the tree and no member")
-    for node in nodes:
-        name = name_of(view, node)
-        if node not in parents:
-            raise ValueError(f"{name} has no place in the tree")
-        above = parents[node]
-        if above == b"":
-            continue
-        if above not in nodes:
-            raise ValueError(f"{name}'s parent {_strange(above)} is no member")
-        if above == node or edge(node, above) not in links:
-            raise ValueError(f"{name} has no link to its parent {name_of(view, above)}")
-    roots = [n for n in nodes if parents[n] == b""]
-    if len(roots) > 1:
-        raise ValueError(f"{name_of(view, roots[0])} and {name_of(view, roots[1])} are both roots")
-    for node in nodes:
-        at = node
-        for _ in nodes:
-            at = parents[at] or at
-        if at not in roots:
-            raise ValueError(f"{name_of(view, node)} is in or below a cycle, under no root")
-    return tuple(parents[n] for n in nodes)
 
 
 def _checked_shares(

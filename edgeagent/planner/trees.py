@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgeagent.planner.measures import Filled, listed, name_of, rate_text, seconds_text
+from protocols.cluster.tree import Tree, tree_fault
 from protocols.cluster.view import Edge, View, edge
 
 if TYPE_CHECKING:
@@ -29,37 +30,6 @@ if TYPE_CHECKING:
 
 LEAST_GAIN = 0.15  # a tree in force gives way if that shortens the round by more than this
 EQUAL = 1e-9  # times whose ratio is nearer to 1 than this are equal
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """`parents[k]` belongs to `nodes[k]`; the root's parent is b""."""
-
-    nodes: tuple[bytes, ...]
-    parents: tuple[bytes, ...]
-
-    @property
-    def root(self) -> bytes:
-        """The node at which sums are complete."""
-        return self.nodes[self.parents.index(b"")]
-
-    @property
-    def edges(self) -> tuple[tuple[bytes, bytes], ...]:
-        """(child, parent) of every node but the root."""
-        return tuple((n, p) for n, p in zip(self.nodes, self.parents, strict=True) if p)
-
-    def path(self, node: bytes) -> list[bytes]:
-        """Return the nodes from `node` up to the root, both included."""
-        up = dict(self.edges)
-        found = [node]
-        while found[-1] in up:
-            found.append(up[found[-1]])
-        return found
-
-    @property
-    def depth(self) -> int:
-        """The number of edges between the root and the node farthest below it."""
-        return max(len(self.path(n)) for n in self.nodes) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,22 +120,6 @@ def significant(old_time: float, new_time: float) -> bool:
     return new_time < old_time * (1 - LEAST_GAIN)
 
 
-def fits(view: View, parents: tuple[bytes, ...]) -> bool:
-    """Whether `parents` (in the order of the view's members) is a tree over all of them along the
-    view's links."""
-    nodes = view.nodes
-    if len(parents) != len(nodes) or parents.count(b"") != 1:
-        return False
-    links = dict.fromkeys(view.edges)
-    up = dict(zip(nodes, parents, strict=True))
-    if any(p and (p not in up or p == n or edge(n, p) not in links) for n, p in up.items()):
-        return False
-    below = [nodes[parents.index(b"")]]
-    for node in below:
-        below += [n for n, p in up.items() if p == node]
-    return len(below) == len(nodes)
-
-
 def plan_tree(
     view: View,
     measures: Measures,
@@ -185,7 +139,7 @@ def plan_tree(
     stands in for the best, and what is in force stays if it fits. Raises ValueError if the links
     do not connect all members.
     """
-    in_force = Tree(view.nodes, present) if present is not None and fits(view, present) else None
+    in_force = _still_fits(view, present) if present is not None else None
     if not measures.links:
         return _unmeasured(view, in_force)
     network = _Network(view, measures, chunk_bytes)
@@ -199,6 +153,15 @@ def plan_tree(
             head = f"tree in force kept, another would not save {LEAST_GAIN:.0%}"
     reason = f"{head}, {_described(view, chosen, network.filled, predicted_s)}"
     return TreePlan(chosen.parents, chosen.root, chosen.depth, predicted_s, reason)
+
+
+def _still_fits(view: View, parents: tuple[bytes, ...]) -> Tree | None:
+    """Return the tree in force, None if the view has changed so that it is none any more."""
+    nodes = view.nodes
+    whole = len(parents) == len(nodes)
+    if not whole or tree_fault(view, dict(zip(nodes, parents, strict=True))):
+        return None
+    return Tree(nodes, parents)
 
 
 def _unmeasured(view: View, in_force: Tree | None) -> TreePlan:

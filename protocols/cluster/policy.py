@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from protocols import limits
-from protocols.cluster.view import Edge, Member, View, edge
+from protocols.cluster.tree import Tree, tree_fault
+from protocols.cluster.view import Member, View
 from protocols.wire.fields import (
     NODE,
     NODE_OR_ALL,
@@ -91,7 +92,8 @@ class Policy:
             raise ValueError("a policy must cover every member")
         if not 1 <= sum(self.shares) <= limits.MAX_MICRO_BATCHES:
             raise ValueError("a policy's shares must add up to the global batch")
-        _check_tree(self.view, self.parents)
+        if fault := tree_fault(self.view, dict(zip(nodes, self.parents, strict=True))):
+            raise ValueError(fault)
         for pull in self.pulls:
             if pull.joiner.node in nodes or any(s not in nodes for s in pull.sources):
                 raise ValueError("a pull goes from members to a node that is none")
@@ -109,18 +111,9 @@ class Policy:
         return Electorate(self.term, self.version, self.view.nodes)
 
     @property
-    def root(self) -> bytes:
-        """The root of the tree, at which the sum of a chunk is complete."""
-        return self.view.nodes[self.parents.index(b"")]
-
-    def parent(self, node: bytes) -> bytes | None:
-        """Return the tree parent of member `node`, None for the root."""
-        return self.parents[self.view.nodes.index(node)] or None
-
-    def children(self, node: bytes) -> tuple[bytes, ...]:
-        """Return the tree children of `node`, ascending: the order in which sums are added."""
-        pairs = zip(self.view.nodes, self.parents, strict=True)
-        return tuple(child for child, parent in pairs if parent == node)
+    def tree(self) -> Tree:
+        """The tree along which sums and reduced values flow."""
+        return Tree(self.view.nodes, self.parents)
 
     def micro_batches(self, node: bytes) -> tuple[int, ...]:
         """Return the micro-batch numbers that member `node` computes each iteration."""
@@ -135,21 +128,3 @@ class Policy:
     def subscribers(self, node: bytes) -> tuple[bytes, ...]:
         """Return the joiners to which member `node` forwards reduced chunks."""
         return tuple(p.joiner.node for p in self.pulls if p.parent == node)
-
-
-def _check_tree(view: View, parents: tuple[bytes, ...]) -> None:
-    """Raise ValueError unless `parents` is one tree over `view`'s members along its links."""
-    nodes = view.nodes
-    up = dict(zip(nodes, parents, strict=True))
-    if sum(parent == b"" for parent in parents) != 1:
-        raise ValueError("a tree has exactly one root")
-    links: dict[Edge, None] = dict.fromkeys(view.edges)
-    for node, parent in up.items():
-        if parent and (parent not in up or parent == node or edge(node, parent) not in links):
-            raise ValueError("a tree runs along the view's links")
-    for node in nodes:
-        at, steps = node, 0
-        while at := up[at]:
-            steps += 1
-            if steps > len(nodes):
-                raise ValueError("a tree has no cycle")

@@ -33,9 +33,9 @@ def round_spec(
     `decision`: the decision of a fence that was acted on last. `spread`: chunks that were reduced
     before this attempt. `silent`: members whose states were found to differ in this iteration.
     """
-    node, member = context.node, context.is_member
+    node, member, tree = context.node, context.is_member, policy.tree
     pull = policy.pull_of(node)
-    parent = policy.parent(node) if member else (pull.parent if pull else None)
+    parent = tree.parent(node) if member else (pull.parent if pull else None)
     dealt = _dealt(context, policy, decision, iteration, attempt)
     return RoundSpec(
         context.lineage,
@@ -44,7 +44,7 @@ def round_spec(
         iteration,
         attempt,
         parent,
-        policy.children(node) if member else (),
+        tree.children(node) if member else (),
         policy.subscribers(node) if member else (),
         1 if iteration >= context.steps else context.config.chunks,  # the last one is a farewell
         contributes,

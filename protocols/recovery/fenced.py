@@ -231,7 +231,7 @@ class Fenced:
             return None
         if not self._cycle.frozen:
             self._fetching_since = now
-            return policy.root, "it has named a policy that nobody has"
+            return policy.tree.root, "it has named a policy that nobody has"
         if is_quorum(policy.view.nodes, here) and self._leader in here:
             self._blamed = self._leader
             return self._leader, "its fence is never decided"

@@ -99,12 +99,12 @@ def policy_parts(
 ) -> tuple[Part, ...]:
     """Return what the words of the children of `node` may contain. `dealt`: member -> its
     micro-batches in this attempt, None if that is not known."""
-    nodes = policy.view.nodes
+    nodes, tree = policy.view.nodes, policy.tree
     parts: list[Part] = []
-    for child in policy.children(node):
+    for child in tree.children(node):
         below = [child]
         for at in below:
-            below += policy.children(at)
+            below += tree.children(at)
         members = sum(1 << nodes.index(n) for n in below)
         due = None if dealt is None else sum(1 << m for n in below for m in dealt[n])
         parts.append(Part(child, members, due))

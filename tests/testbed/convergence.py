@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.scenarios.cluster import Agent, Cluster
@@ -92,11 +93,17 @@ def train(
 def _reach(agent: Agent, iteration: int, say: Callable[[str], None]) -> None:
     """Wait for an iteration, however long all of them take, and tell how far it is."""
     told = time.monotonic()
-    while (at := agent.iteration) < iteration:
-        agent.wait_until(f"iteration {at + 1}", lambda at=at: agent.iteration > at, STEP_WAIT_S)
+    while agent.iteration < iteration:
+        following = agent.iteration + 1
+        done = partial(_has_done, agent, following)
+        agent.wait_until(f"iteration {following}", done, STEP_WAIT_S)
         if time.monotonic() - told > SAY_EVERY_S:
             told = time.monotonic()
             say(f"  step {agent.iteration}")
+
+
+def _has_done(agent: Agent, iteration: int) -> bool:
+    return agent.iteration >= iteration
 
 
 def curve_of(plan: Plan, agent: Agent, steps: int) -> Curve:

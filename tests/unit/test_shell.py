@@ -126,7 +126,7 @@ def test_a_member_whose_part_is_wrong_is_lost(monkeypatch: pytest.MonkeyPatch) -
         node = hosts[0].shell.node
         assert node is not None
         assert node.context.policy is not None
-        root = node.context.policy.root
+        root = node.context.policy.tree.root
         parent, child = sorted(hosts, key=lambda host: host.me.node != root)
         lines = said(parent)
         liar = child.shell.rounds.reducer

@@ -152,7 +152,7 @@ class Device:
     ) -> RoundSpec:
         policy, view = self.policy, self.policy.view
         tags = (view.lineage, view.number, policy.version, at, attempt)
-        place = (policy.parent(self.name), policy.children(self.name), ())
+        place = (policy.tree.parent(self.name), policy.tree.children(self.name), ())
         return RoundSpec(*tags, *place, CHUNKS, contributes, spread, policy.term)
 
     def enter(self) -> None:

@@ -53,7 +53,7 @@ def test_a_tree_covers_all_and_no_root_would_make_it_shallower(view: View) -> No
         return
     parents, depth = shallow_tree(view)
     shares = (1,) * len(view.nodes)
-    root = Policy(1, 1, view, parents, shares, (), "valid").root  # the policy checks the tree
+    root = Policy(1, 1, view, parents, shares, (), "valid").tree.root  # the policy checks the tree
     reach = {n: max(distances(view, n).values()) for n in view.nodes}
     assert depth == min(reach.values())
     assert root == next(n for n in view.nodes if reach[n] == depth)

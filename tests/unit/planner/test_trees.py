@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 from edgeagent.planner.measures import Filled, name_of, qualities
 from edgeagent.planner.trees import (
     LEAST_GAIN,
-    Tree,
     fastest_tree,
-    fits,
     plan_tree,
     round_time,
     shallow_tree,
@@ -29,6 +27,7 @@ from edgeagent.planner.trees import (
 )
 from protocols import limits
 from protocols.cluster.policy import Policy
+from protocols.cluster.tree import Tree, tree_fault
 from protocols.cluster.view import View, make_view
 from protocols.network.measures import Measures, Rate
 from tests.unit.protocols.records import LINEAGE, member, node, view_of
@@ -379,7 +378,7 @@ def test_extreme_rates_can_be_planned_with() -> None:
     plan = plan_tree(view, Measures(found), 1e300, None)
     assert plan.predicted_s is not None
     assert 0 < plan.predicted_s < inf
-    assert fits(view, plan.parents)
+    assert not tree_fault(view, dict(zip(view.nodes, plan.parents, strict=True)))
     for delay, rate in ((-1.0, 1.0), (inf, 1.0), (0.0, 0.0), (0.0, inf), (0.0, float("nan"))):
         with pytest.raises(ValueError, match="must be positive"):
             Rate(delay, rate)
@@ -417,7 +416,7 @@ def test_a_tree_gives_way_only_to_one_that_is_worth_it() -> None:
 
 
 @given(shapes(), st.data())
-def test_a_tree_fits_if_a_policy_takes_it(view: View, data: st.DataObject) -> None:
+def test_what_is_in_force_and_no_tree_any_more_has_no_say(view: View, data: st.DataObject) -> None:
     anything = st.sampled_from([b"", *view.nodes, node(99)])
     count = len(view.nodes) + data.draw(st.sampled_from([0, 0, 0, 1]))
     noise = tuple(data.draw(st.lists(anything, min_size=count, max_size=count)))
@@ -425,21 +424,13 @@ def test_a_tree_fits_if_a_policy_takes_it(view: View, data: st.DataObject) -> No
     bent = list(tree)
     bent[data.draw(st.integers(0, len(tree) - 1))] = data.draw(anything)
     for parents in (noise, tree, tuple(bent)):
+        plan = plan_tree(view, Measures(), SIZE, parents)
         try:
             Policy(1, 1, view, parents, (1,) * len(view.nodes), (), "tree")
         except ValueError:
-            assert not fits(view, parents)
-            best = plan_tree(view, Measures(), SIZE, parents)
-            assert best == plan_tree(view, Measures(), SIZE, None)
+            assert plan == plan_tree(view, Measures(), SIZE, None)
         else:
-            assert fits(view, parents)
-
-
-def test_a_cycle_beside_the_root_does_not_fit() -> None:
-    view = view_of(4)
-    assert not fits(view, (b"", node(3), node(4), node(2)))
-    assert not fits(view, (b"", b"", node(1), node(1)))
-    assert fits(view, (b"", node(3), node(4), node(1)))
+            assert plan.parents == parents
 
 
 def test_members_that_no_link_connects_have_no_tree() -> None:

@@ -171,7 +171,7 @@ def test_measurements_change_the_policy_and_no_more_often_than_they_may() -> Non
     assert scheduler.negotiator is not None
     nodes = [h.me.node for h in hosts]
     assert scheduler.context.policy is not None
-    assert scheduler.context.policy.root == nodes[0]
+    assert scheduler.context.policy.tree.root == nodes[0]
     for host, slow in ((0, 1), (1, 0)):
         rates = {n: 1e5 if nodes[slow] == n else 1e7 for n in nodes if n != nodes[host]}
         hosts[host].handle(measured(*(incoming(n, rate) for n, rate in sorted(rates.items()))))
@@ -180,7 +180,7 @@ def test_measurements_change_the_policy_and_no_more_often_than_they_may() -> Non
     def avoided() -> bool:
         policy = scheduler.context.policy
         assert policy is not None
-        return policy.root == nodes[2]
+        return policy.tree.root == nodes[2]
 
     world.run(avoided)
     policy = scheduler.context.policy

@@ -169,7 +169,7 @@ def test_nobody_is_blamed_for_a_fence_that_no_quorum_can_decide() -> None:
 
 def test_the_root_is_blamed_for_a_policy_that_nobody_has() -> None:
     world, hosts = cluster(0)
-    host = next(h for h in hosts if policy_of(h).root != h.me.node)
+    host = next(h for h in hosts if policy_of(h).tree.root != h.me.node)
     cycle = node_of(host).cycle
     cycle.state = CycleState.FETCHING
     cycle._named = (1, 900)
@@ -177,7 +177,8 @@ def test_the_root_is_blamed_for_a_policy_that_nobody_has() -> None:
     assert not node_of(host).recovery.suspicions.pairs
     world.now += limits.FETCH_PATIENCE_SECONDS + 0.1
     wanted = effects_of(world, host, events.Tick())
-    assert m.Accused(policy_of(host).root, "it has named a policy that nobody has") in sent(wanted)
+    root = policy_of(host).tree.root
+    assert m.Accused(root, "it has named a policy that nobody has") in sent(wanted)
 
 
 @pytest.mark.parametrize("who", ["itself", "nobody"])

@@ -127,9 +127,10 @@ def test_a_result_has_our_wish_to_stop() -> None:
 
 def test_the_parts_of_a_policy_are_its_subtrees() -> None:
     policy = chain_policy(0, 1, 2, shares=(2, 1, 3))
-    nodes, top = policy.view.nodes, policy.root
-    (middle,), dealt = policy.children(top), {n: policy.micro_batches(n) for n in policy.view.nodes}
-    (low,) = policy.children(middle)
+    nodes, top = policy.view.nodes, policy.tree.root
+    dealt = {n: policy.micro_batches(n) for n in policy.view.nodes}
+    (middle,) = policy.tree.children(top)
+    (low,) = policy.tree.children(middle)
     place = {n: 1 << nodes.index(n) for n in nodes}
     due = {n: int.from_bytes(bits(dealt[n]), "little") for n in nodes}
     (part,) = policy_parts(policy, top, dealt)
