@@ -10,6 +10,7 @@ summed or sent, and the optimizer keeps nothing for them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
@@ -70,18 +71,23 @@ def add_adapters(
     """Freeze `model` and put adapters beside the linear layers whose names match; return the names.
 
     `pattern` is a shell pattern over the whole name of a module, such as `*.attn.c_attn`. Raises
-    `ValueError` if it matches no linear layer, or one that has an adapter already.
+    `ValueError` if it matches no linear layer, or one whose weight another module uses as well:
+    merging its adapter would change that one, too.
     """
+    adapted = [layer.base for _, layer in _adapted(model)]
     found = [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and fnmatchcase(name, pattern)
+        if isinstance(module, nn.Linear | Conv1D)
+        and fnmatchcase(name, pattern)
+        and not any(module is base for base in adapted)
     ]
     if not found:
         raise ValueError(f"no linear layer of the model has a name like {pattern!r}")
-    adapted = [f"{name}.base" for name, _ in _adapted(model)]
-    if twice := [name for name, _ in found if name in adapted]:
-        raise ValueError(f"{twice[0]} has an adapter already")
+    uses = Counter(weight for _, weight in model.named_parameters(remove_duplicate=False))
+    for name, module in found:
+        if uses[module.weight] > 1:
+            raise ValueError(f"{name} shares its weight with another module: leave it out")
     model.requires_grad_(False)
     for _, layer in _adapted(model):
         layer.lora_a.requires_grad_(True)
