@@ -123,9 +123,10 @@ def _records(
     expected = len(records) // CLASSES
     for label, count in enumerate(counts):
         if count != expected:
+            part = "training" if names == TRAIN_FILES else "test"
             raise DataError(
-                f"{place}: {count} pictures of {names[0]} and the like have label {label}; CIFAR-10"
-                f" has {expected}"
+                f"{place}: {count} {part} pictures have label {label}; CIFAR-10 has {expected}:"
+                " get it again"
             )
     return records
 

@@ -54,8 +54,8 @@ class TextBlocks(Dataset[tuple[Tensor, Tensor]]):
     """The blocks of the first nine tenths of a text, or of the last tenth (`train` False).
 
     An item is (int64 [length], int64 [length]): bytes, and for each of them the byte that follows
-    it. Blocks do not overlap; bytes that fill no block are left out. `data_digest` names the text.
-    Raises DataError when the text cannot be had, or has no block for each part.
+    it. Blocks do not overlap; bytes that fill no block are left out. `data_digest` is a SHA-256 of
+    the whole text. Raises DataError when the text cannot be had, or has no block for each part.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TextBlocks(Dataset[tuple[Tensor, Tensor]]):
     ) -> None:
         text = read_text(data)
         self.length = length
-        self.data_digest = f"{len(text)} bytes of text, SHA-256 {hashlib.sha256(text).hexdigest()}"
+        self.data_digest = hashlib.sha256(text).hexdigest()
         kept = len(text) // VALIDATION_PART
         if kept <= length:
             name = "the text" if data is None else os.fspath(data)

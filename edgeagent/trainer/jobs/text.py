@@ -27,7 +27,8 @@ HALF_STEPS = 300
 LORA_RANK = 8
 LORA_ALPHA = 16.0
 LORA_LAYERS = "transformer.h.*.c_*"
-LORA_RATE = 1e-2
+LORA_RATE = 5e-3
+LORA_TABLE_SCALE = 4.0  # the table's usual values are so small that no logit could become large
 EVALUATION_BATCH = 64
 EVALUATION_BLOCKS = 1024  # at most so many, spread over the validation part
 
@@ -45,6 +46,8 @@ def make_lora(device: torch.device, data: str) -> Job:
     from models.lora import add_adapters
 
     model = _network()
+    with torch.no_grad():
+        model.get_parameter("transformer.wte.weight").mul_(LORA_TABLE_SCALE)
     add_adapters(model, LORA_LAYERS, rank=LORA_RANK, alpha=LORA_ALPHA)
     return _job(model.to(device), LORA_RATE, data)
 

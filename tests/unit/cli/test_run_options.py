@@ -186,7 +186,7 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         (("--save", "no/such/folder"), "there is no folder"),
         (("--save", "."), "that is a folder"),
         (("--resume", "missing"), "no readable file missing"),
-        (("--data", "missing"), "no folder missing"),
+        (("--data", "missing"), "no folder or readable file missing"),
         (("--no-save", "--save-every", "5"), "leave --no-save away"),
     ],
 )
