@@ -150,7 +150,7 @@ class Cifar10(Dataset[tuple[Tensor, int]]):
     ) -> None:
         records = _records(locate(data, report=report), TRAIN_FILES if train else TEST_FILES)
         self.augment = augment
-        self.data_digest = hashlib.sha256(records).hexdigest()
+        self.data_digest = hashlib.sha256(records.data).hexdigest()
         self.labels = torch.from_numpy(records[:, 0].astype(np.int64))
         self.images = torch.from_numpy(records[:, 1:].copy()).view(-1, 3, SIDE, SIDE)
 

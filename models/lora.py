@@ -84,7 +84,7 @@ def add_adapters(
     ]
     if not found:
         raise ValueError(f"no linear layer of the model has a name like {pattern!r}")
-    uses = Counter(weight for _, weight in model.named_parameters(remove_duplicate=False))
+    uses = Counter[Tensor](weight for _, weight in model.named_parameters(remove_duplicate=False))
     for name, module in found:
         if uses[module.weight] > 1:
             raise ValueError(f"{name} shares its weight with another module: leave it out")

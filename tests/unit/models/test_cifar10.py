@@ -13,7 +13,7 @@ import torch
 
 from models import cifar10
 from models.cifar10 import TEST_FILES, TRAIN_FILES, Cifar10
-from models.download import DataError
+from models.download import DataError, cache_directory
 from tests.unit.models.origin import serving
 
 RECORDS = 20  # in each file of the tests, instead of 10,000
@@ -136,7 +136,7 @@ def test_a_wrong_download_is_refused_and_leaves_nothing(
         monkeypatch.setattr(cifar10, "ADDRESS", f"{origin.address}/a")
         with pytest.raises(DataError, match=r"could not be downloaded.*--data DIR"):
             Cifar10(report=lambda line: None)
-    assert list(cifar10.cache_directory("cifar-10").iterdir()) == []
+    assert list(cache_directory("cifar-10").iterdir()) == []
 
 
 def test_a_folder_without_it_is_refused(tmp_path: Path) -> None:
