@@ -169,6 +169,7 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         threads=2,
         data=str(folder),
     )
+    assert trainer("--data", "old").data == str(folder / "old"), "a file will do as well"
     assert trainer("--no-save").save == ""
     often = trainer("--save-every", "50", "--keep", "0", EDGEAGENT_SAVE_EVERY="7")
     assert (often.save_every, often.keep) == (50, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +12,9 @@ from torch import nn
 
 from edgeagent.errors import UsageError
 from edgeagent.launch import BUILT_IN_JOBS
+from edgeagent.trainer import jobs
 from edgeagent.trainer.fingerprint import dataset_fields
-from edgeagent.trainer.jobs import text
+from edgeagent.trainer.jobs import Evaluation, Job, text
 from edgeagent.trainer.jobs.__main__ import JOBS
 from edgeagent.trainer.jobs.classification import accuracy_on, classification_loss
 from edgeagent.trainer.layout import plan_layout
@@ -21,9 +22,6 @@ from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer.streams import RandomStreams
 from edgeagent.trainer.validation import check_job
 from edgeagent.transport.job import difference_text, first_difference
-
-if TYPE_CHECKING:
-    from edgeagent.trainer.jobs import Job
 
 CPU = torch.device("cpu")
 SHAPES = {
@@ -150,6 +148,79 @@ def test_another_text_is_another_job(tmp_path: Path) -> None:
     difference = first_difference(*fields)
     assert difference is not None
     assert difference_text(difference) == "the data set is another one: its content differs"
+
+
+class FakeTrainer:
+    """Hands out one batch and notes what it is told; `end_reason` is what a test says."""
+
+    end_reason = "steps"
+
+    def __init__(self, model: nn.Module, optimizer: Any, **settings: Any) -> None:
+        self.told: list[Any] = [settings["steps"]]
+        MADE.append(self)
+
+    def loader(self, dataset: Any) -> Any:
+        yield dataset
+
+    def update(self, loss: torch.Tensor) -> None:
+        self.told.append(round(loss.item(), 6))
+
+    def capture_exit_event(self) -> bool:
+        return self.end_reason == "left"
+
+    def request_node_exit(self) -> None:
+        self.told.append("exit")
+
+    def report(self, name: str, value: float) -> None:
+        self.told.append((name, value))
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+MADE: list[FakeTrainer] = []
+
+
+def half_job() -> Job:
+    """A job whose evaluation says in what state it finds the model."""
+    model = nn.Linear(1, 1)
+
+    def evaluate(model: nn.Module, dataset: Any, device: torch.device) -> Evaluation:
+        ready = not model.training and not torch.is_grad_enabled() and device == CPU
+        return Evaluation({"ready": float(ready), "set": dataset}, "one line")
+
+    return Job(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        rate=lambda iteration: 1.0,
+        data=lambda train: 3.0 if train else 4.0,
+        loss=lambda model, batch: model.weight.sum() * 0 + batch,
+        evaluate=evaluate,
+        global_batch=8,
+        steps=5,
+    )
+
+
+def test_a_job_is_trained_by_its_loss_and_judged_by_its_evaluation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jobs, "Trainer", FakeTrainer)
+    job = half_job()
+    evaluation = jobs.train_and_evaluate(job, CPU)
+    assert evaluation is not None
+    assert MADE.pop().told == [5, 3.0, ("ready", 1.0), ("set", 4.0), "close"]
+    assert capsys.readouterr().out == "one line\n"
+    assert job.model.training
+
+
+def test_a_job_that_leaves_is_not_evaluated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jobs, "Trainer", FakeTrainer)
+    monkeypatch.setattr(FakeTrainer, "end_reason", "left")
+    assert jobs.train_and_evaluate(half_job(), CPU) is None
+    assert MADE.pop().told == [5, 3.0, "exit", "close"]
+    assert capsys.readouterr().out == ""
 
 
 class Pictures(torch.utils.data.Dataset[Any]):
