@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from edgeagent.config import TrainerConfig
 
-BUILT_IN_JOBS = ("digits", "fashion-mnist")
+BUILT_IN_JOBS = ("digits", "fashion-mnist", "fashion-alexnet", "cifar10", "text", "text-lora")
 END_OF_FILE_GRACE_S = 2.0  # time to end by itself once the socket is closed
 DEVICE_CHECK_S = 120.0  # torch's import and CUDA's start, from a slow disk
 TERMINATE_GRACE_S = 3.0  # time to end after SIGTERM, then SIGKILL

@@ -16,14 +16,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import sys
-import tempfile
-import urllib.request
 import zlib
-from collections.abc import Callable
-from http.client import HTTPException
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +27,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from models import idx
+from models.download import FAILURES, DataError, Report, download, say
+from models.download import cache_directory as download_cache
 
 ADDRESS = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 DEBIAN_DIRECTORY = Path("/usr/share/datasets/fashion-mnist")
@@ -48,25 +45,12 @@ CLASSES = 10
 SIDE = 28
 MAX_DOWNLOAD_BYTES = 64 << 20
 MAX_CONTENT_BYTES = 64 << 20
-TIMEOUT_S = 30.0
 _PIECE = 1 << 18
-
-Report = Callable[[str], None]
-
-
-class DataError(RuntimeError):
-    """The data set cannot be had, or is not what it should be; the message says what to do."""
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def cache_directory() -> Path:
-    """Where downloads are kept; follows the XDG base directory rules."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return root / "edgeagent" / "fashion-mnist"
+    """Where downloads are kept."""
+    return download_cache("fashion-mnist")
 
 
 def _digest(source: idx.Source) -> str:
@@ -121,41 +105,16 @@ def _files_in(directory: Path) -> dict[str, Path] | None:
     return found
 
 
-def _fetch(name: str, into: IO[bytes], report: Report) -> None:
-    """Copies one file from the official address; OSError or HTTPException when that fails."""
-    address = f"{ADDRESS}/{name}.gz"
-    with urllib.request.urlopen(address, timeout=TIMEOUT_S) as response:
-        length = int(response.headers.get("Content-Length") or 0)
-        report(f"fashion-mnist: downloading {name}.gz ({length / 1e6:.1f} MB)")
-        received = 0
-        while piece := response.read(_PIECE):
-            received += len(piece)
-            if received > MAX_DOWNLOAD_BYTES:
-                raise OSError(f"{address} sends more than {MAX_DOWNLOAD_BYTES} bytes")
-            into.write(piece)
-    if length and received != length:
-        raise OSError(f"{address} sent {received} of {length} bytes")
-
-
 def _download(directory: Path, report: Report) -> dict[str, Path]:
     """Fills the cache with what is missing there; DataError with advice when that fails."""
-    files = {}
+    files = {name: directory / f"{name}.gz" for name in CONTENT_SHA256}
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name in CONTENT_SHA256:
-            files[name] = directory / f"{name}.gz"
-            if files[name].is_file():
-                continue
-            descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=directory)
-            try:
-                with os.fdopen(descriptor, "wb") as stream:
-                    _fetch(name, stream, report)
-                _check(Path(temporary), name)
-                os.replace(temporary, files[name])
-            except BaseException:
-                os.unlink(temporary)
-                raise
-    except (OSError, HTTPException, ValueError, DataError) as error:
+        for name, path in files.items():
+            if not path.is_file():
+                check = partial(_check, name=name)
+                address = f"{ADDRESS}/{name}.gz"
+                download(address, path, check, most_bytes=MAX_DOWNLOAD_BYTES, report=report)
+    except FAILURES as error:
         raise DataError(
             f"Fashion-MNIST could not be downloaded ({error}). Install it with "
             f"`apt-get install {DEBIAN_PACKAGE}`, or name a directory that holds the four IDX "
@@ -164,7 +123,7 @@ def _download(directory: Path, report: Report) -> dict[str, Path]:
     return files
 
 
-def locate(data: str | os.PathLike[str] | None = None, *, report: Report = _say) -> dict[str, Path]:
+def locate(data: str | os.PathLike[str] | None = None, *, report: Report = say) -> dict[str, Path]:
     """Paths of the four files by name, downloaded if need be (progress lines go to `report`).
 
     Raises DataError when `data` is given and lacks one of them, or when the download fails.
@@ -190,7 +149,7 @@ class FashionMnist(Dataset[tuple[Tensor, int]]):
         train: bool = True,
         data: str | os.PathLike[str] | None = None,
         *,
-        report: Report = _say,
+        report: Report = say,
     ) -> None:
         files = locate(data, report=report)
         part = "train" if train else "t10k"

@@ -153,10 +153,10 @@ def existing_file(option: str, path: str) -> str:
     return os.path.abspath(path)
 
 
-def existing_folder(option: str, path: str) -> str:
-    """Return the absolute `path` of a folder."""
-    if not os.path.isdir(path):
-        raise UsageError(f"{option}: there is no folder {path}")
+def existing_path(option: str, path: str) -> str:
+    """Return the absolute `path` of a folder, or of a file that can be read."""
+    if not os.path.isdir(path) and not (os.path.isfile(path) and os.access(path, os.R_OK)):
+        raise UsageError(f"{option}: there is no folder or readable file {path}")
     return os.path.abspath(path)
 
 

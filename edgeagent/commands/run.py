@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from edgeagent.commands.options import (
     add_command,
     existing_file,
-    existing_folder,
+    existing_path,
     node_name,
     positive,
     present_folder,
@@ -73,12 +73,14 @@ joins them (pulling the training state from several of them at once) or founds
 the cluster, and trains until the job's steps are done. Ctrl+C leaves
 gracefully, twice ends at once.
 
-JOB is a built-in job ({", ".join(BUILT_IN_JOBS)}) or the path of your own
-script, which uses edgeagent.Trainer; what follows -- is handed to the script.
+JOB is a built-in job ({", ".join(BUILT_IN_JOBS[:4])},
+{", ".join(BUILT_IN_JOBS[4:])}) or the path of your own script, which uses
+edgeagent.Trainer; what follows -- is handed to the script.
 """
 EXAMPLES = """\
   export EDGEAGENT_TOKEN=$(edgeagent token new)   make once, set on each device
   edgeagent run digits                            the same on each device
+  edgeagent run cifar10 --data DIR                pictures; text --data FILE
   edgeagent run train.py -- --epochs 5            your script, its arguments
   edgeagent run digits --peer 192.168.1.20:7430   where there is no mDNS
   edgeagent run digits --events - | jq .event     what happens, as JSON lines
@@ -122,7 +124,9 @@ def add_parser(commands: Commands) -> None:
         help="how many of the files of --save-every stay (default 3, 0 all)",
     )
     files.add_argument("--resume", metavar="PATH", help="start from a file that --save wrote")
-    files.add_argument("--data", metavar="DIR", help="folder of the job's data set")
+    files.add_argument(
+        "--data", metavar="PATH", help="folder of the job's data set; of text, the file"
+    )
     files.add_argument(
         "--events",
         metavar="FILE",
@@ -319,7 +323,7 @@ def trainer_config(
         keep=keep if args.keep is None else args.keep,
         resume=existing_file("--resume", args.resume) if args.resume else "",
         threads=args.threads or 0,
-        data=existing_folder("--data", args.data) if args.data else "",
+        data=existing_path("--data", args.data) if args.data else "",
         arguments=tuple(args.script_arguments),
     )
 

@@ -28,6 +28,7 @@ KIND = "kind"  # of a module: what stands before the brackets
 UNNAMED = ("optimizer group 0",)  # fields whose settings speak for themselves
 HASHED = {
     "sample digest": "the data set is another one: the samples that were compared differ",
+    "data": "the data set is another one: its content differs",
     "lr_scheduler state": "the schedule (lr_scheduler) is in another state",
     "state layout": "the model's parameters and buffers are others, or in another order",
     "parameters and buffers": "the model's parameters and buffers differ",

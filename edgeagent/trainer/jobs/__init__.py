@@ -1,8 +1,9 @@
-"""The built-in jobs: `edgeagent run digits`, `edgeagent run fashion-mnist`.
+"""What a built-in job is, and the loop that trains and evaluates one.
 
-Law: a job is what a user's own script would be: a model, an optimizer, a data set and the loop of
-the README. It uses nothing of the trainer that a script cannot use. The schedules do not depend on
-the number of steps, so that nodes asked for different numbers train the same job.
+A job is what a user's own script would be: a model, an optimizer, a data set and the loop of the
+README. It uses nothing of the trainer that a script cannot use, so that the built-in jobs show what
+scripts can do. The schedules do not depend on the number of steps, so that nodes which are asked
+for different numbers train the same job.
 """
 
 from __future__ import annotations
@@ -11,37 +12,49 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from edgeagent.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EVALUATION_BATCH = 500
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a trained model is worth.
+
+    `scores`: figures of merit by name, which the agent shows and writes to its events. `text`: one
+    line for people.
+    """
+
+    scores: dict[str, float]
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One classification job.
+    """One job.
 
     `rate(iteration)` is the factor on the optimizer's learning rate. `data(train)` returns the
-    training or the test set.
+    training or the test set. `loss(model, batch)` is the mean loss of one micro-batch, as the
+    loader yields it. `evaluate(model, dataset, device)` judges the trained model by the test set;
+    the model is in evaluation mode then, and no gradients are recorded.
     """
 
-    model: nn.Module
+    model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     rate: Callable[[int], float]
     data: Callable[[bool], Any]
+    loss: Callable[[torch.nn.Module, Any], torch.Tensor]
+    evaluate: Callable[[torch.nn.Module, Any, torch.device], Evaluation]
     global_batch: int
     steps: int
-    noun: str
 
 
-def train_and_evaluate(job: Job, device: torch.device) -> float:
-    """Train `job` to its end and return its test accuracy (0..1); NaN if this node left early.
+def train_and_evaluate(job: Job, device: torch.device) -> Evaluation | None:
+    """Train `job` to its end and return what it is worth; None if this node left early.
 
-    Prints one line with the result and reports it to the agent.
+    Prints one line with the result and reports each score to the agent.
     """
     schedule = torch.optim.lr_scheduler.LambdaLR(job.optimizer, job.rate)
     trainer = Trainer(
@@ -51,8 +64,8 @@ def train_and_evaluate(job: Job, device: torch.device) -> float:
         lr_scheduler=schedule,
         steps=job.steps,
     )
-    for inputs, labels in trainer.loader(job.data(True)):
-        loss = nn.functional.cross_entropy(job.model(inputs), labels)
+    for batch in trainer.loader(job.data(True)):
+        loss = job.loss(job.model, batch)
         loss.backward()
         trainer.update(loss)
         if trainer.capture_exit_event():
@@ -60,23 +73,16 @@ def train_and_evaluate(job: Job, device: torch.device) -> float:
             break
     if trainer.end_reason != "steps":
         trainer.close()
-        return float("nan")
-    right, count = evaluate(job.model, job.data(False), device)
-    trainer.report("accuracy", right / count)
-    print(f"accuracy {100 * right / count:.2f} % on {count} {job.noun}", flush=True)
-    trainer.close()
-    return right / count
-
-
-def evaluate(model: nn.Module, dataset: Any, device: torch.device) -> tuple[int, int]:
-    """Return how many samples of `dataset` the model gets right, and how many there are."""
-    model.eval()
-    right = 0
+        return None
+    job.model.eval()
     with torch.no_grad():
-        for inputs, labels in torch.utils.data.DataLoader(dataset, EVALUATION_BATCH):
-            right += int((model(inputs.to(device)).argmax(dim=1).cpu() == labels).sum())
-    model.train()
-    return right, len(dataset)
+        evaluation = job.evaluate(job.model, job.data(False), device)
+    job.model.train()
+    for name, value in evaluation.scores.items():
+        trainer.report(name, value)
+    print(evaluation.text, flush=True)
+    trainer.close()
+    return evaluation
 
 
 def warm_then_decay(warm: int, half: int) -> Callable[[int], float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from edgeagent.trainer.jobs import Job, warm_then_decay
+from edgeagent.trainer.jobs.classification import accuracy_on, classification_loss
 
 GLOBAL_BATCH = 128
 STEPS = 300
@@ -25,7 +26,8 @@ def make(device: torch.device, data: str) -> Job:
         optimizer=torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=1e-2),
         rate=warm_then_decay(WARM_STEPS, HALF_STEPS),
         data=lambda train: Digits(train=train),
+        loss=classification_loss,
+        evaluate=accuracy_on("test digits"),
         global_batch=GLOBAL_BATCH,
         steps=STEPS,
-        noun="test digits",
     )

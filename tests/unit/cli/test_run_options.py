@@ -169,6 +169,7 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         threads=2,
         data=str(folder),
     )
+    assert trainer("--data", "old").data == str(folder / "old"), "a file will do as well"
     assert trainer("--no-save").save == ""
     often = trainer("--save-every", "50", "--keep", "0", EDGEAGENT_SAVE_EVERY="7")
     assert (often.save_every, often.keep) == (50, 0)
@@ -186,7 +187,7 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         (("--save", "no/such/folder"), "there is no folder"),
         (("--save", "."), "that is a folder"),
         (("--resume", "missing"), "no readable file missing"),
-        (("--data", "missing"), "no folder missing"),
+        (("--data", "missing"), "no folder or readable file missing"),
         (("--no-save", "--save-every", "5"), "leave --no-save away"),
     ],
 )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import struct
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import torch
 
 from models import fashion
-from models.fashion import DataError, FashionMnist
+from models.download import DataError
+from models.fashion import FashionMnist
+from tests.unit.models.origin import Origin, serving
 
 NAMES = list(fashion.CONTENT_SHA256)
 COUNTS = {"train": 5, "t10k": 3}
@@ -29,43 +29,13 @@ def content_of(name: str) -> bytes:
     return bytes([0, 0, 8, 3]) + struct.pack(">III", count, 28, 28) + pixels
 
 
-class Origin:
-    """An HTTP server on loopback; tests change what it answers for a path."""
-
-    def __init__(self) -> None:
-        self.files = {f"/{name}.gz": gzip.compress(content_of(name)) for name in NAMES}
-        self.extra_length = 0
-        self.requests: list[str] = []
-        origin = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                origin.requests.append(self.path)
-                body = origin.files.get(self.path)
-                self.send_response(404 if body is None else 200)
-                self.send_header("Content-Length", str(len(body or b"") + origin.extra_length))
-                self.end_headers()
-                self.wfile.write(body or b"")
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-
 @pytest.fixture
 def origin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Origin]:
     """Stands in for the official address."""
-    made = Origin()
-    monkeypatch.setattr(fashion, "ADDRESS", made.address)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
+    with serving({f"/{name}.gz": gzip.compress(content_of(name)) for name in NAMES}) as made:
+        monkeypatch.setattr(fashion, "ADDRESS", made.address)
+        yield made
 
 
 @pytest.fixture(autouse=True)
