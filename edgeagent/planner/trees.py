@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Whole = NDArray[np.int64]
 
-# A tree in force is replaced if another shortens the round by more than this: replacing it costs a
-# policy, and rates are not measured more precisely.
+# A tree in force is replaced only if another shortens the round by more than this, so that noise
+# in the measured rates does not change it again and again.
 LEAST_GAIN = 0.15
-EQUAL = 1e-9  # times that differ by less than this part count as equal, so rounding decides nothing
+EQUAL = 1e-9  # times whose ratio is nearer to 1 than this are equal, so rounding decides nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +314,7 @@ class _Network:
 
 
 @dataclass(frozen=True, slots=True)
+class _Paths:
     """The tree of shortest paths from every root: row r of `parents` is the tree of member r.
 
     `far[r]` is its longest path in the weights it was made with, `slowest[r]` the seconds per byte
@@ -366,7 +367,7 @@ def _shortest_paths(weights: Floats, network: _Network) -> _Paths:
         length[r, to] = new[r, to]
         hops[r, to] = hops[r, via] + 1
         parents[r, to] = via
-        slowest[r, to] = network.weights[via, to]  # of the edge above `to`; the maximum follows
+        slowest[r, to] = network.weights[via, to]  # above `to`; the tree's is the largest of them
         up[r, to] = up[r, via] + network.way[to, via]
         down[r, to] = down[r, via] + network.way[via, to]
     longest = (a.max(axis=1) for a in (length, slowest, up, down))
