@@ -98,14 +98,6 @@ def busy_s(source: Source, load: Load, overhead_s: float) -> float:
     return load.size / source.rate + load.shards * overhead_s
 
 
-def even_assignment(
-    shards: tuple[int, ...], sources: tuple[bytes, ...]
-) -> dict[bytes, tuple[int, ...]]:
-    """Deal `shards` out in runs whose lengths differ by at most one; `sources` is not empty."""
-    runs = even_runs(len(shards), len(sources))
-    return {s: shards[run.start : run.stop] for s, run in zip(sources, runs, strict=True)}
-
-
 def even_runs(count: int, sources: int) -> list[range]:
     """Divide 0 to `count` into consecutive runs, one per source, of lengths at most one apart."""
     cuts = [count * k // sources for k in range(sources + 1)]

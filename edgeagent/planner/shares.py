@@ -37,16 +37,6 @@ class SharePlan:
     reason: str
 
 
-def even_shares(
-    nodes: tuple[bytes, ...], micro_batches: int, away: tuple[bytes, ...]
-) -> tuple[int, ...]:
-    """Return the shares in the order of `nodes`; those of present nodes differ by at most one."""
-    present = [n for n in nodes if n not in away] or list(nodes)
-    each, rest = divmod(micro_batches, len(present))
-    extra = dict.fromkeys(present[:rest], 1)
-    return tuple(each + extra.get(n, 0) if n in present else 0 for n in nodes)
-
-
 def measured_shares(
     nodes: tuple[bytes, ...],
     micro_batches: int,
@@ -54,15 +44,13 @@ def measured_shares(
     speeds: Mapping[bytes, float],
     present: tuple[int, ...] | None = None,
     *,
-    probe: tuple[bytes, ...] = (),
     names: Mapping[bytes, str] | None = None,
 ) -> SharePlan:
     """Return the shares with which the slowest node is done first.
 
     `speeds` are seconds per micro-batch, positive and finite. A node without one counts as the
-    median and gets at least one micro-batch, so that it is measured. So does a node in `probe`,
-    even if it is so slow that giving it nothing would be faster. If there are fewer micro-batches
-    than such nodes, the first ones get them.
+    median and gets at least one micro-batch, so that it is measured. If there are fewer
+    micro-batches than such nodes, the first ones get them.
 
     `present` are the shares in force in the order of `nodes`. They are kept if they are still valid
     and no others would be done sooner by more than `LEAST_GAIN`. Among equal nodes the first is
@@ -72,7 +60,7 @@ def measured_shares(
     known = {k: speeds[nodes[k]] for k in working if nodes[k] in speeds}
     typical = median(known.values()) if known else 1.0
     takes = {k: known.get(k, typical) for k in working}
-    tried = [k for k in working if k not in known or nodes[k] in probe][:micro_batches]
+    tried = [k for k in working if k not in known][:micro_batches]
     best = _earliest(takes, micro_batches, tried)
     best_s = _time(best, takes)
     ideal_s = micro_batches / sum(1 / s for s in takes.values())
