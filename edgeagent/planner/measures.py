@@ -78,13 +78,13 @@ def name_of(view: View, node: bytes) -> str:
     return node.hex()[:8] if member is None else member.name
 
 
-def rate_text(rate: float) -> str:
+def in_mbit(rate: float) -> str:
     """Return `rate` (bytes/s) in Mbit/s, such as "94.1 Mbit/s"."""
     mbit = rate * 8 / 1e6
     return f"{mbit:.0f} Mbit/s" if mbit >= 1000 else f"{mbit:.3g} Mbit/s"
 
 
-def seconds_text(seconds: float) -> str:
+def in_seconds(seconds: float) -> str:
     """Return a time such as "1.23 s"."""
     return f"{seconds:.3g} s"
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from edgeagent.planner.measures import listed, seconds_text
+from edgeagent.planner.measures import in_seconds, listed
 
 # Shares in force are replaced if others shorten the computation by more than this. Two speeds
 # that are measured 8 % too high and 8 % too low make right shares look up to
@@ -77,14 +77,14 @@ def measured_shares(
     lost = f"{1 - ideal_s / best_s:.0%} of it lost to granularity"
     if kept:
         lost += f" and to keeping them, as others would not save {LEAST_GAIN:.0%}"
-    said = [f"{over} by speed: {seconds_text(best_s)}, {lost}"]
+    said = [f"{over} by speed: {in_seconds(best_s)}, {lost}"]
     called = {n: n.hex()[:8] for n in nodes} | dict(names or {})
     if idle := [k for k in working if not chosen[k]]:
-        slow = listed(idle, lambda k: f"{called[nodes[k]]} ({seconds_text(takes[k])} for one)")
+        slow = listed(idle, lambda k: f"{called[nodes[k]]} ({in_seconds(takes[k])} for one)")
         said.append(f"none for {slow}")
     if guessed := [k for k in working if k not in known]:
         unknown = listed(guessed, lambda k: called[nodes[k]])
-        said.append(f"{unknown} taken as typical ({seconds_text(typical)} for one)")
+        said.append(f"{unknown} taken as typical ({in_seconds(typical)} for one)")
     return SharePlan(chosen, best_s, ideal_s, "; ".join(said))
 
 

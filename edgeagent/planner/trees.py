@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgeagent.planner.measures import Filled, listed, name_of, rate_text, seconds_text
+from edgeagent.planner.measures import Filled, in_mbit, in_seconds, listed, name_of
 from protocols.cluster.view import Edge, View, edge
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _best(
             best, tree, what = float(times[k]), paths.tree(view, k), called
     if best < first:
         root = view.members[quality].name
-        what += f" ({seconds_text(first)} a round along the fastest aggregation paths from {root})"
+        what += f" ({in_seconds(first)} a round along the fastest aggregation paths from {root})"
     return tree, what
 
 
@@ -248,11 +248,11 @@ def _described(view: View, tree: Tree, filled: Filled, predicted_s: float) -> st
 
     def text(link: Edge) -> str:
         ends = f"{name_of(view, link.low)}-{name_of(view, link.high)}"
-        return f"{ends} ({rate_text(filled.slower(link.low, link.high))})"
+        return f"{ends} ({in_mbit(filled.slower(link.low, link.high))})"
 
     slowest = min(used, key=lambda e: (filled.slower(e.low, e.high), e.low, e.high))
     least = filled.slower(slowest.low, slowest.high)
-    said.append(f"slowest link {text(slowest)}, about {seconds_text(predicted_s)} a round")
+    said.append(f"slowest link {text(slowest)}, about {in_seconds(predicted_s)} a round")
     out = [e for e in view.edges if e not in used]
     slow = [e for e in out if filled.slower(e.low, e.high) < least]
     spare = [e for e in out if filled.slower(e.low, e.high) >= least]
@@ -262,7 +262,7 @@ def _described(view: View, tree: Tree, filled: Filled, predicted_s: float) -> st
         said.append(f"left out as no shorter way: {listed(spare, text)}")
     guessed = sum(not filled.is_known(e.low, e.high) for e in view.edges)
     if guessed:
-        said.append(f"{guessed} not measured, taken as typical ({rate_text(filled.typical.rate)})")
+        said.append(f"{guessed} not measured, taken as typical ({in_mbit(filled.typical.rate)})")
     return "; ".join(said)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeagent.planner import StandardPlanner
-from edgeagent.planner.measures import rate_text
+from edgeagent.planner.measures import in_mbit
 from edgeagent.planner.policies import PolicyAnswer, PolicyRequest
 from edgeagent.planner.shares import measured_shares
 from edgeagent.planner.trees import shallow_tree
@@ -143,9 +143,9 @@ def test_a_joiner_keeps_a_link_free() -> None:
 
 
 def test_rates_are_read_as_people_write_them() -> None:
-    assert rate_text(1_250_000) == "10 Mbit/s"
-    assert rate_text(11_762_500) == "94.1 Mbit/s"
-    assert rate_text(262_144_000) == "2097 Mbit/s"
+    assert in_mbit(1_250_000) == "10 Mbit/s"
+    assert in_mbit(11_762_500) == "94.1 Mbit/s"
+    assert in_mbit(262_144_000) == "2097 Mbit/s"
 
 
 def test_a_policy_of_the_users_own_is_asked_first() -> None:
