@@ -118,7 +118,6 @@ class Team:
             )
             for name, address in zip(names, addresses, strict=True)
         }
-        self._folder = folder
         self._command = command
         self._environment = environment
 

@@ -74,11 +74,6 @@ class Doorkeeper:
         self._numbers = itertools.count()
         self._unproven: dict[int, Visitor] = {}
 
-    @property
-    def unproven(self) -> int:
-        """How many connections are unproven."""
-        return len(self._unproven)
-
     def enter(self, sock: socket.socket, host: str) -> Visitor:
         """Count a new connection, dropping the oldest unproven one if there are too many."""
         while len(self._unproven) >= self._limit:

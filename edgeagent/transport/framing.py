@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LENGTH_BYTES = 4
-CONTROL_GOODBYE = bytes(LENGTH_BYTES)
 BULK_GOODBYE = bytes(limits.BULK_HEADER_BYTES)
 
 _scratch = memoryview(bytearray(bounds.BULK_SCRATCH_BYTES))  # receives what is dropped
@@ -520,11 +519,6 @@ class BulkStream:
         return len(piece) + limits.BULK_HEADER_BYTES
 
     # Receiving.
-
-    @property
-    def at_boundary(self) -> bool:
-        """Whether no frame is partly received."""
-        return self._header is None and self._head_end == 0
 
     def buffer(self) -> memoryview:
         """Return where the next bytes go; those of a payload go straight into its own buffer."""

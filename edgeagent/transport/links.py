@@ -118,11 +118,6 @@ class TcpLink:
         return both if len(both) == len(known) else ()
 
     @property
-    def is_down(self) -> bool:
-        """Whether `link_down` was reported."""
-        return self._down.is_set()
-
-    @property
     def is_ending(self) -> bool:
         """Whether it delivers nothing more, so that a new link may replace it."""
         return self._closing or self._first_end is not None or self._down.is_set()
