@@ -265,7 +265,10 @@ class Observer:
                 self._console.say(f"{values['node']} {how}")
             case "accused":
                 self._events.write(event, **values)
-                self._console.say(f"{values['by']} parts from {values['node']}: {values['reason']}")
+                self._console.say(
+                    f"{values['by']} has ended its link to {values['node']}, which broke the "
+                    f"protocol: {values['reason']}"
+                )
             case "scheduler":
                 self._events.write(event, **values)
                 if values["why"] == "founded":

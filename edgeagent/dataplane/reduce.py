@@ -354,7 +354,7 @@ class Reducer:
         """
         word = decode_word(data)
         if word.encode() != bytes(data):
-            raise RemoteProtocolError("a control word in bytes of its own")
+            raise RemoteProtocolError("a control word in another encoding than the standard one")
         if claimants(word.claims) & spec.silent:
             raise RemoteProtocolError("a claim of a member whose state was found to differ")
         if self._shape is not None:

@@ -64,7 +64,7 @@ class Waits:
             if (advice := self.advice(shown)) is not None:
                 self._say(advice["text"])
         elif (gone := self._telling.over(now, waiting)) is not None:
-            self._say(f"no longer waiting for {node.context.name(gone)}" if gone else "going on")
+            self._say("no longer waiting" + (f" for {node.context.name(gone)}" if gone else ""))
 
     def _waiting(self, node: Node) -> Waiting | None:
         return waiting_of(node, self._heartbeats.quiet(node.context.now))

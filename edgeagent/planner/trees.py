@@ -259,7 +259,7 @@ def _described(view: View, tree: Tree, filled: Filled, predicted_s: float) -> st
     if slow:
         said.append(f"left out as slower than all in use: {listed(slow, text)}")
     if spare:
-        said.append(f"left out as no shorter way: {listed(spare, text)}")
+        said.append(f"left out as they shorten no path: {listed(spare, text)}")
     guessed = sum(not filled.is_known(e.low, e.high) for e in view.edges)
     if guessed:
         said.append(f"{guessed} not measured, taken as typical ({in_mbit(filled.typical.rate)})")

@@ -105,7 +105,7 @@ class Rounds:
         if header.kind is not BulkKind.DOWN or self._is_member(to):
             link.send_bulk(header, payload)
         elif self._forwarding.waiting(link) + len(payload) > self._most_waiting:
-            self._peers.cut(link, "it takes too little of what is sent to it", LinkEnd.CUT)
+            self._peers.cut(link, "it reads too slowly what is sent to it", LinkEnd.CUT)
         else:
             self._forwarding.send(link, header, payload, hold=self._pulls(to))
 

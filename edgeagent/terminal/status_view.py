@@ -167,7 +167,11 @@ def _waited_for(status: Status) -> list[RenderableType]:
     """Return the lines on whom the others wait for, and on what would help."""
     if (waiting := status["waiting"]) is None:
         known = sum(member["compute_ms"] is not None for member in status["members"])
-        lines = ["nobody holds the others up" if known > 1 else "waiting for: -"]
+        lines = [
+            "nobody holds the others up"
+            if known > 1
+            else "whether anybody holds the others up is not measured yet"
+        ]
     else:
         lines = [clean(waiting["text"])]
     if (advice := status["advice"]) is not None:

@@ -198,7 +198,7 @@ class Links:
             if old.peer.incarnation < hello.incarnation:
                 old.finish("the peer started anew", LinkEnd.STARTED_ANEW)
             else:
-                old.finish("the peer lost it", LinkEnd.REPLACED)
+                old.finish("the peer has lost it and opened another", LinkEnd.REPLACED)
             # A node that left is distrusted when its link ends. This one has come back, so trust
             # it again in case `finish` has just ended that link.
             self._trust.add(certificate)

@@ -105,7 +105,7 @@ def test_a_joiner_that_takes_nothing_is_cut_off_and_shards_do_not_count(
         assert shell.peers.links[node] is link
         send(BulkKind.DOWN)
         assert node not in shell.peers.links
-        assert lines == ["closed the link to n1: it takes too little of what is sent to it"]
+        assert lines == ["closed the link to n1: it reads too slowly what is sent to it"]
         first.gone = second.gone = "cut"  # what they make of it is not looked at
         first.shell.node = second.shell.node = None
 
