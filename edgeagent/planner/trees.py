@@ -195,7 +195,7 @@ def plan_tree(
     if not measures.links:
         return _unmeasured(view, in_force)
     network = _Network(view, measures, chunk_bytes)
-    best, what = _best(view, network, measures, payload_bytes, chunk_bytes)
+    best, what = _best(view, network, payload_bytes, chunk_bytes)
     best_s = round_time(best, measures, payload_bytes, chunk_bytes=chunk_bytes)
     chosen, predicted_s, head = best, best_s, what
     if in_force is not None and in_force != best:
@@ -216,7 +216,7 @@ def _unmeasured(view: View, in_force: Tree | None) -> TreePlan:
 
 
 def _best(
-    view: View, network: _Network, measures: Measures, payload_bytes: float, chunk_bytes: float
+    view: View, network: _Network, payload_bytes: float, chunk_bytes: float
 ) -> tuple[Tree, str]:
     """Return the best candidate and its name for the reason."""
     widest = network.widest_rate()

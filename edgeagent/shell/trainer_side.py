@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from protocols.rounds.control_word import ControlWord
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread, as it would delay the loop
-KEPT_AT_LEAST_S = 2.0  # a whole state is fetched so often, as no more is lost if the trainer hangs
+# At least this often the trainer copies its state to shared memory, where the agent can save it. So
+# much training, and one step, is lost at most if the trainer hangs.
+KEPT_AT_LEAST_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
