@@ -1,7 +1,7 @@
 """Train one model together on the laptops, desktops and Jetsons in a room.
 
-`from edgeagent import Trainer` is all a script needs. `Trainer` is imported only when it is used,
-because the agent, a process of its own, imports this package and must not load torch.
+`from edgeagent import Trainer` is all a script needs. The import is lazy: the agent, a process of
+its own, imports this package without ever importing torch.
 """
 
 from __future__ import annotations

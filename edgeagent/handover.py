@@ -14,7 +14,7 @@
                                            <--  End     no more work; save and finish
     EndHeard                               -->          before it saves
     Saved                                  -->          the model is saved, the script still runs
-    Finished                               -->          last message
+    Finished                               -->          last word
 
 Both ends belong to this project and trust each other. Large data lies in shared memory, and
 messages only say whose turn it is to use it. Frames are a little-endian uint32 length and a msgpack
