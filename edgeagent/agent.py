@@ -40,7 +40,7 @@ from edgeagent.trace import keep_trace
 from edgeagent.trainer_link import TrainerLink, exit_status
 from edgeagent.transport.addresses import watch_addresses
 from edgeagent.transport.api import Candidate, PeerInfo, Standing
-from edgeagent.transport.complaints import Lines
+from edgeagent.transport.complaints import LimitedLog
 from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
 from edgeagent.transport.job import script_difference, script_digests
@@ -136,7 +136,7 @@ class Agent:
         self.observer = Observer(
             self._name, self._config.cluster, self._events, self._console, loop.time
         )
-        self._lines = Lines(self.observer.say, loop.time)
+        self._lines = LimitedLog(self.observer.say, loop.time)
         loop.set_exception_handler(self._internal_error)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupted)

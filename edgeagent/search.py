@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgeagent import advice
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
-from edgeagent.transport.complaints import Lines
+from edgeagent.transport.complaints import LimitedLog
 from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
 from protocols import limits
 from protocols.cluster.founding import (
@@ -137,7 +137,7 @@ class Search:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._entering: asyncio.Task[None] | None = None
         self._said: dict[str, str] = {}
-        self._lines = Lines(log, loop.time)
+        self._lines = LimitedLog(log, loop.time)
         self._groups: dict[str, tuple[str, ...]] = {}  # hint -> all addresses of that agent
         self._unanswered: dict[str, int] = {}  # hint -> unanswered questions in a row
         self._reached: dict[str, None] = {}  # hints at which an agent has answered before

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from edgeagent.dataplane.probe import Prober
 from edgeagent.errors import EdgeAgentError
 from edgeagent.network import peer_of
-from edgeagent.transport.complaints import Lines
+from edgeagent.transport.complaints import LimitedLog
 from protocols import effects, events
 from protocols.errors import RemoteProtocolError
 from protocols.network.heartbeats import Heartbeats
@@ -47,7 +47,7 @@ class Peers:
         self._progress = Progress()
         self._prober = Prober(self.heartbeats.delay)
         self._distrusted: dict[bytes, asyncio.TimerHandle] = {}
-        self.lines = Lines(observer.say, self._loop.time)
+        self.lines = LimitedLog(observer.say, self._loop.time)
 
     # --- what the transport says ------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class _Window:
     sources: dict[str, None] = field(default_factory=dict)
 
 
-class Lines:
+class LimitedLog:
     """Writes at most one line of each kind per `COMPLAINT_SECONDS`, and how many it left out.
 
     Unlike `Complaints` it needs no timer and keeps no hosts; a count is told with the next line.
