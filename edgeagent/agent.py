@@ -61,11 +61,11 @@ if TYPE_CHECKING:
     from edgeagent.local.status_model import Phase, Status
     from edgeagent.shared_memory import SharedMemory
 
-SAVE_SECONDS = 600.0  # at most, for the trainer to save at the end
-SCRIPT_SECONDS = 2.0  # for the script to end after that, before the user is told that it runs
-END_HEARD_SECONDS = 30.0  # at most, for the trainer to answer that it has heard of the end
-HUNG_END_HEARD_SECONDS = 5.0  # the same for a trainer that was late for the rounds already
-STOP_SECONDS = 0.5  # for the last bytes; the links were flushed before
+SAVE_SECONDS = 600.0  # the trainer may take this long to save at the end
+SCRIPT_SECONDS = 2.0  # if a script still runs this long after saving, the user is told
+END_HEARD_SECONDS = 30.0  # a trainer may take this long to answer that the end has come
+HUNG_END_HEARD_SECONDS = 5.0  # the time for that answer if the trainer was late already
+STOP_SECONDS = 0.5  # the transport may take this long; its links are flushed before
 
 
 def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: OwnChild | None) -> int:

@@ -49,8 +49,8 @@ MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 6  # state, contribution, reduced[0], reduced[1], replay, marks
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
 MARKS = 8  # 64-bit words in `marks`, most of them unused
-MARK_APPLYING = 0  # positions in `marks`
-MARK_ITERATION = 1
+MARK_APPLYING = 0  # position in `marks`
+MARK_ITERATION = 1  # position in `marks`
 _LENGTH = struct.Struct("<I")
 
 

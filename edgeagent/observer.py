@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from protocols.rounds.control_word import ControlWord
 
 RATE_STEPS = 50  # samples/s are averaged over at most this many steps
-RATE_SECONDS = 10.0  # and over at most this time
+RATE_SECONDS = 10.0  # samples/s are averaged over the steps of at most this time
 USUAL_STEPS = 20  # a stall is the time beyond the median of this many steps
 # The departure of a member is written with the stall that it caused, which is known once the next
 # step is done. If no step follows, it is written after this time.

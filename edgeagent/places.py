@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_ASIDE = 9  # states kept beside --save because another cluster's has replaced them
-MOST_NUMBERED = 9999  # of all other kept files
+MOST_NUMBERED = 9999  # numbered names that are tried for any other kept file
 _TEMPORARY = re.compile(r"\.edgeagent-([0-9]{1,10})-[0-9a-f]{8}")
 
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
 TICK_SECONDS = 0.1
-EXPLAIN_SECONDS = 5.0  # without an answer, after which the user is told why that may be
-UNREACHABLE_SECONDS = 3.0  # a peer that was started together with this agent may not listen yet
+EXPLAIN_SECONDS = 5.0  # without an answer for this long, the user is told why that may be
+UNREACHABLE_SECONDS = 3.0  # silence is not told before, as a peer may have been started together
 FOUNDER_SECONDS = 3.0  # an agent that will found a cluster counts as alive this long per answer
 UNANSWERED_OFTEN = 3  # unanswered questions per address before a firewall is suspected
 

@@ -22,8 +22,8 @@ from edgeagent.terminal.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-LEAVE_GRACE_S = 3.0  # after the first SIGTERM, on which agents leave gracefully
-TERMINATE_GRACE_S = 1.0  # after the second, on which they end at once; then SIGKILL follows
+LEAVE_GRACE_S = 3.0  # time to leave gracefully after the first SIGTERM
+TERMINATE_GRACE_S = 1.0  # time to end after the second SIGTERM, before SIGKILL
 KILL_S = 2.0  # time for the kernel to end killed processes
 KILL_POLL_S = 0.005
 MAX_ERROR_TAIL_BYTES = 4096  # of a log, in which the agent's last complaint is looked for

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from protocols.rounds.control_word import ControlWord
     from protocols.rounds.round import RoundSpec
 
-# While a joiner follows the rounds, an update waits until at most so much of them is unsent to it:
-AHEAD_BYTES = 1 << 20  # bytes, in the round in which the joiner has copied the state
-AHEAD_ROUNDS = 3  # rounds, in all others
+# In the round in which a joiner has copied the state, the update waits until at most this many
+# bytes of the round are unsent to it, because all members would wait for the rest of them later.
+AHEAD_BYTES = 1 << 20
+# In all other rounds that a joiner follows, the update waits until at most this many rounds are
+# unsent to it, because what is unsent takes memory.
+AHEAD_ROUNDS = 3
 FOLLOW_SECONDS = 0.01  # pause before checking this again
 
 

@@ -29,7 +29,7 @@ PORTS_TRIED = 100  # pairs of ports that are tried from DEFAULT_PORT on
 
 # Waiting.
 TLS_CLOSE_SECONDS = 1.0  # for the peer's TLS goodbye
-CLOSE_SECONDS = 2.0  # for the peer's confirmation of a close
+CLOSE_SECONDS = 2.0  # for the peer's goodbye when a link is closed
 END_SECONDS = 0.1  # at most between the ends of a link's two connections, if a process dies
 FLUSH_SECONDS = 10.0  # for queued frames when closing with flush
 DIAL_STAGGER_SECONDS = 0.25  # between beginning to dial two addresses of one peer

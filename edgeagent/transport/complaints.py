@@ -66,7 +66,8 @@ class Complaints:
     def refused(self, source: str, kind: str, reason: str, least: int = 1) -> None:
         """Note that a connection from `source` (a host) was refused because of `reason`.
 
-        The line is written only if at least `least` of this `kind` are refused in one interval.
+        If `least` is more than 1, nothing is logged unless at least so many connections are refused
+        for the same `kind` of reason in one interval.
         """
         window = self._windows.get(kind)
         if window is None and least == 1:

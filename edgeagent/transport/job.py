@@ -20,8 +20,8 @@ ABOUT = "about "
 SCRIPT_DIGEST_BYTES = 4  # of each statement: enough to notice a difference, and short on the wire
 MAX_STATEMENTS = 512
 _SHOWN = 120  # letters of a text; the rest is cut off
-_LONG = 60  # letters of a value; a longer one is cut to this length where the values differ,
-_BEFORE = 16  # beginning this many letters before the difference
+_LONG = 60  # letters of a value; of a longer one only this many are shown, where it differs
+_BEFORE = 16  # letters that are shown before the first that differs
 _HASH = re.compile("[0-9a-f]{64}")
 ABSENT = "absent"
 KIND = "kind"  # the name for what stands before the brackets in a value such as "Adam(lr=0.1)"

@@ -152,7 +152,7 @@ class _Conversation:
         body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
         refusal = join_wire.decode_admitted(body)
         if refusal is not None:
-            if refusal.reason is Reason.EXPELLED:  # this end has proven the token, so believe it
+            if refusal.reason is Reason.EXPELLED:  # said by an end that has proven the token
                 raise Expelled(
                     "a user has expelled this device from the cluster: its key is barred"
                 )
