@@ -1,7 +1,4 @@
-"""`python -m edgeagent` is the command `edgeagent`.
-
-Law: nothing here but the call.
-"""
+"""Makes `python -m edgeagent` the same as the command `edgeagent`."""
 
 import sys
 

@@ -1,9 +1,9 @@
 """What the user of a running agent asks of the cluster: links, expulsions, a new token.
 
-Law: a request becomes one event of the node (an expulsion is followed by a new token), and the
-node's answer becomes the request's; nothing is decided here. At most `MAX_CHANGES` are kept, each
-has its answer within `ANSWER_SECONDS`, and gives it once. A token is in the answer to the request
-that made it, and in no line, event or status.
+Nothing is decided here: a request becomes one event of the node (an expulsion is followed by a new
+token), and the node's answer becomes the request's. At most `MAX_CHANGES` requests are kept; each
+is answered within `ANSWER_SECONDS`, and its answer is given once. A token is part of the answer to
+the request that made it, and of no log line, event or status.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.member.node import Node
 
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 30.0  # after which a request that is still pending is refused
 MAX_CHANGES = 16
 
 
 class Host(Protocol):
-    """The agent."""
+    """The agent, as far as requests need it."""
 
     @property
     def shell(self) -> Shell | None:
-        """Its shell, once the trainer has said what to train."""
+        """Its shell; None until the trainer has told what to train."""
 
     @property
     def token(self) -> bytes | None:
-        """The token it proves and accepts now; None: it trains alone."""
+        """The token that it proves and accepts at present; None if it trains alone."""
 
     def status(self) -> Status:
-        """How things stand."""
+        """Return its status."""
 
     async def leave(self) -> None:
         """Start to leave gracefully."""
@@ -51,8 +51,11 @@ class Host(Protocol):
 
 @dataclass(slots=True)
 class _Change:
-    """One request. `target`: whom it is about; `made`: the token it made; `out`: the node that it
-    expelled is out."""
+    """One request.
+
+    `target` is the node that it is about, `made` the token that it has made. `out` says that the
+    node it had to expel is out.
+    """
 
     number: int
     node: Node
@@ -80,7 +83,8 @@ class Administration:
         return self._host.status()
 
     def trace(self) -> Iterator[str]:
-        """`edgeagent status --trace`: the lines of a trace; raise `EdgeAgentError` if none is."""
+        """`edgeagent status --trace`: return the lines of a trace; raise `EdgeAgentError` if
+        nothing is recorded."""
         if (shell := self._host.shell) is None:
             raise EdgeAgentError("nothing is recorded yet: this agent is not training yet")
         return shell.trace()
@@ -94,7 +98,7 @@ class Administration:
     def change_link(self, asked: str, wanted: bool) -> ChangeStatus:
         """`edgeagent link add` and `link remove`: connect to, or disconnect from, a member.
 
-        Raises `NoSuchMember`, `UsageError` or, if it cannot be now, `EdgeAgentError`.
+        Raises `NoSuchMember`, `UsageError` or, if it is not possible at present, `EdgeAgentError`.
         """
         node, policy = self._training()
         member = find_member(asked, policy.view.members)
@@ -109,7 +113,7 @@ class Administration:
     def expel(self, asked: str) -> ChangeStatus:
         """`edgeagent expel`: remove a member, then change the token.
 
-        Raises `NoSuchMember`, `UsageError` or, if it cannot be now, `EdgeAgentError`.
+        Raises `NoSuchMember`, `UsageError` or, if it is not possible at present, `EdgeAgentError`.
         """
         node, policy = self._training()
         member = find_member(asked, policy.view.members)
@@ -120,9 +124,9 @@ class Administration:
         return self._begin(node, member.name, ExpelWanted(member.node))
 
     def rotate_token(self) -> ChangeStatus:
-        """`edgeagent token rotate`: a new token for all members.
+        """`edgeagent token rotate`: give all members a new token.
 
-        Raises `EdgeAgentError` if it cannot be now.
+        Raises `EdgeAgentError` if that is not possible at present.
         """
         if self._host.token is None:
             raise EdgeAgentError(
@@ -133,8 +137,8 @@ class Administration:
         return self._begin(node, "", TokenWanted(secrets.token_bytes(TOKEN_BYTES)))
 
     def change(self, number: int) -> ChangeStatus | None:
-        """Return how far a request is, None if there is none of that number. An answer that is
-        final is given once."""
+        """Return how far a request is, None if there is none of that number. A final answer is
+        given once, and the request is then forgotten."""
         change = self._changes.get(number)
         if change is None:
             return None
@@ -143,7 +147,7 @@ class Administration:
         return self._status_of(change)
 
     def watch(self, shell: Shell) -> None:
-        """See what each of the node's events does to the requests."""
+        """Look after each of the node's events whether a request is answered."""
         shell.watch = self._look
 
     # --- their course -----------------------------------------------------------------------------
@@ -184,7 +188,7 @@ class Administration:
         return self._status_of(change)
 
     def _tell(self, change: _Change, event: LinkWanted | ExpelWanted | TokenWanted) -> None:
-        """Give the node the event of a request; its answer comes as soon as there is one."""
+        """Give the node the event of a request, the answer to which is found by `_look`."""
         change.event = event
         if isinstance(event, TokenWanted):
             change.made = event.token
@@ -192,7 +196,7 @@ class Administration:
             shell.handle(event)
 
     def _look(self) -> None:
-        """Something has happened: take note of the answers that came with it."""
+        """Find the requests that the last event has answered."""
         for change in [c for c in self._changes.values() if c.state == "pending"]:
             shell = self._host.shell
             if shell is None or shell.node is not change.node:
@@ -211,7 +215,7 @@ class Administration:
                 self._settle(change, answer)
 
     def _settle(self, change: _Change, refusal: str) -> None:
-        """End a request: done if `refusal` is ""."""
+        """End a request. It is done if `refusal` is "", else refused for that reason."""
         if change.state != "pending":
             return
         change.state = "refused" if refusal else "done"

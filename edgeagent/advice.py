@@ -1,6 +1,6 @@
 """What to tell a user who may be waiting for something that will not happen.
 
-Law: pure text; a command that is printed can be typed as it is.
+These functions only make text. A command in it can be typed exactly as it is printed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def nobody_found(config: AgentConfig, address: str) -> str:
-    """Return why no other agent may have been found, and how to reach this one at `address`."""
+    """Return why no other agent may have been found, and how others reach this one at `address`."""
     blocked = "multicast may be blocked between devices (guest Wi-Fi, VPN), " if config.mdns else ""
     return (
         f"no other agent of this cluster found yet: none may be running, {blocked}or token or "
@@ -34,7 +34,7 @@ def nobody_found(config: AgentConfig, address: str) -> str:
 
 
 def does_not_answer(address: str, problem: str) -> str:
-    """Return what to say of an agent that was announced at `address` and cannot be reached."""
+    """Return the line about an agent that is announced at `address` but cannot be reached."""
     port = address.rsplit(":", 1)[1]
     return (
         f"an agent of this cluster is announced at {address}, but TCP {port} does not answer there "
@@ -45,7 +45,7 @@ def does_not_answer(address: str, problem: str) -> str:
 def leaving_waits_for(phase: Phase, node: Node | None, *, hangs: bool = False) -> str:
     """Return what leaving waits for, as the rest of a sentence that begins with "leaving".
 
-    hangs: the others have let this device go, since its trainer did not answer.
+    `hangs` says that the others go on without this device because its trainer did not answer.
     """
     if hangs:
         return ": waits for the trainer, which does not answer, for a short while"
@@ -59,14 +59,16 @@ def leaving_waits_for(phase: Phase, node: Node | None, *, hangs: bool = False) -
 
 
 def script_goes_on(path: str, presses: str) -> str:
-    """Return what to say while the script does what follows its loop; its model is in `path`."""
+    """Return the line for a script that still runs after its loop; its model is in `path`."""
     saved = f", and the model is saved in {shown_path(path)}" if path else ""
     return f"training is over{saved}; the script still runs, and {presses} ends it"
 
 
 def of_life(say: Say, samples: Sequence[int]) -> str:
-    """Return what users read of the agent's life; `samples` are those that the states with
-    `say.iterations` were trained on."""
+    """Return the line for a step in the agent's life.
+
+    `samples` are the numbers of samples on which the states with `say.iterations` were trained.
+    """
     match say.note:
         case Note.EXPELLED:
             return "the cluster went on without this device: joining again"
@@ -108,7 +110,7 @@ def of_life(say: Say, samples: Sequence[int]) -> str:
 
 
 def _trained_before(iteration: int, samples: int, path: str) -> str:
-    """What becomes of a state that another cluster's replaces: kept in `path`, or lost."""
+    """Return what becomes of a state that another cluster's replaces: kept in `path`, or lost."""
     what = f"what was trained here before (to step {iteration}, {samples} samples)"
     if path:
         return f"{what} is kept in {path}"
@@ -116,7 +118,7 @@ def _trained_before(iteration: int, samples: int, path: str) -> str:
 
 
 def _diverged_again(before: int, now: int) -> str:
-    """Why a device ends whose state differed from the others' at two iterations."""
+    """Return why a device ends whose state differed from the others' at two iterations."""
     return (
         f"the training state of this device differed from that of the others again (before step "
         f"{before + 1}, pulled anew, and before step {now + 1}): look for random numbers or "
@@ -126,15 +128,17 @@ def _diverged_again(before: int, now: int) -> str:
 
 
 def ended_too_early(job: str, status: int | None) -> str:
-    """Return what to say of a trainer that ended, with `status`, before it asked for work."""
+    """Return the line about a trainer that ended, with `status`, before it asked for work."""
     how = "" if status is None else f" with {how_it_ended(status)}"
     why = " (it never called loader())" if status == 0 else ""
     return f"{job} ended{how} before training began{why}"
 
 
 def internal_error(context: dict[str, object], trace: str = "") -> str:
-    """Return what to say of a bug of ours that the event loop caught, with its place; `trace`:
-    the file in which stands what happened before."""
+    """Return the line about an internal error that the event loop caught, with its place.
+
+    `trace` is the file that holds the events before the error, "" if there is none.
+    """
     error = context.get("exception")
     place = ""
     if isinstance(error, BaseException) and error.__traceback__:
@@ -146,7 +150,7 @@ def internal_error(context: dict[str, object], trace: str = "") -> str:
 
 
 def command(config: AgentConfig, address: str) -> str:
-    """Return the command that has another device join this agent."""
+    """Return the command with which another device joins this agent."""
     cluster = config.cluster if config.cluster != DEFAULT_CLUSTER else ""
     if not config.command:
         settings = f"EDGEAGENT_CLUSTER={shlex.quote(cluster)} " if cluster else ""

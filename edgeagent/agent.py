@@ -2,8 +2,8 @@
 
     claim a slot -> listen -> (trainer says Hello) -> search: join or found -> train -> depart
 
-Law: this file starts, connects and stops the parts; it decides nothing about training. However the
-agent ends, the trainer is told, every link is flushed and closed, and one line says why.
+This module starts, connects and stops the parts; `protocols` decides about the training. However
+the agent ends, the trainer is told, every link is flushed and closed, and one line says why.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from edgeagent.trace import keep_trace
 from edgeagent.trainer_link import TrainerLink, exit_status
 from edgeagent.transport.addresses import watch_addresses
 from edgeagent.transport.api import Candidate, PeerInfo, Standing
-from edgeagent.transport.complaints import Lines
+from edgeagent.transport.complaints import LimitedLog
 from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
 from edgeagent.transport.job import script_difference, script_digests
@@ -61,18 +61,18 @@ if TYPE_CHECKING:
     from edgeagent.local.status_model import Phase, Status
     from edgeagent.shared_memory import SharedMemory
 
-SAVE_SECONDS = 600.0  # how long the trainer may take to save at the end
-SCRIPT_SECONDS = 2.0  # how long a script may take to end after that, until the user is told
-END_HEARD_SECONDS = 30.0  # how long the trainer may take to hear that it is the end
-HUNG_END_HEARD_SECONDS = 5.0  # the same if it is late for the rounds
-STOP_SECONDS = 0.5  # for the last bytes; the links were flushed before
+SAVE_SECONDS = 600.0  # the trainer may take this long to save at the end
+SCRIPT_SECONDS = 2.0  # if a script still runs this long after saving, the user is told
+END_HEARD_SECONDS = 30.0  # a trainer may take this long to answer that the end has come
+HUNG_END_HEARD_SECONDS = 5.0  # the time for that answer if the trainer was late already
+STOP_SECONDS = 0.5  # the transport may take this long; its links are flushed before
 
 
 def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: OwnChild | None) -> int:
     """Run an agent for the trainer at the other end of `trainer_socket`; return the exit status.
 
-    `trainer` is the process if this agent's starter started it. Raises `EdgeAgentError` for what
-    the user can mend.
+    `trainer` is the trainer's process if this agent's process has started it. Raises
+    `EdgeAgentError` for errors that the user can correct.
     """
     with agent_runner() as runner:
         return runner.run(Agent(config, trainer_socket, trainer).run())
@@ -80,7 +80,7 @@ def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: OwnCh
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why and how an agent ends. `told`: the user knows `message` already."""
+    """Why and how an agent ends. `told` says that the user has seen `message` already."""
 
     why: str
     message: str
@@ -89,7 +89,7 @@ class Ending:
 
 
 class Agent:
-    """One agent. Implements `AdmissionPolicy` and the user's `Host`."""
+    """One agent. Implements `AdmissionPolicy`, and `Host` for the user's requests."""
 
     def __init__(
         self, config: AgentConfig, trainer_socket: socket.socket, trainer: OwnChild | None
@@ -109,38 +109,38 @@ class Agent:
         self.search: Search | None = None
         self.hello: handover.Hello | None = None
         self.memory: SharedMemory | None = None
-        self.origin = NOTHING  # the past of the state that the trainer began with
+        self.origin = NOTHING  # history of the state with which the trainer has begun
         self._listener = LateListener()
         self.trainer_status = 0
         self.shell: Shell | None = None
         self._administration = Administration(self)
         self.trainer_link = TrainerLink(self._from_trainer, self._trainer_ended)
         self._finished = asyncio.Event()
-        self._end_heard = asyncio.Event()  # by the trainer, which saves now
+        self._end_heard = asyncio.Event()  # the trainer has heard of the end, and saves now
         self._departure: asyncio.Future[Ending] | None = None
         self._renewing = False
         self.membership = Membership(self, goes_on=config.on_partition != PAUSE)
         self._life = self.membership.life
         self._trainer_finished: handover.Finished | None = None
         self._trainer_saved: handover.Saved | None = None
-        self._saved = asyncio.Event()  # or the trainer has ended
+        self._saved = asyncio.Event()  # set also if the trainer has ended
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._searching: list[asyncio.Task[None]] = []
 
     # --- life -------------------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Live; return the exit status."""
+        """Run until the agent has departed; return the exit status."""
         loop = asyncio.get_running_loop()
         self._departure = loop.create_future()
         self.observer = Observer(
             self._name, self._config.cluster, self._events, self._console, loop.time
         )
-        self._lines = Lines(self.observer.say, loop.time)
+        self._lines = LimitedLog(self.observer.say, loop.time)
         loop.set_exception_handler(self._internal_error)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupted)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup wants to go on
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has it ignored
             loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         api = LocalApi(self.state_dir.socket_path, self._administration)
         started = loop.time()
@@ -163,7 +163,7 @@ class Agent:
         return status
 
     async def _listen(self) -> None:
-        """Open the ports and look for others, unless this agent trains alone."""
+        """Open the ports and begin to look for others, unless this agent trains alone."""
         config = self._config
         if self.token is None:
             self.observer.event("started", node=self._name, address="")
@@ -205,7 +205,7 @@ class Agent:
         self._searching = [self.spawn(self.search.run()), self.spawn(watching)]
 
     async def _moved(self, addresses: tuple[str, ...]) -> None:
-        """This device has other addresses now."""
+        """Tell everybody concerned that this device has new addresses."""
         self.observer.say(f"{self._name} is now at {addresses[0]}")
         if self._discovery is not None:
             await self._discovery.use_addresses(addresses)
@@ -213,13 +213,13 @@ class Agent:
             self.search.moved()
 
     async def _serve_trainer(self) -> None:
-        """Wait for the trainer's job, then join or found."""
+        """Wait until the trainer has told its job, then join or found."""
         try:
             hello, memory = await self.trainer_link.open(self._trainer_socket)
         except (EOFError, EdgeAgentError) as error:
             await self._trainer_failed(error)
             return
-        if hello.iteration:  # whoever resumes from the same file has the same past
+        if hello.iteration:  # the state's digest is its history: equal for equal resumed files
             name = await asyncio.to_thread(state_digest, memory.state.view(), hello.meta)
             self.origin = Past(hello.iteration, bytes.fromhex(name)[: limits.LINEAGE_BYTES])
         self.hello, self.memory = hello, memory
@@ -227,7 +227,7 @@ class Agent:
             self.membership.found_cluster()
 
     def make_shell(self, hello: handover.Hello, memory: SharedMemory) -> Shell:
-        """Build what runs the node; from here on this device's key is what others know it by."""
+        """Build the shell; from here on others know this device by its present key."""
         transport = self.transport
         peer = transport.me if transport is not None else self._lonely_peer()
         me = Member(
@@ -262,14 +262,14 @@ class Agent:
         return shell
 
     async def _depart(self, ending: Ending, started: float) -> int:
-        """Tell the trainer, let it save, say goodbye; return the exit status."""
+        """Tell the trainer, let it save, close the links; return the exit status."""
         loop = asyncio.get_running_loop()
         shell, node = self.shell, self.shell.node if self.shell else None
         iteration = node.context.iteration if node else 0
         if ending.message:
             self.observer.error(ending.message)
         whole = shell is None or shell.is_whole
-        if not self._life.trainer_gone:  # what the job prints at its end comes below the live line
+        if not self._life.trainer_gone:  # the job's last output must come below the live line
             self._console.settle()
             await asyncio.to_thread(self._console.flush)
         self.trainer_link.send(handover.End(ending.why, ending.message, ending.status, whole))
@@ -294,7 +294,7 @@ class Agent:
     async def _trainer_finishes(self) -> str:
         """Let the trainer save; return what went wrong, "" if nothing did."""
         if self.hello is None and self._life.leaving and self._child is not None:
-            self._child.dismiss()  # it still loads, and nobody waits for that
+            self._child.dismiss()  # it is still starting, and has nothing to save
         if self.hello is None or self._life.trainer_gone:
             return ""
         if self._child is not None and not await self._hears_of_the_end():
@@ -310,12 +310,12 @@ class Agent:
         await self._script_ends()
         if self._trainer_finished is not None:
             return self._trainer_finished.error
-        if self._trainer_saved is not None:  # how the script ended is told by who waits for it
+        if self._trainer_saved is not None:  # the script's own end is reported by its starter
             return self._trainer_saved.error
         return "the trainer ended before it said that its model is saved"
 
     async def _script_ends(self) -> None:
-        """Let the script do what follows its loop, for as long as it takes: it may report."""
+        """Let the script do what follows its loop, for as long as that takes."""
         try:
             await asyncio.wait_for(self._finished.wait(), SCRIPT_SECONDS)
         except TimeoutError:
@@ -326,15 +326,15 @@ class Agent:
 
     @property
     def _saved_path(self) -> str:
-        """Where the trainer has saved its model, "" if it has not."""
+        """The file in which the trainer has saved its model, "" if it has not."""
         told = self._trainer_finished or self._trainer_saved
         return told.path if told is not None else ""
 
     async def _hears_of_the_end(self) -> bool:
-        """Whether the trainer answers within the time that it may need for a micro-batch."""
+        """Whether the trainer answers within the time that a micro-batch may take it."""
         slow = limits.TRAINER_FACTOR * self.observer.compute_seconds
         node = self.shell.node if self.shell is not None else None
-        hangs = node is not None and node.debt.is_behind  # it has had its time already
+        hangs = node is not None and node.debt.is_behind  # it was given that time already
         hangs = hangs or self._life.state is LifeState.HUNG
         wait = HUNG_END_HEARD_SECONDS if hangs else max(END_HEARD_SECONDS, slow)
         try:
@@ -344,8 +344,7 @@ class Agent:
         return True
 
     def _end_trainer(self, child: Child) -> tuple[str, bool]:
-        """End the trainer and save what it has trained; return what came of it, and whether that
-        is well."""
+        """End the trainer, save what it has trained; return (a line about it, did all go well)."""
         try:
             kept = self.shell.trainer.kept_state if self.shell is not None else None
             own = self.membership.whole_state
@@ -363,7 +362,7 @@ class Agent:
         self.trainer_link.close()
 
     async def _stop_looking(self) -> None:
-        """Ask nobody any more, and tell the network that we are gone."""
+        """Stop asking others, and withdraw this agent's announcement from the network."""
         for task in self._searching:
             task.cancel()
         await asyncio.gather(*self._searching, return_exceptions=True)
@@ -389,7 +388,7 @@ class Agent:
     # --- people -----------------------------------------------------------------------------------
 
     def _interrupted(self) -> None:
-        """Ctrl+C: once leaves gracefully, twice ends at once."""
+        """Handle Ctrl+C: the first leaves gracefully, the second ends at once."""
         if self._life.leaving:
             self._console.say("ending at once")
             if self._saved_path:
@@ -411,19 +410,19 @@ class Agent:
         self.membership.leave()
 
     def _hung_up(self) -> None:
-        """The terminal is closed, which may be said more than once: leave."""
+        """Leave because the terminal was closed; the signal may come more than once."""
         if not self._life.leaving:
             self._console.say("the terminal was closed: leaving")
             self.membership.leave()
 
     def status(self) -> Status:
-        """What `edgeagent status` shows."""
+        """Return what `edgeagent status` shows."""
         cluster = self._config.cluster
         node_id = self._identity.node
         return status_of(self._name, node_id, cluster, self._phase(), self.shell, self.observer)
 
     async def leave(self) -> None:
-        """`edgeagent leave`."""
+        """Leave as `edgeagent leave` asks."""
         if not self._life.leaving:
             self._console.say("leaving, as `edgeagent leave` asks")
             self.membership.leave()
@@ -461,7 +460,7 @@ class Agent:
                 self.shell.trainer.received(message)
 
     def _trainer_ended(self) -> None:
-        """The trainer's end of the hand-over is closed."""
+        """Note that the trainer's end of the hand-over is closed, and leave if that was early."""
         for told in (self._finished, self._saved, self._end_heard):
             told.set()
         if self.departing:
@@ -471,7 +470,7 @@ class Agent:
         self._leave_for_trainer(message)
 
     def _leave_for_trainer(self, message: str) -> None:
-        """The trainer takes no more work: hand back what it has, and let the others go on."""
+        """Hand back the work of a trainer that takes no more, and let the others go on."""
         if self._life.trainer_gone:
             return
         if message:
@@ -481,19 +480,19 @@ class Agent:
         self.membership.leave(trainer_gone=True)
 
     async def _trainer_failed(self, error: Exception) -> None:
-        """The trainer ended, or spoke nonsense, before training began."""
+        """End the agent, because the trainer ended or broke the hand-over before training began."""
         if isinstance(error, EdgeAgentError):
             self.end("error", str(error), error.exit_status)
             return
         status = await exit_status(self._child) if self._child is not None else None
-        told = status == UsageError.exit_status  # it has said itself what is wrong
+        told = status == UsageError.exit_status  # the trainer has told the user what is wrong
         message = advice.ended_too_early(self._config.job, status)
         self.end("error", message, UsageError.exit_status if told else 1, told=told)
 
     # --- the node ---------------------------------------------------------------------------------
 
     def _use_token(self, token: bytes) -> None:
-        """All members take over another token, and so do we; links that are up stay."""
+        """Take over the cluster's new token, as all members do; links that are up stay."""
         if len(token) != TOKEN_BYTES:
             raise RemoteProtocolError("a token of a length that none has")
         if token == self.token or self.transport is None:
@@ -505,7 +504,7 @@ class Agent:
         self.observer.say("the cluster has a new token: whoever starts from now on needs it")
 
     def same_identity(self, standing: Standing, address: str) -> None:
-        """A copy of this device's key is in use elsewhere: the newcomer takes a new one."""
+        """Take a new key if a copy of this device's key is in use elsewhere and came first."""
         if standing.me.incarnation > self.state_dir.incarnation or self.shell is not None:
             return
         if self._renewing:
@@ -518,7 +517,7 @@ class Agent:
         self.spawn(self._renew())
 
     async def _renew(self) -> None:
-        """Take a new key and start to listen anew."""
+        """Take a new key and begin to listen again."""
         self._identity = renew_identity(self.state_dir.path)
         await self._stop_listening()
         await self._listen()
@@ -527,39 +526,39 @@ class Agent:
     # --- AdmissionPolicy --------------------------------------------------------------------------
 
     def job(self) -> tuple[tuple[str, str], ...] | None:
-        """The job's (field, value) pairs."""
+        """Return the job's (field, value) pairs, None while they are not known."""
         return self.hello.job if self.hello is not None else None
 
     def script(self) -> bytes:
-        """The digests of the statements of the script that the trainer runs."""
+        """Return the digests of the statements of the trainer's script, b"" if it runs none."""
         return script_digests(self.hello.script) if self.hello is not None else b""
 
     def compare_scripts(self, name: str, theirs: bytes) -> None:
-        """Warn if `name` runs another script, `theirs`, than this device."""
+        """Warn if `name` runs a script that differs from this device's."""
         ours = self.hello.script if self.hello is not None else ()
         if (where := script_difference(ours, theirs)) is not None:
             line = f"warning: {name} runs another script than this device: it differs {where}"
             self._lines.say("script", line)
 
     def standing(self) -> Standing:
-        """What to tell a proven joiner."""
+        """Return what to tell a proven joiner."""
         me = self.transport.me if self.transport is not None else self._lonely_peer()
         elder = self.search.elder if self.search is not None else me.node
         node = self.shell.node if self.shell is not None else None
         return replace(standing_of(me, node, elder), script=self.script())
 
     def heard_of(self, addresses: tuple[str, ...]) -> None:
-        """An agent that holds the token is at one of `addresses`."""
+        """Take the addresses of an agent that holds the token as a hint."""
         if self.search is not None:
             self.search.hint(addresses)
 
     def bars(self, node: bytes) -> bool:
-        """Whether a user has expelled `node`."""
+        """Return whether a user has expelled `node`."""
         known = self.shell.node.context.policy if self.shell and self.shell.node else None
         return known is not None and node in known.view.expelled
 
     def admitted(self, candidate: Candidate) -> None:
-        """Token and job of `candidate` are proven."""
+        """Trust the key of `candidate`, which has proven token and job."""
         self.compare_scripts(candidate.peer.name, candidate.script)
         if self.transport is not None:
             node = self.transport.trust(candidate.peer.certificate)
@@ -578,11 +577,11 @@ class Agent:
         return task
 
     def _internal_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """Something was raised where nobody could catch it: a bug of ours, said in one line."""
+        """End the agent with one line about an error that nobody could catch: a bug of ours."""
         self.end("error", advice.internal_error(context, self._keep_trace()), 1)
 
     def _keep_trace(self) -> str:
-        """Keep in a file what led to an internal error; return its path, "" if there is none."""
+        """Write what led to an internal error to a file; return its path, "" if there is none."""
         if self.shell is None or self.departing:
             return ""
         return keep_trace(self.shell.trace(), self._config.events, self.state_dir.path)

@@ -1,7 +1,7 @@
 """`python -m edgeagent.agent_process --socket FD`: the agent of a script run as `python script.py`.
 
-Law: configuration comes from the environment only; standard output belongs to the script, so every
-line for people goes to stderr.
+Its configuration comes from the environment only, because there is no command line of ours.
+Standard output belongs to the script, so every line for people goes to stderr.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def config_from(environment: Mapping[str, str]) -> AgentConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent on the socket that the trainer left open for it; return the exit status."""
+    """Run the agent on the socket that the trainer has passed to it; return the exit status."""
     accept_all(sys.stdout, sys.stderr)
     parser = argparse.ArgumentParser(prog="python -m edgeagent.agent_process", allow_abbrev=False)
     parser.add_argument("--socket", type=int, required=True, metavar="FD")

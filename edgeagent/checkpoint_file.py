@@ -1,7 +1,7 @@
-"""How a training state looks in a file, in the safetensors format; writing one.
+"""The file format of a training state (safetensors), and writing such a file.
 
-Law: replicas with equal states write equal bytes, whoever writes: the trainer, or its agent where
-the trainer does not answer any more. The file appears whole or not at all (`places.py`).
+Replicas with equal states write equal bytes, whichever process writes: the trainer, or its agent if
+the trainer does not answer any more. The file appears as a whole or not at all (`places.py`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FORMAT = "edgeagent/1"
-LENGTH = struct.Struct("<Q")  # of the header that follows
-KEYS = ("edgeagent", "meta")  # of the header's metadata: the format, the scalars
-MODEL_KEYS = "model keys"  # a note: how the model itself calls its tensors, as JSON
-_HEADER_ALIGNMENT = 8
+LENGTH = struct.Struct("<Q")  # the file's first 8 bytes: the length of the header that follows
+KEYS = ("edgeagent", "meta")  # metadata of the header: the format, the state's scalars
+MODEL_KEYS = "model keys"  # metadata: how the model itself calls its tensors, as JSON
+_HEADER_ALIGNMENT = 8  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor: its name, dtype as safetensors calls it, shape, and place in the flat state."""
+    """One tensor: its name, dtype as safetensors calls it, shape, and place in the flat state."""
 
     name: str
     dtype: str
@@ -44,10 +44,10 @@ def write_checkpoint(
     scalars: bytes,
     notes: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Write the tensors in `state` and the state's `scalars` to `path`. `notes`: what else the
-    header's metadata says, the same on all replicas.
+    """Write the tensors in `state` and the state's `scalars` to `path`.
 
-    Raises `EdgeAgentError` if the file cannot be written; an older file then stays as it was.
+    `notes` are added to the header's metadata and must be the same on all replicas. Raises
+    `EdgeAgentError` if the file cannot be written; an older file then stays as it was.
     """
     header = _header(entries, scalars, notes)
 

@@ -1,7 +1,8 @@
 """What one run was asked to do: the resolved options of `edgeagent run` and of `Trainer()`.
 
-Law: options are resolved here once (flag, then environment, then default) and are immutable after.
-The trainer process receives its part as JSON in the environment variable `EDGEAGENT_RUN`.
+Options are resolved once (flag, then environment, then default) and cannot be changed afterwards,
+so that all parts see the same. The trainer process receives its part as JSON in the environment
+variable `EDGEAGENT_RUN`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in t
 TOKEN_VARIABLE = "EDGEAGENT_TOKEN"
 DEFAULT_CLUSTER = "default"
 DEFAULT_PORT = 7430
-GO_ON, PAUSE = "go-on", "pause"  # what members do that reach no quorum
+GO_ON, PAUSE = "go-on", "pause"  # what members do if they reach no quorum
 DEFAULT_ROTATE_EVERY = 1000
 DEFAULT_JOIN_STALL = 30  # seconds
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -31,13 +32,14 @@ COUNT_RULE = "a whole number from 0 to 2^31 - 1"
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """What the agent process needs. `token` None: train alone, no listening, no discovery.
+    """The options of the agent process.
 
-    `on_partition`: `GO_ON` or `PAUSE`, what to do when no quorum can be reached. `rotate_every`:
-    steps after which this agent hands the scheduler's role over, 0 for never. `policy`: the name of
-    an installed policy that plans trees and shares while this agent is the scheduler. `join_only`:
-    never found a cluster, wait for one. `join_stall`: seconds that a join may stop the others while
-    this agent is the scheduler, 0 for no limit.
+    With `token` None it trains alone, without listening or discovery. `on_partition` is `GO_ON` or
+    `PAUSE` and says what to do if no quorum can be reached. `rotate_every` is the number of steps
+    after which this agent hands on the scheduler's role, 0 for never. `policy` is the name of an
+    installed policy that plans trees and shares while this agent is the scheduler. With `join_only`
+    it never founds a cluster but waits for one. `join_stall` is for how many seconds a join may
+    stop the others while this agent is the scheduler, 0 for no limit.
     """
 
     cluster: str = DEFAULT_CLUSTER
@@ -63,7 +65,8 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
-    """What the trainer process needs beside the arguments of `Trainer()`; None = the script's."""
+    """The options of the trainer process; None leaves the choice to the arguments of
+    `Trainer()`."""
 
     job: str = "script"
     steps: int | None = None
@@ -72,8 +75,8 @@ class TrainerConfig:
     seed: int | None = None
     device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
-    save_every: int | None = None  # iterations between files of their own, 0 = none
-    keep: int | None = None  # of these files, 0 = all
+    save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file
+    keep: int | None = None  # how many of these files are kept, 0 = all
     resume: str = ""
     threads: int = 0  # torch threads; 0 = leave as it is
     data: str = ""
@@ -107,7 +110,7 @@ def saving_from_environment(environment: Mapping[str, str]) -> tuple[int | None,
 
 
 def default_name() -> str:
-    """Return the host's short name, cut so that it stays a name with "-64" behind it."""
+    """Return the host's short name, cut so that it is still a valid name with "-64" after it."""
     letters = [c for c in socket.gethostname().split(".")[0] if c.isprintable()]
     name = "".join(letters).strip()
     while not is_name(f"{name}-64") and name:
@@ -116,7 +119,7 @@ def default_name() -> str:
 
 
 def is_name(text: str) -> bool:
-    """Return whether `text` can name a node or a cluster: short, printable, no blanks outside."""
+    """Return whether `text` can name a node or a cluster: short, printable, no outer blanks."""
     from protocols import limits  # not before the command line has checked whose package this is
 
     if not text or not text.isprintable() or text != text.strip():
@@ -220,7 +223,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def _is_host(text: str) -> bool:
-    """Whether the resolver takes `text`: it raises UnicodeError for "a..b", ValueError for NUL."""
+    """Whether the resolver accepts `text`: it raises an error for "a..b" and for NUL."""
     try:
         text.encode("idna")
     except UnicodeError:

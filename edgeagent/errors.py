@@ -7,7 +7,7 @@
         +-- JoinRefused          exit status 1: token, cluster name or version differ
         +-- AgentLost            exit status 1: the agent process ended under the trainer
 
-Law: each message is one line that says what is wrong and what to do about it.
+Each message is one line that says what is wrong and what to do about it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class JobMismatch(EdgeAgentError):
 
 
 class JoinRefused(EdgeAgentError):
-    """A cluster was found and does not let this device in."""
+    """A cluster was found, but it does not admit this device."""
 
 
 class AgentLost(EdgeAgentError):
-    """The agent process is gone; the trainer cannot go on."""
+    """The agent process has ended, so the trainer cannot go on."""

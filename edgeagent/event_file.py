@@ -1,8 +1,8 @@
-"""The machine-readable record of what happened: one JSON object a line.
+"""The machine-readable record of what happened: one JSON object per line.
 
-Law: names, fields and units are those of the README's table of events; tests and users rely on
-them. Every object has `t` (unix seconds) and `event`. A reader that is slow, gone or out of space
-costs events, never the training: a thread does the writing, and the first error ends it.
+Names, fields and units are those of the README's table of events, since users' programs rely on
+them. Every object has `t` (Unix seconds) and `event`. If the reader is slow or gone, or the disk is
+full, events are lost but training goes on: a thread does the writing, and stops at the first error.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from edgeagent.plain_json import json_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-QUEUE_LINES = 10_000  # waiting lines; more are dropped
-CLOSE_S = 2.0  # time the last lines have to get out
+QUEUE_LINES = 10_000  # waiting lines; if there are more, they are dropped and counted
+CLOSE_S = 2.0  # at most, for writing the last lines
 
 
 class LineWriter:
-    """Writes lines to a descriptor, which it closes, in a thread of its own; -1: to nobody.
+    """Writes lines to a descriptor in a thread of its own, and closes the descriptor at the end.
 
-    `what` names the option and its file in what is said of trouble, `lines` what they hold.
+    Descriptor -1 means that nothing is written. In messages about trouble `what` names the option
+    with its file, and `lines` what is written there.
     """
 
     def __init__(self, descriptor: int, what: str, lines: str) -> None:
@@ -42,11 +43,11 @@ class LineWriter:
 
     @property
     def is_broken(self) -> bool:
-        """Whether nothing is written any more."""
+        """Whether nothing can be written any more."""
         return self._broken
 
     def put(self, line: str) -> None:
-        """Append one line; never waits."""
+        """Append one line. This never waits; a line is dropped if too many wait already."""
         if self._broken:
             return
         if self._thread is None:
@@ -58,7 +59,7 @@ class LineWriter:
             self.dropped += 1
 
     def close(self) -> None:
-        """See the last lines out; return within `CLOSE_S`. Idempotent."""
+        """Write the last lines and return within `CLOSE_S`. Idempotent."""
         thread, self._thread = self._thread, None
         end = time.monotonic() + CLOSE_S
         if thread is not None:
@@ -86,20 +87,20 @@ class LineWriter:
 
 
 class EventWriter(LineWriter):
-    """Writes events to a file, to standard output (`-`) or to nobody (""), line by line."""
+    """Writes events, one per line, to a file, to standard output (`-`), or nowhere ("")."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
         super().__init__(_open(path), f"--events {path}", "events")
         self._clock = clock
 
     def write(self, event: str, **values: Any) -> None:
-        """Append one event; never waits."""
+        """Append one event. This never waits."""
         if not self.is_broken:
             self.put(json_text({"t": round(self._clock(), 6), "event": event, **values}))
 
 
 def _open(path: str) -> int:
-    """Return a descriptor of our own: nobody else's buffers and errors at exit, -1 for nobody."""
+    """Return a descriptor of our own, so that nothing else buffers or closes it; -1 for ""."""
     if not path:
         return -1
     try:
@@ -116,7 +117,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
     while view:
         try:
             view = view[os.write(descriptor, view) :]
-        except BlockingIOError:  # somebody else made this pipe non-blocking
+        except BlockingIOError:  # another process has made this pipe non-blocking
             time.sleep(0.01)
 
 

@@ -9,22 +9,29 @@
     Applied                                -->          until the next Reduced nothing changes
     ExitRequested, Away                    -->          at any time
                                            <--  LeaveAsked  at any time
-                                           <--  SaveAside   before the state is given up for another
+                                           <--  SaveAside   before another state replaces this one
     SavedAside                             -->
                                            <--  End     no more work; save and finish
     EndHeard                               -->          before it saves
+    Saved                                  -->          the model is saved, the script still runs
     Finished                               -->          last word
 
-Law: both ends are ours and trust each other; large data lies in shared memory, only its hand-over
-is said here. Frames are a little-endian uint32 length and a msgpack array `[tag, *fields]`.
-Shared memory, mapped by both: `state` (the flat training state), `contribution` (P: this node's own
-sum, written by the trainer only), `reduced[0]` and `reduced[1]` (R of even and odd iterations,
-written by the agent only), `replay` (R of an iteration that a late trainer missed, written by the
-agent only), `marks` (`MARK_APPLYING`: while the trainer changes the state, its iteration + 1, else
-0; `MARK_ITERATION`: how many updates the state has behind it; both are written by the trainer
-only). A trainer on another device than the CPU keeps the state there, and brings it here when the
-agent is going to read it (`Reduced.is_read`); the marks are about what lies here. Neither side
-touches memory that the other side owns at that moment.
+Both ends belong to this project and trust each other. Large data lies in shared memory, and
+messages only say whose turn it is to use it. Frames are a little-endian uint32 length and a msgpack
+array `[tag, *fields]`.
+
+Both processes map the shared memory:
+
+- `state`: the flat training state;
+- `contribution`: P, this node's own sum, written by the trainer only;
+- `reduced[0]` and `reduced[1]`: R of even and odd iterations, written by the agent only;
+- `replay`: R of an iteration that a late trainer has missed, written by the agent only;
+- `marks`, written by the trainer only: `MARK_APPLYING` is the iteration + 1 while the trainer
+  changes the state, else 0; `MARK_ITERATION` is how many updates the state has behind it.
+
+A trainer on a device other than the CPU keeps the state there, and copies it to shared memory if
+the agent is going to read it (`Reduced.is_read`); the marks describe what lies in shared memory.
+Neither side touches memory that the other side uses at that moment.
 """
 
 from __future__ import annotations
@@ -41,9 +48,9 @@ HANDOVER_VERSION = 4
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 6  # state, contribution, reduced[0], reduced[1], replay, marks
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
-MARKS = 8  # 64-bit words in `marks`
-MARK_APPLYING = 0
-MARK_ITERATION = 1
+MARKS = 8  # 64-bit words in `marks`, most of them unused
+MARK_APPLYING = 0  # position in `marks`
+MARK_ITERATION = 1  # position in `marks`
 _LENGTH = struct.Struct("<I")
 
 
@@ -51,18 +58,20 @@ _LENGTH = struct.Struct("<I")
 class Hello:
     """The trainer's first message: the job and the layout of the shared memory.
 
-    `job`: (field, value) pairs in a fixed order; together they are the job fingerprint.
-    `tensors`: (name, offset, bytes) of every tensor in the flat state, ascending and aligned to 64.
+    `job`: (field, value) pairs in a fixed order; together they are the job's fingerprint.
+    `tensors`: (name, offset, bytes) of every tensor in the flat state, in ascending order; offsets
+    are multiples of 64.
     `accumulate`: numpy dtype of the gradient vector, "float32" or "float64".
-    `elements`: length of the gradient vector (gradients, then floating buffers).
-    `chunk_elements`: cut of that vector, a multiple of 16; data chunk k (1-based) starts at
-    (k-1) * chunk_elements, and the last may be shorter. `steps` 0: no end. `meta`: the state's
-    scalars at `iteration` (see `Applied`). `parameters`: how many a gradient bitmap has a bit for.
+    `elements`: length of the gradient vector (gradients, then floating-point buffers).
+    `chunk_elements`: length of a chunk of that vector, a multiple of 16. Data chunk k (counted from
+    1) starts at (k-1) * chunk_elements; the last may be shorter.
+    `steps`: 0 if there is no end. `meta`: the state's scalars at `iteration` (see `Applied`).
+    `parameters`: the number of bits in a gradient bitmap.
     `exact_buffers`: (number, bytes) of each buffer that all micro-batches must leave the same.
     `script`: a digest of each statement of the script, and where it is; empty for a built-in job.
-    `save`: where the trainer saves the state at the end, "" for nowhere; `shapes`: dtype (as
-    safetensors calls it) and shape of each of `tensors`, so that the agent can do it instead;
-    `notes`: what the file's header says beside.
+    `save`: where the trainer saves the state at the end, "" for nowhere. `shapes` (dtype as
+    safetensors calls it, and shape, of each of `tensors`) and `notes` (metadata of the file) let
+    the agent save the state if the trainer cannot.
     """
 
     TAG: ClassVar[int] = 1
@@ -89,7 +98,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Train from `iteration` on. If `adopt`, the agent wrote the state: load `meta` too."""
+    """Train from `iteration` on. With `adopt`, the agent has written the state: load `meta`,
+    too."""
 
     TAG: ClassVar[int] = 2
     iteration: int
@@ -102,9 +112,9 @@ class Begin:
 class Work:
     """Compute these micro-batches of `iteration`, add them to P, then say `Contributed`.
 
-    May be empty (share 0), and may come again for the same iteration after a failure: then P keeps
-    what it has and the new ones are added. If the `turn` is another one than before, what P holds
-    was handed to others, and the sum begins anew.
+    There may be none (share 0). After a failure there may be another `Work` for the same iteration:
+    P then keeps what it has and the new micro-batches are added. If the `turn` differs from the
+    last one, what P holds was dealt to other members, and the sum begins anew.
     """
 
     TAG: ClassVar[int] = 3
@@ -115,18 +125,18 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Contributed:
-    """P holds the sum over `micro_batches` (all of this node's in this iteration; fewer than `Work`
-    gave if the trainer is leaving and hands the rest back).
+    """P holds the sum over `micro_batches`: all of this node's in this iteration, or fewer than
+    `Work` gave if the trainer is leaving and hands the rest back.
 
-    `loss_sum`: sum of the micro-batches' mean losses. `gradient_bitmap`: bit p (little-endian bit
-    order) set if parameter p had a gradient in any of them. `integer_buffers`: raw bytes of all
-    integer buffers after a micro-batch; empty if no micro-batch or no such buffer.
-    `integer_buffers_agree` is False if two micro-batches here left different integer buffers.
-    `turn`: that of the `Work` it answers.
-    `settings`: what the script set of the optimizer's scalars in this iteration (`settings.py`),
-    empty if it set nothing, which is no opinion: it may have had no micro-batch. `other_settings`
-    is empty unless two micro-batches here found different ones; then it is the greater.
-    `stop`: the script wants training to end with this iteration, on all nodes.
+    `loss_sum`: the sum of the micro-batches' mean losses. `gradient_bitmap`: bit p (little-endian
+    bit order) is set if parameter p had a gradient in any of them. `integer_buffers`: the raw bytes
+    of all integer buffers after a micro-batch, empty if there was no micro-batch or is no such
+    buffer. `integer_buffers_agree`: False if two micro-batches here left different integer buffers.
+    `turn`: that of the `Work` that is answered. `settings`: what the script has set of the
+    optimizer's scalars in this iteration (`settings.py`), empty if it has set nothing, which does
+    not contradict others: it may have had no micro-batch. `other_settings`: empty, unless two
+    micro-batches here found different settings; then the greater of the two. `stop`: the script
+    wants training to end with this iteration, on all nodes.
     """
 
     TAG: ClassVar[int] = 4
@@ -148,12 +158,12 @@ class Reduced:
     """The sums over all micro-batches of `iteration` lie in `reduced[buffer]`, or in `replay` if
     `buffer` is `REPLAY_BUFFER`.
 
-    `weight` is the number of micro-batches summed: divide by it. `square_sums[k]` is the float64
-    sum of squares of data chunk k+1, the same bits on all nodes; a non-finite one means: skip the
-    step. `members`: how many nodes took part. `settings`: what the scripts set of the optimizer's
-    scalars, to hold from this update on; `other_settings`: empty, or what some of them set instead.
-    `is_read`: the agent may read the state after this update; a trainer on another device need not
-    bring it into the shared memory otherwise.
+    `weight` is the number of micro-batches in the sums, by which to divide. `square_sums[k]` is the
+    float64 sum of squares of data chunk k+1, the same bits on all nodes; if one is not finite, skip
+    the step. `members`: how many nodes took part. `settings`: what the scripts have set of the
+    optimizer's scalars, valid from this update on; `other_settings`: empty, or what some scripts
+    have set instead. `is_read`: the agent may read the state after this update. Otherwise a trainer
+    on another device need not copy it into shared memory.
     """
 
     TAG: ClassVar[int] = 5
@@ -173,11 +183,12 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The update of `iteration` is in the state, which is constant until the next `Reduced`; in the
-    shared memory, too, on the CPU or if the agent is going to read it.
+    """The update of `iteration` is in the state, which does not change before the next `Reduced`.
+    The state in shared memory has it, too, on the CPU or if the agent is going to read it.
 
     `meta`: every scalar of the training state after the update, at most
-    `limits.MAX_STATE_META_BYTES`; equal bytes on all replicas. `skipped`: non-finite, no update.
+    `limits.MAX_STATE_META_BYTES`, in equal bytes on all replicas. `skipped`: there was no update,
+    because sums were not finite.
     """
 
     TAG: ClassVar[int] = 6
@@ -211,8 +222,11 @@ class LeaveAsked:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """No more work: `why` is "steps", "left" or "error" (then `message` says what). `whole`: the
-    state is a whole one, and so worth saving."""
+    """No more work.
+
+    `why` is "steps", "left" or "error" (then `message` says what). `whole`: the state in memory is
+    a whole one and therefore worth saving.
+    """
 
     TAG: ClassVar[int] = 10
     why: str
@@ -223,15 +237,17 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class EndHeard:
-    """The trainer has heard `End`: it saves now, which may take its time."""
+    """The trainer has heard `End` and saves now, which may take a while."""
 
     TAG: ClassVar[int] = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The trainer's last word: saved what was to be saved, or `error` says why not ("" if fine).
-    `path`: where the model lies, "" if nothing was saved."""
+    """The trainer's last message: everything is saved, or `error` says why not ("" if it is).
+
+    `path`: the file with the model, "" if nothing was saved.
+    """
 
     TAG: ClassVar[int] = 11
     error: str
@@ -240,7 +256,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A figure of merit that the job wants shown and reported, for example accuracy in 0..1."""
+    """A figure of merit that the job wants to have shown and reported, such as accuracy in 0..1."""
 
     TAG: ClassVar[int] = 12
     iteration: int
@@ -250,9 +266,10 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class SaveAside:
-    """Another cluster's state may replace the trainer's once `SavedAside` is said.
+    """Another cluster's state will replace the trainer's as soon as it has said `SavedAside`.
 
-    `keep`: first write it to a file beside --save, since that cluster has not all of it.
+    `keep`: first write the trainer's state to a file beside --save, because that cluster's history
+    does not contain all of it.
     """
 
     TAG: ClassVar[int] = 13
@@ -261,7 +278,8 @@ class SaveAside:
 
 @dataclass(frozen=True, slots=True)
 class SavedAside:
-    """The state lies in `path`; "" if nothing is to be saved. `error` says why it is not there."""
+    """The state is saved in `path`, "" if it was to be saved nowhere. `error` says why it is not
+    saved."""
 
     TAG: ClassVar[int] = 14
     path: str
@@ -272,7 +290,7 @@ class SavedAside:
 class Saved:
     """What became of the model at the end, before the script does what follows its loop.
 
-    It lies in `path`, "" if it was to be saved nowhere; `error` says why it is not there.
+    It is saved in `path`, "" if it was to be saved nowhere. `error` says why it is not saved.
     `Finished` says the same once the script has ended.
     """
 
@@ -329,13 +347,13 @@ def encode(message: Message) -> bytes:
 
 
 class Decoder:
-    """Cuts a byte stream into messages; raises `EdgeAgentError` on what is no hand-over frame."""
+    """Cuts a byte stream into messages; raises `EdgeAgentError` for what is no hand-over frame."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """Add `data`; return the messages that are complete."""
+        """Add `data` and return the messages that are complete."""
         self._buffer += data
         messages: list[Message] = []
         while len(self._buffer) >= _LENGTH.size:

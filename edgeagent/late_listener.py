@@ -1,6 +1,7 @@
-"""The transport's listener before and after there is a shell.
+"""The transport's listener, which exists before the shell and outlives it.
 
-Nothing arrives before there is one, because only a member admits others, and only a node dials.
+No link can come up before there is a shell, because only a member admits others and only a node
+dials.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ if TYPE_CHECKING:
 
 
 class LateListener:
-    """Passes everything on to `shell`, once there is one."""
+    """Passes every call on to `shell` once there is one."""
 
     def __init__(self) -> None:
         self.shell: Shell | None = None
         self._sweeper = Sweeper()
 
     def link_up(self, link: Link) -> None:
-        """Pass on."""
+        """Pass the call on."""
         if self.shell is not None:
             self.shell.link_up(link)
 
     def link_down(self, link: Link, reason: str, why: LinkEnd) -> None:
-        """Pass on, and free what the link held."""
+        """Pass the call on, and free the memory that the link held."""
         self._sweeper.soon()
         if self.shell is not None:
             self.shell.link_down(link, reason, why)
 
     def control_received(self, link: Link, frame: bytes) -> None:
-        """Pass on."""
+        """Pass the call on."""
         if self.shell is not None:
             self.shell.control_received(link, frame)
 
     def bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
-        """Pass on."""
+        """Pass the call on."""
         return self.shell.bulk_arriving(link, header) if self.shell is not None else None
 
     def bulk_received(self, link: Link, header: BulkHeader) -> None:
-        """Pass on."""
+        """Pass the call on."""
         if self.shell is not None:
             self.shell.bulk_received(link, header)

@@ -1,10 +1,9 @@
-"""Starting the trainer as a child of the agent, and seeing it off.
+"""Starts the trainer as a child of the agent, and makes sure that it ends.
 
-Law: the trainer is a process of its own, in a process group of its own, so that Ctrl+C in the
-terminal reaches only the agent. It never outlives the agent: the system kills it with the agent,
-or its end of the hand-over socket reads end-of-file (`lifetime.py`), and whoever started it here
-ends it as well. The token never
-reaches the trainer.
+The trainer is a process of its own, in a process group of its own, so that Ctrl+C in the terminal
+reaches only the agent. It never outlives the agent: where the system can do it the trainer is
+killed with the agent, elsewhere its end of the hand-over socket reads end-of-file (`lifetime.py`);
+and an agent that ends in order ends it, too. The token is never passed to the trainer.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
 BUILT_IN_JOBS = ("digits", "fashion-mnist", "fashion-alexnet", "cifar10", "text", "text-lora")
 END_OF_FILE_GRACE_S = 2.0  # time to end by itself once the socket is closed
-DEVICE_CHECK_S = 120.0  # torch's import and CUDA's start, from a slow disk
-TERMINATE_GRACE_S = 3.0  # time to end after SIGTERM, then SIGKILL
+DEVICE_CHECK_S = 120.0  # for importing torch and starting CUDA, from a slow disk
+TERMINATE_GRACE_S = 3.0  # for the trainer to end after SIGTERM, before SIGKILL
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -53,19 +52,20 @@ class Child(Protocol):
 
 
 class OwnChild(Child, Protocol):
-    """The same, of whoever started it."""
+    """The same, as the process that has started it sees it."""
 
     def dismiss(self) -> None:
-        """Ask it to end before it has begun to train: that is no failure of its own."""
+        """Ask it to end before it has begun to train; its exit status then counts as no failure."""
 
 
 class TrainerProcess(subprocess.Popen[bytes]):
-    """The trainer that `start_trainer` starts. `was_killed`: here, so its end is no news."""
+    """The trainer that `start_trainer` starts. `was_killed`: this process killed it, so its exit
+    status is no failure of its own."""
 
     dismissed = was_killed = False
 
     def dismiss(self) -> None:
-        """Ask it to end before it has begun to train: that is no failure of its own."""
+        """Ask it to end before it has begun to train; its exit status then counts as no failure."""
         self.dismissed = True
         self.terminate()
 
@@ -77,7 +77,7 @@ class TrainerProcess(subprocess.Popen[bytes]):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the trainer process runs: a built-in job's module or the user's script."""
+    """The command that the trainer process runs: a built-in job's module or the user's script."""
 
     name: str
     command: tuple[str, ...]
@@ -107,7 +107,8 @@ def resolve_job(text: str, arguments: Sequence[str] = ()) -> Job:
 def check_device(name: str, environment: Mapping[str, str]) -> str:
     """Ask torch, in a process of its own, whether a trainer can use the device called `name`.
 
-    Returns what a user should know of it, "" for nothing. Raises `UsageError` if it is of no use.
+    Returns what the user should know about it, "" if nothing. Raises `UsageError` if it cannot be
+    used.
     """
     try:
         asked = subprocess.run(
@@ -133,13 +134,13 @@ def check_device(name: str, environment: Mapping[str, str]) -> str:
 def module_command(module: str) -> tuple[str, ...]:
     """Return the command that runs one of our modules.
 
-    `-P` keeps the current folder off the path, so that a file there never shadows a package.
+    `-P` keeps the present folder off the path, so that a file in it never hides a package.
     """
     return (sys.executable, "-P", "-m", module)
 
 
 def package_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` such that a child finds this very package, installed or a checkout."""
+    """Return `environment` changed so that a child finds this package, installed or a checkout."""
     result = dict(environment)
     if os.path.basename(PACKAGE_PARENT) not in ("site-packages", "dist-packages"):
         before = result.get("PYTHONPATH")
@@ -169,8 +170,8 @@ def start_trainer(
 ) -> tuple[TrainerProcess, socket.socket]:
     """Start the trainer; return its process and the agent's end of the hand-over socket.
 
-    `stdout_to_stderr`: what the job prints goes to stderr, because stdout carries events.
-    Raise `EdgeAgentError` if it cannot be started.
+    With `stdout_to_stderr`, what the job prints goes to stderr, because stdout carries events.
+    Raises `EdgeAgentError` if the trainer cannot be started.
     """
     ours, theirs = socket.socketpair()
     try:
@@ -197,9 +198,9 @@ def stop_trainer(
     end_of_file_s: float = END_OF_FILE_GRACE_S,
     terminate_s: float = TERMINATE_GRACE_S,
 ) -> int:
-    """See the trainer end, with more and more force; return its exit status.
+    """Wait for the trainer's end, forcing it step by step; return its exit status.
 
-    Call it after the agent's end of the socket is closed.
+    Call this after the agent's end of the socket is closed.
     """
     with contextlib.suppress(subprocess.TimeoutExpired):
         return process.wait(end_of_file_s)

@@ -3,11 +3,12 @@
     {"t": 1764547200.25, "level": "debug", "node": "alice", "iteration": 7, "event": "Received",
      "from": "bob", "message": "Vote"}
 
-Off unless asked for (`--log-level`). Debug shows every event that enters the node, info what
-happens to the cluster, warning what should not happen, error internal errors.
+The log is off unless `--log-level` asks for it. Level debug has every event that enters the node,
+info what happens to the cluster, warning what should not happen, error internal errors.
 
-Law: the standard library's logger `edgeagent` and nothing else; it never waits for its reader, as
-the event file does not. No token: of an event the log has its name and who sent it, no contents.
+Only the standard library's logger `edgeagent` is used, so that a user's own logging settings stay
+as they are. Like the event file, the log never waits for its reader. It contains no token: of an
+event it has the name and the sender, but not the contents.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
     from protocols.member.context import Context
 
 LOGGER = logging.getLogger("edgeagent")
+# Reports of the node about something that should not happen.
 _WARNINGS = ("accused", "diverged", "first_difference", "link_down", "member_late")
 
 
 class _Lines(logging.Handler):
-    """Hands records to a thread that writes them."""
+    """Passes log records to the thread that writes them."""
 
     def __init__(self, writer: LineWriter) -> None:
         super().__init__()
@@ -45,19 +47,19 @@ class _Lines(logging.Handler):
         self._writer.put(json_text(line))
 
     def close(self) -> None:
-        """See the last lines out."""
+        """Write the last lines."""
         self._writer.close()
         super().close()
 
 
 class NodeLog:
-    """Logs what one node is told and reports."""
+    """Logs the events that one node gets and its reports."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def event(self, context: Context, event: Event) -> None:
-        """An event is about to enter the node."""
+        """Log an event that is about to enter the node."""
         if not LOGGER.isEnabledFor(logging.DEBUG):
             return
         values = {}
@@ -67,7 +69,7 @@ class NodeLog:
         self._log(logging.DEBUG, context, type(event).__name__, values)
 
     def report(self, context: Context, report: Report) -> None:
-        """The node has reported something."""
+        """Log a report of the node."""
         level = logging.DEBUG if report.event == "delay" else logging.INFO
         level = logging.WARNING if report.event in _WARNINGS else level
         shown = {k: v.hex() if isinstance(v, bytes) else v for k, v in report.values.items()}
@@ -79,21 +81,21 @@ class NodeLog:
 
 
 def node_log(name: str) -> NodeLog | None:
-    """Return what logs the node of this name, None if there is no log."""
+    """Return the log of the node called `name`, None if logging is off."""
     return NodeLog(name) if _ours() else None
 
 
 def log_error(name: str, message: str) -> None:
-    """Log why the part of the node of this name is over."""
+    """Log the error that has ended the part of the node called `name`."""
     if _ours():
         values = {"node": name, "event": "error", "message": message}
         LOGGER.error(message, extra={"values": values})
 
 
 def start_logging(level: str, path: str) -> None:
-    """Log from `level` on to the file `path` ("": to stderr), until `stop_logging`; "": no log.
+    """Log from `level` on to the file `path` ("" for stderr) until `stop_logging`.
 
-    Raises `UsageError` if the file cannot be opened.
+    With `level` "" there is no log. Raises `UsageError` if the file cannot be opened.
     """
     if not level:
         return
@@ -114,7 +116,7 @@ def start_logging(level: str, path: str) -> None:
 
 
 def stop_logging() -> None:
-    """See the last lines out and log no more. Idempotent."""
+    """Write the last lines and stop logging. Idempotent."""
     for handler in _ours():
         LOGGER.removeHandler(handler)
         handler.close()
@@ -122,5 +124,5 @@ def stop_logging() -> None:
 
 
 def _ours() -> list[logging.Handler]:
-    """What writes the log: a handler that somebody else has added does not turn it on."""
+    """Return our own handlers; a handler that a script has added does not turn the log on."""
     return [handler for handler in LOGGER.handlers if isinstance(handler, _Lines)]

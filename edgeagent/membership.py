@@ -1,8 +1,8 @@
 """How this agent becomes a member, and becomes one again: performs what `life.py` decides.
 
-Between the search, the node, the trainer and the user stands the machine of
-`protocols/cluster/life.py`: what they report goes into it, and the effects are performed here, one
-after the other. Each membership begins in an incarnation that nobody knows yet.
+The machine of `protocols/cluster/life.py` connects the search, the node, the trainer and the user:
+their reports go into it, and its effects are performed here, one after the other. Each membership
+begins in an incarnation that no other node has seen yet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings(Protocol):
-    """The agent around its memberships."""
+    """The agent, as far as its memberships need it."""
 
     shell: Shell | None
     search: Search | None
@@ -68,40 +68,40 @@ class Surroundings(Protocol):
         """Warn if `name` runs another script, `theirs`, than this device."""
 
     def same_identity(self, standing: Standing, address: str) -> None:
-        """Somebody else holds our key."""
+        """Handle the case that another agent has our key."""
 
 
 class Membership:
-    """The memberships of one agent, one after the other. Implements the search's `Outcome`."""
+    """The memberships of one agent, one after another. Implements the search's `Outcome`."""
 
     def __init__(
         self, agent: Surroundings, *, goes_on: bool = True, clock: Callable[[], float] | None = None
     ) -> None:
-        """`goes_on`: where the others are out of reach, it founds from what it has trained."""
+        """`goes_on`: if the others are out of reach, found a cluster from what was trained here."""
         self.life = Life(lambda: self.whole_state, goes_on=goes_on)
         self._agent = agent
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._sponsor: Standing | None = None
-        self._incarnation_used = False  # by a node of ours that others may know
+        self._incarnation_used = False  # by a node of this agent, so others may know it
         self._wanted: deque[life.LifeEffect] = deque()  # effects that wait for links to close
         self._closing = False  # links are being closed
 
     # --- what happens -----------------------------------------------------------------------------
 
     def departed(self, why: str, message: str) -> None:
-        """The node's part is over."""
+        """The node has departed, for the reason `why`."""
         self._perform(self.life.departed(self._clock(), why, message))
 
     def join_failed(self, reason: str, pause_s: float) -> None:
-        """The node's join has come to nothing."""
+        """The node's join has failed."""
         self._perform(self.life.join_failed(self._clock(), reason, pause_s))
 
     def saved(self, path: str, error: str) -> None:
-        """The trainer is idle, and has put aside what it was to keep."""
+        """The trainer is idle and has saved what it was asked to keep."""
         self._perform(self.life.saved(self._clock(), path, error))
 
     def leave(self, *, trainer_gone: bool = False) -> None:
-        """The user wants this device to leave, or its trainer is gone."""
+        """The user wants this device to leave, or its trainer has ended."""
         self._perform(self.life.leave(trainer_gone=trainer_gone))
 
     def _tick(self) -> None:
@@ -110,7 +110,7 @@ class Membership:
     # --- what follows -----------------------------------------------------------------------------
 
     def _perform(self, wanted: Iterable[life.LifeEffect]) -> None:
-        """Do it in order; what follows a `DropNode` waits until the links are closed."""
+        """Perform effects in order; those after a `DropNode` wait until the links are closed."""
         self._wanted.extend(wanted)
         while self._wanted and not self._closing:
             effect = self._wanted.popleft()
@@ -139,7 +139,7 @@ class Membership:
             case life.KeepState(whole):
                 agent.trainer_link.send(handover.SaveAside(whole))
             case life.BeginJoin():
-                if self.life.state is LifeState.JOINING:  # else the user has left meanwhile
+                if self.life.state is LifeState.JOINING:  # the user may have left meanwhile
                     self._begin_join()
             case life.FoundCluster():
                 self._found()
@@ -155,7 +155,7 @@ class Membership:
                 text = self._text(say) if say is not None else message
                 agent.end(why, text, 1 if failed else agent.trainer_status)
             case life.DropNode():
-                pass  # done above, where the rest can wait for it
+                pass  # performed by `_perform`, where the effects after it can wait for it
             case _:
                 assert_never(effect)
 
@@ -180,7 +180,7 @@ class Membership:
             shell.found(secrets.token_bytes(limits.LINEAGE_BYTES))
 
     def _begin_join(self) -> None:
-        """Join in an incarnation that nobody knows yet, if this one has been used."""
+        """Join, in a new incarnation if the present one was used before."""
         shell, agent = self._shell(), self._agent
         if shell is None or self._sponsor is None:
             return
@@ -190,7 +190,8 @@ class Membership:
         shell.join(member_of(self._sponsor.me), agent.state_dir.incarnation)
 
     def _shell(self) -> Shell | None:
-        """What runs the node, made if there is none; None before the trainer's introduction."""
+        """Return the shell, making it if there is none; None before the trainer has told its
+        job."""
         agent = self._agent
         if agent.hello is None or agent.memory is None:
             return None
@@ -200,8 +201,8 @@ class Membership:
 
     @property
     def whole_state(self) -> OwnState | None:
-        """What the trainer has, None if that is half of one state and half of another, or if it
-        has not said what to train."""
+        """The trainer's state; None if it is partly overwritten, or if the trainer has not told yet
+        what to train."""
         if self._agent.shell is not None:
             return self._agent.shell.trainer.whole_state()
         hello = self._agent.hello
@@ -214,9 +215,12 @@ class Membership:
     # --- Outcome (of the search) ------------------------------------------------------------------
 
     def own(self) -> Heard:
-        """What this agent would answer if it were asked; a member that waits for the rest of its
-        cluster counts as a cluster of one, which gives way to any that is ahead. Who is no member
-        has what it has trained, or resumed from, and gives way only to who has as much."""
+        """Return what this agent would answer if it were asked.
+
+        A member that waits for the rest of its cluster counts as a cluster of one, which yields to
+        any that is ahead. An agent that is no member counts with what it has trained or resumed
+        from, and yields only to a cluster that has trained as much.
+        """
         node = self._agent.shell.node if self._agent.shell is not None else None
         if node is not None and (node.context.is_isolated or node.recovery.is_cut_off):
             context = node.context
@@ -227,7 +231,7 @@ class Membership:
         return replace(heard, samples=self._samples(own.past.iteration), past=own.past)
 
     def located(self, peer: PeerInfo) -> None:
-        """A member may have moved."""
+        """Tell the node the addresses of `peer`, which may have moved."""
         if self._agent.shell is not None:
             self._agent.shell.handle(events.Located(peer.node, peer.addresses))
 
@@ -236,7 +240,7 @@ class Membership:
         self._perform(self.life.found())
 
     def entered(self) -> bool:
-        """Whether the join that was begun last has made this agent a member."""
+        """Return whether the last join has made this agent a member."""
         node = self._agent.shell.node if self._agent.shell is not None else None
         joining = node.joining if node is not None else None
         if joining is None or joining.state is not JoiningState.ENTERED:
@@ -245,19 +249,19 @@ class Membership:
         return True
 
     def may_found(self) -> bool:
-        """Whether this agent has a state that it may found a cluster from, or go on from."""
+        """Return whether this agent has a state from which it may found a cluster."""
         return self.life.may_found
 
     def given_up(self) -> None:
-        """This agent may not found, and nobody is there to join."""
+        """Note that this agent may not found a cluster and that there is none to join."""
         self._perform(self.life.given_up())
 
     def job_known(self) -> bool:
-        """Whether the trainer has said what to train."""
+        """Return whether the trainer has told what to train."""
         return self._agent.hello is not None
 
     def join_through(self, sponsor: Standing) -> None:
-        """Join the cluster of `sponsor`, who has admitted us."""
+        """Join the cluster of `sponsor`, which has admitted this agent."""
         agent = self._agent
         if self._shell() is None or agent.transport is None or self.life.leaving:
             return
@@ -271,11 +275,13 @@ class Membership:
         self._perform(wanted)
 
     def other_job(self, error: JobMismatch) -> bool:
-        """The cluster that was found trains another job."""
+        """End the agent if the cluster that was found trains another job; return whether it
+        ends."""
         return self._not_let_in(error)
 
     def not_let_in(self, error: JoinRefused) -> bool:
-        """To train alone is not what the user wanted."""
+        """End the agent, because the user did not want it to train alone; return whether it
+        ends."""
         return self._not_let_in(error)
 
     def _not_let_in(self, error: EdgeAgentError) -> bool:
@@ -285,5 +291,5 @@ class Membership:
         return True
 
     def same_identity(self, standing: Standing, address: str) -> None:
-        """Somebody else holds our key."""
+        """Handle the case that another agent has our key."""
         self._agent.same_identity(standing, address)

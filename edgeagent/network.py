@@ -1,6 +1,6 @@
-"""What the shell needs of a transport, and how peers and members tell of the same nodes.
+"""What the shell needs of a transport, and how peers and members describe the same nodes.
 
-Law: no state, no decision.
+The functions here only convert; they keep no state and decide nothing.
 """
 
 from __future__ import annotations
@@ -25,50 +25,52 @@ class Network(Protocol):
         """Open a link; raise `EdgeAgentError` if that fails."""
 
     def trust(self, certificate: bytes) -> bytes:
-        """Accept this key on links; return its node id."""
+        """Accept the key of `certificate` (DER) on links; return its node id."""
 
     def distrust(self, node: bytes) -> None:
-        """Accept this key no longer."""
+        """Accept the key of `node` no longer."""
 
     def shorten(self, node: bytes, segment: int) -> None:
-        """Open connections to `node` with segments of at most so many bytes from now on."""
+        """From now on use segments of at most `segment` bytes on new connections to `node`."""
 
 
 class NoNetwork:
-    """The network of a node that trains alone."""
+    """The network of a node that trains alone, which has no connections."""
 
     async def dial(self, peer: PeerInfo) -> Link:
-        """Fail."""
+        """Raise `EdgeAgentError`."""
         raise EdgeAgentError("this agent has no network")
 
     def trust(self, certificate: bytes) -> bytes:
-        """Accept this key on links."""
+        """Return the node id of `certificate` (DER)."""
         return hashlib.sha256(certificate).digest()
 
     def distrust(self, node: bytes) -> None:
-        """Accept this key no longer."""
+        """Do nothing: there are no connections."""
 
     def shorten(self, node: bytes, segment: int) -> None:
         """Do nothing: there are no connections."""
 
 
 def member_of(peer: PeerInfo) -> Member:
-    """Return what the protocols know of `peer` from its link alone."""
+    """Return `peer` as a member, with what is known of it from its link."""
     return Member(
         peer.node, peer.incarnation, peer.name, "", peer.addresses, peer.certificate, sparse=False
     )
 
 
 def peer_of(member: Member) -> PeerInfo:
-    """Return whom to dial for `member`."""
+    """Return `member` as a peer that can be dialled."""
     return PeerInfo(
         member.node, member.incarnation, member.name, member.addresses, member.certificate
     )
 
 
 def standing_of(me: PeerInfo, node: Node | None, elder: bytes) -> Standing:
-    """Return what `me` tells a proven joiner; `elder` counts while it is no member. A member that
-    waits for the rest of its cluster lets nobody in: they wait with it."""
+    """Return what `me` tells a proven joiner; `elder` is used while `me` is no member.
+
+    A member that waits for the rest of its cluster admits nobody, so that joiners wait with it.
+    """
     policy = node.context.policy if node is not None else None
     if node is None or policy is None or not node.context.is_member:
         return Standing(me, "founding", 0, 0, b"", elder, ())

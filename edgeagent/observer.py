@@ -1,7 +1,7 @@
-"""What a user gets to know: events, lines on the console, and the numbers behind `status`.
+"""What a user gets to know: events, lines on the console, and the figures of `status`.
 
-Law: it watches; nothing it does changes what the agent does. Names and units of events are those of
-the README.
+The observer only watches; nothing it does changes what the agent does. Names and units of events
+are those of the README.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from edgeagent.terminal.console import Console
     from protocols.rounds.control_word import ControlWord
 
-RATE_STEPS = 50  # samples a second are those of so many last steps
-RATE_SECONDS = 10.0
-USUAL_STEPS = 20  # a stall is what a step took beyond the median of so many
-FAREWELL_SECONDS = 10.0  # who is gone is written after so long even if no step follows
-# What happens among the others before this device is one of them is not ours to tell.
+RATE_STEPS = 50  # samples/s are averaged over at most this many steps
+RATE_SECONDS = 10.0  # samples/s are averaged over the steps of at most this time
+USUAL_STEPS = 20  # a stall is the time beyond the median of this many steps
+# The departure of a member is written with the stall that it caused, which is known once the next
+# step is done. If no step follows, it is written after this time.
+FAREWELL_SECONDS = 10.0
+# Reports about members, which are not written before this device is a member itself.
 _OF_MEMBERS = ("member_joined", "member_left", "member_late", "diverged")
 _FAREWELLS = {
     "leave": "has left",
@@ -38,7 +40,7 @@ _FAREWELLS = {
 
 
 class PulledFrom(TypedDict):
-    """What one neighbour has sent; `seconds` since the first request to any of them."""
+    """What one neighbour has sent, `seconds` after the first request to any of them."""
 
     node: str
     bytes: int
@@ -46,7 +48,7 @@ class PulledFrom(TypedDict):
 
 
 class PullMeter:
-    """How much of the training state came from whom, and how long that took."""
+    """How much of the training state has come from which source, and how long that took."""
 
     def __init__(self, total_bytes: int, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -57,7 +59,7 @@ class PullMeter:
         self.total_bytes = total_bytes
 
     def arrived(self, name: str, size: int, rate: float | None = None) -> None:
-        """A shard of `size` bytes came from `name`, whose link brings `rate` bytes/s at present."""
+        """Count a shard of `size` bytes from `name`, whose link has `rate` bytes/s at present."""
         self._rates[name] = rate
         self._bytes[name] = self._bytes.get(name, 0) + size
         self._last[name] = self._clock()
@@ -69,7 +71,7 @@ class PullMeter:
 
     @property
     def seconds(self) -> float:
-        """From the first request to the last shard so far."""
+        """Seconds from the first request to the last shard so far."""
         return max(self._last.values(), default=self._started) - self._started
 
     @property
@@ -79,8 +81,8 @@ class PullMeter:
 
     @property
     def lower_bound_s(self) -> float | None:
-        """The shortest time that the sources' links allow (the fluid bound), by the rates that they
-        had at the end; None if one of them is not known."""
+        """The shortest time (s) that the sources' links allow, the fluid bound, by their rates at
+        the end; None if a rate is not known."""
         rates = [self._rates.get(name) for name in self._bytes]
         known = [rate for rate in rates if rate]
         if not known or len(known) < len(rates):
@@ -89,7 +91,7 @@ class PullMeter:
 
     @property
     def sources(self) -> list[PulledFrom]:
-        """Bytes and seconds of each source."""
+        """Bytes of each source, and seconds until its last shard."""
         return [
             {"node": name, "bytes": size, "seconds": round(self._last[name] - self._started, 6)}
             for name, size in self._bytes.items()
@@ -97,7 +99,7 @@ class PullMeter:
 
 
 class Observer:
-    """Writes down what one agent does."""
+    """Writes down what happens to one agent."""
 
     def __init__(
         self,
@@ -115,9 +117,9 @@ class Observer:
         self._steps_seen: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS)
         self._given = self._contributed = self._reduced = self._apply_sent = 0.0
         self._compute = 0.0
-        self._inside = False  # a member; what happens among the others before is not ours to tell
-        self._gone: list[tuple[float, dict[str, Any]]] = []  # members that left: when, the event
-        self._reachable = False  # an agent without a token trains alone
+        self._inside = False  # this device is a member
+        self._gone: list[tuple[float, dict[str, Any]]] = []  # departures: (time, event's values)
+        self._reachable = False  # others can join; an agent without a token trains alone
         self.members: tuple[str, ...] = ()
         self.loss: float | None = None
         self.skipped = 0
@@ -139,14 +141,14 @@ class Observer:
             self._console.settle()
 
     def error(self, message: str) -> None:
-        """Something ended this agent's part in the training."""
+        """Write an error that has ended this agent's part in the training."""
         self._events.write("error", message=message)
         log_error(self._name, message)
 
     # --- the iteration --------------------------------------------------------------------------
 
     def work_given(self) -> None:
-        """The trainer begins to compute."""
+        """Note that the trainer begins to compute."""
         self._given = self._clock()
 
     @property
@@ -155,16 +157,16 @@ class Observer:
         return self._compute
 
     def contributed(self, compute_seconds: float) -> None:
-        """The trainer has computed its share."""
+        """Note that the trainer has computed its share."""
         self._contributed = self._clock()
         self._compute = compute_seconds
 
     def reduced(self) -> None:
-        """The round is complete here."""
+        """Note that the round is complete on this node."""
         self._reduced = self._clock()
 
     def apply_sent(self) -> None:
-        """The trainer may apply the update."""
+        """Note that the trainer may apply the update."""
         self._apply_sent = self._clock()
 
     def stepped(
@@ -176,7 +178,7 @@ class Observer:
         members: int,
         skipped: bool,
     ) -> None:
-        """`iteration` updates are done now."""
+        """Write a step: `iteration` updates are done now."""
         now = self._clock()
         self.loss = word.loss_sum / word.weight if word.weight else None
         self.skipped += skipped
@@ -206,7 +208,7 @@ class Observer:
 
     @property
     def samples_per_second(self) -> float:
-        """Over the last steps."""
+        """Samples per second of the cluster over the last steps."""
         if len(self._steps_seen) < 2:
             return 0.0
         now = self._steps_seen[-1][0]
@@ -217,7 +219,8 @@ class Observer:
     # --- joins ------------------------------------------------------------------------------------
 
     def shard_arrived(self, name: str, size: int, rate: float | None = None) -> None:
-        """A shard came from `name`, whose link brings `rate` bytes/s."""
+        """Count a shard from `name`, whose link has `rate` bytes/s, and show how far the pull
+        is."""
         if (pull := self.pull) is not None:
             pull.arrived(name, size, rate)
             done = min(pull.bytes, pull.total_bytes)
@@ -231,7 +234,7 @@ class Observer:
     # --- reports of the node ----------------------------------------------------------------------
 
     def report(self, event: str, values: dict[str, Any]) -> None:
-        """The node reports what happened to the cluster."""
+        """Write and show what the node reports of the cluster."""
         match event:
             case "delay":
                 self.delays[values["id"]] = values["seconds"] / 2
@@ -243,7 +246,7 @@ class Observer:
                 self.pull = PullMeter(values["total_bytes"], self._clock)
                 self._inside = False
                 self._write_farewells()
-                self._steps_seen.clear()  # the time away is no step's time
+                self._steps_seen.clear()  # so that the time of the pull does not count as a step
             case _ if event in _OF_MEMBERS and not self._inside:
                 pass
             case "diverged":
@@ -262,18 +265,21 @@ class Observer:
                 self._console.say(f"{values['node']} {how}")
             case "accused":
                 self._events.write(event, **values)
-                self._console.say(f"{values['by']} parts from {values['node']}: {values['reason']}")
+                self._console.say(
+                    f"{values['by']} has ended its link to {values['node']}, which broke the "
+                    f"protocol: {values['reason']}"
+                )
             case "scheduler":
                 self._events.write(event, **values)
                 if values["why"] == "founded":
-                    self.pull = None  # of a join that came to nothing
+                    self.pull = None  # it belonged to a join that has failed
                 else:
                     self._console.say(f"{values['node']} is the scheduler now")
             case _:
                 self._events.write(event, **values)
 
     def _told_of_trainer(self, event: str, values: dict[str, Any]) -> None:
-        """A trainer, here or elsewhere, does not keep up, or does so again."""
+        """Tell that a trainer, here or elsewhere, does not keep up, or does so again."""
         ours = values["node"] == self._name
         who = "the trainer here" if ours else f"the trainer of {values['node']}"
         self._events.write(event, **values)
@@ -285,7 +291,7 @@ class Observer:
             self._console.say(f"{who} does not answer in time: the others compute its share")
 
     def _diverged(self, event: str, values: dict[str, Any]) -> None:
-        """A member's training state is not that of most others."""
+        """Tell that a member's training state differs from that of most others."""
         self._events.write(event, **values)
         ours = values["node"] == self._name
         whose = "of this device" if ours else f"of {values['node']}"
@@ -296,7 +302,7 @@ class Observer:
         )
 
     def _write_farewells(self) -> None:
-        """Write who left, now that the step after that is done, or that none will come."""
+        """Write the departures, now that the step after them is done or none will follow."""
         gone, self._gone = self._gone, []
         for left, values in gone:
             stall = self._stall_around(left)
@@ -304,8 +310,8 @@ class Observer:
             self._events.write("member_left", **{**values, "stall_s": rounded})
 
     def _stall_around(self, then: float) -> float | None:
-        """Return how much longer the longer of the steps before and after `then` took than steps
-        usually take; None if too few were seen."""
+        """Return by how many seconds the longer of the steps before and after `then` exceeded the
+        usual time of a step; None if too few steps were seen."""
         ends = [t for t, _ in self._steps_seen]
         gaps = [later - earlier for earlier, later in pairwise(ends)]
         before = [g for g, end in zip(gaps, ends[1:], strict=True) if end <= then]

@@ -1,11 +1,14 @@
-"""Where a checkpoint is written: a whole file or none, and what lay there before.
+"""Where a checkpoint is written, and what becomes of a file that is there already.
 
-Law: a file appears whole or not at all (temporary file, fsync, rename); a link stays one, and what
-is no regular file is refused by name. No temporary outlives an error; one whose process was killed
-goes with the next save: its name tells the process, and whoever writes to one holds its lock. A
-file that holds more training than what is to be written, or somebody else's, keeps its contents
-under a new name. Names are numbered, so nothing that was kept is overwritten; of the states put
-aside before a join at most `MOST_ASIDE` are kept, those that were trained longest.
+A file appears as a whole or not at all (temporary file, fsync, rename). If the path is a symbolic
+link, the link stays and its target is written; anything but a regular file is refused by name. No
+temporary file outlives an error. A temporary file whose process was killed is removed at the next
+save: its name has the process's id, and a process that writes one holds a lock on it.
+
+A file that holds more training than what is to be written, or that another program wrote, keeps its
+contents under a new name. New names are numbered, so that nothing that was kept is overwritten. Of
+the states that are put aside before a join at most `MOST_ASIDE` are kept, those that were trained
+longest.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from edgeagent.errors import EdgeAgentError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_ASIDE = 9  # states kept beside --save before another cluster's replaced them
-MOST_NUMBERED = 9999
+MOST_ASIDE = 9  # states kept beside --save because another cluster's has replaced them
+MOST_NUMBERED = 9999  # numbered names that are tried for any other kept file
 _TEMPORARY = re.compile(r"\.edgeagent-([0-9]{1,10})-[0-9a-f]{8}")
 
 
@@ -46,7 +49,7 @@ NOT_REGULAR = "it is no regular file (--no-save writes no model)"
 
 
 def is_replaceable(target: str) -> bool:
-    """Whether nothing or a regular file is at `target`."""
+    """Whether there is nothing at `target`, or a regular file."""
     try:
         return stat.S_ISREG(os.stat(target).st_mode)
     except FileNotFoundError:
@@ -54,10 +57,10 @@ def is_replaceable(target: str) -> bool:
 
 
 def write_whole(path: str, write: Callable[[Any], None]) -> None:
-    """Have `write(file)` write what becomes the contents of `path`.
+    """Make what `write(file)` writes the contents of `path`.
 
-    Raises `OSError` if that fails, `EdgeAgentError` if there is no regular file at `path`; what was
-    there before then stays as it was.
+    Raises `OSError` if that fails, and `EdgeAgentError` if something other than a regular file is
+    at `path`. In both cases what was there before stays as it was.
     """
     target = os.path.realpath(path)
     if not is_replaceable(target):
@@ -68,7 +71,7 @@ def write_whole(path: str, write: Callable[[Any], None]) -> None:
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     try:
         with open(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # some file systems know no locks
+            with contextlib.suppress(OSError):  # some file systems have no locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write(file)
             file.flush()
@@ -82,7 +85,7 @@ def write_whole(path: str, write: Callable[[Any], None]) -> None:
 
 
 def remove_stray(folder: str) -> None:
-    """Remove temporaries in `folder` that processes of ours left when they were killed."""
+    """Remove temporary files in `folder` that processes of ours have left when they were killed."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             known = _TEMPORARY.fullmatch(entry.name)
@@ -92,7 +95,7 @@ def remove_stray(folder: str) -> None:
 
 
 def free_name(path: str, mark: str, most: int = MOST_NUMBERED) -> str:
-    """Return the first name beside `path`, with `mark` and a number, that nothing has; "" if all
+    """Return the first name beside `path`, with `mark` and a number, that is not taken; "" if all
     `most` are taken."""
     return next((name for name in numbered(path, mark, most) if not os.path.lexists(name)), "")
 
@@ -105,13 +108,13 @@ def numbered(path: str, mark: str, most: int) -> list[str]:
 
 
 def move_aside(path: str, mark: str) -> str:
-    """Give what lies at `path` a free name beside it; return that. Raises `OSError`."""
+    """Rename what is at `path` to a free name beside it; return that name. Raises `OSError`."""
     target = os.path.realpath(path)
     kept = free_name(target, mark)
     if not kept:
         raise FileExistsError(17, f"there are {MOST_NUMBERED} older files beside it")
     try:
-        os.link(target, kept)  # never over another, and nothing is missing meanwhile
+        os.link(target, kept)  # replaces nothing, and the old name exists all the time
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links
@@ -130,7 +133,8 @@ def _is_alive(process: int) -> bool:
 
 
 def _remove_unlocked(path: str) -> None:
-    """Remove a temporary of ours, unless a process (of another container, say) writes to it."""
+    """Remove a temporary file of ours, unless a process, perhaps in another container, writes
+    it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)

@@ -1,7 +1,4 @@
-"""JSON that every reader takes.
-
-Law: numbers that JSON does not know (NaN, infinity) become null.
-"""
+"""JSON that every reader accepts: numbers that JSON does not have (NaN, infinity) become null."""
 
 from __future__ import annotations
 

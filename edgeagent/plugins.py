@@ -1,6 +1,6 @@
-"""Finds custom policies that installed packages register.
+"""Finds custom policies that installed packages have registered.
 
-Law: nothing is imported unless the user named it.
+Only the policy that the user has named is imported, because importing a package runs its code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def load_policy(name: str) -> CustomPolicy:
     """Return the policy that is registered as `name` in the group `edgeagent.policies`.
 
-    Raises UsageError if there is none or several, or if it cannot be imported or called.
+    Raises `UsageError` if there is none or several, or if it cannot be imported or called.
     """
     found = _registered()
     chosen = dict.fromkeys(e.value for e in found if e.name == name)

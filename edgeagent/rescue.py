@@ -1,8 +1,8 @@
-"""Saving what a trainer has trained when it does not do so itself any more.
+"""Saves what a trainer has trained if the trainer cannot do so itself any more.
 
-Law: only a whole state is written: of a trainer that is dead, whose last update is done, and whose
-scalars the agent knows. Of a trainer on another device that is the state that it brought last into
-the shared memory. What lies at that place before is kept under another name.
+Only a whole state is written: that of a trainer that is dead, whose last update was complete, and
+whose scalars the agent knows. For a trainer on another device it is the state that was last copied
+to shared memory. A file that is at that place already is kept under another name.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.shell.trainer_side import OwnState
 
-EARLIER = "earlier"  # mark of the file that lay there before
-KILL_SECONDS = 5.0  # how long a killed process may take to be gone
+EARLIER = "earlier"  # part of the name under which an older file is kept
+KILL_SECONDS = 5.0  # at most, for a killed process to end
 _POLL_SECONDS = 0.01
 
 
@@ -34,11 +34,11 @@ def kill_and_save(
     own: OwnState | None,
     kept: OwnState | None = None,
 ) -> str:
-    """Kill the trainer and save its state; return where, "" if it was to be saved nowhere.
+    """Kill the trainer and save its state; return the file, "" if it was to be saved nowhere.
 
-    `own`: what the agent knows of the state, None if that is half of one and half of another;
-    `kept`: what it knows of the one that lies in `memory`, if it knows of that.
-    Raises `EdgeAgentError` if there is no whole state, or if it cannot be written.
+    `own` is what the agent knows of the trainer's state, None if that is partly overwritten; `kept`
+    is what it knows of the state in `memory`, if it knows that. Raises `EdgeAgentError` if there is
+    no whole state or it cannot be written.
     """
     child.kill()
     deadline = time.monotonic() + KILL_SECONDS

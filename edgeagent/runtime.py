@@ -1,7 +1,4 @@
-"""The interpreter that the agent runs in: its event loop, and how it frees memory.
-
-Law: nothing here knows what the agent does.
-"""
+"""The interpreter that the agent runs in: its event loop, and how it frees memory."""
 
 from __future__ import annotations
 
@@ -10,18 +7,21 @@ import gc
 
 from edgeagent.transport.malloc import tune_malloc
 
-SWEEP_SECONDS = 1.0  # after the end of a link: by then its tasks are over
+SWEEP_SECONDS = 1.0  # after the end of a link, by when its tasks have ended
 
 
 class Sweeper:
-    """Frees what a link leaves behind when it ends: half a megabyte of buffers that lie in
-    reference cycles, too few objects to make the interpreter look for them by itself."""
+    """Frees the memory that a link leaves behind when it ends.
+
+    This is half a megabyte of buffers in reference cycles, made of too few objects for the garbage
+    collector to start by itself.
+    """
 
     def __init__(self) -> None:
         self._due = False
 
     def soon(self) -> None:
-        """Sweep in a moment, once for all links that end until then."""
+        """Free memory in a moment, once for all links that end until then."""
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
@@ -32,10 +32,11 @@ class Sweeper:
 
 
 def agent_runner() -> asyncio.Runner:
-    """Return the runner for the agent's loop, uvloop's where there is one.
+    """Return the runner for the agent's event loop, which is uvloop's if that is installed.
 
-    What was imported until now is there for good, and counting it would make full collections so
-    rare that the buffers of links that have ended, which lie in cycles, pile up for minutes.
+    Everything imported so far stays in use, so the garbage collector need not look at it. If it
+    were counted, full collections would be so rare that the buffers of ended links, which lie in
+    reference cycles, would pile up for minutes.
     """
     tune_malloc()
     gc.freeze()

@@ -1,7 +1,7 @@
 """Looking for a cluster: performs what `protocols.cluster.founding` decides.
 
-Law: no decision here. Every address is asked by at most one question at a time; what a stranger
-answers wrong is said once.
+At most one question at a time goes to each address. The same wrong answer of an address is reported
+once only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgeagent import advice
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
-from edgeagent.transport.complaints import Lines
+from edgeagent.transport.complaints import LimitedLog
 from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
 from protocols import limits
 from protocols.cluster.founding import (
@@ -35,53 +35,55 @@ if TYPE_CHECKING:
     Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
 TICK_SECONDS = 0.1
-EXPLAIN_SECONDS = 5.0
-UNREACHABLE_SECONDS = 3.0  # who was started together with us may take so long to listen
-FOUNDER_SECONDS = 3.0  # who has said that it will found is asked again within this time
-UNANSWERED_OFTEN = 3  # questions to each address of an agent that was announced
+EXPLAIN_SECONDS = 5.0  # without an answer for this long, the user is told why that may be
+UNREACHABLE_SECONDS = 3.0  # silence is not told before, as a peer may have been started together
+FOUNDER_SECONDS = 3.0  # an agent that will found a cluster counts as alive this long per answer
+UNANSWERED_OFTEN = 3  # unanswered questions per address before a firewall is suspected
 
 
 class Outcome(Protocol):
-    """Whom the search tells."""
+    """Receives what the search finds, and tells it how this agent stands."""
 
     def own(self) -> Heard:
-        """What this agent would answer if it were asked."""
+        """Return what this agent would answer if it were asked."""
 
     def job_known(self) -> bool:
-        """Whether the trainer has said what to train."""
+        """Return whether the trainer has told what to train."""
 
     def join_through(self, sponsor: Standing) -> None:
-        """Join the cluster of `sponsor`, who has admitted us."""
+        """Join the cluster of `sponsor`, which has admitted this agent."""
 
     def found_cluster(self) -> None:
         """Found a cluster."""
 
     def entered(self) -> bool:
-        """Whether the join that was begun last has made this agent a member."""
+        """Return whether the last join has made this agent a member."""
 
     def may_found(self) -> bool:
-        """Whether this agent has a state that it may found a cluster from, or go on from."""
+        """Return whether this agent has a state from which it may found a cluster."""
 
     def located(self, peer: PeerInfo) -> None:
-        """`peer`, who has proven the token, is at the addresses that it says."""
+        """Take note that `peer`, which has proven the token, is at its addresses."""
 
     def given_up(self) -> None:
-        """This agent may not found, and nobody is there to join."""
+        """Take note that this agent may not found a cluster and that there is none to join."""
 
     def other_job(self, error: JobMismatch) -> bool:
         """The cluster that was found trains another job; return whether that ends this agent."""
 
     def not_let_in(self, error: JoinRefused) -> bool:
-        """All peers that were named refuse us, or a user has expelled this device; return whether
-        that ends this agent."""
+        """All peers that were named refuse this agent, or a user has expelled this device; return
+        whether that ends the agent."""
 
     def same_identity(self, standing: Standing, address: str) -> None:
-        """Somebody else holds our key."""
+        """Another agent has our key."""
 
 
 def heard_from(standing: Standing, us: PeerInfo | None = None) -> Heard:
-    """Return what `standing` says to `us`; its `scheduler` is the elder while there is no
-    cluster."""
+    """Return `standing` as `Founding` needs it, seen by the agent `us`.
+
+    While there is no cluster, `standing.scheduler` is the elder: the agent that may found it.
+    """
     member = standing.phase == "member"
     ids = [(peer.node, peer.incarnation) for peer in standing.known]
     return Heard(
@@ -112,8 +114,8 @@ class Search:
         join_only: bool = False,
         patient: bool = False,
     ) -> None:
-        """`explain` says, once and only if nobody was found in time, why that may be; `spawn`
-        starts a task whose failure ends the agent; others: `Founding`."""
+        """`explain` returns why nobody may have been found; it is asked at most once. `spawn`
+        starts a task whose failure ends the agent. For the other arguments see `Founding`."""
         self._spawn = spawn
         self._transport = transport
         self._outcome = outcome
@@ -126,21 +128,21 @@ class Search:
         )
         self._begun = loop.time()
         self._heard_anybody = False
-        self._heard_at = loop.time()  # of a cluster, or when a join came to nothing
-        self._founder_at = -math.inf  # somebody said that it founds, once it is ready
+        self._heard_at = loop.time()  # last answer of a cluster, or end of a failed join
+        self._founder_at = -math.inf  # last answer of an agent that will found once it is ready
         self._said_waiting = self._said_founder = False
-        self._unreachable: dict[str, float] = {}  # named addresses, since when
+        self._unreachable: dict[str, float] = {}  # named address -> since when
         self._explained = False
         self._named = named
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._entering: asyncio.Task[None] | None = None
         self._said: dict[str, str] = {}
-        self._lines = Lines(log, loop.time)
+        self._lines = LimitedLog(log, loop.time)
         self._groups: dict[str, tuple[str, ...]] = {}  # hint -> all addresses of that agent
-        self._unanswered: dict[str, int] = {}  # hint -> questions in a row without an answer
-        self._reached: dict[str, None] = {}  # hints where somebody has answered at some time
-        self._refusing: dict[str, None] = {}
-        self._ours: dict[str, None] = {}
+        self._unanswered: dict[str, int] = {}  # hint -> unanswered questions in a row
+        self._reached: dict[str, None] = {}  # hints at which an agent has answered before
+        self._refusing: dict[str, None] = {}  # named addresses that have refused this agent
+        self._ours: dict[str, None] = {}  # addresses at which an agent with our own key answers
 
     @property
     def joining(self) -> bool:
@@ -149,11 +151,11 @@ class Search:
 
     @property
     def elder(self) -> bytes:
-        """The smallest node id known at first hand that may found, to tell those who ask."""
+        """The smallest node id known at first hand that may found, which others are told."""
         return self._founding.elder
 
     def hint(self, addresses: tuple[str, ...]) -> None:
-        """Somebody of our cluster may listen at one of `addresses`."""
+        """Ask at `addresses`, where an agent of this cluster may listen."""
         self._groups |= dict.fromkeys(addresses, addresses)
         for old in list(self._groups)[: -limits.MAX_HINTS]:
             del self._groups[old]
@@ -161,18 +163,18 @@ class Search:
             self._founding.hint(self._clock(), address)
 
     def moved(self) -> None:
-        """This device has other addresses now: ask everybody again at once."""
+        """Ask everybody again at once, because this device has new addresses."""
         self._founding.moved(self._clock())
         self._unanswered.clear()
 
     def refused(self, pause_s: float = 0.0) -> None:
-        """The join came to nothing: look around again, and join nobody for `pause_s`."""
+        """Look for a cluster again, because the join has failed, and join none for `pause_s`."""
         self._heard_at, self._said_waiting = self._clock() + pause_s, False
         may_found = self._outcome.may_found()
         self._founding.refused(self._clock(), may_found=may_found, pause_s=pause_s)
 
     async def stop(self) -> None:
-        """End what was begun; the outcome is told nothing any more."""
+        """End all questions; the outcome is told nothing more."""
         tasks = [*self._asking.values(), *([self._entering] if self._entering else [])]
         for task in tasks:
             task.cancel()
@@ -194,7 +196,7 @@ class Search:
             await asyncio.sleep(TICK_SECONDS)
 
     def _say_that_it_waits(self, now: float) -> None:
-        """Once, if another agent has to found first, or if founding is out of the question and no
+        """Log once that another agent has to found first, or that this agent may not found and no
         cluster has answered for a while."""
         if now - self._founder_at < FOUNDER_SECONDS:
             waits_for_founder = not self.joining and not self._outcome.own().member
@@ -273,8 +275,8 @@ class Search:
             self._asking.pop(address, None)
 
     def _note_unanswered(self, address: str, error: Unreachable) -> None:
-        """Say once if an agent that was heard of answers at none of its addresses, and never has:
-        one that has answered is gone, and nothing is in its way."""
+        """Log once if an agent that was announced answers at none of its addresses. One that has
+        answered before is not reported: it has ended, and no firewall is in the way."""
         group = self._groups.get(address, ())
         self._unanswered = {a: n for a, n in self._unanswered.items() if a in self._groups}
         self._reached = {a: None for a in self._reached if a in self._groups}
@@ -302,7 +304,7 @@ class Search:
             self._outcome.join_through(standing)
 
     def _say(self, address: str, text: str) -> None:
-        if address not in self._named:  # anybody can give hints, many of them
+        if address not in self._named:  # anybody can announce any number of addresses
             self._lines.say("hint", text)
         elif self._said.get(address) != text:
             self._said[address] = text

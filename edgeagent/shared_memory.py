@@ -1,10 +1,13 @@
 """The memory that the agent process and the trainer process both map.
 
-Law: six regions, always in this order: state, contribution, reduced[0], reduced[1], replay, marks.
-All but `replay`, which is seldom used, are reserved when they are created. Memory is
-anonymous (no name in any file system, gone with the last process that maps it) and starts as zeros.
-The trainer creates it and passes the descriptors just before its `Hello`; both ends compute the
-sizes from that `Hello` with `region_sizes`. Who may write what is said in `handover.py`.
+There are six regions, always in this order: state, contribution, reduced[0], reduced[1], replay,
+marks. All are reserved when they are created, so that a lack of memory shows at once, except
+`replay`, which is seldom used. The memory is anonymous: it has no name in any file system and is
+freed with the last process that maps it. It starts as zeros.
+
+The trainer creates the memory and passes the descriptors immediately before its `Hello`; both ends
+compute the sizes from that `Hello` with `region_sizes`. `handover.py` says who may write where and
+when.
 """
 
 from __future__ import annotations
@@ -28,12 +31,12 @@ if TYPE_CHECKING:
     from edgeagent.handover import Hello
 
 ACCUMULATE_DTYPES = ("float32", "float64")
-_REPLAY = 4  # its place among the regions
-_MARK = b"EAM1"  # travels with the descriptors, which cannot travel alone
+_REPLAY = 4  # position of `replay` among the regions
+_MARK = b"EAM1"  # sent with the descriptors, because they cannot be sent without a byte
 
 
 class SharedRegion:
-    """One mapped piece of shared memory of `size` usable bytes, mapped up to a whole page."""
+    """One piece of shared memory with `size` usable bytes, mapped up to a whole page."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.descriptor = descriptor
@@ -49,7 +52,7 @@ class SharedRegion:
         return np.frombuffer(self.memory, dtype=dtype, count=self.size // np.dtype(dtype).itemsize)
 
     def close_descriptor(self) -> None:
-        """Close the descriptor; the mapping stays until nobody uses it any more."""
+        """Close the descriptor; the mapping stays as long as it is used."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -126,10 +129,10 @@ def send_descriptors(connection: socket.socket, memory: SharedMemory) -> None:
 
 
 def receive_descriptors(connection: socket.socket) -> tuple[int, ...]:
-    """Take the descriptors off a Unix socket, the first thing on it.
+    """Receive the descriptors from a Unix socket, on which they come first.
 
-    Blocks as `connection` does (`BlockingIOError` if it does not and nothing is there). Raises
-    `EOFError` if the other end closed, `EdgeAgentError` if something else came.
+    Blocks if `connection` does; otherwise raises `BlockingIOError` if nothing has arrived. Raises
+    `EOFError` if the other end has closed, `EdgeAgentError` if something else has arrived.
     """
     mark, descriptors, flags, _ = socket.recv_fds(connection, len(_MARK), SHARED_REGIONS)
     for descriptor in descriptors:
@@ -144,7 +147,7 @@ def receive_descriptors(connection: socket.socket) -> tuple[int, ...]:
 
 
 async def wait_for_descriptors(connection: socket.socket) -> tuple[int, ...]:
-    """Do as `receive_descriptors` on a non-blocking socket, without holding the loop."""
+    """Do what `receive_descriptors` does, on a non-blocking socket without blocking the loop."""
     loop = asyncio.get_running_loop()
     while True:
         readable: asyncio.Future[None] = loop.create_future()

@@ -1,8 +1,8 @@
-"""Names where two training states differ, for people.
+"""Says in words where two training states differ.
 
-Law: the other state's scalars come from a peer: they are unpacked within bounds, never executed,
-and what is shown of them is short and printable. They lie as `trainer/meta.py` packs them, which
-the agent cannot import: it runs without torch.
+The scalars of the other state come from a peer. They are unpacked within bounds and never executed,
+and what is shown of them is short and printable. Their layout is that of `trainer/meta.py`, which
+the agent cannot import, because it runs without torch.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ _PARTS = (
     "the learning-rate schedule",
     "the gradient scaler",
 )
-_NUMBERED = (3, 5)  # of these, lists of things that have a number
-_DICT = 2  # the tag of a dictionary, whose keys and values follow
-_SHOWN = 40  # characters of a value
+_NUMBERED = (3, 5)  # positions in _PARTS of lists whose items are called by a number
+_DICT = 2  # tag of a dictionary, which is a list of the tag, keys and values in turn
+_SHOWN = 40  # characters of a value; the rest is cut off
 
 
 def where(tensor: str, mine: bytes, theirs: bytes) -> str:
-    """Return in words where two states differ: in `tensor` ("": in none that was looked at), or in
-    the scalars `mine` and `theirs`. A scalar is named with both values."""
+    """Return in words where two states differ.
+
+    `tensor` is the name of the first tensor that differs, "" if none of those compared does. `mine`
+    and `theirs` are the scalars; the first that differs is named with both values.
+    """
     scalar = _scalar(mine, theirs)
     both = [text for text in (scalar, f"the tensor {clean(tensor)}" if tensor else "") if text]
     return "; ".join(both) or "not known"
@@ -61,7 +64,7 @@ def _unpack(data: bytes) -> list[Any]:
 
 
 def _compare(a: Any, b: Any, name: str, path: list[str], *, numbered: bool) -> str:
-    """Return the first difference of two unequal values, the way to it in `path`."""
+    """Return the first difference of two unequal values; `path` leads to them."""
     step = _step(a, b)
     if step is None or len(path) > limits.MAX_HOPS:
         at = "".join(path)
@@ -72,7 +75,7 @@ def _compare(a: Any, b: Any, name: str, path: list[str], *, numbered: bool) -> s
 
 
 def _step(a: Any, b: Any) -> tuple[int, str] | None:
-    """Return the position of the first difference within two lists, and how it is called."""
+    """Return (the position of the first difference within two lists, its name)."""
     if not (isinstance(a, list) and isinstance(b, list) and len(a) == len(b)):
         return None
     for index, (x, y) in enumerate(zip(a, b, strict=True)):

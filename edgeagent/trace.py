@@ -1,15 +1,16 @@
-"""The trace: what the flight recorder kept, as text, one JSON object a line, and back.
+"""The trace: what the flight recorder has kept, written as text and read back.
 
     {"trace": 1, "node": "alice", ..., "entries": 2000, "dropped": 731, "replays_from": null}
     {"number": 732, "now": 81.25, "call": {"is": "Tick"}, "effects": [], "error": ""}
 
-The first line says which agent this is, when it was written (`t` in unix seconds, `now` on the
-clock of the entries), how many entries follow, how many older ones were dropped, and from which
-entry on a replay is possible (null: the trace can only be read). `effects` null: the call raised
-`error`. `"short": true`: the entry was too large, long parts are given by length and SHA-256.
+Each line is one JSON object. The first line says which agent this is, when the trace was written
+(`t` in Unix seconds, `now` on the clock of the entries), how many entries follow, how many older
+ones were dropped, and from which entry on a replay is possible (null: the trace can only be read).
+If `effects` is null, the call has raised `error`. `"short": true` marks an entry that was too
+large; its long parts are given as length and SHA-256.
 
-Law: strict JSON, bytes as hex (`protocols/member/plain.py`), and no token: the recorder keeps none.
-A file of a trace belongs to its user alone (mode 0600).
+The JSON is strict and has bytes as hexadecimal (`protocols/member/plain.py`). A trace contains no
+token, because the recorder keeps none. Only its user can read the file of a trace (mode 0600).
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
     from protocols.member.recorder import Recorder
 
 FORMAT = 1
-FILE_NAME = "trace.jsonl"  # in the agent's folder, if there is no event file to put it beside
+FILE_NAME = "trace.jsonl"  # if there is no event file, it is written to the agent's folder
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One entry as it was read: `effects` plain, as `to_plain` makes them; `call` None if it was
-    shortened."""
+    """One entry as it was read: `effects` are plain, as `to_plain` makes them, and `call` is None
+    if the entry was shortened."""
 
     number: int
     now: float
@@ -65,8 +66,10 @@ class Trace:
 
 
 def trace_lines(recorder: Recorder, now: float, about: dict[str, Any]) -> Iterator[str]:
-    """Return the lines of a trace of what is recorded at this moment; each is made when it is
-    asked for. `about`: what the first line says beside (who, with which planner)."""
+    """Return the lines of a trace of what is recorded up to now; each is made when it is asked for.
+
+    `about` is added to the first line and says who wrote the trace, with which planner.
+    """
     entries = recorder.entries()
     header = {
         "trace": FORMAT,
@@ -98,7 +101,7 @@ def _text(value: dict[str, Any]) -> str:
 
 
 def write_trace(path: str, lines: Iterable[str]) -> None:
-    """Write a trace to a file that only its user can read; raise `UsageError` if that cannot be."""
+    """Write a trace to a file that only its user can read; raise `UsageError` if that fails."""
     try:
         with open(_opened(path), "w", encoding="utf-8") as file:
             file.writelines(lines)
@@ -119,8 +122,11 @@ def _opened(path: str) -> int:
 
 
 def keep_trace(lines: Iterable[str], events: str, folder: str) -> str:
-    """Write a trace beside the event file, or into the agent's folder if there is none; return
-    where it is, "" if it cannot be written: it must not hide what it is to explain."""
+    """Write a trace beside the event file, or into the agent's folder if there is none.
+
+    Returns the file, "" if it could not be written, since that must not hide the error that the
+    trace is to explain.
+    """
     path = f"{events}.{FILE_NAME}" if events not in ("", "-") else os.path.join(folder, FILE_NAME)
     with contextlib.suppress(EdgeAgentError, LocalProtocolError, TypeError, ValueError):
         write_trace(path, lines)
@@ -129,7 +135,7 @@ def keep_trace(lines: Iterable[str], events: str, folder: str) -> str:
 
 
 def read_trace(lines: Iterable[str]) -> Trace:
-    """Read a trace; raise `ValueError` if it is none, or not whole."""
+    """Read a trace; raise `ValueError` if `lines` are no trace, or not a whole one."""
     values = [_object(line) for line in lines]
     if not values or values[0].get("trace") != FORMAT:
         raise ValueError("this is no trace of a format that is known")

@@ -1,7 +1,8 @@
-"""The agent's end of the hand-over: the trainer's messages in, ours out, never blocking the loop.
+"""The agent's end of the hand-over: receives the trainer's messages and sends ours, without
+blocking.
 
-Law: the trainer is ours; what it breaks is an `EdgeAgentError`, what it announces is still checked
-against the limits that peers will hold us to.
+The trainer belongs to this project, so what is wrong with its messages is an `EdgeAgentError`. What
+it announces is still checked against the limits that peers will enforce.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
     from edgeagent.launch import Child
 
-CHILD_END_S = 5.0  # from a trainer's last descriptor to its exit status
+CHILD_END_S = 5.0  # from the end of a trainer's connection to its exit status
 CHILD_POLL_S = 0.02
 
 
 class TrainerLink(asyncio.Protocol):
-    """One trainer. `on_message` gets each message after `Hello`; `on_end` is its end."""
+    """The connection to one trainer. `on_message` gets each message after `Hello`; `on_end` is
+    called when the trainer has closed it."""
 
     def __init__(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
         self._on_message = on_message
@@ -38,14 +40,14 @@ class TrainerLink(asyncio.Protocol):
         self._hello: asyncio.Future[Hello] | None = None
 
     def expect(self, connection: socket.socket) -> None:
-        """Take the connection on which the trainer will come; from now on it hears what is sent."""
+        """Take the connection of the trainer; messages are sent on it from now on."""
         connection.setblocking(False)
         self._connection = connection
 
     async def open(self, connection: socket.socket) -> tuple[Hello, SharedMemory]:
         """Wait for the trainer's `Hello` and map its memory.
 
-        Raises `EdgeAgentError` if it is none that this agent can serve, EOFError if the trainer
+        Raises `EdgeAgentError` if this agent cannot serve that trainer, EOFError if the trainer
         ended before.
         """
         loop = asyncio.get_running_loop()
@@ -60,10 +62,10 @@ class TrainerLink(asyncio.Protocol):
         return hello, memory
 
     def send(self, message: Message) -> None:
-        """Queue `message`; dropped if the trainer is gone.
+        """Queue `message`; it is dropped if the trainer has ended.
 
-        To a trainer that has not said anything yet (it still imports torch, perhaps) it goes at
-        once, and waits for it in the socket.
+        For a trainer that has said nothing yet (it may still import torch) it is written to the
+        socket at once and waits there.
         """
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(message))
@@ -80,7 +82,7 @@ class TrainerLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not derive from it
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
@@ -114,7 +116,7 @@ async def exit_status(child: Child, seconds: float = CHILD_END_S) -> int | None:
 
 
 def _check(hello: Hello) -> None:
-    """Raise `EdgeAgentError` if peers could not be told of such a job."""
+    """Raise `EdgeAgentError` if the job is beyond the limits that peers enforce."""
     if hello.version != HANDOVER_VERSION:
         raise EdgeAgentError("the agent and the trainer are of different edgeagent versions")
     for what, value, most in (

@@ -1,7 +1,8 @@
-"""The commands of `edgeagent`, one module each, in the order the help shows them.
+"""The commands of `edgeagent`, one module each, in the order in which the help shows them.
 
-Law: a module here has `add_parser(commands)`, which sets `execute`, a function from the parsed
-arguments to the exit status. Importing it is cheap: a command imports what it needs when it runs.
+Each module has `add_parser(commands)`, which sets `execute`, a function from the parsed arguments
+to the exit status. Importing it is cheap, so that the help appears at once: a command imports what
+it needs when it runs.
 """
 
 from edgeagent.commands import demo, expel, export, leave, link, run, status, token

@@ -1,6 +1,6 @@
-"""Seeing a change of the cluster through: what `link`, `expel` and `token rotate` wait for.
+"""Waits for a change of the cluster, as `link`, `expel` and `token rotate` have asked for it.
 
-Law: every wait is bounded; the user is told what is waited for once it takes longer than a moment.
+Every wait is bounded, and if it takes longer than a moment the user is told what it is for.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from edgeagent.local.changes import ChangeStatus
     from edgeagent.local.state_dir import RunningAgent
 
-WAIT_S = 40.0  # the agent gives an answer sooner, if it runs at all
-MOMENT_S = 1.0
+WAIT_S = 40.0  # longer than the agent itself takes to give up, so that its reason is shown
+MOMENT_S = 1.0  # after which the user is told what is waited for
 POLL_S = 0.05
 
 
 def see_through(agent: RunningAgent, change: ChangeStatus) -> ChangeStatus:
     """Wait until `change`, which `agent` has begun, is done, and return it.
 
-    Says on stderr what it waits for. Raises `EdgeAgentError` with the reason if it is refused, or
-    not done in time.
+    What it waits for is said on stderr. Raises `EdgeAgentError` with the reason if the change is
+    refused or not done in time.
     """
     from edgeagent.local.api import NoAgent, fetch_change
 

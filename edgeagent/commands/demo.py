@@ -1,6 +1,7 @@
 """`edgeagent demo`: the whole story on one machine.
 
-Law: with --json, stdout carries exactly one JSON object and everything for people goes to stderr.
+With --json, stdout carries exactly one JSON object and everything for people goes to stderr, so
+that a program can read the report.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`edgeagent expel NODE`: removes another member for good.
 
-Law: done means that the member is out and that the token it knows is of no use any more. The new
+The command ends when the member is out and the token that it knows is of no use any more. The new
 token is the only thing on stdout, so that a shell can take it.
 """
 
@@ -46,7 +46,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Ask, wait until it is out; return the exit status."""
+    """Ask the agent, and wait until the member is out; return the exit status."""
     from edgeagent.commands.changing import see_through
     from edgeagent.commands.token import show_new_token
     from edgeagent.local.api import ask_to_expel

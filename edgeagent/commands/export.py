@@ -1,6 +1,6 @@
-"""`edgeagent export STATE MODEL`: the model out of a training state, for plain torch.
+"""`edgeagent export STATE MODEL`: writes the model of a training state to a file for plain torch.
 
-Law: needs no agent and no cluster; what is written has nothing of edgeagent in it.
+This needs neither an agent nor a cluster, and edgeagent is not needed to read the result.
 """
 
 from __future__ import annotations

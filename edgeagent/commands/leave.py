@@ -1,6 +1,6 @@
 """`edgeagent leave`: the agent on this device leaves the cluster gracefully.
 
-Law: done means the agent is gone; every wait is bounded.
+The command ends when the agent has ended. The wait is bounded.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Ask, wait for the agent's end; return the exit status."""
+    """Ask the agent to leave and wait until it has ended; return the exit status."""
     from edgeagent.local.api import NoAgent, ask_to_leave, fetch_status
 
     agent = chosen_agent(args.name, os.environ)

@@ -1,6 +1,6 @@
 """`edgeagent link add` and `link remove`: the link between this agent and another member.
 
-Law: done means that the cluster trains with the change; every wait is bounded.
+The command ends when the cluster trains with the change. The wait is bounded.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Ask, wait for the change; return the exit status."""
+    """Ask the agent, and wait for the change; return the exit status."""
     if args.action is None:
         raise UsageError("say what to do with links: `edgeagent link add NODE` or `link remove`")
     from edgeagent.commands.changing import see_through

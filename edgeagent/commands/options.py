@@ -1,6 +1,6 @@
-"""What several commands share: the kind of argument, its checks, the look of the help.
+"""What several commands share: kinds of arguments, their checks, and the layout of the help.
 
-Law: a check returns the value or raises with one line that says what would be right.
+A check returns the value, or raises an error of one line that says what would be right.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-MOST_DIGITS = 40  # of a number; what is longer is no number that anybody means
-THREADS_A_CORE = 8  # more only wait for each other, and some libraries crash
-LEAST_MOST_THREADS = 64
+MOST_DIGITS = 40  # of a number; a longer one cannot be meant, and would take long to convert
+THREADS_A_CORE = 8  # more threads only wait for each other, and some libraries crash
+LEAST_MOST_THREADS = 64  # allowed on any device, however few cores it has
 
 
 def add_command(
@@ -65,7 +65,7 @@ def positive(text: str) -> int:
 
 
 def threads(text: str) -> int:
-    """Return `text` as a number of threads that this device can run."""
+    """Return `text` as a number of threads, refusing more than this device can use."""
     number, cores = positive(text), os.cpu_count() or 1
     if number > max(LEAST_MOST_THREADS, THREADS_A_CORE * cores):
         raise argparse.ArgumentTypeError(
@@ -131,12 +131,12 @@ def add_actions(
 
 
 def add_agent_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says which agent on this device is meant."""
+    """Add the option that chooses an agent if several run on this device."""
     parser.add_argument("--name", metavar="AGENT", help="which agent on this device, if several")
 
 
 def present_folder() -> str:
-    """Return the folder in which this was started; raise `UsageError` if it was deleted."""
+    """Return the folder in which the command was started; raise `UsageError` if it was deleted."""
     try:
         return os.getcwd()
     except OSError as error:
@@ -161,8 +161,10 @@ def existing_path(option: str, path: str) -> str:
 
 
 def writable_file(option: str, path: str, *, regular: bool = False) -> str:
-    """Return the absolute `path` of a file that can be written, now or in time; `regular`: and no
-    device or pipe."""
+    """Return the absolute `path` of a file that can be written, or created.
+
+    With `regular`, devices and pipes are refused.
+    """
     folder = os.path.dirname(os.path.abspath(os.path.realpath(path) if regular else path))
     if not os.path.isdir(folder):
         raise UsageError(f"{option} {path}: there is no folder {folder}")
@@ -176,7 +178,7 @@ def writable_file(option: str, path: str, *, regular: bool = False) -> str:
 
 
 def chosen_agent(name: str | None, environment: Mapping[str, str]) -> RunningAgent:
-    """Return this user's running agent, the one called `name` if several run."""
+    """Return this user's running agent; if several run, the one called `name`."""
     from edgeagent.config import state_root
     from edgeagent.local.api import choose_agent
     from edgeagent.local.state_dir import running_agents

@@ -1,6 +1,6 @@
-"""`edgeagent status`: what the agent on this device knows, once or again and again.
+"""`edgeagent status`: what the agent on this device knows, once or repeatedly.
 
-Law: one agent's answers, shown for people or, with --json or --trace, as they came. Watching ends
+One agent's answers are shown for people or, with --json or --trace, as they came. Watching ends
 gracefully with Ctrl+C, SIGTERM, SIGHUP or the agent's end.
 """
 
@@ -39,7 +39,7 @@ EXAMPLES = """\
   edgeagent status --watch --interval 5 --json >> statuses
   edgeagent status --trace FILE       what the agent did lately, for a report
 """
-INTERVAL_S = 1.0
+INTERVAL_S = 1.0  # between two statuses by default
 LEAST_INTERVAL_S = 0.2
 LONGEST_INTERVAL_S = 3600.0
 
@@ -74,7 +74,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def interval(text: str) -> float:
-    """Return `text` as seconds between two statuses."""
+    """Return `text` as the seconds between two statuses."""
     with contextlib.suppress(ValueError):
         if LEAST_INTERVAL_S <= (seconds := float(text)) <= LONGEST_INTERVAL_S:
             return seconds
@@ -84,7 +84,7 @@ def interval(text: str) -> float:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Show the status, with --watch until told to stop; return the exit status."""
+    """Show the status once, or with --watch until interrupted; return the exit status."""
     if args.interval is not None and not args.watch:
         raise UsageError("--interval goes with --watch")
     if args.trace is not None and (args.watch or args.json):
@@ -116,15 +116,15 @@ def _trace(args: argparse.Namespace) -> int:
         return 0
     from edgeagent.trace import write_trace
 
-    first = next(pieces)  # an agent that refuses costs no file
+    first = next(pieces)  # raises if the agent refuses, before a file is made
     write_trace(writable_file("--trace", args.trace), chain((first,), pieces))
     return 0
 
 
 def _watch(args: argparse.Namespace) -> int:
-    """Show one status after the other until the user or the agent ends that; return 0.
+    """Show one status after another until the user interrupts it or the agent ends; return 0.
 
-    Raises `NoAgent` if there is none to begin with.
+    Raises `NoAgent` if no agent runs at the beginning.
     """
     with _signals_as_interrupts(), contextlib.suppress(KeyboardInterrupt):
         from edgeagent.local.api import NoAgent, fetch_status
@@ -151,11 +151,12 @@ def _watch(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the watching like Ctrl+C, so that the cursor comes back.
+    """Let SIGTERM and SIGHUP end the watching like Ctrl+C, so that the cursor becomes visible
+    again.
 
-    What is ignored (`nohup`) stays ignored.
+    Signals that are ignored (`nohup`) stay ignored.
     """
-    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
+    if threading.current_thread() is not threading.main_thread():  # only that can handle signals
         yield
         return
 

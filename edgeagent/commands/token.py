@@ -1,6 +1,6 @@
-"""`edgeagent token new` and `token rotate`: makes, changes a cluster's token.
+"""`edgeagent token new` and `token rotate`: makes a token, or replaces that of a cluster.
 
-Law: the token is the only thing on stdout, so that a shell can take it.
+The token is the only thing on stdout, so that a shell can take it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def show_new_token(token: str) -> None:
-    """Print the token that a running cluster has taken over, and on stderr what it is for."""
+    """Print the new token of a running cluster, and on stderr what to do with it."""
     print(token, flush=True)
     print(_WHAT_TO_DO, end="", file=sys.stderr)
 

@@ -1,5 +1,6 @@
-"""Tensors on the wire: chunks of a round, shards of the training state, digests.
+"""The transfer of tensors: chunks of a round, shards of the training state, digests of it.
 
-Law: bytes go straight between sockets and the memory that the trainer maps; which bytes go where is
-decided by `protocols.rounds.round` and `protocols.member.pull`, not here.
+Bytes go straight between sockets and the memory that the trainer maps, because copying them on the
+way would cost as much as sending them. This package does not decide which bytes go where; that is
+done by `protocols.rounds.round` and `protocols.member.pull`.
 """

@@ -1,10 +1,10 @@
 """Reduced chunks on their way to joiners, which follow the rounds without taking part in them.
 
-While a joiner copies the state, the chunks of its round wait behind the shards: the members hold
-their update until the joiner has the state, so the state is more urgent. Afterwards the shell asks
-how far the joiner is behind, because all members wait at once for what it still lacks when it
-becomes one of them. The order of chunks is kept. What waits, here or on the link, is a copy, and
-its size is known.
+While a joiner copies the state, the chunks of its round are held back until the shards have been
+sent. All members hold their update until the joiner has the state, so the state is more urgent than
+the chunks. After that the shell asks how many bytes the joiner still lacks: once it is a member,
+all others wait for it to receive them. The order of chunks is kept. Chunks that wait, here or on
+the link, are copies, and their total size is known.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ class Forwarding:
     """What one node forwards to joiners."""
 
     def __init__(self) -> None:
-        self._sent: dict[bytes, deque[tuple[int, int]]] = {}  # peer -> (end on the link, bytes)
+        # For each peer the chunks given to its link: (value of the link's `bulk_bytes_sent` at
+        # which the chunk has left, its size in bytes).
+        self._sent: dict[bytes, deque[tuple[int, int]]] = {}
+        # For each peer the chunks that wait until its shards have been sent.
         self._held: dict[bytes, deque[tuple[BulkHeader, memoryview]]] = {}
 
     def waiting(self, link: Link) -> int:
-        """Return the bytes that `link` has not sent yet, or was not given."""
+        """Return how many bytes wait for `link`'s peer: on the link, or held back here."""
         held = self._held.get(link.peer.node, ())
         return self._unsent(link) + sum(len(payload) for _, payload in held)
 
     def is_ahead(self, links: dict[bytes, Link], most: int) -> bool:
-        """Whether a joiner has still to be sent more than `most` bytes of what it was given."""
+        """Return whether to any joiner more than `most` bytes given to its link are unsent."""
         return any(peer in links and self._unsent(links[peer]) > most for peer in self._sent)
 
     def _unsent(self, link: Link) -> int:
@@ -42,7 +45,7 @@ class Forwarding:
         return sum(size for _, size in queued)
 
     def send(self, link: Link, header: BulkHeader, payload: memoryview, *, hold: bool) -> None:
-        """Send a chunk, behind those that wait, or have it wait, too."""
+        """Send a chunk after those that are held back; with `hold`, hold it back as well."""
         if hold:
             self._held.setdefault(link.peer.node, deque()).append((header, payload))
             return
@@ -50,14 +53,14 @@ class Forwarding:
         self._send(link, header, payload)
 
     def release(self, holds: Callable[[bytes], bool], links: dict[bytes, Link]) -> None:
-        """Send what waits to those for whom it need not wait any more."""
+        """Send what is held back for each peer for which `holds` is no longer true."""
         for peer in [p for p in self._held if not holds(p)]:
             if (link := links.get(peer)) is not None:
                 self._release(link)
             self._held.pop(peer, None)
 
     def forget(self, peer: bytes) -> None:
-        """The link to `peer` is gone."""
+        """Drop everything for `peer`, the link to which has ended."""
         self._sent.pop(peer, None)
         self._held.pop(peer, None)
 

@@ -1,6 +1,7 @@
-"""What this agent measures of its links and of itself, read once a heartbeat.
+"""What this agent measures of its links and of itself, read once per heartbeat.
 
-Law: it reads clocks and counters and decides nothing; `protocols.network.monitor` does.
+This module reads clocks and counters and draws no conclusions from them, because
+`protocols.network.monitor` does that and can be tested without a clock.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ if TYPE_CHECKING:
     from protocols.network.heartbeats import Heartbeats
 
 
-LEAST_PACES = 3  # iterations after which the speed counts as known
+LEAST_PACES = 3  # iterations to measure before the speed is reported; single ones vary too much
 
 
 class Gauges:
-    """Seconds a micro-batch, seconds of the last iteration, rates and delays of all links."""
+    """The trainer's speed, the times of the last iteration, rates and delays of all links."""
 
     def __init__(self, clock: Callable[[], float], heartbeats: Heartbeats) -> None:
         self._clock = clock
         self._heartbeats = heartbeats
-        self._paces: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # seconds a micro-batch
-        self._paced_at = 0.0
-        self._warm = False  # the first iteration takes longer than any other
+        self._paces: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # seconds per micro-batch
+        self._paced_at = 0.0  # when the last of them was measured
+        self._warm = False  # the first iteration is not counted: memory and kernels are set up
         self._contributed_at: float | None = None
         self._compute_s: float | None = None
         self._sync_s: float | None = None
 
     def contributed(self, micro_batches: int, seconds: float) -> None:
-        """The trainer has computed so many micro-batches in so many seconds."""
+        """Note that the trainer has computed `micro_batches` in `seconds`."""
         now = self._clock()
         self._contributed_at, self._compute_s = now, seconds
         if not micro_batches or seconds <= 0:
@@ -47,12 +48,12 @@ class Gauges:
         self._warm = True
 
     def reduced(self) -> None:
-        """The round is complete here."""
+        """Note that the round is complete on this node."""
         if self._contributed_at is not None:
             self._sync_s = max(0.0, self._clock() - self._contributed_at)
 
     def read(self, links: Mapping[bytes, Link]) -> Measured:
-        """Return all of it."""
+        """Return everything measured: of each link, and of this device's own speed."""
         incoming = tuple(
             Incoming(
                 node,
@@ -64,6 +65,6 @@ class Gauges:
             for node, link in sorted(links.items())
         )
         if self._clock() - self._paced_at > limits.PACE_SECONDS:
-            self._paces.clear()  # so that whoever has no share gets one to be measured by
+            self._paces.clear()  # speed unknown: the planner then gives a share to measure it by
         pace = median(self._paces) if len(self._paces) >= LEAST_PACES else None
         return Measured(incoming, pace, self._compute_s, self._sync_s)

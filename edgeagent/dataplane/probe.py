@@ -1,7 +1,7 @@
-"""A probe: enough bytes at once over a link for its receiver to measure it.
+"""A probe: enough bytes at once over a link for its receiver to measure the link's rate.
 
-A probe is bounded in bytes and in time. Only little of it waits on the link at any moment, so that
-what is sent meanwhile is not held up for long. Its content means nothing.
+A probe is bounded in bytes and in time. Only little of it is queued on the link at any moment, so
+that messages sent meanwhile are not delayed for long. The receiver ignores its content.
 """
 
 from __future__ import annotations
@@ -17,29 +17,34 @@ if TYPE_CHECKING:
 
     from edgeagent.transport.api import Link
 
-LOOK_SECONDS = 0.002  # how often is looked whether more can be sent
-NO_LINEAGE = bytes(limits.LINEAGE_BYTES)
+LOOK_SECONDS = 0.002  # how often a probe checks whether the link can take another frame
+NO_LINEAGE = bytes(limits.LINEAGE_BYTES)  # a probe belongs to no round of any cluster
 
 _payload = memoryview(bytes(limits.PROBE_FRAME_BYTES))
 
 
 class Prober:
-    """Sends one probe at a time: two would share our uplink, and neither show what it carries."""
+    """Sends one probe at a time: two at once would share this device's uplink, so that neither
+    would show what its own link can carry."""
 
     def __init__(self, delay: Callable[[bytes], float | None]) -> None:
-        """`delay` tells the one-way delay to a node in seconds, None while it is not known."""
+        """`delay` returns the one-way delay to a node in seconds, None while it is not known."""
         self._delay = delay
         self._turn = asyncio.Lock()
 
     async def probe(self, link: Link) -> None:
-        """Probe `link` when its turn comes."""
+        """Probe `link` as soon as no other probe is being sent."""
         async with self._turn:
             await probe(link, self._delay(link.peer.node) or 0.0)
 
 
 async def probe(link: Link, delay_s: float) -> None:
-    """Send at most `limits.MAX_PROBE_BYTES`, for at most `limits.MAX_PROBE_SECONDS` and some round
-    trips of twice `delay_s`."""
+    """Send at most `limits.MAX_PROBE_BYTES`, for at most `limits.MAX_PROBE_SECONDS` plus some round
+    trips.
+
+    `delay_s` is the one-way delay in seconds. TCP needs several round trips until it sends at full
+    rate, so a probe over a link with a long delay has to last longer.
+    """
     loop = asyncio.get_running_loop()
     seconds = limits.MAX_PROBE_SECONDS + limits.PROBE_ROUND_TRIPS * 2 * delay_s
     end = loop.time() + min(seconds, limits.MOST_PROBE_SECONDS)

@@ -1,11 +1,15 @@
-"""Runs a round's effects on real memory: adds, sends and receives chunks.
+"""Performs a round's effects on real memory: adds, sends and receives chunks.
 
-Law: what a neighbour sends is checked while it is known who sent it: who sent what cannot be is
-accused. P (the contribution) is only read. Reduced chunks are received straight into R; partial
-sums of children into scratch that is bounded per neighbour: beyond the bound the neighbour's bulk
-connection is not read until the scratch is used up. Chunks of a round that has not begun here are
-kept, those of a round that is over are dropped. A large vector is worked on in slices, in the order
-in which its parts came up, so that heartbeats and messages never wait for a whole one.
+Chunks are checked where they arrive, because only there it is known which neighbour has sent them;
+a neighbour that sends what cannot be part of the round is accused.
+
+P (the contribution) is only read. Reduced chunks are received straight into R. Partial sums of
+children are received into scratch memory that is bounded for each neighbour: beyond the bound the
+neighbour's bulk connection is not read until scratch is free again. Chunks of a round that has not
+begun here yet are kept, chunks of a round that is over are dropped.
+
+A large vector is added and sent in slices of time, in the order in which its parts became ready, so
+that heartbeats and messages never wait for a whole vector.
 """
 
 from __future__ import annotations
@@ -45,53 +49,55 @@ if TYPE_CHECKING:
 Vector = np.ndarray[Any, np.dtype[Any]]
 Key = tuple[bytes, int, int, int, int, int]
 Early = tuple[Key, BulkKind, int]
+# Late chunks of this many lineages that the node has left are recognised and dropped; chunks of
+# older lineages are no longer on their way.
 _PAST_LINEAGES = 16
-SLICE_SECONDS = 0.01  # of work on a round after which whatever else has come up has its turn
+SLICE_SECONDS = 0.01  # work on a round for this long, then let other events be handled
 
 
 class Wire(Protocol):
-    """What the reducer needs of the links."""
+    """The operations on links that the reducer uses."""
 
     def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
-        """Queue a frame for neighbour `to`; dropped if there is no such link."""
+        """Queue a frame for neighbour `to`; it is dropped if there is no such link."""
 
     def hold_bulk(self, peer: bytes, hold: bool) -> None:
-        """Stop reading bulk frames from `peer`, or read again."""
+        """Stop (`hold`) or resume reading bulk frames from `peer`."""
 
     def discard_bulk(self, peer: bytes) -> None:
-        """Write no more into the buffer of the payload that `peer` is sending."""
+        """Stop writing into the buffer that was given for the payload `peer` is sending."""
 
     def accuse(self, peer: bytes, reason: str) -> None:
-        """End the link to `peer`: what came from it cannot be part of the round."""
+        """End the link to `peer`, because what it sent cannot be part of the round."""
 
 
 @dataclass(slots=True)
 class _Frame:
-    """A payload on its way in, or waiting for its round."""
+    """A payload that is being received, or that waits for its round to begin."""
 
     header: BulkHeader
     buffer: memoryview
-    size: int  # bytes of scratch it is charged for; 0 if it goes straight into R
+    size: int  # bytes of scratch charged for it; 0 if it is received straight into R
 
 
 @dataclass(slots=True)
 class _Peer:
-    """What one neighbour has sent that is not used up."""
+    """What one neighbour has sent and this node has not used yet."""
 
     arriving: _Frame | None = None
-    early: dict[Early, _Frame] = field(default_factory=dict)
+    early: dict[Early, _Frame] = field(default_factory=dict)  # of rounds not begun here
     sums: dict[int, memoryview] = field(default_factory=dict)  # chunk -> partial sum
-    scratch: int = 0
-    held: bool = False
+    scratch: int = 0  # bytes that the frames above are charged for
+    held: bool = False  # its bulk connection is not read at present
     order: FrameOrder = field(default_factory=FrameOrder)
 
 
 @dataclass(slots=True)
 class _Result:
-    """What belongs to an iteration's R beside the vector."""
+    """What belongs to the R of an iteration in addition to the vector."""
 
     square_sums: list[float] = field(default_factory=list)
-    checks: list[int] = field(default_factory=list)  # of all chunks
+    checks: list[int] = field(default_factory=list)  # checksum of each chunk
     word: ControlWord | None = None
 
 
@@ -102,7 +108,7 @@ def key_of(header: BulkHeader) -> Key:
 
 
 class Reducer:
-    """The rounds of one node, one at a time."""
+    """Performs the rounds of one node, one at a time."""
 
     def __init__(
         self,
@@ -117,13 +123,16 @@ class Reducer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`contribution` and both `reduced`: float32 or float64, one dimension, equal lengths.
-        `done` is called once a round is complete here. `shape`: what the job's control words are
-        like; `policies`: those whose bodies are stored here. `later` calls what it is given soon,
-        after what else has come up; None: no work is put off. `clock`: seconds of its own."""
+
+        `done` is called when a round is complete here. `shape` is what control words of this job
+        look like; without it they are not checked. `policies` returns the policies whose bodies are
+        stored here. `later` schedules a call after the events that are already waiting; without it
+        all work is done at once. `clock` returns seconds.
+        """
         self._contribution = contribution
         self._shared = reduced
         self._vectors: dict[int, Vector] = {}  # R of the last two iterations
-        self._lent: dict[int, int] = {}  # buffer -> iteration for which the trainer reads it
+        self._lent: dict[int, int] = {}  # shared buffer -> iteration whose R the trainer reads
         self._no_own = False  # no micro-batch is contributed: P counts as zeros
         self._zeros = np.zeros(min(chunk_elements, len(contribution)), contribution.dtype)
         self._chunk_elements = chunk_elements
@@ -133,19 +142,19 @@ class Reducer:
         self._policies = policies
         self._later = later
         self._clock = clock
-        self._todo: deque[RoundEffect] = deque()  # of the running round
-        self._sliced = False  # `later` will go on with it
+        self._todo: deque[RoundEffect] = deque()  # effects of the running round not yet performed
+        self._sliced = False  # whether `later` will call `_work_off` again
         self._over: Key | None = None  # the round that was completed here last
         self._round: Round | None = None
         self._peers: dict[bytes, _Peer] = {}
         self._own_word: ControlWord | None = None
         self._results: dict[int, _Result] = {}  # of the last two iterations
-        self._frozen = False
+        self._frozen = False  # a fence has stopped the round: nothing more is accepted or sent
         self._past: list[bytes] = []  # lineages that this node has left
 
     @property
     def square_sums(self) -> list[float]:
-        """Sums of squares of the running round's reduced data chunks."""
+        """Sum of squares of each reduced data chunk of the running round."""
         return self._result.square_sums
 
     @property
@@ -169,7 +178,7 @@ class Reducer:
     # --- the round ----------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Forget everything: another cluster's rounds begin. What is on its way in is dropped."""
+        """Forget everything because another cluster's rounds begin; drop what is being received."""
         peers, self._peers = self._peers, {}
         self._todo.clear()
         self._round = self._own_word = None
@@ -179,7 +188,7 @@ class Reducer:
                 self._wire.hold_bulk(name, False)
 
     def start(self, spec: RoundSpec) -> None:
-        """Run `spec` from now on; the round before is complete or given up."""
+        """Run `spec` from now on; the round before it is complete or given up."""
         if self._round is not None and self._round.spec.lineage != spec.lineage:
             self._past = [*self._past, self._round.spec.lineage][-_PAST_LINEAGES:]
         self.freeze()
@@ -217,8 +226,10 @@ class Reducer:
     def freeze(self) -> bytes:
         """Accept, send and complete nothing more; return the bitmap of the reduced chunks.
 
-        Whether sums are worth keeping only the control word tells."""
-        self._work_off(whole=True)  # what counts as reduced has to be so
+        The bitmap counts fully reduced chunks only if the reduced control word is final: without it
+        nobody can tell whether the sums have each micro-batch exactly once.
+        """
+        self._work_off(whole=True)  # chunks that the round counts as reduced must lie in memory
         self._frozen = True
         for name, peer in self._peers.items():
             if peer.arriving is not None and peer.arriving.size == 0:
@@ -232,20 +243,23 @@ class Reducer:
         return have if whole else now.kept
 
     def serve(self, spec: RoundSpec) -> None:
-        """Send chunks of a round that is over here to those who lack them."""
+        """Send chunks of a round that is complete here to the members that lack them."""
         for spread in spec.spread:
             for chunk in spread.chunks if spread.to else ():
                 self._send_down(spec, chunk, spread.to)
 
     def contribute(self, word: ControlWord) -> None:
-        """P and `word` are this node's part."""
+        """Take P as it is now and `word` as this node's part of the round."""
         if self._round is not None:
             self._own_word = word
             self._no_own = not any(word.done)
             self._drive(self._round.contribute())
 
     def forget(self, peer: bytes) -> None:
-        """The link to `peer` is gone. Partial sums that came whole stay: the round counts them."""
+        """Drop the state of `peer`, the link to which has ended.
+
+        Partial sums that have arrived whole stay, because the round counts them already.
+        """
         gone = self._peers.pop(peer, None)
         if gone is not None and gone.sums:
             size = sum(len(b) for b in gone.sums.values())
@@ -254,7 +268,10 @@ class Reducer:
     # --- frames -------------------------------------------------------------------------------
 
     def arriving(self, sender: bytes, header: BulkHeader) -> memoryview | None:
-        """Say where a chunk goes; None if it belongs to a round that is over."""
+        """Return the buffer into which a chunk is received, None if its round is over.
+
+        Raises `RemoteProtocolError` if `sender` cannot have such a chunk to send.
+        """
         peer = self._peers.setdefault(sender, _Peer())
         now = self._round
         current = now is not None and key_of(header) == now.spec.key
@@ -285,7 +302,7 @@ class Reducer:
         return buffer
 
     def received(self, sender: bytes, header: BulkHeader) -> None:
-        """The payload lies where `arriving` said."""
+        """Use the payload, which now lies in the buffer that `arriving` returned."""
         peer = self._peers.setdefault(sender, _Peer())
         frame, peer.arriving = peer.arriving, None
         if frame is None or frame.header is not header:
@@ -319,7 +336,7 @@ class Reducer:
         if header.index == 0:
             self._word = self._read_word(now.spec, sender, frame.buffer, header.kind)
         else:
-            if frame.size:  # its header came before its round
+            if frame.size:  # the header arrived before the round began, so it is not yet in R
                 self._chunk(header.index)[:] = frame.buffer
             self.square_sums[header.index - 1] = header.square_sum
         self._free(peer, frame.size)
@@ -328,11 +345,16 @@ class Reducer:
     def _read_word(
         self, spec: RoundSpec, sender: bytes, data: memoryview, kind: BulkKind
     ) -> ControlWord:
-        """Return the control word that `sender` has sent, if it can be one. A child may send a
-        reduced one, too, where a fence has it spread what was reduced along another tree."""
+        """Return the control word that `sender` has sent; raise `RemoteProtocolError` if it is
+        none.
+
+        The bytes must be exactly what encoding the word gives, so that equal words have equal
+        checksums. A child, too, may send a reduced word, namely when a fence has it spread what was
+        reduced along another tree.
+        """
         word = decode_word(data)
         if word.encode() != bytes(data):
-            raise RemoteProtocolError("a control word in bytes of its own")
+            raise RemoteProtocolError("a control word in another encoding than the standard one")
         if claimants(word.claims) & spec.silent:
             raise RemoteProtocolError("a claim of a member whose state was found to differ")
         if self._shape is not None:
@@ -354,10 +376,10 @@ class Reducer:
         if self._round is None:
             return True
         spec = self._round.spec
-        if header.lineage != spec.lineage:  # a lineage that a fence leads into, or one we left
+        if header.lineage != spec.lineage:  # one that a fence leads into, unless we have left it
             return header.lineage not in self._past
         if (header.term, header.policy) < (spec.term, spec.policy):
-            return False  # of before a fence, from somebody who was an iteration ahead
+            return False  # sent before a fence, by a member that was an iteration ahead
         return (header.iteration, header.attempt) > (spec.iteration, spec.attempt)
 
     def _check_length(self, header: BulkHeader) -> None:
@@ -378,8 +400,10 @@ class Reducer:
     # --- memory -------------------------------------------------------------------------------
 
     def lend(self, iteration: int) -> int | None:
-        """Return the number of the shared buffer in which R of `iteration` lies, None if it lies in
-        none. Nothing is written there until `returned`: the trainer reads it."""
+        """Return the number of the shared buffer that holds R of `iteration`, None if none does.
+
+        Nothing is written to that buffer until `returned` is called, because the trainer reads it.
+        """
         buffer = iteration % 2
         if self._vectors.get(iteration) is not self._shared[buffer]:
             return None
@@ -387,20 +411,22 @@ class Reducer:
         return buffer
 
     def returned(self, iteration: int) -> None:
-        """The trainer has applied the update of `iteration`."""
+        """Note that the trainer has applied the update of `iteration` and reads no more of it."""
         if self._lent.get(iteration % 2) == iteration:
             del self._lent[iteration % 2]
 
     def kept(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
-        """Return R of `iteration`, which will not be written to any more, and the sums of squares
-        of its data chunks."""
+        """Return (R of `iteration`, the sum of squares of each of its data chunks).
+
+        The vector is not written to any more: it is a copy if R lies in shared memory.
+        """
         vector = self._vectors[iteration]
         mine = vector.copy() if any(vector is shared for shared in self._shared) else vector
         return mine, tuple(self._results[iteration].square_sums)
 
     def _make_room(self, iteration: int) -> None:
-        """Choose where R of `iteration` lies: in shared memory, unless the trainer still reads that
-        of an iteration before there."""
+        """Choose where R of `iteration` lies: in its shared buffer, or, while the trainer still
+        reads an earlier R there, in memory of its own."""
         before = {i: v for i, v in self._vectors.items() if i in (iteration, iteration - 1)}
         if iteration not in before:
             buffer = iteration % 2
@@ -409,7 +435,7 @@ class Reducer:
         self._vectors = before
 
     def _own(self, chunk: int) -> Vector:
-        """Return this node's own part of a data chunk."""
+        """Return this node's own part of a data chunk; zeros if it computed no micro-batch."""
         own = self._slice(self._contribution, chunk)
         return self._zeros[: len(own)] if self._no_own else own
 
@@ -429,7 +455,7 @@ class Reducer:
             self._work_off()
 
     def _work_off(self, *, whole: bool = False) -> None:
-        """Do what is due for the running round; if not `whole`, only for one slice of time."""
+        """Perform effects of the running round: all of them if `whole`, else for one time slice."""
         self._sliced = False
         until = self._clock() + SLICE_SECONDS
         while self._todo and (now := self._round) is not None:
@@ -446,7 +472,7 @@ class Reducer:
                     self._add(spec, chunk, child, first)
                 except RemoteProtocolError as error:
                     self._todo.clear()
-                    self._round = None  # without this child's part there is no round
+                    self._round = None  # the round cannot be completed without this child's part
                     self._wire.accuse(child, str(error))
             case SendUp(chunk, own):
                 if spec.parent is not None:
@@ -475,8 +501,11 @@ class Reducer:
         self._relieve(child, peer)
 
     def _merge(self, spec: RoundSpec, base: ControlWord, part: ControlWord) -> ControlWord:
-        """Return the word of both. A policy is only passed on by who holds its body: so one that
-        nobody has comes into force nowhere, and the scheduler sends bodies until it does."""
+        """Return the merged control word; raise `RemoteProtocolError` if the buffers disagree.
+
+        A policy is only passed on by members that hold its body. One that some member lacks
+        therefore never comes into force, and the scheduler keeps sending bodies until all have it.
+        """
         if self._policies is not None and (part.term, part.policy) not in self._policies():
             part = replace(part, term=spec.term, policy=spec.policy)
         whole = merge(base, part)
@@ -512,9 +541,12 @@ class Reducer:
         squares: float,
         check: int = 0,
     ) -> None:
-        """Send a chunk. Partial sums go as they lie in memory: nobody writes there before the
-        parent has them. Reduced chunks are copied once: R is used again before a subscriber, or a
-        child that leaves, must have taken them."""
+        """Send a chunk to each neighbour in `to`.
+
+        Partial sums are sent as they lie in memory, because nobody writes there before the parent
+        has them. Reduced chunks are copied once, because R may be used again before a joiner that
+        follows the rounds, or a child that leaves, has received them.
+        """
         if chunk == 0:
             word = self._own_word if own else self._results[spec.iteration].word
             payload = memoryview(word.encode() if word is not None else b"")

@@ -1,7 +1,7 @@
-"""Shards of the training state: cut, hashed, sent, received in place.
+"""Shards of the training state: cut, hashed, sent, and received in place.
 
-Shard k of size s is the bytes [k*s, (k+1)*s) of the flat state; the last one may be shorter. The
-caller sees to it that the state does not change while it is read.
+Shard k of size s is the bytes [k*s, (k+1)*s) of the flat state; the last shard may be shorter. The
+caller makes sure that the state does not change while it is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def shard_view(state: memoryview, shard_bytes: int, shard: int) -> memoryview:
 
 
 def leaves(state: memoryview, shard_bytes: int) -> tuple[bytes, ...]:
-    """Return the SHA-256 of every shard."""
+    """Return the SHA-256 (32 bytes) of every shard, in order."""
     count = shard_count(len(state), shard_bytes)
     return tuple(hashlib.sha256(shard_view(state, shard_bytes, k)).digest() for k in range(count))
 
@@ -27,14 +27,14 @@ def leaves(state: memoryview, shard_bytes: int) -> tuple[bytes, ...]:
 def shard_header(
     lineage: bytes, join: int, iteration: int, shard: int, payload: memoryview
 ) -> BulkHeader:
-    """Return the header of one shard of the state at the start of `iteration`."""
+    """Return the bulk header of one shard of the state at the start of `iteration`."""
     return BulkHeader(
         BulkKind.SHARD, lineage, 0, 0, iteration, 0, shard, len(payload), reference=join
     )
 
 
 def shard_target(state: memoryview, shard_bytes: int, header: BulkHeader) -> memoryview:
-    """Return where a shard goes; raise `RemoteProtocolError` if it cannot fit there."""
+    """Return the memory for a shard; raise `RemoteProtocolError` if it would not fit there."""
     target = shard_view(state, shard_bytes, header.index)
     if not target or len(target) != header.length:
         raise RemoteProtocolError("a shard of the wrong length")
@@ -42,7 +42,7 @@ def shard_target(state: memoryview, shard_bytes: int, header: BulkHeader) -> mem
 
 
 def state_digest(state: memoryview, meta: bytes) -> str:
-    """Return the hexadecimal SHA-256 of the training state: its scalars, then its bytes."""
+    """Return the hexadecimal SHA-256 of the training state: its scalars, then its tensors."""
     digest = hashlib.sha256(hashlib.sha256(meta).digest())
     digest.update(state)
     return digest.hexdigest()

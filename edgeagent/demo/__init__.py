@@ -1,4 +1,4 @@
-"""`edgeagent demo`: the whole story told with real agents on one machine, then a report.
+"""`edgeagent demo`: a whole story told with real agents on one machine, followed by a report.
 
-Law: the demo sees its agents as a user would, by what they write and how they end.
+The demo sees its agents as a user would: by what they write and how they end.
 """

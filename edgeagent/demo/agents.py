@@ -1,6 +1,7 @@
-"""The demo's agents: real `edgeagent run` processes on loopback, in a session of their own each.
+"""The demo's agents: real `edgeagent run` processes on loopback, each in a session of its own.
 
-Law: whatever happens, `Team.stop` leaves no process behind and returns in bounded time.
+Whatever happens, `Team.stop` leaves no process behind and returns within a bounded time. Each agent
+has a session of its own so that all processes that it has started can be found and ended.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from edgeagent.terminal.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-LEAVE_GRACE_S = 3.0  # after the first SIGTERM: agents leave gracefully
-TERMINATE_GRACE_S = 1.0  # after the second: agents end at once; then SIGKILL
-KILL_S = 2.0  # time the kernel has to end what was killed
+LEAVE_GRACE_S = 3.0  # time to leave gracefully after the first SIGTERM
+TERMINATE_GRACE_S = 1.0  # time to end after the second SIGTERM, before SIGKILL
+KILL_S = 2.0  # time for the kernel to end killed processes
 KILL_POLL_S = 0.005
-MAX_ERROR_TAIL_BYTES = 4096
+MAX_ERROR_TAIL_BYTES = 4096  # of a log, in which the agent's last complaint is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,12 @@ class AgentFiles:
 
 @dataclass(slots=True)
 class DemoAgent:
-    """One agent: its files, its process once started, the events it wrote so far."""
+    """One agent: its files, its process once it is started, the events that it has written."""
 
     files: AgentFiles
     process: subprocess.Popen[bytes] | None = None
     events: list[Event] = field(default_factory=list)
-    latest: dict[str, Event] = field(default_factory=dict)  # by kind
+    latest: dict[str, Event] = field(default_factory=dict)  # kind of event -> the newest one
     iteration: int = 0
     asked_to_leave: bool = False
     killed: bool = False
@@ -59,7 +60,8 @@ class DemoAgent:
 
     @property
     def failure_status(self) -> int:
-        """Its exit status if that is not what was to be expected, else 0."""
+        """Its exit status if that shows a failure, else 0. An agent that was killed has not
+        failed."""
         status = self.process.poll() if self.process is not None else None
         return 0 if status is None or (self.killed and status == -signal.SIGKILL) else status
 
@@ -84,7 +86,7 @@ class DemoAgent:
         return self.latest.get(event)
 
     def complaint(self) -> str:
-        """Return its own last complaint, else the last line it wrote, "" if there is none."""
+        """Return the agent's last complaint, else the last line of its log, "" if there is none."""
         with contextlib.suppress(OSError), open(self.files.log, "rb") as file:
             file.seek(max(0, os.path.getsize(self.files.log) - MAX_ERROR_TAIL_BYTES))
             lines = [line for line in file.read().decode(errors="replace").splitlines() if line]
@@ -116,17 +118,16 @@ class Team:
             )
             for name, address in zip(names, addresses, strict=True)
         }
-        self._folder = folder
         self._command = command
         self._environment = environment
 
     @property
     def finishers(self) -> list[DemoAgent]:
-        """The agents that nobody asked to leave or killed: they train to the end."""
+        """The agents that nobody has asked to leave or killed, which train to the end."""
         return [a for a in self.agents.values() if not (a.asked_to_leave or a.killed)]
 
     def start(self, name: str) -> None:
-        """Start one agent; its peers are all that were started before."""
+        """Start one agent; its `--peer`s are all agents that were started before."""
         agent = self.agents[name]
         peers = [a.files.address for a in self.agents.values() if a.process is not None]
         with open(agent.files.log, "wb") as log:
@@ -147,14 +148,14 @@ class Team:
             agent.process.send_signal(signal.SIGINT)
 
     def kill(self, name: str) -> None:
-        """Do what `kill -9` does: the agent has no time for a last word."""
+        """Do what `kill -9` does: the agent has no time to say anything."""
         agent = self.agents[name]
         agent.killed = True
         if agent.process is not None and agent.running:
             agent.process.kill()
 
     def stop(self) -> None:
-        """End every agent and all that they started: ask, insist, kill."""
+        """End every agent and everything that they have started: ask, insist, kill."""
         started = [a.process for a in self.agents.values() if a.process is not None]
         for number, grace in ((signal.SIGTERM, LEAVE_GRACE_S), (signal.SIGTERM, TERMINATE_GRACE_S)):
             running = [process for process in started if process.poll() is None]
@@ -174,7 +175,7 @@ def _wait_all(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> N
 
 
 def _kill_session(leader: int) -> None:
-    """Kill the session that `leader` (a child of ours) opened, until nobody is left in it."""
+    """Kill the session of `leader`, a child of this process, until no process is left in it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
     deadline = time.monotonic() + KILL_S
@@ -186,7 +187,7 @@ def _kill_session(leader: int) -> None:
 
 
 def session_members(leader: int) -> list[int]:
-    """Return the living processes of a session, from /proc (none where there is no /proc)."""
+    """Return the living processes of a session, from /proc; none where there is no /proc."""
     members = []
     try:
         entries = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
@@ -202,7 +203,7 @@ def session_members(leader: int) -> list[int]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` loopback ports that were free just now."""
+    """Return `count` loopback ports that are free at present."""
     with contextlib.ExitStack() as stack:
         ports = []
         for _ in range(count):
@@ -227,7 +228,7 @@ def run_command(steps: int) -> Callable[[AgentFiles, Sequence[str]], Sequence[st
 
 
 def agent_environment(home: str, token: str, environment: Any = os.environ) -> dict[str, str]:
-    """Return the agents' environment: this one without its own settings for edgeagent."""
+    """Return the agents' environment: this process's without its own settings for edgeagent."""
     kept = {k: v for k, v in environment.items() if not k.startswith("EDGEAGENT_")}
     kept |= {"EDGEAGENT_HOME": home, "EDGEAGENT_TOKEN": token, "OMP_NUM_THREADS": "1"}
     return package_environment(kept)

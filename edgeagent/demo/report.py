@@ -1,7 +1,7 @@
-"""What the demo's agents wrote, judged: the report of `edgeagent demo`.
+"""The report of `edgeagent demo`: judges the run by what its agents have written.
 
-Law: pure; the agents' event files are the only evidence about the run, and what is missing counts
-as wrong.
+The agents' event files are the only evidence about the run, and what is missing there counts as
+wrong. There is no I/O in this module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 
-MIN_ACCURACY = 0.95
-MIN_SOURCES = 2
+MIN_ACCURACY = 0.95  # on held-out digits
+MIN_SOURCES = 2  # from which the joiner has to pull the state
 
 
 class SourceReport(TypedDict):
@@ -29,7 +29,8 @@ class SourceReport(TypedDict):
 
 
 class JoinReport(TypedDict):
-    """One join in mid-training; `lower_bound_s` is what the links' rates allow at best."""
+    """One join in mid-training; `lower_bound_s` is the shortest time that the links' rates
+    allow."""
 
     node: str
     bytes: int
@@ -39,7 +40,7 @@ class JoinReport(TypedDict):
 
 
 class StallReport(TypedDict):
-    """One node's end, and the longest stall that any of the others had from it."""
+    """One node's departure, and the longest stall that it caused to any of the others."""
 
     node: str
     stall_s: float
@@ -58,7 +59,7 @@ class Report(TypedDict):
 
 
 def parse_events(text: str) -> list[Event]:
-    """Return the events in `text`; a last line without its end is not there yet."""
+    """Return the events in `text`; a last line without a line end is incomplete and left out."""
     return [json.loads(line) for line in text.split("\n")[:-1] if line]
 
 
@@ -68,7 +69,8 @@ def report_from(
     joiners: Iterable[str] = ("dave",),
     killed: Iterable[str] = (),
 ) -> Report:
-    """Return the report on `events` (by node); `joiners` came in mid-training, `killed` died."""
+    """Return the report on `events` (by node). `joiners` had to join in mid-training, and `killed`
+    were killed."""
     compared = compare_digests(events)
     report = Report(
         accuracy=_accuracy(events),
@@ -87,10 +89,11 @@ def report_from(
 
 
 def compare_digests(events: Mapping[str, Sequence[Event]]) -> int:
-    """Return how many iterations' digests at least two nodes have; minus the first that differs.
+    """Return for how many iterations the digests of at least two nodes could be compared.
 
-    Iteration k differing is returned as `-k - 1`, so that 0 means: nothing was compared.
-    A node's digests count from its last `joined` on: before, it may have been a cluster of its own.
+    If those of iteration k differ, return `-k - 1` instead, so that 0 means that nothing was
+    compared. A node's digests count from its last `joined` on, because before that it may have been
+    a cluster of its own.
     """
     by_iteration: dict[int, list[str]] = {}
     for node_events in events.values():
@@ -179,8 +182,11 @@ def _problems(report: Report, compared: int, joiners: list[str]) -> list[str]:
 def _failure_problems(
     report: Report, events: Mapping[str, Sequence[Event]], killed: list[str]
 ) -> list[str]:
-    """Only the killed may fail, and all who finished must have seen that, their links to them
-    down, and, if a scheduler was killed, one of themselves take the role over."""
+    """Return what was wrong about failures.
+
+    Only the killed nodes may fail. All that finished must have seen that, and that their links to
+    those went down. If a scheduler was killed, another node must have become the scheduler.
+    """
     others = [failure["node"] for failure in report["failures"] if failure["node"] not in killed]
     problems = [f"{node} failed" for node in others]
     finished = {

@@ -1,7 +1,8 @@
 """The story of `edgeagent demo`: three start, a fourth joins, one leaves, the scheduler is killed.
 
-Law: real agents in real processes, seen only through their event files and exit statuses. Every
-wait is bounded. No process is left behind, and no file unless the demo failed (then: the logs).
+The agents are real, in processes of their own, and are seen only through their event files and exit
+statuses. Every wait is bounded. No process is left behind, and no file either, except the logs of a
+demo that has failed.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ DEFAULT_STEPS = 800
 FOUNDERS = ("alice", "bob", "carol")
 JOINER = "dave"
 LEAVERS = ("carol", "bob")  # the first of these that is not the scheduler leaves
+# When something happens, as a part of all steps.
 JOIN_AT = 1 / 4
 LEAVE_AT = 5 / 8
 KILL_AT = 3 / 4
-POLL_S = 0.05
-SILENCE_S = 60.0  # no new event from anybody for so long: something hangs
-RATE_WINDOW_S = 2.0
+POLL_S = 0.05  # between two looks at the event files
+SILENCE_S = 60.0  # if no agent writes an event for this long, something hangs
+RATE_WINDOW_S = 2.0  # of the last steps, from which samples/s are computed
 
 
 class DemoFailed(EdgeAgentError):
-    """The demo did not show what it is there to show."""
+    """The demo could not show what it is meant to show."""
 
 
 def run_demo(
@@ -49,7 +51,7 @@ def run_demo(
     as_json: bool = False,
     command: Callable[[AgentFiles, Sequence[str]], Sequence[str]] | None = None,
 ) -> int:
-    """Run the demo, print the report; return 0, or raise `DemoFailed` naming what went wrong.
+    """Run the demo, print the report and return 0; raise `DemoFailed`, which names what went wrong.
 
     `command` builds one agent's command line (default: `edgeagent run digits ...`).
     """
@@ -97,7 +99,7 @@ def _play(
 
 
 class Story:
-    """Drives the team through the acts, watching what its agents write."""
+    """Plays the acts of the story, watching what its agents write."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class Story:
         self._heard = clock()
 
     def tell(self) -> None:
-        """Play all acts; raise `DemoFailed` as soon as one cannot be played."""
+        """Play all acts; raise `DemoFailed` as soon as one of them cannot be played."""
         for name in FOUNDERS:
             self._team.start(name)
         self._view.happened(f"{', '.join(FOUNDERS)} start")
@@ -145,7 +147,7 @@ class Story:
         return max(agent.iteration for agent in self._agents())
 
     def _all_saw_leave(self, node: str) -> bool:
-        """Whether all the others have gone on without `node`."""
+        """Whether all the others have reported that `node` has left."""
         return all(
             any(e["event"] == "member_left" and e["node"] == node for e in agent.events)
             for agent in self._team.finishers
@@ -157,7 +159,8 @@ class Story:
         return str(newest["node"]) if newest else ""
 
     def _until(self, done: Callable[[], bool], *, ending: bool = False) -> None:
-        """Watch until `done()`; raise `DemoFailed` if an agent ends before, or nobody speaks."""
+        """Watch until `done()`; raise `DemoFailed` if an agent ends before, or none writes
+        events."""
         while True:
             self._watch()
             if done():
@@ -191,7 +194,7 @@ class Story:
 
 
 def scene_of(agents: Sequence[DemoAgent], steps: int) -> Scene:
-    """Return what the agents' events say about now."""
+    """Return the present scene, according to the agents' events."""
     nodes = tuple(node_line(agent) for agent in agents if agent.process is not None)
     newest: Event | None = None
     for agent in agents:
@@ -234,7 +237,7 @@ def node_line(agent: DemoAgent) -> NodeLine:
 
 
 def _rate(events: Sequence[Event]) -> float:
-    """Return the samples a second over the last steps."""
+    """Return the samples per second over the last steps."""
     samples, start, end = 0, 0.0, 0.0
     for event in reversed(events):
         if event["event"] != "step":
@@ -248,11 +251,11 @@ def _rate(events: Sequence[Event]) -> float:
 
 
 def judge(team: Team, steps: int, told: str = "") -> Report:
-    """Return the report on a story; `told`: why it was not told to its end."""
+    """Return the report on a story; `told` says why it was broken off, "" if it was not."""
     events = {name: agent.events for name, agent in team.agents.items()}
     killed = [name for name, agent in team.agents.items() if agent.killed]
     report = report_from(events, joiners=(JOINER,), killed=killed)
-    if told:  # what is missing in the report follows from that
+    if told:  # everything that the report lacks is a consequence of that
         report["problems"] = [told]
         return report
     problems = report["problems"]
@@ -285,7 +288,7 @@ def _ending(agent: DemoAgent, status: int) -> str:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ignore what would break off the clearing up, which is bounded."""
+    """Ignore signals that would interrupt the cleaning up, which is bounded in time."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
@@ -297,7 +300,7 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
-    """Let a terminal that closes, and `kill`, end the demo as Ctrl+C does: cleanly."""
+    """Let `kill` and a terminal that is closed end the demo as Ctrl+C does, with cleaning up."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

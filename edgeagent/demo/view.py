@@ -1,6 +1,6 @@
-"""The demo on screen: a table that is refreshed in place on a terminal, plain lines elsewhere.
+"""The demo on the screen: a table refreshed in place on a terminal, plain lines elsewhere.
 
-Law: shows only what the agents' events say.
+It shows only what the agents' events say.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-PLAIN_EVERY_S = 2.0
-LIVE_EVERY_S = 0.1
-SHOWN_HAPPENINGS = 10
+PLAIN_EVERY_S = 2.0  # between two plain lines about the progress
+LIVE_EVERY_S = 0.1  # between two refreshes in place
+SHOWN_HAPPENINGS = 10  # the newest ones, below the live table
 TITLE = "edgeagent demo"
 _BAR_WIDTH = 40
 
@@ -50,16 +50,16 @@ class Scene:
 
 
 class View(Protocol):
-    """What the story tells."""
+    """Where the story is shown."""
 
     def happened(self, text: str) -> None:
-        """Something worth a line."""
+        """Show something that is worth a line."""
 
     def show(self, scene: Scene) -> None:
-        """How things are now; called often."""
+        """Show the present state of the run; called often."""
 
     def close(self) -> None:
-        """The story is over. Idempotent."""
+        """End the showing. Idempotent."""
 
 
 def view_for(stream: TextIO, title: str = TITLE) -> View:
@@ -68,7 +68,7 @@ def view_for(stream: TextIO, title: str = TITLE) -> View:
 
 
 class PlainView:
-    """One line for each happening, one for the progress every few seconds."""
+    """Writes one line for each happening, and one about the progress every few seconds."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -82,7 +82,7 @@ class PlainView:
         print(f"{self._clock() - self._start:6.1f} s  {text}", file=self._stream, flush=True)
 
     def show(self, scene: Scene) -> None:
-        """Print a line if it is time to and something moved."""
+        """Print a line if `PLAIN_EVERY_S` have passed and the run has advanced."""
         now = self._clock()
         if now >= self._due and scene.iteration != self._shown and scene.iteration > 0:
             self._due = now + PLAIN_EVERY_S
@@ -93,11 +93,11 @@ class PlainView:
             )
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: every line is already complete."""
 
 
 class LiveView:
-    """A progress bar, a table of the agents and the last happenings."""
+    """Shows a progress bar, a table of the agents and the last happenings."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ def render(scene: Scene, happenings: Sequence[str], title: str) -> RenderableTyp
 
 
 def describe(node: str, event: Event) -> str | None:
-    """Return a line on what `node` wrote, None if it is not worth one."""
+    """Return a line about an event of `node`, None if the event is not worth one."""
     kind = event["event"]
     if kind == "joined" and event.get("sources"):
         join = {"lower_bound_s": None, **event, "node": node}

@@ -1,4 +1,4 @@
 """What an agent offers to its own user on its own device: its folder, its socket, its status.
 
-Law: readable by that user only; nothing in this package is reachable from the network.
+Only that user can read it, and nothing in this package can be reached over the network.
 """

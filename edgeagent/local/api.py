@@ -6,14 +6,14 @@
     POST /link        {"node": "bob", "wanted": true}  -> 202, JSON (local.changes.ChangeStatus)
     POST /expel       {"node": "bob"}                  -> 202, the same
     POST /token       no body                          -> 202, the same
-    GET  /changes/N   -> 200, the same, of change N; its final state can be had once
+    GET  /changes/N   -> 200, the same, of change N; a final state is given once
 
-What is wrong is answered {"error": "..."}: 400 for a wrong request, 404 for a member or change that
-does not exist, 409 for what cannot be now.
+Errors are answered with {"error": "..."}: 400 for a wrong request, 404 for a member or change that
+does not exist, 409 for what is not possible at present.
 
-Law: file mode 0600 before the first connection can succeed; requests are bounded; no answer carries
-a secret but a new token, to whoever asked for it. The client half is synchronous and imports no
-aiohttp, so that `edgeagent status` starts fast.
+The socket has file mode 0600 before the first connection can succeed, requests are bounded, and no
+answer contains a secret, except a new token for the user who asked for it. The client half is
+synchronous and imports no aiohttp, so that `edgeagent status` starts fast.
 """
 
 from __future__ import annotations
@@ -41,49 +41,50 @@ if TYPE_CHECKING:
     from edgeagent.local.state_dir import RunningAgent
     from edgeagent.local.status_model import Status
 
-MAX_PATH_BYTES = 103  # shortest limit of a Unix socket's path among the systems we run on
+MAX_PATH_BYTES = 103  # shortest limit of a Unix socket's path on the supported systems
 MAX_REQUEST_BYTES = 4096
 MAX_ANSWER_BYTES = 8 << 20
-MAX_TRACE_BYTES = 256 << 20  # what is recorded is bounded, far below
-TRACE_LINES = 16  # of a trace that are made at once
-PIECE_BYTES = 64 << 10
-BACKLOG = 16
-CLIENT_TIMEOUT_S = 5.0
-KEEPALIVE_S = 1.0
+MAX_TRACE_BYTES = 256 << 20  # the flight recorder keeps far less
+TRACE_LINES = 16  # lines of a trace that are made before the agent does other work
+PIECE_BYTES = 64 << 10  # of a trace, read at once by the client
+BACKLOG = 16  # connections that wait to be accepted
+CLIENT_TIMEOUT_S = 5.0  # for an answer; the agent answers from memory
+KEEPALIVE_S = 1.0  # after which an idle connection is closed
 _REFUSALS = {400: UsageError, 404: NoSuchMember, 409: EdgeAgentError}
 
 
 class Handler(Protocol):
-    """The agent as the local interface sees it."""
+    """What the agent offers to the server of this interface."""
 
     def status(self) -> Status:
-        """What the agent knows now; called on the agent's loop."""
+        """Return the agent's status; called on the agent's loop."""
 
     def trace(self) -> Iterator[str]:
-        """The lines of a trace of this moment; raise `EdgeAgentError` if nothing is recorded."""
+        """Return the lines of a trace up to now; raise `EdgeAgentError` if nothing is recorded."""
 
     async def leave(self) -> None:
-        """Start to leave gracefully; returns once that is under way. Idempotent."""
+        """Start to leave gracefully and return once that is under way. Idempotent."""
 
     def change_link(self, asked: str, wanted: bool) -> ChangeStatus:
-        """Begin to add or remove the link to a member; raise `EdgeAgentError` if that cannot be."""
+        """Begin to add or remove the link to a member; raise `EdgeAgentError` if that is not
+        possible."""
 
     def expel(self, asked: str) -> ChangeStatus:
-        """Begin to expel a member; raise `EdgeAgentError` if that cannot be."""
+        """Begin to expel a member; raise `EdgeAgentError` if that is not possible."""
 
     def rotate_token(self) -> ChangeStatus:
-        """Begin to change the token; raise `EdgeAgentError` if that cannot be."""
+        """Begin to change the token; raise `EdgeAgentError` if that is not possible."""
 
     def change(self, number: int) -> ChangeStatus | None:
         """Return how far a change is, None if there is no such change."""
 
 
 class NoAgent(EdgeAgentError):
-    """Nobody listens on a socket (any more)."""
+    """No agent listens on this socket, or none any more."""
 
 
 class LocalApi:
-    """The server: one per agent, on the agent's loop."""
+    """The server, one for each agent, on the agent's loop."""
 
     def __init__(self, path: str, handler: Handler) -> None:
         self.path = path
@@ -92,7 +93,8 @@ class LocalApi:
         self._inode: tuple[int, int] | None = None
 
     async def start(self) -> None:
-        """Listen. Replace a socket that a dead agent left; raise `EdgeAgentError` otherwise."""
+        """Listen, replacing a socket that a dead agent left; raise `EdgeAgentError` if that
+        fails."""
         from aiohttp import web
 
         listener = _listen(self.path)
@@ -112,7 +114,7 @@ class LocalApi:
         self._inode = _inode(self.path)
 
     async def close(self) -> None:
-        """Stop listening and remove the socket, unless somebody else's is there now. Idempotent."""
+        """Stop listening and remove the socket, unless another agent's is there now. Idempotent."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
@@ -284,7 +286,7 @@ def _request(path: str, method: str, url: str, values: dict[str, Any] | None = N
 
 @contextlib.contextmanager
 def _trouble_told(path: str) -> Iterator[None]:
-    """Turn what goes wrong with a connection into what a user can read."""
+    """Turn errors of a connection into ones that a user can read."""
     try:
         yield
     except TimeoutError:
@@ -296,14 +298,14 @@ def _trouble_told(path: str) -> Iterator[None]:
 
 
 def _refused(path: str, response: http.client.HTTPResponse, answer: bytes) -> NoReturn:
-    """Raise what an answer that is none says."""
+    """Raise the error for an answer that is not the expected one."""
     if response.status in _REFUSALS and (reason := _reason_in(answer)):
         raise _REFUSALS[response.status](reason)
     raise EdgeAgentError(f"the agent at {path} answered {response.status} {response.reason}")
 
 
 def _reason_in(answer: bytes) -> str:
-    """Return the reason that a refusal gives, "" if it gives none."""
+    """Return the reason in a refusal, "" if it has none."""
     try:
         return str(json.loads(answer)["error"])
     except (ValueError, KeyError, TypeError):
@@ -311,7 +313,7 @@ def _reason_in(answer: bytes) -> str:
 
 
 def _listen(path: str) -> socket.socket:
-    """Return a bound socket of mode 0600 at `path`; it accepts nothing before it listens."""
+    """Return a bound socket of mode 0600 at `path`, which accepts nothing before it listens."""
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise UsageError(
             f"{path} is too long for a Unix socket: set EDGEAGENT_HOME to a shorter folder"
@@ -346,7 +348,7 @@ def _remove_stale(path: str) -> None:
                 os.unlink(path)
             return
         except OSError:
-            pass  # full backlog: somebody is there
+            pass  # the backlog is full, so somebody listens
     raise EdgeAgentError(f"another agent listens at {path}")
 
 

@@ -1,7 +1,7 @@
 """Changes of the cluster that a user asks for on the command socket: links, expulsions, tokens.
 
-Law: pure. A body that is not exactly as described, and a member that nobody can tell, end in one
-`EdgeAgentError` that says what would be right.
+A request that is not exactly as described, or that names no member or several, leads to one
+`EdgeAgentError` that says what would be right. There is no I/O in this module.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
     from protocols.cluster.view import Member
 
-MIN_ID_DIGITS = 4  # of a node id's beginning, to name a node by
+MIN_ID_DIGITS = 4  # fewest digits of a node id's beginning that may name a node
 SHOWN_ID_DIGITS = 8
-MAX_NODE_TEXT = 256
+MAX_NODE_TEXT = 256  # characters
 
 ChangeState = Literal["pending", "done", "refused"]
 
 
 class ChangeStatus(TypedDict):
-    """How far a change is. `node`: the member's name, "" for a token of its own accord; `text`:
-    what it waits for, or why it was refused; `step`: the first one under it; `token`: the new one
-    if the change made one, else ""."""
+    """How far a change is.
+
+    `node` is the member's name, "" for a change of the token only. `text` says what the change
+    waits for, or why it was refused. `step` is the first step under it. `token` is the new token if
+    the change made one, else "".
+    """
 
     number: int
     state: ChangeState
@@ -38,18 +41,19 @@ class ChangeStatus(TypedDict):
 
 
 class NoSuchMember(EdgeAgentError):
-    """Nobody in the cluster is called so."""
+    """No member of the cluster has this name or id."""
 
 
 class Ambiguous(UsageError):
-    """Several members are called so."""
+    """Several members match a name or the beginning of an id."""
 
 
 def find_member(asked: str, members: Sequence[Member]) -> Member:
-    """Return the member called `asked`: its name, or at least `MIN_ID_DIGITS` hexadecimal digits
-    that its id, and no other member's, begins with. A name wins over an id.
+    """Return the member that `asked` names.
 
-    Raises `NoSuchMember`, which lists the members, or `Ambiguous`.
+    This is its name, or at least `MIN_ID_DIGITS` hexadecimal digits with which its id begins, and
+    no other member's does. Names have precedence over ids. Raises `NoSuchMember`, which lists the
+    members, or `Ambiguous`.
     """
     found = [m for m in members if m.name == asked]
     if not found and len(asked) >= MIN_ID_DIGITS and set(asked) <= set(string.hexdigits):
@@ -64,7 +68,7 @@ def find_member(asked: str, members: Sequence[Member]) -> Member:
 
 
 def parse_link(body: bytes) -> tuple[str, bool]:
-    """Return node and wish of `{"node": "bob", "wanted": true}`; raise `UsageError` otherwise."""
+    """Return (node, wanted) of `{"node": "bob", "wanted": true}`; raise `UsageError` otherwise."""
     values = _parse(body, {"node": str, "wanted": bool})
     return _node_text(values["node"]), values["wanted"]
 

@@ -1,7 +1,8 @@
-"""The folder an agent keeps its key and its command socket in, one agent per folder.
+"""The folder in which an agent keeps its key and its command socket, one folder for each agent.
 
-Law: `<root>/<cluster>/slot-N/` belongs to the agent that holds the lock on its `lock` file; the
-kernel releases it when the agent dies, however it dies. All folders are readable by the user only.
+`<root>/<cluster>/slot-N/` belongs to the agent that holds the lock on its file `lock`. The kernel
+releases the lock when the agent ends, however it ends, so that no slot is lost. All folders are
+readable by their user only.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from edgeagent.transport.identity import write_private
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-MAX_SLOTS = 64
+MAX_SLOTS = 64  # agents of one cluster on one device
 MAX_SOCKET_PATH_BYTES = 100  # the kernel's limit is 108 on Linux and 104 on macOS
-_LOCK_TRIES = 3
+_LOCK_TRIES = 3  # another process may hold the lock for a moment, to see whether it is free
 _LOCK_PAUSE_SECONDS = 0.01
 _SOCKET_NAME = "agent.sock"
 _RECORD_NAME = "agent.json"
@@ -36,7 +37,7 @@ _COUNTER_NAME = "incarnation"
 
 @dataclass(frozen=True, slots=True)
 class RunningAgent:
-    """An agent of this user that is alive now, as it described itself at its start."""
+    """An agent of this user that is running now, as it described itself at its start."""
 
     cluster: str
     name: str
@@ -47,8 +48,11 @@ class RunningAgent:
 
 @dataclass(slots=True)
 class StateDir:
-    """A claimed slot. `incarnation` is larger than any this slot had before (milliseconds of unix
-    time where the clock is right). `release` gives the slot back."""
+    """A claimed slot.
+
+    `incarnation` is larger than any that this slot had before (the milliseconds of Unix time, if
+    the clock is right). `release` makes the slot free again.
+    """
 
     path: str
     cluster: str
@@ -59,12 +63,12 @@ class StateDir:
     _lock: int = field(default=-1, repr=False)
 
     def begin_anew(self) -> int:
-        """Return a larger incarnation, which is this agent's from now on."""
+        """Return a larger incarnation, which this agent has from now on."""
         self.incarnation = _next_incarnation(os.path.join(self.path, _COUNTER_NAME))
         return self.incarnation
 
     def release(self) -> None:
-        """Give the slot back and remove the command socket and the record. Idempotent."""
+        """Make the slot free and remove the command socket and the record. Idempotent."""
         if self._lock < 0:
             return
         for name in (self.socket_path, os.path.join(self.path, _RECORD_NAME)):
@@ -77,9 +81,9 @@ class StateDir:
 def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
     """Lock the first free slot of `cluster` under `root` and return it.
 
-    `name` "" means the host's name, with "-N" from slot 2 on. Blocks up to 30 ms for each slot in
-    use. Raises `UsageError` if the folder cannot be made, if all slots are taken, or if an agent of
-    that name runs in this cluster already: nobody could say which of the two is meant.
+    If `name` is "", it is the host's name, with "-N" from slot 2 on. Each slot in use takes up to
+    30 ms. Raises `UsageError` if the folder cannot be made, if all slots are taken, or if an agent
+    with that name already runs in this cluster, because commands could not tell the two apart.
     """
     others = {a.name: a.pid for a in running_agents(root) if a.cluster == cluster}
     if name in others:
@@ -107,7 +111,7 @@ def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
 
 
 def running_agents(root: str) -> tuple[RunningAgent, ...]:
-    """Return the agents of this user that are alive, ordered by cluster and slot."""
+    """Return the running agents of this user, ordered by cluster and slot."""
     found = []
     for cluster_folder in _subfolders(root):
         for folder in _subfolders(cluster_folder):
@@ -118,7 +122,7 @@ def running_agents(root: str) -> tuple[RunningAgent, ...]:
 
 
 def _free_name(slot: int, taken: Collection[str]) -> str:
-    """The host's name, with a number that nobody else's name has."""
+    """Return the host's name, with a number if another agent here has it."""
     names = [default_name(), *(f"{default_name()}-{n}" for n in range(2, 2 * MAX_SLOTS + 1))]
     return next(name for name in names[slot - 1 :] if name not in taken)
 
@@ -140,7 +144,8 @@ def _claimed(path: str, cluster: str, slot: int, name: str, lock: int) -> StateD
 
 
 def _folder_name(cluster: str) -> str:
-    """A folder name for any cluster name: never "..", never too long, never two for one."""
+    """Return a folder name for any cluster name: never "..", bounded in length, and different for
+    different names."""
     name = "c-" + quote(cluster, safe="")
     if len(name) <= 100:
         return name
@@ -150,7 +155,8 @@ def _folder_name(cluster: str) -> str:
 def _lock(path: str) -> int | None:
     """Return a descriptor that holds the lock, None if another process has it.
 
-    Tried a few times because `running_agents` of another process holds it for a moment.
+    This is tried a few times, because `running_agents` of another process takes the lock for a
+    moment.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for attempt in range(_LOCK_TRIES):
@@ -183,7 +189,7 @@ def _is_locked(path: str) -> bool:
 
 
 def _next_incarnation(path: str) -> int:
-    """Strictly larger than the last one even if the clock went back, or was never set."""
+    """Return an incarnation larger than the last one, even if the clock went back or is not set."""
     try:
         with open(path, encoding="ascii") as file:
             last = int(file.read())
@@ -209,7 +215,7 @@ def _socket_path(slot_path: str) -> str:
 
 
 def _private_folder(path: str) -> None:
-    """Make `path` a folder of this user only; refuse one that somebody else prepared."""
+    """Make `path` a folder of this user only; refuse one that another user has prepared."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
     status = os.lstat(path)

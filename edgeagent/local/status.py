@@ -1,6 +1,6 @@
-"""What `edgeagent status` shows of a running agent, gathered from its parts.
+"""Gathers what `edgeagent status` shows of a running agent from the agent's parts.
 
-Law: reads only; the shape is `status_model.Status`.
+It only reads. The shape of the result is `status_model.Status`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def status_of(
     name: str, node_id: bytes, cluster: str, phase: Phase, shell: Shell | None, observer: Observer
 ) -> Status:
-    """Return how things stand; `shell` None while the trainer is starting."""
+    """Return the status; `shell` is None while the trainer is starting."""
     status = Status(
         node=name,
         id=node_id.hex(),
@@ -106,7 +106,7 @@ def _joining(shell: Shell, pull: PullMeter) -> PullStatus:
 
 
 def _told(node: Node, progress: JoinProgress) -> PullStatus:
-    """Return a joiner's pull, as it has told the scheduler."""
+    """Return how far a joiner's pull is, as the joiner has told the scheduler."""
     seconds = progress.pull_us * 1e-6
     sources = [
         SourceStatus(
@@ -133,7 +133,7 @@ def _pull(sources: list[SourceStatus], pulled: int, total_bytes: int, seconds: f
 
 
 def mbit_s(rate: float | None) -> float | None:
-    """Return bytes/s as Mbit/s."""
+    """Return `rate` (bytes/s) in Mbit/s, rounded to three places."""
     return None if rate is None else round(rate * 8e-6, 3)
 
 

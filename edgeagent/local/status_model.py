@@ -1,8 +1,8 @@
 """The shape of what a running agent says of itself: `GET /status` and `edgeagent status --json`.
 
-Law: names and units here are an interface, only added to. Times are in the unit that the name ends
-in (`_ms`, `seconds`), sizes in bytes, rates in Mbit/s of payload, names of nodes are their
-`--name`. None: not measured yet.
+Users' programs read these names and units, so fields are only ever added. Times are in the unit
+that the name ends in (`_ms`, `_s`, `seconds`), sizes in bytes, rates in Mbit/s of payload, and
+nodes are called by their `--name`. None means that something is not measured yet.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 class MemberStatus(TypedDict):
-    """One member of the cluster; `id` is hexadecimal, `share` a number of micro-batches, of which
-    one takes `micro_batch_ms`. `compute_ms` and `sync_ms` (waiting for the round) are those of its
-    last iteration. `trainer`: "prompt", "slow" (the others wait for it), "late" (they do its work)
-    or "away" (the same, and its script has said so); `owes_s`: for how many seconds the trainer has
-    not answered, 0 if it is prompt."""
+    """One member of the cluster.
+
+    `id` is hexadecimal; `share` is a number of micro-batches, each of which takes `micro_batch_ms`.
+    `compute_ms` and `sync_ms` (waiting for the round) are those of its last iteration. `trainer` is
+    "prompt", "slow" (the others wait for it), "late" (the others do its work) or "away" (the same,
+    because its script has said so). `owes_s` says for how many seconds the trainer has not
+    answered, 0 if it is prompt.
+    """
 
     name: str
     id: str
@@ -33,8 +36,8 @@ class MemberStatus(TypedDict):
 
 
 class LinkStatus(TypedDict):
-    """One open link of this node; `delay_ms` is one way (half of a round trip); `in_mbit_s` from
-    the peer, `out_mbit_s` to it."""
+    """One open link of this node. `delay_ms` is one way (half of a round trip), `in_mbit_s` the
+    rate from the peer, `out_mbit_s` the rate to it."""
 
     peer: str
     delay_ms: float | None
@@ -45,7 +48,7 @@ class LinkStatus(TypedDict):
 
 
 class PairStatus(TypedDict):
-    """One link of the cluster, between members `a` and `b`: rates from a to b and back."""
+    """One link of the cluster, between members `a` and `b`, with rates from a to b and back."""
 
     a: str
     b: str
@@ -56,16 +59,19 @@ class PairStatus(TypedDict):
 
 
 class TreeStatus(TypedDict):
-    """The tree along which gradients are summed: child name -> parent name."""
+    """The tree along which gradients are summed: `parents` maps each child's name to its
+    parent's."""
 
     root: str
     parents: dict[str, str]
 
 
 class PendingStatus(TypedDict):
-    """A change under negotiation: its kind (for example scale-out), node and phase. Only the
-    scheduler knows it. `pull`: how far a scale-out's pull is, as the joiner says every second while
-    it lasts; None before it begins."""
+    """A change under negotiation: its kind (for example scale-out), node and phase.
+
+    Only the scheduler's own agent shows it. `pull` says how far the pull of a scale-out is, as its
+    joiner tells every second while it lasts; None before it begins.
+    """
 
     kind: str
     node: str
@@ -74,8 +80,8 @@ class PendingStatus(TypedDict):
 
 
 class SourceStatus(TypedDict):
-    """What one neighbour has sent of the training state so far. `seconds` since the first request
-    to any of them."""
+    """What one neighbour has sent of the training state, `seconds` after the first request to any
+    of them."""
 
     node: str
     bytes: int
@@ -94,12 +100,15 @@ class PullStatus(TypedDict):
 
 
 class WaitingStatus(TypedDict):
-    """Whom the members wait for. `cause`: "computing", "link", "silence", "joiner" or "unknown".
-    `seconds`: of each step, if `step_s` says how long one takes, else of the running one so far.
-    With a link `peer` is its other end, `mbit_s` what its slower direction carries, `delay_ms` its
-    delay one way, `shared` whether it is as much that one's as `node`'s, `late` whether its delay
-    costs more time than its rate. `trainer`: the trainer of `node` has not answered. `more`: so
-    many others are waited for likewise. `text`: all of it in words."""
+    """Whom the members wait for.
+
+    `cause` is "computing", "link", "silence", "joiner" or "unknown". `seconds` is the time lost in
+    each step if `step_s` tells how long a step takes, else in the running step so far. If the cause
+    is a link, `peer` is its other end, `mbit_s` the rate of its slower direction, `delay_ms` its
+    delay one way, `shared` says that it is as much the peer's link as `node`'s, and `late` that its
+    delay costs more time than its rate. `trainer` says that the trainer of `node` has not answered.
+    `more` counts others that are waited for in the same way. `text` is all of this in words.
+    """
 
     cause: str
     node: str
@@ -116,9 +125,12 @@ class WaitingStatus(TypedDict):
 
 
 class AdviceStatus(TypedDict):
-    """Members that cost more than they give: without `left_out` a step would take about `without_s`
-    instead of `step_s`. `alone`: the device that would even by itself be faster (`alone_s`) than
-    with all `others`, "" if there is none. `text`: in words, and what would help."""
+    """Members that cost more than they give.
+
+    Without `left_out` a step would take about `without_s` instead of `step_s`. `alone` is a device
+    that would even by itself be faster (`alone_s`) than together with all `others`, "" if there is
+    none. `text` is this in words, with what would help.
+    """
 
     left_out: list[str]
     step_s: float
@@ -130,11 +142,12 @@ class AdviceStatus(TypedDict):
 
 
 class Status(TypedDict):
-    """Everything `edgeagent status` shows. `loss` is None before the first iteration; `reason` says
-    why the policy in force is as it is; `waiting` tells whom the members wait for, None for nobody,
-    and `holds_up` names that one, "" for nobody; `advice` is None where no device costs more than
-    it gives, as far as is known; `tasks` counts what the agent's loop has under way, for whoever
-    looks for leaks.
+    """Everything `edgeagent status` shows.
+
+    `loss` is None before the first iteration. `reason` says why the policy in force is as it is.
+    `waiting` tells whom the members wait for, None if for nobody, and `holds_up` is the name of
+    that member, "" if there is none. `advice` is None if no device is known to cost more than it
+    gives. `tasks` counts the tasks on the agent's loop, which helps to find leaks.
     """
 
     node: str

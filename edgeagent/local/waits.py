@@ -1,7 +1,7 @@
 """Whom the members wait for and which of them cost more than they give, as users are told.
 
-Law: the same figure in a status and in this agent's own terminal; it decides neither
-(`protocols.network.waiting`, `planner.worth`).
+A status and this agent's own terminal show the same figures. Neither is decided here, but in
+`protocols.network.waiting` and `planner.worth`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Waits:
-    """Watches the node that `node()` returns, None while there is none."""
+    """Watches the node that `node()` returns; it returns None while there is no node."""
 
     def __init__(
         self,
@@ -33,7 +33,8 @@ class Waits:
         chunk_bytes: int,
         say: Callable[[str], None],
     ) -> None:
-        """`payload_bytes`: what a round sums on each node, in pieces of `chunk_bytes`."""
+        """`payload_bytes` is what a round sums on each node, `chunk_bytes` the size of its
+        pieces."""
         self._node = node
         self._heartbeats = heartbeats
         self._payload_bytes = payload_bytes
@@ -42,18 +43,18 @@ class Waits:
         self._telling = Telling()
 
     def waiting(self) -> WaitingStatus | None:
-        """Return whom the members wait for, None for nobody."""
+        """Return whom the members wait for, None if for nobody."""
         node = self._node()
         return _waiting_status(node, self._waiting(node)) if node is not None else None
 
     def advice(self, waiting: WaitingStatus | None) -> AdviceStatus | None:
-        """Return which members cost more than they give; `waiting`: whom they wait for."""
+        """Return which members cost more than they give; `waiting` is whom the members wait for."""
         node = self._node()
         found = self._worth(node) if node is not None else None
         return _advice_status(node, found, waiting) if node is not None and found else None
 
     def tell(self, now: float) -> None:
-        """Tell the user in a line or two who is waited for, if it lasts, or that it is over."""
+        """Tell the user in a line or two who is waited for if it lasts, and when it is over."""
         node = self._node()
         if node is None:
             return
@@ -63,7 +64,7 @@ class Waits:
             if (advice := self.advice(shown)) is not None:
                 self._say(advice["text"])
         elif (gone := self._telling.over(now, waiting)) is not None:
-            self._say(f"no longer waiting for {node.context.name(gone)}" if gone else "going on")
+            self._say("no longer waiting" + (f" for {node.context.name(gone)}" if gone else ""))
 
     def _waiting(self, node: Node) -> Waiting | None:
         return waiting_of(node, self._heartbeats.quiet(node.context.now))

@@ -1,7 +1,8 @@
-"""Pure algorithms of the scheduler: numbers in, a plan and the reason for it out.
+"""Pure algorithms of the scheduler: from numbers they make a plan and say the reason for it.
 
-Law: no I/O, no clock, no randomness that was not passed in; equal arguments give equal answers.
-`StandardPlanner` is what `protocols.scheduler.planning.Planner` asks for.
+These modules do no I/O, read no clock and use no randomness that was not passed in, so that equal
+arguments give equal plans and every plan can be tested and replayed. `StandardPlanner` implements
+`protocols.scheduler.planning.Planner`.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
     from protocols.cluster.view import Edge, View
     from protocols.scheduler.planning import Offer
 
-SHARD_OVERHEAD_S = 50e-6  # a request, a header and a digest
+SHARD_OVERHEAD_S = 50e-6  # time per shard beside its bytes: a request, a header, a digest
 
 
 class StandardPlanner:
-    """The fastest tree by measured rates, shares by measured speeds, a few good neighbours, shards
-    so that all sources finish together.
+    """Plans with what is measured: the fastest tree, shares by speed, a few good neighbours for a
+    joiner, and shards divided so that all sources finish together.
 
-    `payload_bytes`: what a round sums on each node; `chunk_bytes`: the pieces it travels in.
-    `custom`: a user's own policy, which is asked first for trees and shares.
+    `payload_bytes` is what a round sums on each node, `chunk_bytes` the size of the pieces it
+    travels in. `custom` is a user's own policy, which is asked for trees and shares before this
+    planner's own algorithms are.
     """
 
     def __init__(
@@ -45,8 +47,8 @@ class StandardPlanner:
 
     @property
     def inputs(self) -> dict[str, int | bool]:
-        """What this planner was made with, for whoever wants an equal one; of a user's policy,
-        whether there is one."""
+        """The arguments this planner was made with, so that a replay can make an equal one. A
+        user's policy cannot be written down; only whether there is one is told."""
         return {
             "payload_bytes": self._payload_bytes,
             "chunk_bytes": self._chunk_bytes,
@@ -61,7 +63,7 @@ class StandardPlanner:
         present: Policy | None = None,
         measures: Measures = NOTHING_KNOWN,
     ) -> Plan:
-        """Return the tree and the shares for `view`, as much as can be as in `present`."""
+        """Return the tree and the shares for `view`, keeping those of `present` where possible."""
 
         def standard() -> Plan:
             return self._standard(view, micro_batches, away, present, measures)
@@ -94,19 +96,22 @@ class StandardPlanner:
     def neighbours(
         self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN
     ) -> tuple[bytes, ...]:
-        """Return the members that a joiner shall link to: the wanted ones, else the best."""
+        """Return the members that a joiner shall link to: those it wants, else the best ones."""
         return choose_neighbours(view, wanted, measures)[0]
 
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
-        """Return the links to open: each member's usual few, and what keeps all connected if one
-        link is lost."""
+        """Return the links to open: the usual few of each member, and those without which the loss
+        of one link would divide the members."""
         return tuple(dict.fromkeys((*usual_links(view, measures), *spare_links(view, measures))))
 
     def assign(
         self, shards: tuple[int, ...], shard_bytes: int, offers: tuple[Offer, ...]
     ) -> dict[bytes, tuple[int, ...]]:
-        """Divide equal `shards` so that all sources finish together; evenly while no rate is
-        known. A source whose own rate is not known counts as the slowest."""
+        """Divide `shards` (all of `shard_bytes`) so that all sources finish together.
+
+        While no rate is known all sources get equally many. A source whose own rate is not known
+        counts as the slowest.
+        """
         known = [o.rate for o in offers if o.rate]
         if not known:
             runs = even_runs(len(shards), len(offers))

@@ -1,7 +1,8 @@
-"""What stands in for links that are not measured, and measurements in words.
+"""Values for links that are not measured yet, and measurements in words.
 
-Law: what is not known is taken as typical. Bounds keep sums finite: a link that is
-slower than `LEAST_RATE` counts as one of that rate, so every link of a view can be planned with.
+A value that is not known is taken as typical. Rates and delays are bounded so that sums over them
+stay finite: a link slower than `LEAST_RATE` counts as one of that rate, so that every link of a
+view can be planned with.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ T = TypeVar("T")
 
 LEAST_RATE = 1.0  # bytes/s
 MOST_DELAY_S = 3600.0
-NAMED_AT_MOST = 4  # things of one kind that a reason names before it counts
+NAMED_AT_MOST = 4  # a reason names this many things of one kind and counts the others
 
 
 class Filled:
-    """The links of `measures`, each direction that is not known taken as typical.
+    """The links of `measures`, with typical values for each direction that is not measured.
 
-    Typical is the median of what is known, for delays and rates apart; without any, no delay and
-    `LEAST_RATE`.
+    Typical is the median of what is known, separately for delays and rates. If nothing is known, it
+    is no delay and `LEAST_RATE`.
     """
 
     def __init__(self, measures: Measures) -> None:
@@ -72,18 +73,18 @@ def qualities(nodes: Iterable[bytes], measures: Measures) -> dict[bytes, float]:
 
 
 def name_of(view: View, node: bytes) -> str:
-    """Return the name of member `node`, the first digits of its id if it is none."""
+    """Return the name of member `node`, or the first digits of its id if it is no member."""
     member = view.member(node)
     return node.hex()[:8] if member is None else member.name
 
 
-def rate_text(rate: float) -> str:
-    """Return `rate` (bytes/s) such as "94.1 Mbit/s"."""
+def in_mbit(rate: float) -> str:
+    """Return `rate` (bytes/s) in Mbit/s, such as "94.1 Mbit/s"."""
     mbit = rate * 8 / 1e6
     return f"{mbit:.0f} Mbit/s" if mbit >= 1000 else f"{mbit:.3g} Mbit/s"
 
 
-def seconds_text(seconds: float) -> str:
+def in_seconds(seconds: float) -> str:
     """Return a time such as "1.23 s"."""
     return f"{seconds:.3g} s"
 

@@ -1,7 +1,7 @@
-"""Which members a joiner links to, and which links an overlay lacks.
+"""Which members a joiner links to, and which links the overlay lacks.
 
 A joiner whose user named no neighbours gets two of them wherever there are two members, so that an
-overlay which survives the loss of any one link still does so afterwards. No spare link is opened
+overlay that survives the loss of any one link still does so after the join. No spare link is opened
 between members that a user keeps apart.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from protocols.network.measures import Measures
 
-LEAST_NEIGHBOURS = 2
+LEAST_NEIGHBOURS = 2  # with one link only, its loss would cut the joiner off
 
 
 def choose_neighbours(
@@ -31,10 +31,11 @@ def choose_neighbours(
 ) -> tuple[tuple[bytes, ...], str]:
     """Return (the members that a joiner shall link to, why).
 
-    If members have a name in `wanted`, exactly these, in the order of the view. Otherwise at most
-    `most`, best first: those with the fastest links, as nothing is known yet of the joiner's own.
-    Members that have `most` links already, or whose user named their neighbours, are taken only
-    while there are not `LEAST_NEIGHBOURS` without them.
+    If members have a name in `wanted`, exactly these are returned, in the order of the view.
+    Otherwise the result has at most `most` members, those with the fastest links first, because
+    nothing is known yet of the joiner's own links. Members that already have `most` links, or whose
+    user named their neighbours, are taken only if fewer than `LEAST_NEIGHBOURS` others are
+    available.
     """
     named = tuple(m for m in view.members if m.name in wanted)[: limits.MAX_LINKS_PER_NODE - 1]
     here = dict.fromkeys(m.name for m in view.members)
@@ -59,13 +60,13 @@ def choose_neighbours(
 
 
 def spare_links(view: View, measures: Measures) -> tuple[Edge, ...]:
-    """Return the links to add, ascending, so that losing any one link divides nobody.
+    """Return the links to add, in ascending order, so that losing any one link divides nobody.
 
-    First what makes the overlay connected, then what makes it two-edge-connected, each as far as
-    `view.apart` allows. Members whose user named their neighbours get links only if they would be
-    cut off otherwise; the fewer links a member has, the sooner it is taken, then the faster they
-    are. In a connected overlay where every pair may be linked no fewer links would do (Eswaran and
-    Tarjan 1976).
+    First come the links that make the overlay connected, then those that make it
+    two-edge-connected, both as far as `view.apart` allows. Members whose user named their
+    neighbours get links only if they would be cut off otherwise. Members with fewer links are taken
+    first, among these the ones with faster links. In a connected overlay in which every pair may be
+    linked, no smaller number of links would do (Eswaran and Tarjan 1976).
     """
     overlay = _Overlay(view, measures)
     _connect(overlay)
@@ -77,9 +78,11 @@ def spare_links(view: View, measures: Measures) -> tuple[Edge, ...]:
 def usual_links(
     view: View, measures: Measures, most: int = limits.MAX_NEIGHBOURS
 ) -> tuple[Edge, ...]:
-    """Return the links to add so that no two members could have one more with at most `most` each:
-    those that a joiner would have chosen had it come later. Members whose user named their
-    neighbours get none."""
+    """Return links to add until no two members that may be linked both have fewer than `most`.
+
+    These are the links that a joiner would have chosen had it come later. Members whose user named
+    their neighbours get none.
+    """
     overlay = _Overlay(view, measures)
     sparse = {m.node: m.sparse for m in view.members}
     nodes = sorted((n for n in view.nodes if not sparse[n]), key=overlay.speed_first)
@@ -91,7 +94,7 @@ def usual_links(
 
 
 class _Overlay:
-    """Members and links, those of the view and those added."""
+    """The members and links of a view, and the links added to them so far."""
 
     def __init__(self, view: View, measures: Measures) -> None:
         self.nodes = view.nodes
@@ -113,22 +116,22 @@ class _Overlay:
         self._link(self.added[-1])
 
     def may_add(self, a: bytes, b: bytes) -> bool:
-        """Whether there is no link between the two, and no user who wants none."""
+        """Whether the two are not linked yet and no user keeps them apart."""
         return b not in self.near[a] and edge(a, b) not in self._apart
 
     def speed_first(self, node: bytes) -> tuple[float, int, bytes]:
-        """Sort key: fast links first, then few."""
+        """Sort key: members with fast links first, then those with few links."""
         return (-self._quality[node], len(self.near[node]), node)
 
     def evenly(self, node: bytes) -> tuple[bool, int, float, bytes]:
-        """Sort key: no wish for certain neighbours, few links, fast ones."""
+        """Sort key: members without named neighbours first, then few links, then fast ones."""
         return (self._sparse[node], len(self.near[node]), -self._quality[node], node)
 
     def pair(
         self, one: Iterable[bytes], other: Iterable[bytes], *, sparse: bool = False
     ) -> tuple[bytes, bytes] | None:
-        """Return the best link that may be added between the two groups, None if there is none;
-        with `sparse`, a second choice are members whose user named their neighbours."""
+        """Return the best pair of members, one of each group, that may be linked; None if there is
+        none. With `sparse`, members whose user named their neighbours are a second choice."""
         for loose in (False, True)[: 1 + sparse]:
             ends = [
                 sorted((n for n in group if self._has_room(n, loose)), key=self.evenly)
@@ -144,7 +147,7 @@ class _Overlay:
         return room and (loose or not self._sparse[node])
 
     def reached(self, start: bytes, but: dict[Edge, None]) -> list[bytes]:
-        """Return the nodes that `start` reaches over links not in `but`, itself first."""
+        """Return the nodes that `start` reaches over links not in `but`, `start` itself first."""
         found = {start: None}
         queue = [start]
         for node in queue:
@@ -165,10 +168,10 @@ class _Overlay:
         return found
 
     def bridges(self) -> dict[Edge, None]:
-        """Return the links whose loss would divide somebody from somebody.
+        """Return the bridges: the links whose loss would divide the overlay.
 
-        A link is one if no link but itself leads from below it in a depth-first tree to above it
-        (Tarjan 1974).
+        A tree edge of a depth-first search is a bridge if no other link leads from below it to
+        above it (Tarjan 1974).
         """
         found: dict[Edge, None] = {}
         order: dict[bytes, int] = {}
@@ -196,7 +199,7 @@ class _Overlay:
 
 
 def _connect(overlay: _Overlay) -> None:
-    """Link the parts of the overlay to each other until none can be linked any more."""
+    """Add links between the parts of the overlay until no two parts may be linked any more."""
     groups = overlay.groups({})
     while groups:
         home = groups.pop(0)
@@ -208,14 +211,15 @@ def _connect(overlay: _Overlay) -> None:
                 continue
             overlay.add(*pair)
             home = home + groups.pop(k)
-            k = 0  # what could not be linked to the smaller part may be now
+            k = 0  # parts that could not be linked to the smaller part may be linked to this one
 
 
 def _pair_leaves(overlay: _Overlay) -> bool:
     """Link the far ends of the overlay in pairs; return whether a link was added.
 
-    The parts that bridges join form a tree. With its leaves in depth-first order, leaf k and leaf
-    k + half of them are on different sides of some bridge, and every bridge is between two such.
+    The parts that remain without the bridges form a tree. With the leaves of that tree in
+    depth-first order, leaf k and the leaf half the list further on lie on different sides of some
+    bridge, and every bridge lies between two such leaves, so that these links cover all bridges.
     """
     bridges = overlay.bridges()
     groups = overlay.groups(bridges)
@@ -235,7 +239,7 @@ def _pair_leaves(overlay: _Overlay) -> bool:
 
 
 def _leaves(beside: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the leaves of each tree of a forest in depth-first order; a node alone is none."""
+    """Return the leaves of each tree of a forest in depth-first order; a lone node is no leaf."""
     found: list[list[int]] = []
     seen: dict[int, None] = {}
     for start in range(len(beside)):
@@ -253,7 +257,7 @@ def _leaves(beside: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _cover_bridge(overlay: _Overlay) -> bool:
-    """Add one link around some bridge; return whether there was one to add."""
+    """Add one link that goes around some bridge; return whether one could be added."""
     for link in overlay.bridges():
         near = overlay.reached(link.low, {link: None})
         far = overlay.reached(link.high, {link: None})

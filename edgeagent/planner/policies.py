@@ -1,7 +1,7 @@
-"""Trees and shares made by a user's own function instead of ours.
+"""Trees and shares made by a user's own function instead of the standard algorithms.
 
-Law: whatever a custom policy does, the cluster gets a plan that is valid: what it answers is
-checked, and where it fails the standard plan stands in, with a reason that says so.
+The answer of a custom policy is checked, and if it is not valid, or the policy raises, the standard
+plan is used with a reason that says so. The cluster therefore always gets a valid plan.
 
 A package registers a function in the entry point group `edgeagent.policies`:
 
@@ -13,8 +13,8 @@ A package registers a function in the entry point group `edgeagent.policies`:
         parents = {m.node: hub for m in request.members} | {hub: b""}
         return PolicyAnswer(parents, {hub: request.micro_batches}, "all on the first device")
 
-It is called often and while peers wait: it should be quick, and give equal answers to equal
-requests, since every new answer is a new policy for all devices.
+The function is called often, and while peers wait for the plan, so it should be quick. It should
+give equal answers to equal requests, because every new answer is a new policy for all devices.
 """
 
 from __future__ import annotations
@@ -33,15 +33,18 @@ if TYPE_CHECKING:
     from protocols.cluster.view import View
     from protocols.network.measures import Measures, Rate
 
-ENTRY_POINTS = "edgeagent.policies"
-MAX_REASON_BYTES = limits.MAX_TEXT_BYTES // 2
-MAX_FAULT_LETTERS = 200
+ENTRY_POINTS = "edgeagent.policies"  # group in which installed packages register their policies
+MAX_REASON_BYTES = limits.MAX_TEXT_BYTES // 2  # of a custom policy; the rest is cut off
+MAX_FAULT_LETTERS = 200  # of an exception's text in the reason; the rest is cut off
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyMember:
-    """One device: `node` is its id, `name` for people (two may have the same), `speed` in seconds
-    per micro-batch, None while it is not known. One that is `away` gets no share."""
+    """One device.
+
+    `node` is its id and `name` its name for people, which two devices may share. `speed` is in
+    seconds per micro-batch, None while it is not known. A device that is `away` gets no share.
+    """
 
     node: bytes
     name: str
@@ -51,7 +54,7 @@ class PolicyMember:
 
 @dataclass(frozen=True, slots=True)
 class PolicyLink:
-    """One link: what is measured from `low` to `high` and back, None while it is not known."""
+    """One link: the rates measured from `low` to `high` and back, None while not known."""
 
     low: bytes
     high: bytes
@@ -61,7 +64,10 @@ class PolicyLink:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequest:
-    """Members and links in ascending order; `payload_bytes` is what a round sums over each edge."""
+    """What a custom policy is asked: members and links in ascending order.
+
+    `payload_bytes` is what a round sums over each edge of the tree.
+    """
 
     members: tuple[PolicyMember, ...]
     links: tuple[PolicyLink, ...]
@@ -71,8 +77,12 @@ class PolicyRequest:
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """`parents`: every node -> its parent in the tree, the root -> b""; `shares`: node -> number
-    of micro-batches, none if it is missing; `reason`: one line for people."""
+    """A custom policy's answer.
+
+    `parents` maps every node to its parent in the tree, the root to b"". `shares` maps nodes to
+    their number of micro-batches; a node that is missing gets none. `reason` is one line for
+    people.
+    """
 
     parents: Mapping[bytes, bytes]
     shares: Mapping[bytes, int]
@@ -89,7 +99,7 @@ def request_of(
     measures: Measures,
     payload_bytes: float,
 ) -> PolicyRequest:
-    """Return what a custom policy is asked."""
+    """Return the request for a custom policy."""
     gone = dict.fromkeys(away)
     members = tuple(
         PolicyMember(m.node, m.name, measures.speeds.get(m.node), m.node in gone)
@@ -106,9 +116,10 @@ def checked(
 ) -> Plan:
     """Return `answer` as a plan for `view`.
 
-    Raises ValueError, which names the member, unless every member has a parent and one is the
-    root, no way up is a cycle or leaves the links, shares are whole, not negative and none of a
-    member that is in `away` (unless all are), and they add up to `micro_batches`.
+    Raises ValueError, which names the member at fault, unless all of this holds: every member has a
+    parent and exactly one is the root; parents are linked to their children and form no cycle;
+    shares are whole numbers, not negative, and add up to `micro_batches`; no member in `away` has a
+    share (unless all are away).
     """
     if not isinstance(answer, PolicyAnswer):
         raise ValueError(f"the answer is a {type(answer).__name__}, not a PolicyAnswer")
@@ -122,8 +133,10 @@ def checked(
 def custom_plan(
     policy: CustomPolicy, request: PolicyRequest, view: View, standard: Callable[[], Plan]
 ) -> Plan:
-    """Return what `policy` answers to `request`, which is `request_of` `view`; if it raises or the
-    answer is not valid, the plan that `standard` returns, with a reason that says what was wrong.
+    """Return the plan that `policy` answers to `request`, which is `request_of` the `view`.
+
+    If the policy raises or its answer is not valid, return the plan of `standard` with a reason
+    that says what was wrong.
     """
     away = tuple(m.node for m in request.members if m.away)
     try:

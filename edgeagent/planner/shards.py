@@ -1,9 +1,7 @@
 """Which neighbour sends which shard of the training state to a joiner.
 
-Law: every shard is assigned to exactly one source; a source without a rate sends nothing unless
-none has one. For equal shards the plan is optimal, and so it is if only the last one is smaller.
-
-`layers.py` has the paper's algorithms for shards of any size.
+Every shard is assigned to exactly one source. A source without a rate sends nothing, unless no
+source has one. For shards of equal size the plan is optimal, also if the last one is smaller.
 """
 
 from __future__ import annotations
@@ -19,18 +17,19 @@ from edgeagent.planner.bounds import fluid_bound
 
 Runs = tuple[tuple[range, ...], ...]
 
-MAX_NAMED = 4  # sources that a reason names
-MIN_RATE = 1.0  # bytes/s; less is no rate
-MAX_VALUE = 1e15  # seconds, bytes/s
+MAX_NAMED = 4  # a reason names this many sources and sums up the others
+MIN_RATE = 1.0  # bytes/s; a slower source counts as one without a rate
+MAX_VALUE = 1e15  # bound of seconds and bytes/s, so that sums and products stay finite
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """A neighbour that can send shards.
 
-    `delay_s`: propagation delay to the joiner (t_prop); `start_s`: when it can begin (tau_sync);
-    `rate`: bytes/s towards the joiner (1 / t_trans), below `MIN_RATE` if it is not known or of no
-    use. Raises ValueError if one of them is not within 0 to `MAX_VALUE`.
+    `delay_s` is the propagation delay to the joiner (t_prop in Chaos) and `start_s` the time at
+    which it can begin (tau_sync). `rate` is in bytes/s towards the joiner (1 / t_trans); below
+    `MIN_RATE` it is not known or of no use. Raises ValueError unless all three are within 0 to
+    `MAX_VALUE`.
     """
 
     delay_s: float
@@ -44,22 +43,23 @@ class Source:
 
     @property
     def offset_s(self) -> float:
-        """When its first byte can arrive."""
+        """The time (s) at which its first byte can arrive."""
         return self.delay_s + self.start_s
 
     @property
     def usable(self) -> bool:
-        """Whether it has a rate."""
+        """Whether it has a rate to plan with."""
         return self.rate >= MIN_RATE
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """Who sends what, and when it should be there; tuples are in the order of the sources.
+    """Who sends what, and when it should arrive; tuples are in the order of the sources.
 
-    `runs`: for each source its shards as ranges. `finish_s`: when its last shard arrives, 0 if it
-    sends nothing. `objective_s`: when everything is there (theta). `bound_s`: `fluid_bound`, below
-    which no plan can come. Times are infinite if no source has a rate. `reason`: why, in words.
+    `runs` has each source's shards as ranges. `finish_s` is when a source's last shard arrives, 0
+    if it sends nothing. `objective_s` is when everything has arrived (theta in Chaos). `bound_s` is
+    `fluid_bound`, which no plan can beat. Times are infinite if no source has a rate. `reason` says
+    in words why the plan is as it is.
     """
 
     runs: Runs
@@ -69,45 +69,37 @@ class ShardPlan:
     reason: str
 
     def shards(self, source: int) -> Iterator[int]:
-        """Yield the shards of a source in rising order."""
+        """Yield the numbers of the shards of a source in ascending order."""
         for run in self.runs[source]:
             yield from run
 
 
 @dataclass(slots=True)
 class Load:
-    """What a source has to send so far."""
+    """What is assigned to a source so far."""
 
     size: int = 0  # bytes
     shards: int = 0
 
 
 def alone_s(source: Source, load: Load, overhead_s: float) -> float:
-    """Return when the load has arrived if nothing but the source's own rate limits it.
+    """Return when the load has arrived if only the source's own rate limits it.
 
-    `t_prop + tau_sync + sum of (size * t_trans + overhead_s)` over its shards: the left side of
-    (15) in Chaos's P3. Infinite without a rate.
+    This is `t_prop + tau_sync + sum of (size * t_trans + overhead_s)` over its shards, the left
+    side of (15) in Chaos's P3. Infinite without a rate.
     """
     return source.offset_s + busy_s(source, load, overhead_s)
 
 
 def busy_s(source: Source, load: Load, overhead_s: float) -> float:
-    """Return how long the load takes from when the source's first byte can arrive."""
+    """Return how many seconds the load takes once the source's first byte can arrive."""
     if not source.usable:
         return math.inf
     return load.size / source.rate + load.shards * overhead_s
 
 
-def even_assignment(
-    shards: tuple[int, ...], sources: tuple[bytes, ...]
-) -> dict[bytes, tuple[int, ...]]:
-    """Deal `shards` out in runs whose lengths differ by at most one; `sources` is not empty."""
-    runs = even_runs(len(shards), len(sources))
-    return {s: shards[run.start : run.stop] for s, run in zip(sources, runs, strict=True)}
-
-
 def even_runs(count: int, sources: int) -> list[range]:
-    """Return consecutive runs of 0 to `count`, one for each source, lengths at most one apart."""
+    """Divide 0 to `count` into consecutive runs, one per source, of lengths at most one apart."""
     cuts = [count * k // sources for k in range(sources + 1)]
     return [range(a, b) for a, b in pairwise(cuts)]
 
@@ -120,10 +112,11 @@ def assign(
 ) -> ShardPlan:
     """Assign the shards of a training state, of which only the last may be smaller.
 
-    `shards`: their sizes in bytes. `overhead_s`: what each shard costs its source beside its bytes.
-    `down_rate`: bytes/s that the joiner can receive in all. Same optimum as `equal_shards`. If no
-    source has a rate, all get equally many and the reason says so. Raises ValueError for other
-    sizes, no sources, a negative overhead or a rate of the joiner below `MIN_RATE`.
+    `shards` are their sizes in bytes. `overhead_s` is the time each shard costs its source beside
+    its bytes. `down_rate` is what the joiner can receive in all, in bytes/s. The result is the same
+    optimum as that of `equal_shards`. If no source has a rate, all get equally many shards and the
+    reason says so. Raises ValueError for other sizes, for no sources, for a negative overhead, and
+    for a `down_rate` below `MIN_RATE`.
     """
     if not shards:
         return equal_shards(0, 1, sources, overhead_s, down_rate)
@@ -140,14 +133,14 @@ def equal_shards(
     overhead_s: float = 0.0,
     down_rate: float = math.inf,
 ) -> ShardPlan:
-    """Assign `count` shards of `size` bytes; no assignment is done earlier.
+    """Assign `count` shards of `size` bytes so that no other assignment is done earlier.
 
     Source u can complete shards at `offset + j (size / rate + overhead)`, j = 1, 2, ...; the
-    `count` earliest of all these moments are the optimum, which Chaos's Algorithm 2 takes one by
-    one. Here the fluid bound says where nearly all of them are, and a heap finds the rest: time
-    O(U log U) for U sources, whatever `count` is. Where the joiner's own rate is the limit, it is
-    divided fairly among the sources that send, and the plan is near the optimum, not always at it.
-    Each source gets consecutive shards. Raises ValueError as `assign`.
+    optimum are the `count` earliest of all these moments, which Chaos's Algorithm 2 takes one by
+    one. Here the fluid bound tells where nearly all of them are, and a heap finds the rest, in time
+    O(U log U) for U sources, whatever `count` is. If the joiner's own rate is the limit, it is
+    divided fairly among the sources that send; the plan is then near the optimum but not always at
+    it. Each source gets consecutive shards. Raises ValueError as `assign` does.
     """
     if count < 0 or size <= 0:
         raise ValueError("a state has no fewer than 0 shards, of 1 byte or more")
@@ -164,10 +157,10 @@ def _cut_equally(
 ) -> ShardPlan:
     """Assign `count - 1` shards of `size` bytes and one of `last`.
 
-    The others are placed as if they were all; the last then goes where it is done first. That is
-    optimal: a plan in which it is done earlier has fewer shards before it at its source, so another
-    source sends one more than here; where one more is done first, the last, no larger than a
-    whole one, is done no later.
+    The full shards are placed first, as if they were all; the last one then goes where it is done
+    first. This is optimal: in a plan that has the last one done earlier, its source has fewer
+    shards before it, so that another source sends one full shard more than here. Where one full
+    shard more is done first, the last one, which is no larger, is done no later.
     """
     check(sources, overhead_s, down_rate)
     if not any(source.usable for source in sources):
@@ -199,7 +192,7 @@ def check(sources: Sequence[Source], overhead_s: float, down_rate: float) -> Non
 
 
 def fair_rates(rates: Sequence[float], down_rate: float) -> list[float]:
-    """Divide `down_rate` among senders of at most `rates` bytes/s, max-min fairly."""
+    """Divide `down_rate` max-min fairly among senders of at most `rates` (all in bytes/s)."""
     if sum(rates) <= down_rate:
         return list(rates)
     fair, left = [0.0] * len(rates), down_rate
@@ -226,7 +219,7 @@ class _Slots:
         self._curves = self._divided() if sum(self._rates) > self._down else []
 
     def _divided(self) -> list[list[tuple[float, float, float]]]:
-        """Return each source's (time, shards sent by then, rate from then on), times rising."""
+        """Return for each source (time, shards sent by then, rate from then on), times rising."""
         curves: list[list[tuple[float, float, float]]] = [[] for _ in self._rates]
         usable = [u for u, rate in enumerate(self._rates) if rate > 0]
         for time in sorted(dict.fromkeys(self._offsets[u] for u in usable)):
@@ -239,7 +232,8 @@ class _Slots:
         return curves
 
     def sent(self, source: int, time: float) -> float:
-        """Return how many shards, the broken one included, have arrived by `time`."""
+        """Return how many shards have arrived by `time`, including the part of an unfinished
+        one."""
         if not self._curves:
             return max(0.0, time - self._offsets[source]) * self._rates[source]
         curve = self._curves[source]
@@ -262,9 +256,9 @@ class _Slots:
         return begin + (shards - before) / rate
 
     def earliest(self, count: int) -> list[int]:
-        """Return how many of the `count` earliest completions each source has."""
+        """Return how many of the `count` earliest completions belong to each source."""
         theta = fluid_bound(count, self._rates, self._offsets, self._down)
-        # One less than fits: rounding must not take a shard that is not among the earliest.
+        # One less than fits: through rounding, one more might not be among the earliest.
         taken, left = [], count
         for u in range(len(self._rates)):
             taken.append(min(left, max(0, math.floor(self.sent(u, theta)) - 1)))
@@ -288,7 +282,7 @@ def planned(
     overhead_s: float,
     down_rate: float,
 ) -> ShardPlan:
-    """Predict when the loads arrive and say why; `runs` and `loads` are in the sources' order."""
+    """Predict when the loads arrive and say why; `runs` and `loads` are in order of the sources."""
     total = sum(load.size for load in loads)
     rates = [s.rate if s.usable else 0.0 for s in sources]
     offsets = [s.offset_s for s in sources]
@@ -301,7 +295,7 @@ def planned(
 
 
 def unmeasured(count: int, sources: int) -> ShardPlan:
-    """Return the plan for `count` shards if no source has a rate: equally many from each."""
+    """Return the plan for `count` shards while no source has a rate: equally many from each."""
     runs = tuple((run,) if run else () for run in even_runs(count, sources))
     finish = tuple(math.inf if run else 0.0 for run in runs)
     theta = max(finish)
@@ -323,7 +317,7 @@ def _finish_s(
     rates = {u: loads[u].size / busy_s(sources[u], loads[u], overhead_s) for u in busy}
     if sum(rates.values()) <= down_rate:
         return finish
-    # The joiner's own link is divided: from one start or end of a source to the next.
+    # The joiner's own rate is divided among the senders anew each time a source starts or ends.
     left = {u: float(loads[u].size) for u in busy}
     time = 0.0
     while left:

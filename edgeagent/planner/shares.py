@@ -1,6 +1,7 @@
 """How many micro-batches of the global batch each member computes.
 
-Law: shares add up to the global batch; a member that is away gets none unless all are away.
+The shares add up to the global batch. A member that is away gets none, unless all are away:
+somebody has to compute the batch.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from edgeagent.planner.measures import listed, seconds_text
+from edgeagent.planner.measures import in_seconds, listed
 
-# Shares in force give way if that shortens the computation by more than this. Speeds that are
-# measured 8 % too high here and 8 % too low there make shares that are right look up to
-# 1 - 0.92 / 1.08 = 14.8 % too slow, so they never give way to noise of that size.
+# Shares in force are replaced if others shorten the computation by more than this. Two speeds
+# that are measured 8 % too high and 8 % too low make right shares look up to
+# 1 - 0.92 / 1.08 = 14.8 % too slow, so shares are never replaced because of such noise.
 LEAST_GAIN = 0.15
-# A member without a share is called back if it would need less than this part of the time that
-# all take for one micro-batch. It is let go when it needs 1 / (1 - LEAST_GAIN) = 1.18 of it.
+# A member without a share gets one again if it would need less than this part of the time that
+# the computation takes for one micro-batch. It loses its share only when it needs
+# 1 / (1 - LEAST_GAIN) = 1.18 of that time, so that it does not alternate between the two.
 IDLE_LIMIT = 0.8
 
 
@@ -25,24 +27,14 @@ IDLE_LIMIT = 0.8
 class SharePlan:
     """`shares` in the order of the nodes asked about.
 
-    `predicted_s`: when the slowest is done; `ideal_s`: when all would be if micro-batches could be
-    cut at will. Both are None while no speed is known.
+    `predicted_s` is when the slowest node is done, `ideal_s` when all would be if micro-batches
+    could be divided at will. Both are None while no speed is known.
     """
 
     shares: tuple[int, ...]
     predicted_s: float | None
     ideal_s: float | None
     reason: str
-
-
-def even_shares(
-    nodes: tuple[bytes, ...], micro_batches: int, away: tuple[bytes, ...]
-) -> tuple[int, ...]:
-    """Return the shares in the order of `nodes`; those of present nodes differ by at most one."""
-    present = [n for n in nodes if n not in away] or list(nodes)
-    each, rest = divmod(micro_batches, len(present))
-    extra = dict.fromkeys(present[:rest], 1)
-    return tuple(each + extra.get(n, 0) if n in present else 0 for n in nodes)
 
 
 def measured_shares(
@@ -52,25 +44,23 @@ def measured_shares(
     speeds: Mapping[bytes, float],
     present: tuple[int, ...] | None = None,
     *,
-    probe: tuple[bytes, ...] = (),
     names: Mapping[bytes, str] | None = None,
 ) -> SharePlan:
     """Return the shares with which the slowest node is done first.
 
-    `speeds`: seconds per micro-batch, positive and finite; a node without one counts as the median
-    and gets at least one micro-batch, so that it is measured. So does a node in `probe`, even if
-    it is so slow that it had better do nothing. If there are fewer micro-batches than such nodes,
-    the first ones get them.
+    `speeds` are seconds per micro-batch, positive and finite. A node without one counts as the
+    median and gets at least one micro-batch, so that it is measured. If there are fewer
+    micro-batches than such nodes, the first ones get them.
 
-    `present`: the shares in force in the order of `nodes`. They are kept if they are still valid
-    and no others would be done sooner by more than `LEAST_GAIN`. Equal nodes are served in order.
-    `names` are for the reason.
+    `present` are the shares in force in the order of `nodes`. They are kept if they are still valid
+    and no others would be done sooner by more than `LEAST_GAIN`. Among equal nodes the first is
+    served first. `names` are used in the reason.
     """
     working = [k for k, n in enumerate(nodes) if n not in away] or list(range(len(nodes)))
     known = {k: speeds[nodes[k]] for k in working if nodes[k] in speeds}
     typical = median(known.values()) if known else 1.0
     takes = {k: known.get(k, typical) for k in working}
-    tried = [k for k in working if k not in known or nodes[k] in probe][:micro_batches]
+    tried = [k for k in working if k not in known][:micro_batches]
     best = _earliest(takes, micro_batches, tried)
     best_s = _time(best, takes)
     ideal_s = micro_batches / sum(1 / s for s in takes.values())
@@ -87,22 +77,22 @@ def measured_shares(
     lost = f"{1 - ideal_s / best_s:.0%} of it lost to granularity"
     if kept:
         lost += f" and to keeping them, as others would not save {LEAST_GAIN:.0%}"
-    said = [f"{over} by speed: {seconds_text(best_s)}, {lost}"]
+    said = [f"{over} by speed: {in_seconds(best_s)}, {lost}"]
     called = {n: n.hex()[:8] for n in nodes} | dict(names or {})
     if idle := [k for k in working if not chosen[k]]:
-        slow = listed(idle, lambda k: f"{called[nodes[k]]} ({seconds_text(takes[k])} for one)")
+        slow = listed(idle, lambda k: f"{called[nodes[k]]} ({in_seconds(takes[k])} for one)")
         said.append(f"none for {slow}")
     if guessed := [k for k in working if k not in known]:
         unknown = listed(guessed, lambda k: called[nodes[k]])
-        said.append(f"{unknown} taken as typical ({seconds_text(typical)} for one)")
+        said.append(f"{unknown} taken as typical ({in_seconds(typical)} for one)")
     return SharePlan(chosen, best_s, ideal_s, "; ".join(said))
 
 
 def _earliest(takes: Mapping[int, float], micro_batches: int, tried: list[int]) -> dict[int, int]:
-    """Give each micro-batch to whom completes it first, after one each to those `tried`.
+    """Give one micro-batch to each of `tried`, then each one to the node that completes it first.
 
-    This takes the `micro_batches` earliest completions there are, so no shares end sooner (the
-    greedy Algorithm 2 of Chaos with equal pieces).
+    This takes the `micro_batches` earliest completions there are, so that no other shares end
+    sooner (the greedy Algorithm 2 of Chaos with equal pieces).
     """
     shares = dict.fromkeys(takes, 0) | dict.fromkeys(tried, 1)
     ends = [((shares[k] + 1) * seconds, k) for k, seconds in takes.items()]
@@ -125,7 +115,7 @@ def _fits(
     tried: list[int],
     best_s: float,
 ) -> bool:
-    """Whether the shares in force are possible still, and leave nobody idle without need."""
+    """Whether the shares in force are still possible and leave no node idle that should compute."""
     if len(present) != len(best) or sum(present) != sum(best) or min(present) < 0:
         return False
     if any(share and k not in takes for k, share in enumerate(present)):

@@ -1,10 +1,10 @@
 """The tree along which gradients are summed.
 
-Law: a tree covers every member and runs along links only.
+A tree covers every member and runs along links only.
 
 NetStorm weighs a link by the time it takes, 1 / throughput. An edge of our trees carries the whole
-gradient up and the whole result down, both at once: it is done when its slower direction is. So a
-link weighs 1 / rate of its slower direction, which is the same for whichever end is the parent.
+gradient up and the whole result down at the same time, so it is done when its slower direction is
+done. A link therefore weighs 1 / rate of its slower direction, whichever of its ends is the parent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgeagent.planner.measures import Filled, listed, name_of, rate_text, seconds_text
+from edgeagent.planner.measures import Filled, in_mbit, in_seconds, listed, name_of
 from protocols.cluster.tree import Tree, tree_fault
 from protocols.cluster.view import Edge, View, edge
 
@@ -28,14 +28,19 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Whole = NDArray[np.int64]
 
-LEAST_GAIN = 0.15  # a tree in force gives way if that shortens the round by more than this
-EQUAL = 1e-9  # times whose ratio is nearer to 1 than this are equal
+# A tree in force is replaced only if another shortens the round by more than this, so that noise
+# in the measured rates does not change it again and again.
+LEAST_GAIN = 0.15
+EQUAL = 1e-9  # times whose ratio is nearer to 1 than this are equal, so rounding decides nothing
 
 
 @dataclass(frozen=True, slots=True)
 class TreePlan:
-    """`parents` in the order of the view's members; `predicted_s` is the modelled time of a round,
-    None while no link is measured."""
+    """A tree and the reason for it.
+
+    `parents` are in the order of the view's members. `predicted_s` is the modelled time of a round
+    in seconds, None while no link is measured.
+    """
 
     parents: tuple[bytes, ...]
     root: bytes
@@ -76,16 +81,16 @@ def _breadth_first(
 
 
 def fastest_tree(view: View, measures: Measures) -> Tree:
-    """Return the fastest-aggregation-path tree (NetStorm Algorithm 1 with one root).
+    """Return the fastest-aggregation-path tree (NetStorm, Algorithm 1 with one root).
 
-    For every root it is the tree of shortest paths, links weighing as above; among paths of equal
-    length the one with fewer hops, then the smaller parent. Its delay is the longest of its paths,
-    the quality of its root 1 / delay; the root of the best quality is taken, the smallest id among
-    equals. Links that are not measured count as typical. Raises ValueError if the links do not
-    connect all members.
+    For every root this is the tree of shortest paths, with links weighing as the module says; among
+    paths of equal length the one with fewer hops, then the smaller parent. The delay of a tree is
+    its longest path and the quality of its root 1 / delay. The root of the best quality is taken,
+    the smallest id among equals. Links that are not measured count as typical. Raises ValueError if
+    the links do not connect all members.
     """
     network = _Network(view, measures, 0.0)
-    network.widest_rate()  # raises if they do not
+    network.widest_rate()  # raises if the links do not connect all members
     paths = _shortest_paths(network.weights, network)
     return paths.tree(view, int(np.argmin(paths.far)))
 
@@ -95,11 +100,11 @@ def round_time(
 ) -> float:
     """Return the modelled time in seconds of a round along `tree`.
 
-    Chunks are in flight on all hops at once, so the slowest direction of any edge sets the pace
-    for all `payload_bytes`; added to that is the way of one chunk up from the farthest leaf and
-    down to the farthest. A hop takes its delay and the time for `chunk_bytes`, since a chunk is
-    sent on when it is there as a whole. Links of one node do not slow each other down: no node's
-    own limit is known. Directions that are not measured count as typical.
+    Chunks are in flight on all hops at once, so the slowest direction of any edge sets the pace for
+    all `payload_bytes`. Added to that is the way of one chunk up from the farthest leaf and down to
+    the farthest one. A hop takes its delay and the time for `chunk_bytes`, because a chunk is sent
+    on only when all of it has arrived. Links of one node are modelled as independent, since no
+    node's own limit is known. Directions that are not measured count as typical.
     """
     filled = Filled(measures)
     if not tree.edges:
@@ -130,20 +135,21 @@ def plan_tree(
 ) -> TreePlan:
     """Return the tree for `view`, and why it is that one.
 
-    The candidates are the fastest-aggregation-path tree of every root, and from every root the
-    paths a chunk takes least time on among the widest trees, whose slowest edge is as fast as can
-    be. The one with the shortest `round_time` is the best, that of `fastest_tree` among equals.
+    The candidates are the fastest-aggregation-path tree of every root, and for every root the paths
+    on which a chunk takes the least time among the widest trees, those whose slowest edge is as
+    fast as possible. The candidate with the shortest `round_time` is the best; among equals it is
+    that of `fastest_tree`.
 
     `present`, the parents in force in the order of the view's members, stay if they still fit the
-    view and the best is not `significant`ly faster. While nothing is measured the shallowest tree
-    stands in for the best, and what is in force stays if it fits. Raises ValueError if the links
-    do not connect all members.
+    view and the best candidate is not `significant`ly faster. While nothing is measured the
+    shallowest tree takes the place of the best candidate, and a tree in force stays if it fits.
+    Raises ValueError if the links do not connect all members.
     """
     in_force = _still_fits(view, present) if present is not None else None
     if not measures.links:
         return _unmeasured(view, in_force)
     network = _Network(view, measures, chunk_bytes)
-    best, what = _best(view, network, measures, payload_bytes, chunk_bytes)
+    best, what = _best(view, network, payload_bytes, chunk_bytes)
     best_s = round_time(best, measures, payload_bytes, chunk_bytes=chunk_bytes)
     chosen, predicted_s, head = best, best_s, what
     if in_force is not None and in_force != best:
@@ -173,9 +179,9 @@ def _unmeasured(view: View, in_force: Tree | None) -> TreePlan:
 
 
 def _best(
-    view: View, network: _Network, measures: Measures, payload_bytes: float, chunk_bytes: float
+    view: View, network: _Network, payload_bytes: float, chunk_bytes: float
 ) -> tuple[Tree, str]:
-    """Return the best candidate and what it is called."""
+    """Return the best candidate and its name for the reason."""
     widest = network.widest_rate()
     near = _shortest_paths(network.weights, network)
     wide = _shortest_paths(network.hops_of(widest), network)
@@ -192,12 +198,12 @@ def _best(
             best, tree, what = float(times[k]), paths.tree(view, k), called
     if best < first:
         root = view.members[quality].name
-        what += f" ({seconds_text(first)} a round along the fastest aggregation paths from {root})"
+        what += f" ({in_seconds(first)} a round along the fastest aggregation paths from {root})"
     return tree, what
 
 
 def _described(view: View, tree: Tree, filled: Filled, predicted_s: float) -> str:
-    """Return the rest of the reason: root, slowest edge, what is left out and why."""
+    """Return the rest of the reason: the root, the slowest edge, which links are unused and why."""
     said = [f"rooted at {name_of(view, tree.root)}, of depth {tree.depth}"]
     if not tree.edges:
         return said[0]
@@ -205,21 +211,21 @@ def _described(view: View, tree: Tree, filled: Filled, predicted_s: float) -> st
 
     def text(link: Edge) -> str:
         ends = f"{name_of(view, link.low)}-{name_of(view, link.high)}"
-        return f"{ends} ({rate_text(filled.slower(link.low, link.high))})"
+        return f"{ends} ({in_mbit(filled.slower(link.low, link.high))})"
 
     slowest = min(used, key=lambda e: (filled.slower(e.low, e.high), e.low, e.high))
     least = filled.slower(slowest.low, slowest.high)
-    said.append(f"slowest link {text(slowest)}, about {seconds_text(predicted_s)} a round")
+    said.append(f"slowest link {text(slowest)}, about {in_seconds(predicted_s)} a round")
     out = [e for e in view.edges if e not in used]
     slow = [e for e in out if filled.slower(e.low, e.high) < least]
     spare = [e for e in out if filled.slower(e.low, e.high) >= least]
     if slow:
         said.append(f"left out as slower than all in use: {listed(slow, text)}")
     if spare:
-        said.append(f"left out as no shorter way: {listed(spare, text)}")
+        said.append(f"left out as they shorten no path: {listed(spare, text)}")
     guessed = sum(not filled.is_known(e.low, e.high) for e in view.edges)
     if guessed:
-        said.append(f"{guessed} not measured, taken as typical ({rate_text(filled.typical.rate)})")
+        said.append(f"{guessed} not measured, taken as typical ({in_mbit(filled.typical.rate)})")
     return "; ".join(said)
 
 
@@ -229,8 +235,8 @@ def _described(view: View, tree: Tree, filled: Filled, predicted_s: float) -> st
 class _Network:
     """The links of a view as matrices in the order of its members, inf where there is no link.
 
-    `weights[a, b]`: seconds per byte of the slower direction; `way[a, b]`: seconds that one chunk
-    takes from a to b.
+    `weights[a, b]` is seconds per byte in the slower direction between a and b; `way[a, b]` is the
+    seconds that one chunk takes from a to b.
     """
 
     def __init__(self, view: View, measures: Measures, chunk_bytes: float) -> None:
@@ -251,8 +257,9 @@ class _Network:
                 self.way[i, j] = hop
 
     def widest_rate(self) -> float:
-        """Return the rate (bytes/s) such that links at least as fast connect all members, and those
-        that are faster do not; inf for a single member. Raises ValueError if nothing does."""
+        """Return the highest rate (bytes/s) at which the links at least as fast connect all
+        members; inf for a single member. Raises ValueError if all links together do not connect
+        them."""
         part = list(range(self.count))
         missing, rate = self.count - 1, math.inf
         for slower, a, b in sorted(self._links, reverse=True):
@@ -265,16 +272,17 @@ class _Network:
         return rate
 
     def hops_of(self, least_rate: float) -> Floats:
-        """Return as weights a chunk's way there and back, over links of at least this rate."""
+        """Return as weights a chunk's time there and back, over links of at least this rate."""
         return np.where(self.weights <= 1 / least_rate, self.way + self.way.T, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class _Paths:
-    """The tree of shortest paths from every root: row r of `parents` is the one from member r.
+    """The tree of shortest paths from every root: row r of `parents` is the tree of member r.
 
-    `far[r]`: its longest path, in the weights it was made with; `slowest[r]`: seconds per byte of
-    its slowest edge; `up[r]`, `down[r]`: a chunk's way from the farthest leaf, to the farthest.
+    `far[r]` is its longest path in the weights it was made with, `slowest[r]` the seconds per byte
+    of its slowest edge, `up[r]` a chunk's time from the farthest leaf to the root, `down[r]` from
+    the root to the farthest leaf.
     """
 
     parents: Whole
@@ -295,10 +303,10 @@ class _Paths:
 
 
 def _shortest_paths(weights: Floats, network: _Network) -> _Paths:
-    """Run Dijkstra's algorithm from every root, one node each at a time.
+    """Run Dijkstra's algorithm from all roots at once, settling one node of each in every step.
 
-    Ties in length go to fewer hops, then to the smaller parent. The links with finite weight
-    connect all members.
+    Among paths of equal length the one with fewer hops is taken, then the smaller parent. The links
+    with finite weight must connect all members.
     """
     count = network.count
     rows = np.arange(count)
@@ -322,7 +330,7 @@ def _shortest_paths(weights: Floats, network: _Network) -> _Paths:
         length[r, to] = new[r, to]
         hops[r, to] = hops[r, via] + 1
         parents[r, to] = via
-        slowest[r, to] = network.weights[via, to]  # of the edge above: its largest is the tree's
+        slowest[r, to] = network.weights[via, to]  # above `to`; the tree's is the largest of them
         up[r, to] = up[r, via] + network.way[to, via]
         down[r, to] = down[r, via] + network.way[via, to]
     longest = (a.max(axis=1) for a in (length, slowest, up, down))

@@ -1,10 +1,10 @@
-"""Whether a device costs more than it gives, and whether all of them are slower than one alone.
+"""Whether a device costs more than it gives, and whether all devices together are slower than one.
 
-What a step takes now is measured. What it would take without some members is what the planner would
-plan for the others. Advice is given only where a step would become at least a third shorter,
-because the estimate is no better than that. Devices are left out in the order of their links, the
-slowest first: a device that computes slowly gets less to compute, but what a round sums travels
-over every link of the tree.
+What a step takes now is measured. What it would take without some members is estimated as the plan
+for the others. Advice is given only if a step would become at least a third shorter, because the
+estimate is not more precise than that. Devices are left out in the order of their links, the
+slowest first: a device that computes slowly only gets less to compute, but a slow link slows down
+every round, because what a round sums travels over every link of the tree.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from protocols.network.measures import Measures
     from protocols.network.monitor import Times
 
-SAVES = 1 / 3  # of a step
-NEARLY = 1.5  # steps that differ by less are as good, if more devices take part
-MOST_LEFT_OUT = 8  # devices at once that are tried
+SAVES = 1 / 3  # leaving devices out is advised if it saves this part of a step
+NEARLY = 1.5  # a step up to this factor longer is preferred if more devices take part in it
+MOST_LEFT_OUT = 8  # devices left out at once in what is tried
 
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Without `left_out` a step would take about `without_s` instead of `step_s`. `alone`: the
-    device of the others that would even by itself be faster than all together, with `alone_s`; b""
-    for none."""
+    """Without `left_out` a step would take about `without_s` instead of `step_s` seconds.
+
+    `alone` is the device of the others that would even by itself be faster than all together, with
+    a step of `alone_s`; b"" if there is none.
+    """
 
     left_out: tuple[bytes, ...]
     step_s: float
@@ -53,21 +55,22 @@ def worth(
 ) -> Worth | None:
     """Return which members cost more than they give, None if none is known to.
 
-    step_s: what a step takes at present, 0 if not known. Of several ways to leave members out it is
-    the one that leaves out the fewest and has nearly the shortest step.
+    `step_s` is what a step takes at present in seconds, 0 if that is not known. Of several ways to
+    leave members out, the one is returned that leaves out the fewest and has nearly the shortest
+    step.
     """
     if len(view.nodes) < 2 or not times or step_s <= 0:
         return None
     compute_s = max(t.compute_s for t in times.values())
     summing_s = compute_s + min(t.sync_s for t in times.values())
-    other_s = min(max(0.0, step_s - summing_s), compute_s)  # the update, and what else there is
+    other_s = min(max(0.0, step_s - summing_s), compute_s)  # the update and everything else
     order = _slowest_links_first(view, measures)
     ways = [tuple(order[:count]) for count in range(1, min(len(order) - 1, MOST_LEFT_OUT + 1))]
     ways += [tuple(n for n in view.nodes if n != one) for one in view.nodes]
     found: list[tuple[float, tuple[bytes, ...]]] = []
     for left_out in ways:
         if any(n not in measures.speeds and n not in left_out for n in view.nodes):
-            continue  # nobody knows what those who stay could do
+            continue  # the speed of a member that would stay is not known
         planned_s = _step_without(
             view, left_out, micro_batches, measures, payload_bytes, chunk_bytes
         )
@@ -88,7 +91,7 @@ def worth(
 
 
 def _slowest_links_first(view: View, measures: Measures) -> list[bytes]:
-    """Return the members in the order of what their best link carries in its slower direction."""
+    """Return the members by the rate of their best link in its slower direction, slowest first."""
     best = dict.fromkeys(view.nodes, 0.0)
     for e in view.edges:
         there, back = measures.links.get((e.low, e.high)), measures.links.get((e.high, e.low))
@@ -106,8 +109,8 @@ def _step_without(
     payload_bytes: int,
     chunk_bytes: int,
 ) -> float | None:
-    """Return how long computing and summing would take, None if links do not connect the rest or
-    nothing is known of them."""
+    """Return how many seconds computing and summing would take without `left_out`; None if the
+    links do not connect the rest or nothing is known of them."""
     members = [m for m in view.members if m.node not in left_out]
     rest = make_view(view.lineage, view.number, members, view.edges)
     split = measured_shares(rest.nodes, micro_batches, (), measures.speeds, None)

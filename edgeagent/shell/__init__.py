@@ -1,6 +1,7 @@
-"""The shell of a node: it turns what happens into events, and does what the node wants done.
+"""The shell of a node: it turns what happens into events, and performs the node's effects.
 
-One part for each family of effects (`protocols/effects.py`), and the loop that joins them.
+There is one module for each family of effects (`protocols/effects.py`), and one for the loop that
+connects them.
 """
 
 from edgeagent.shell.loop import Shell

@@ -10,11 +10,12 @@ if TYPE_CHECKING:
 
 
 class Hub(Protocol):
-    """The node, while there is one, and the way of an event to it."""
+    """Gives the parts of the shell access to the node, while there is one, and lets them send it
+    events."""
 
     @property
     def node(self) -> Node | None:
         """The node that runs now."""
 
     def handle(self, event: events.Event) -> None:
-        """Give the node an event, as soon as it has done with the one before."""
+        """Give the node an event once it has finished the one before."""

@@ -1,8 +1,9 @@
-"""The loop between the node's machines and the world: events in, effects done.
+"""The loop between the node's machines and the world: events in, effects performed.
 
-Nothing is decided here. Each effect belongs to one family (`protocols/effects.py`), and the part
-for that family does it; everything that happens (frames, timers, hand-overs) becomes one event.
-Events that come up while effects are being done wait until those are done.
+The shell decides nothing. Each effect belongs to one family (`protocols/effects.py`) and is
+performed by the module for that family; everything that happens (frames, timers, hand-overs)
+becomes one event. Events that arise while effects are performed wait until all of them are done, so
+that the node never sees an event in the middle of another.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ if TYPE_CHECKING:
     from protocols.network.link_end import LinkEnd
     from protocols.wire.envelope import Envelope
 
-READ_AFTER_PROBES = 4  # frames of a probe after which the gauges are read again
+READ_AFTER_PROBES = 4  # probe frames after which the gauges are read, as a probe may end any time
 
 
 class Shell:
-    """One agent's node and what it acts on. All on one event loop; implements `LinkListener`."""
+    """One agent's node and everything it acts on, all on one event loop. Implements
+    `LinkListener`."""
 
     def __init__(
         self,
@@ -62,11 +64,11 @@ class Shell:
         owner: Owner,
         options: Options,
     ) -> None:
-        """`hello` and `memory`: the trainer's."""
+        """`hello` and `memory` are those of the trainer."""
         self._loop = loop = asyncio.get_running_loop()
         self._observer = observer
         self._owner = owner
-        self.watch: Callable[[], None] = lambda: None  # called after each event
+        self.watch: Callable[[], None] = lambda: None  # called after every event
         self.node: Node | None = None
         self.recorder = Recorder()
         self._log = node_log(me.name)
@@ -103,7 +105,10 @@ class Shell:
     # --- beginnings and ends ----------------------------------------------------------------------
 
     def found(self, lineage: bytes) -> None:
-        """Found a cluster of one from the trainer's own state, which must not be `spoilt`."""
+        """Found a cluster of one from the trainer's own state, which must not be `spoilt`.
+
+        `lineage` is the random id of the new cluster's history.
+        """
         own = self.trainer.own_state
         assert own is not None, "a cluster founded from half a state"
         self.node = node = Node(self._config, self._planner, self._router)
@@ -113,21 +118,23 @@ class Shell:
 
     @property
     def spoilt(self) -> bool:
-        """Whether the state is neither the trainer's own any more nor that of a cluster's member:
-        a pull has begun to overwrite it."""
+        """Whether the state in memory is neither the trainer's own nor that of a member, because a
+        pull has begun to overwrite it."""
         return self.trainer.own_state is None and not (self.node and self.node.context.is_member)
 
     @property
     def is_whole(self) -> bool:
-        """Whether what the trainer has is a whole state, its own or a cluster's."""
+        """Whether the state in memory is a whole one, the trainer's own or a cluster's."""
         joining = self.node.joining if self.node is not None else None
         pulled = joining is not None and joining.has_pulled
         return pulled or not self.spoilt
 
     def join(self, sponsor: Member, incarnation: int) -> None:
-        """Join the cluster of `sponsor`; a node that was there before is given up. Who has been a
-        member in this process needs a larger `incarnation` than then: nobody who has not heard of
-        its end is to take it for the member that it was."""
+        """Join the cluster of `sponsor`, giving up a node that was there before.
+
+        A device that was a member before in this process needs a larger `incarnation` than then, so
+        that no member that has not heard of its departure takes it for the former member.
+        """
         self.trainer.note_own_state()
         self.trainer.forget()
         self.rounds.reducer.reset()
@@ -140,7 +147,7 @@ class Shell:
         self._ping()
 
     def give_way(self) -> None:
-        """Depart ("yielded") as soon as the trainer is idle, to join another cluster."""
+        """Depart ("yielded") as soon as the trainer is idle, in order to join another cluster."""
         self.handle(events.YieldWanted())
 
     def leave(self) -> None:
@@ -148,7 +155,7 @@ class Shell:
         self.handle(events.LeaveWanted())
 
     def orphaned(self) -> None:
-        """The trainer is gone: hand back its work and leave, so that nobody waits for it."""
+        """Hand back the work of the trainer, which has ended, and leave, so that no one waits."""
         self.trainer.gone()
         if self.node is not None:
             self.leave()
@@ -161,25 +168,25 @@ class Shell:
         await self.peers.close(flush=False)
 
     async def close(self) -> None:
-        """Send what is queued, close all links, end all tasks."""
+        """Send what is queued, close all links and end all tasks."""
         self._closed = True
         self.peers.stop_timers()
         for timer in (self._timer, self._ping_timer):
             if timer is not None:
                 timer.cancel()
         await self.peers.close(flush=True)
-        if (hashing := self.trainer.hashing) is not None:  # the digest is an event users wait for
+        if (hashing := self.trainer.hashing) is not None:  # users rely on the digest's event
             await asyncio.wait([hashing])
 
     def trace(self) -> Iterator[str]:
-        """Return the lines of a trace of what the node was told and what it wanted done."""
+        """Return the lines of a trace of the events given to the node and its effects."""
         about = {"node": self._config.me.name, "planner": self._planner.inputs}
         return trace_lines(self.recorder, self._loop.time(), about)
 
     # --- events -----------------------------------------------------------------------------------
 
     def handle(self, event: events.Event) -> None:
-        """Give the node one event and do what it wants."""
+        """Give the node one event and perform the effects that it returns."""
         if self.node is None:
             return
         self._inbox.append(event)
@@ -207,7 +214,7 @@ class Shell:
 
     def link_up(self, link: Link) -> None:
         """Called by the transport."""
-        self._link_over(link.peer.node)  # one of before, which is still closing
+        self._link_over(link.peer.node)  # an older link with this peer may still be closing
         self.peers.up(link)
         self.handle(events.LinkUp(member_of(link.peer)))
 
@@ -264,7 +271,7 @@ class Shell:
         for effect in wanted:
             try:
                 self._perform_one(effect)
-            except RemoteProtocolError as error:  # nobody here to blame: it may be relayed
+            except RemoteProtocolError as error:  # relayed, so there is no neighbour to accuse
                 kind = type(effect).__name__
                 line = f"ignored what another agent asked for ({kind}): {error}"
                 self.peers.lines.say(kind, line)
@@ -272,7 +279,7 @@ class Shell:
 
     def _perform_one(self, effect: effects.Effect) -> None:
         if isinstance(effect, effects.Send) and self._stale(effect.envelope):
-            self.peers.perform(effects.CloseLink(effect.to))  # the joiner turns to other sources
+            self.peers.perform(effects.CloseLink(effect.to))  # makes the joiner use other sources
         elif isinstance(effect, effects.Apply):
             self.rounds.when_followed(partial(self.trainer.perform, effect))
         elif isinstance(effect, effects.PeerEffect):
@@ -304,7 +311,7 @@ class Shell:
                 assert_never(effect)
 
     def _stale(self, envelope: Envelope) -> bool:
-        """Whether this offers a state that nobody has kept up to date since the trainer ended."""
+        """Whether this offers a state that is out of date because the trainer has ended."""
         return self.trainer.is_gone and isinstance(envelope.message, PullBegins)
 
     # --- time -------------------------------------------------------------------------------------

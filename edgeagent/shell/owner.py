@@ -1,4 +1,4 @@
-"""What a shell is given by the agent that owns it."""
+"""What the agent that owns a shell gives to it: services and options."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Owner:
     """What the agent does for its shell.
 
-    `to_trainer` sends to the trainer; `departed(why, message)` is told that the node's part is
-    over, `join_failed(reason, pause_s)` that its join is; `use_token` changes the token; `spawn`
-    starts a task whose failure ends the agent.
+    `to_trainer` sends a message to the trainer. `departed(why, message)` says that the node is no
+    member any more, `join_failed(reason, pause_s)` that its join has failed. `use_token` replaces
+    the token. `spawn` starts a task whose failure ends the agent.
     """
 
     to_trainer: Callable[[handover.Message], None]
@@ -31,8 +31,8 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user has chosen for the node; the fields are those of `NodeConfig`. `custom`: the
-    user's own policy, None for the standard one."""
+    """The user's choices for the node; the fields are those of `NodeConfig`. `custom` is the user's
+    own policy, None for the standard one."""
 
     wanted_neighbours: tuple[str, ...] = ()
     pauses: bool = False

@@ -1,7 +1,7 @@
 """The links to other agents: opened, watched, trusted and closed as the node wants.
 
-A link ends here for two reasons that the node has no part in: nothing was heard on it for too long
-(`protocols/network/heartbeats.py`), or nothing that is sent on it arrives
+In two cases this module ends a link without being asked by the node: nothing was heard on it for
+too long (`protocols/network/heartbeats.py`), or nothing that is sent on it arrives
 (`protocols/network/progress.py`).
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from edgeagent.dataplane.probe import Prober
 from edgeagent.errors import EdgeAgentError
 from edgeagent.network import peer_of
-from edgeagent.transport.complaints import Lines
+from edgeagent.transport.complaints import LimitedLog
 from protocols import effects, events
 from protocols.errors import RemoteProtocolError
 from protocols.network.heartbeats import Heartbeats
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from protocols.cluster.view import Member
     from protocols.wire.bulk import BulkHeader
 
-DISTRUST_SECONDS = 30.0  # a node that left may take so long to fetch what is on its way to it
+DISTRUST_SECONDS = 30.0  # time for a node that left to receive what was sent to it before
 
 
 class Peers:
@@ -47,17 +47,17 @@ class Peers:
         self._progress = Progress()
         self._prober = Prober(self.heartbeats.delay)
         self._distrusted: dict[bytes, asyncio.TimerHandle] = {}
-        self.lines = Lines(observer.say, self._loop.time)
+        self.lines = LimitedLog(observer.say, self._loop.time)
 
     # --- what the transport says ------------------------------------------------------------------
 
     def up(self, link: Link) -> None:
-        """A link is open; what belonged to one of before must be forgotten by now."""
+        """Note that `link` is open; an older link with that peer must be forgotten before."""
         self.links[link.peer.node] = link
         self.heartbeats.linked(self._loop.time(), link.peer.node)
 
     def over(self, peer: bytes) -> bool:
-        """Forget what belonged to the link with `peer`; return whether there was one."""
+        """Forget everything about the link with `peer`; return whether there was a link."""
         if self.links.pop(peer, None) is None:
             return False
         self._observer.delays.pop(peer, None)
@@ -67,19 +67,19 @@ class Peers:
         return True
 
     def distrust_now(self, peer: bytes) -> None:
-        """The link of a node that was to be distrusted some time later has ended."""
+        """Distrust `peer`, whose link has ended, if that was waiting for the end of the link."""
         if (timer := self._distrusted.pop(peer, None)) is not None:
             timer.cancel()
             self._network.distrust(peer)
 
     def heard(self, peer: bytes) -> None:
-        """Something came from `peer`."""
+        """Note that something has arrived from `peer`."""
         self.heartbeats.heard(self._loop.time(), peer)
 
     # --- what the node wants ----------------------------------------------------------------------
 
     def perform(self, effect: effects.PeerEffect) -> None:
-        """Do it. Raises `RemoteProtocolError` for a member whose certificate is none."""
+        """Perform `effect`; raise `RemoteProtocolError` if it names a certificate that is none."""
         match effect:
             case effects.Send(to, envelope):
                 if (link := self.links.get(to)) is not None:
@@ -96,18 +96,18 @@ class Peers:
                     self._spawn(self._prober.probe(link))
             case effects.CloseLink(node):
                 if (link := self.links.get(node)) is not None:
-                    link.discard_bulk()  # nothing more of it is written anywhere
+                    link.discard_bulk()  # its payload must not be written to memory any more
                     self._spawn(link.close(flush=True))
             case _:
                 assert_never(effect)
 
     def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
-        """Queue a bulk frame, if there is a link."""
+        """Queue a bulk frame; it is dropped if there is no link."""
         if (link := self.links.get(to)) is not None:
             link.send_bulk(header, payload)
 
     async def dial(self, member: Member) -> None:
-        """Open a link, or say that it cannot be opened."""
+        """Open a link, or tell the node that it cannot be opened."""
         try:
             self._network.trust(member.certificate)
             await self._network.dial(peer_of(member))
@@ -116,24 +116,24 @@ class Peers:
             self._hub.handle(events.DialFailed(member.node))
 
     def accuse(self, peer: bytes, reason: str) -> None:
-        """End the link to `peer`, which sent what cannot be, and tell the others."""
+        """End the link to `peer`, which has broken the protocol, and tell the others."""
         if (link := self.links.get(peer)) is not None:
             self._hub.handle(events.Faulty(peer, reason))
             self.cut(link, reason, LinkEnd.PROTOCOL_ERROR)
 
     def cut(self, link: Link, reason: str, why: LinkEnd) -> None:
-        """End a link at once, with one line."""
+        """End a link at once and log one line about it."""
         self.lines.say("cut", f"closed the link to {link.peer.name}: {reason}")
         link.discard_bulk()
         link.cut(reason, why)
 
     def keep_trust(self, node: bytes) -> None:
-        """`node` was admitted anew: distrust it no more when its old link ends."""
+        """Cancel the pending distrust of `node`, which was admitted again."""
         if (timer := self._distrusted.pop(node, None)) is not None:
             timer.cancel()
 
     def _distrust_later(self, node: bytes) -> None:
-        """A node that left may still have to fetch what is on its way to it."""
+        """Distrust a node that left, but not before it has received what is on its way to it."""
         if node not in self.links:
             self._network.distrust(node)
         elif node not in self._distrusted:
@@ -143,7 +143,7 @@ class Peers:
     # --- time -------------------------------------------------------------------------------------
 
     def beat(self, now: float) -> None:
-        """End the links on which nothing was heard for too long, or nothing arrives any more."""
+        """End links on which nothing was heard for too long, or on which nothing sent arrives."""
         for peer in self.heartbeats.beat(now):
             if (link := self.links.get(peer)) is not None:
                 self._observer.say(f"nothing heard from {link.peer.name}: closing the link")
@@ -158,16 +158,16 @@ class Peers:
             self.cut(self.links[peer], "what is sent does not arrive", LinkEnd.STALLED)
 
     def _shorten(self, peer: bytes) -> None:
-        """Have new connections with `peer` send segments as short as the path needs."""
+        """Have new connections with `peer` use segments as short as its path needs."""
         segment = self._progress.segment(peer)
         if segment is not None:
             self._network.shorten(peer, segment)
 
     async def close(self, *, flush: bool) -> None:
-        """Close all links; if `flush`, after what is queued was sent."""
+        """Close all links; with `flush`, after sending what is queued."""
         await asyncio.gather(*(link.close(flush=flush) for link in list(self.links.values())))
 
     def stop_timers(self) -> None:
-        """Nobody is distrusted any more: the agent ends."""
+        """Cancel all pending distrust, because the agent ends."""
         for timer in self._distrusted.values():
             timer.cancel()

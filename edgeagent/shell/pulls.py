@@ -1,4 +1,4 @@
-"""Pulls of the training state: shards that arrive here, digests and shards that others ask for."""
+"""Pulls of the training state: shards that arrive here, and shards and digests for joiners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Pulls:
-    """Both ends of the pulls of one agent. `state`: the training state in shared memory."""
+    """Both ends of the pulls of one agent. `state` is the training state in shared memory."""
 
     def __init__(
         self,
@@ -41,17 +41,17 @@ class Pulls:
     # --- as a joiner ------------------------------------------------------------------------------
 
     def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
-        """Return where a shard belongs, None to drop it."""
+        """Return where a shard belongs, None if it is not wanted."""
         joining = self._hub.node.joining if self._hub.node is not None else None
         if joining is None or header.reference != joining.number:
             return None
         if not joining.expects(source, header.index):
             return None
-        self._trainer.own_state = None  # it is being overwritten
+        self._trainer.own_state = None  # from here on it is partly overwritten
         return shard_target(self._state, joining.shard_bytes, header)
 
     def received(self, link: Link, header: BulkHeader) -> None:
-        """A shard is here."""
+        """Tell the node the digest of the shard that has arrived."""
         source = link.peer.node
         joining = self._hub.node.joining if self._hub.node is not None else None
         if joining is None or not joining.expects(source, header.index):
@@ -64,7 +64,7 @@ class Pulls:
     # --- as a source ------------------------------------------------------------------------------
 
     def perform(self, effect: effects.SourceEffect) -> None:
-        """Do what the node wants."""
+        """Perform `effect`."""
         match effect:
             case effects.SendManifest():
                 self._spawn(self._send_manifest(effect))

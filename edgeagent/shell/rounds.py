@@ -1,6 +1,6 @@
-"""The rounds: sums along the tree, and what of them goes on to a joiner that copies the state.
+"""The rounds: sums along the tree, and what is forwarded of them to a joiner that copies the state.
 
-Implements the `Wire` of the reducer: bulk frames leave over the links of `Peers`.
+This module implements the reducer's `Wire`: bulk frames are sent over the links of `Peers`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ if TYPE_CHECKING:
     from protocols.rounds.control_word import ControlWord
     from protocols.rounds.round import RoundSpec
 
-AHEAD_BYTES = 1 << 20  # of the round in which a joiner copied the state it has the rest, or else
-AHEAD_ROUNDS = 3  # at most so many rounds are on their way to it
-FOLLOW_SECONDS = 0.01  # after which to see again how far a joiner has followed
+# In the round in which a joiner has copied the state, the update waits until at most this many
+# bytes of the round are unsent to it, because all members would wait for the rest of them later.
+AHEAD_BYTES = 1 << 20
+# In all other rounds that a joiner follows, the update waits until at most this many rounds are
+# unsent to it, because what is unsent takes memory.
+AHEAD_ROUNDS = 3
+FOLLOW_SECONDS = 0.01  # pause before checking this again
 
 
 class Rounds:
-    """The rounds of one agent. `contribution`: the vector P of shared memory."""
+    """The rounds of one agent. `contribution` is the vector P in shared memory."""
 
     def __init__(
         self,
@@ -65,7 +69,7 @@ class Rounds:
         )
 
     def perform(self, effect: effects.RoundEffect) -> None:
-        """Do what the node wants."""
+        """Perform `effect`."""
         match effect:
             case effects.StartRound(spec):
                 self.reducer.start(spec)
@@ -79,16 +83,16 @@ class Rounds:
                 assert_never(effect)
 
     def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
-        """Return where the payload of a frame belongs, None to drop it."""
+        """Return where the payload of a frame belongs, None if it is not wanted."""
         return self.reducer.arriving(source, header) if self._hub.node is not None else None
 
     def forget(self, peer: bytes) -> None:
-        """The link with `peer` is over."""
+        """Drop the state of `peer`, the link with which has ended."""
         self.reducer.forget(peer)
         self._forwarding.forget(peer)
 
     def _reduced(self, spec: RoundSpec, word: ControlWord) -> None:
-        """The reducer has completed a round."""
+        """Report to observer, gauges and node that the reducer has completed a round."""
         self._observer.reduced()
         self._gauges.reduced()
         self._hub.handle(events.RoundReduced(spec.iteration, spec.attempt, word))
@@ -96,40 +100,44 @@ class Rounds:
     # --- Wire (of the reducer) --------------------------------------------------------------------
 
     def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
-        """Queue a frame of a round; a joiner that does not take what it follows has to go."""
+        """Queue a frame of a round. A joiner that does not take in what it follows is cut off,
+        because what waits for it takes memory."""
         link = self._peers.links.get(to)
         if link is None:
             return
         if header.kind is not BulkKind.DOWN or self._is_member(to):
             link.send_bulk(header, payload)
         elif self._forwarding.waiting(link) + len(payload) > self._most_waiting:
-            self._peers.cut(link, "it takes too little of what is sent to it", LinkEnd.CUT)
+            self._peers.cut(link, "it reads too slowly what is sent to it", LinkEnd.CUT)
         else:
             self._forwarding.send(link, header, payload, hold=self._pulls(to))
 
     def accuse(self, peer: bytes, reason: str) -> None:
-        """End the link to `peer`, which sent what cannot be, and tell the others."""
+        """End the link to `peer`, which has broken the protocol, and tell the others."""
         self._peers.accuse(peer, reason)
 
     def hold_bulk(self, peer: bytes, hold: bool) -> None:
-        """Stop reading bulk frames from `peer`, or read again."""
+        """Stop (`hold`) or resume reading bulk frames from `peer`."""
         if (link := self._peers.links.get(peer)) is not None:
             (link.pause_bulk if hold else link.resume_bulk)()
 
     def discard_bulk(self, peer: bytes) -> None:
-        """Write no more into the buffer of the payload that `peer` is sending."""
+        """Stop writing into the buffer of the payload that `peer` is sending."""
         if (link := self._peers.links.get(peer)) is not None:
             link.discard_bulk()
 
     # --- joiners that follow ------------------------------------------------------------------
 
     def release(self) -> None:
-        """Send on what was held back for joiners that have their copy by now."""
+        """Forward what was held back for joiners that have copied the state by now."""
         self._forwarding.release(self._pulls, self._peers.links)
 
     def when_followed(self, then: Callable[[], None]) -> None:
-        """Call `then` once what joiners need of this round is on its way to them: after an update
-        they could not have it any more. It is not called if the node is another one by then."""
+        """Call `then` once enough of this round is on its way to the joiners that follow it.
+
+        After the update they could not get it any more, since its memory is used again. `then` is
+        not called if the node has been replaced by then.
+        """
         self._look_whether_followed(self._hub.node, then)
 
     def _look_whether_followed(self, node: object, then: Callable[[], None]) -> None:
@@ -145,7 +153,7 @@ class Rounds:
             then()
 
     def _pulls(self, node: bytes) -> bool:
-        """Whether a joiner is copying the state from members, this one among them."""
+        """Whether joiner `node` is copying the state from members, this one among them."""
         return self._hub.node is not None and self._hub.node.cycle.holds_for(node)
 
     def _is_member(self, node: bytes) -> bool:

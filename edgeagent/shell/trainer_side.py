@@ -1,9 +1,9 @@
-"""The trainer as the shell sees it: the node's work goes to it, its answers become events.
+"""The trainer as the shell sees it: the node's work goes to it, and its answers become events.
 
-Nothing is decided here. Whatever the node wants of the trainer becomes one hand-over message, and
-every message of the trainer becomes one event. A trainer that is gone is answered for: what it had
-handed in counts, and nothing more. Updates that a late trainer missed are kept here, and reach it
-through memory of their own.
+This module decides nothing. Whatever the node wants of the trainer becomes one hand-over message,
+and every message of the trainer becomes one event. If the trainer has ended, this module answers in
+its place: micro-batches that it had handed in count, and no others. Updates that a late trainer has
+missed are kept here and reach it through a memory region of their own.
 """
 
 from __future__ import annotations
@@ -30,14 +30,19 @@ if TYPE_CHECKING:
     from edgeagent.shell.rounds import Rounds
     from protocols.rounds.control_word import ControlWord
 
-HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread
-KEPT_AT_LEAST_S = 2.0  # how much training is lost at most, a step apart, if the trainer hangs
+HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread, as it would delay the loop
+# At least this often the trainer copies its state to shared memory, where the agent can save it. So
+# much training, and one step, is lost at most if the trainer hangs.
+KEPT_AT_LEAST_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class OwnState:
-    """A whole training state of this device's own. `trained`: it was a member with it, so that it
-    may go on from there where nobody else does."""
+    """A whole training state that this device has.
+
+    `past` is the history of the state and `meta` its scalars. `trained` says that the device was a
+    member with it, so that it may go on from it if no other cluster does.
+    """
 
     past: Past
     meta: bytes
@@ -46,7 +51,7 @@ class OwnState:
 
 
 class TrainerSide:
-    """Hands work and sums to one trainer, and its answers to the node."""
+    """Gives work and sums to one trainer, and its answers to the node."""
 
     def __init__(
         self,
@@ -73,41 +78,41 @@ class TrainerSide:
         self._observer = observer
         self._gauges = gauges
         self._loop = asyncio.get_running_loop()
-        # What the trainer has; None while a pull overwrites it.
+        # The state that the trainer has; None once a pull has begun to overwrite it.
         self.own_state: OwnState | None = OwnState(Past(hello.iteration), hello.meta)
-        # The last one that is known to lie in the shared memory: a trainer on another device does
-        # not bring every one there.
+        # The newest state that is known to lie in shared memory. A trainer on another device does
+        # not copy every state there.
         self.kept_state: OwnState | None = self.own_state
         self._kept_at = self._loop.time()
-        self._reads: dict[int, bool] = {}  # iteration: whether its state was asked for
+        self._reads: dict[int, bool] = {}  # iteration -> whether the state after it was asked for
         self.is_gone = False
         self.hashing: asyncio.Task[None] | None = None
-        self._next: effects.Apply | None = None  # waits for the hash of the state
+        self._next: effects.Apply | None = None  # waits until the state before it is hashed
         self._words: dict[int, ControlWord] = {}
         self._contributed: handover.Contributed | None = None
 
     def note_own_state(self) -> None:
-        """What a member's trainer has is whole: it could found a cluster from it. What a late one
-        has is noted whenever it has applied an update."""
+        """Note the state of a member's trainer as whole, so that a cluster could be founded from
+        it. That of a late trainer is noted each time it has applied an update."""
         node = self._hub.node
         if node is not None and node.context.is_member and not node.debt.is_stale:
             c = node.context
             self.own_state = OwnState(c.past, c.meta, c.commit, trained=True)
 
     def begins_from(self, past: Past) -> None:
-        """Say what the state that the trainer began with has behind it."""
+        """Set the history of the state with which the trainer has begun."""
         if self.own_state is not None:
             self.own_state = replace(self.own_state, past=past)
 
     def whole_state(self) -> OwnState | None:
-        """Return what a member's trainer has, else the state of its own, None if that is spoilt."""
+        """Return the trainer's state if it is whole, None if a pull has partly overwritten it."""
         self.note_own_state()
         return self.own_state
 
     # --- from the trainer ---------------------------------------------------------------------
 
     def received(self, message: handover.Message) -> None:
-        """A message of the trainer."""
+        """Turn a message of the trainer into an event."""
         match message:
             case handover.Contributed():
                 self._contributed = message
@@ -147,19 +152,19 @@ class TrainerSide:
         if node is not None and node.context.is_member:
             past = replace(node.context.past, iteration=iteration + 1)
             self.own_state = OwnState(past, meta, trained=True)
-        elif own is not None and (node is None or node.over):  # of the member that this node was
+        elif own is not None and (node is None or node.over):  # this node was a member before
             past = replace(own.past, iteration=iteration + 1)
             self.own_state = replace(own, past=past, meta=meta)
         if self._reads.pop(iteration, True):
             self.kept_state = self.own_state
 
     def gone(self) -> None:
-        """The trainer has ended: hand its work back."""
+        """Hand back the work of the trainer, which has ended."""
         self.is_gone = True
         if (node := self._hub.node) is not None:
             node.debt.is_gone = True
             if node.cycle.state == "computing":
-                self._contributed = None  # P may hold half of what was to be added
+                self._contributed = None  # P may lack a part of what was to be added
             for iteration in node.debt.kept[:1]:
                 self._handle(events.Applied(iteration, b""))
             self._answer(node.context.iteration)
@@ -167,7 +172,7 @@ class TrainerSide:
     # --- to the trainer -----------------------------------------------------------------------
 
     def perform(self, effect: effects.TrainerEffect) -> None:
-        """Do what the node wants."""
+        """Perform `effect`."""
         match effect:
             case effects.BeginTraining():
                 self._begin(effect)
@@ -187,13 +192,13 @@ class TrainerSide:
                 assert_never(effect)
 
     def _begin(self, effect: effects.BeginTraining) -> None:
-        """The state is in place."""
+        """Have the trainer begin with the state that is in place."""
         self.kept_state = OwnState(Past(effect.iteration), effect.meta)
         steps = 0 if effect.steps == limits.MAX_INTEGER else effect.steps
         self._send(handover.Begin(effect.iteration, effect.adopt, effect.meta, steps))
 
     def _give_work(self, work: effects.GiveWork) -> None:
-        """Have these micro-batches computed."""
+        """Have the trainer compute these micro-batches."""
         self._observer.work_given()
         if self.is_gone:
             self._loop.call_soon(self._answer, work.iteration)
@@ -201,13 +206,13 @@ class TrainerSide:
             self._send(handover.Work(work.iteration, work.micro_batches, work.turn))
 
     def forget(self) -> None:
-        """What the node before has kept is of no use any more."""
+        """Drop what was kept for the node before, which is of no use to another."""
         self._kept.clear()
         self._words.clear()
         self._reads.clear()
 
     def _apply(self, effect: effects.Apply) -> None:
-        """Have the update applied, as soon as the state before it is hashed."""
+        """Have the update applied as soon as the state before it is hashed."""
         self._next = effect
         if self.hashing is None:
             self._send_apply()
@@ -243,7 +248,7 @@ class TrainerSide:
         )
 
     def _reads_state(self, iteration: int) -> bool:
-        """Whether the state after that update is wanted in the shared memory."""
+        """Whether the state after the update of `iteration` is needed in shared memory."""
         node, now = self._hub.node, self._loop.time()
         is_read = node is None or node.over or node.cycle.reads_state(iteration)
         if is_read or now - self._kept_at >= KEPT_AT_LEAST_S:
@@ -252,7 +257,8 @@ class TrainerSide:
         return False
 
     def _lend(self, iteration: int) -> tuple[int, tuple[float, ...]]:
-        """Return the shared buffer in which the trainer finds R of `iteration`, and its squares."""
+        """Return (the shared buffer with R of `iteration`, the sum of squares of each data
+        chunk)."""
         kept = self._kept.get(iteration)
         buffer = self._reducer.lend(iteration) if kept is None else None
         if buffer is not None:
@@ -262,7 +268,7 @@ class TrainerSide:
         return handover.REPLAY_BUFFER, squares
 
     def _answer(self, iteration: int) -> None:
-        """Say what the trainer had finished of `iteration`, and nothing more."""
+        """Report in the trainer's place what it had finished of `iteration`, and nothing more."""
         last, node = self._contributed, self._hub.node
         turn = node.debt.turn if node is not None else 0
         same = last is not None and (last.iteration, last.turn) == (iteration, turn)
@@ -301,18 +307,18 @@ class TrainerSide:
     # --- digests ------------------------------------------------------------------------------
 
     def _has_state_of(self, iteration: int) -> bool:
-        """Whether the state at the start of `iteration` lies in the shared memory: a trainer on
-        another device than the CPU brings there what is read, and not every state is."""
+        """Whether the state at the start of `iteration` lies in shared memory. A trainer on another
+        device copies only those states there that are read."""
         return bool(self._marks[MARK_ITERATION] == iteration and not self._marks[MARK_APPLYING])
 
     def _take_pieces(self, iteration: int) -> None:
-        """Hash each tensor of which the claim of `iteration` was taken, none if none was."""
+        """Hash each part that the claim of `iteration` covers; none if that state is not here."""
         here = self._has_state_of(iteration)
         found = piece_digests(self._state, self._tensors, iteration) if here else b""
         self._handle(events.PiecesTaken(iteration, found))
 
     def _tell_difference(self, effect: effects.Differs) -> None:
-        """Name what differs here from the state of the others."""
+        """Report what differs between this device's state and that of the others."""
         names = [name for name, _, _ in pieces(self._tensors, len(self._state), effect.iteration)]
         piece = effect.piece
         tensor = names[piece] if piece is not None and piece < len(names) else ""
@@ -320,7 +326,7 @@ class TrainerSide:
         self._observer.report("first_difference", {"iteration": effect.iteration, "where": found})
 
     def _take_digest(self, iteration: int, commit: bytes) -> None:
-        """Hash the state, which is constant until the next update."""
+        """Hash the state, which does not change before the next update."""
         node = self._hub.node
         if node is None or self.is_gone:
             return

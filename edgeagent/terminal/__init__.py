@@ -1,4 +1,5 @@
 """What people read: the agent's lines, tables of its status, and how figures are put in words.
 
-Law: nothing here decides anything, blocks the agent's loop or lets a peer's text steer a terminal.
+Modules here only show what others have decided. They never block the agent's loop, and text of a
+peer is cleaned first, so that it cannot control a terminal.
 """

@@ -7,10 +7,11 @@
     console.fail("the trainer ended ...")      one line on stderr
     console.close()
 
-Law: no call here ever blocks the agent's loop: a thread does the writing, and a terminal that takes
-nothing (Ctrl+S, a full pipe) loses lines, not heartbeats. On a terminal the last lines are
-refreshed in place, beside a script that prints its own only while that waits for its join;
-elsewhere everything is plain lines. Text from other devices is cleaned first.
+No call blocks the agent's loop: a thread does the writing, and if a terminal accepts nothing
+(Ctrl+S, a full pipe), lines are lost but no heartbeats are missed. On a terminal the last lines are
+refreshed in place. A script prints lines of its own, so beside a script this is done only while it
+waits for its join. Everywhere else all output is plain lines. Text from other devices is cleaned
+first.
 """
 
 from __future__ import annotations
@@ -37,18 +38,19 @@ if TYPE_CHECKING:
 
     from edgeagent.config import AgentConfig
 
-QUEUE_LINES = 1000  # waiting lines; more are dropped and counted
-LIVE_EVERY_S = 0.1
-TRAINING_EVERY_S = 5.0
-JOINING_EVERY_S = 1.0
-CLOSE_S = 1.0  # time the last lines have to get out
-NAMED_SOURCES = 8  # of a join; the rest is counted
+QUEUE_LINES = 1000  # waiting lines; if there are more, they are dropped and counted
+LIVE_EVERY_S = 0.1  # between two refreshes in place
+TRAINING_EVERY_S = 5.0  # between two plain lines about the training
+JOINING_EVERY_S = 1.0  # between two plain lines about a join
+CLOSE_S = 1.0  # at most, for writing the last lines
+NAMED_SOURCES = 8  # of a join; the others are counted
 _BAR_WIDTH = 20
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingLine:
-    """How the training goes. `steps` 0: no end; `loss`: the cluster's, of the last iteration."""
+    """How the training goes. `steps` is 0 if there is no end; `loss` is the cluster's, of the last
+    iteration."""
 
     iteration: int
     steps: int
@@ -67,7 +69,7 @@ class TrainingLine:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """What came from one source so far; `rate` in bytes/s over the whole pull."""
+    """What one source has sent so far; `rate` is in bytes/s over the whole pull."""
 
     name: str
     done_bytes: int
@@ -76,7 +78,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class JoinLine:
-    """How far the pull of the training state is; `seconds` since its first request."""
+    """How far the pull of the training state is, `seconds` after its first request."""
 
     done_bytes: int
     total_bytes: int
@@ -84,7 +86,7 @@ class JoinLine:
     seconds: float
 
     def text(self) -> str:
-        """Return the line: bytes, rate, time left, rates of the sources."""
+        """Return the line: bytes, rate, time left, and the rate of each source."""
         shown = self.sources[:NAMED_SOURCES]
         named = [f"{clean(s.name)} {bytes_text(s.rate)}/s" for s in shown]
         if hidden := len(self.sources) - len(shown):
@@ -93,11 +95,11 @@ class JoinLine:
         return f"{line} ({', '.join(named)})" if named else line
 
     def total_text(self) -> str:
-        """Return what is done, such as "12.0 MB of 40.0 MB"."""
+        """Return how much is pulled, such as "12.0 MB of 40.0 MB"."""
         return f"{bytes_text(self.done_bytes)} of {bytes_text(self.total_bytes)}"
 
     def rate_text(self) -> str:
-        """Return the rate and, while it can be told, the time left."""
+        """Return the rate and, if it can be estimated, the time left."""
         rate = self.done_bytes / self.seconds if self.seconds > 0 else 0.0
         left = (self.total_bytes - self.done_bytes) / rate if rate > 0 else None
         line = f"{bytes_text(rate)}/s"
@@ -105,24 +107,26 @@ class JoinLine:
 
     @property
     def part(self) -> float:
-        """Return how much is done, 0 to 1."""
+        """How much is pulled, as a part from 0 to 1."""
         return min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
+    """One line to show; a failure goes to stderr."""
+
     text: str
     failure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """Nothing is refreshed from here on."""
+    """Ends the live line, so that what follows is written below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """All that came before is shown."""
+    """Is reached when everything queued before it is shown."""
 
     shown: threading.Event
 
@@ -131,7 +135,10 @@ _Item = _Said | _Settled | _Mark | TrainingLine | JoinLine
 
 
 class Console:
-    """See the module's docstring. All methods are for one thread, the agent's."""
+    """The running agent's lines; see the module's docstring.
+
+    All methods are to be called from one thread, the agent's.
+    """
 
     def __init__(
         self,
@@ -156,15 +163,15 @@ class Console:
         self.dropped = 0
 
     def say(self, text: str) -> None:
-        """Show one line."""
+        """Show one line at once."""
         self._post(_Said(clean(text)))
 
     def fail(self, text: str) -> None:
-        """Show one line on stderr, `edgeagent: ...`."""
+        """Show one line on stderr, beginning with "edgeagent: "."""
         self._post(_Said(f"edgeagent: {clean(text)}", failure=True))
 
     def training(self, line: TrainingLine) -> None:
-        """Show how the training goes, if it is time to."""
+        """Show how the training goes, unless that was shown a moment ago."""
         self._unshown = line
         self._pulled = False
         if (now := self._clock()) >= self._training_due:
@@ -173,7 +180,8 @@ class Console:
             self._post(line)
 
     def joining(self, line: JoinLine) -> None:
-        """Show how far the join is, if it is time to; its end is shown in any case, and once."""
+        """Show how far the join is, unless that was shown a moment ago; always show its end
+        once."""
         now, done = self._clock(), line.part == 1.0
         if not self._pulled if done else now >= self._joining_due:
             self._joining_due = now + (LIVE_EVERY_S if self._live_joins else JOINING_EVERY_S)
@@ -181,7 +189,8 @@ class Console:
         self._pulled = done
 
     def settle(self) -> None:
-        """Show the last training line and end the live line: what follows comes below it."""
+        """Show the last training line and end the live line, so that what follows comes below
+        it."""
         if self._unshown is not None:
             self._post(self._unshown)
             self._unshown = None
@@ -189,14 +198,15 @@ class Console:
             self._post(_Settled())
 
     def flush(self) -> None:
-        """Wait until all that was to be shown is, at most `CLOSE_S`. Not for the agent's loop."""
+        """Wait until all lines are shown, at most `CLOSE_S`. Not to be called on the agent's
+        loop."""
         if self._thread is not None and not self._closed:
             shown = threading.Event()
             self._post(_Mark(shown))
             shown.wait(CLOSE_S)
 
     def close(self) -> None:
-        """Settle, and see the lines out; return within `CLOSE_S`. Idempotent."""
+        """Settle, write the last lines, and return within `CLOSE_S`. Idempotent."""
         if self._closed:
             return
         self.settle()
@@ -224,7 +234,7 @@ class Console:
                     item.shown.set()
                 else:
                     self._painter.paint(item)
-        except (OSError, ValueError):  # the terminal or the pipe is gone: nobody reads
+        except (OSError, ValueError):  # the terminal or the pipe is closed, so nobody reads
             while (item := self._queue.get()) is not None:
                 if isinstance(item, _Mark):
                     item.shown.set()
@@ -234,7 +244,7 @@ class Console:
 
 
 class _Painter:
-    """Writes items to the streams; lives in the console's thread."""
+    """Writes items to the streams; used only by the console's thread."""
 
     def __init__(
         self,
@@ -257,7 +267,7 @@ class _Painter:
         if isinstance(item, JoinLine):
             self._joining(item)
             return
-        if not self._live:  # the join is over or has failed: the terminal is the script's again
+        if not self._live:  # the join has ended, so the terminal belongs to the script again
             self._end_live()
         if isinstance(item, _Said):
             if item.failure:
@@ -322,7 +332,7 @@ def _text(line: str) -> RenderableType:
 
 
 def _bar(line: JoinLine) -> RenderableType:
-    """Return a bar, and below it a line for each source."""
+    """Return a bar and, below it, a line for each source."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -343,10 +353,11 @@ def _bar(line: JoinLine) -> RenderableType:
 
 
 def console_for(config: AgentConfig) -> Console:
-    """Return the console of an agent: on stderr if its stdout must stay quiet, live if it can be.
+    """Return the console of an agent.
 
-    A script prints lines of its own, so beside one only a join is refreshed in place: for so long
-    the script waits.
+    It writes to stderr if stdout must stay quiet, and refreshes lines in place if the stream is a
+    terminal. A script prints lines of its own, so beside a script only a join is refreshed in
+    place, because the script waits for it.
     """
     stream = sys.stderr if config.quiet else sys.stdout
     built_in = config.job in BUILT_IN_JOBS and not config.quiet

@@ -1,7 +1,8 @@
 """A status for people: who trains, over which links and tree, why so, and what changes at present.
 
-Law: fits 80 columns; plain text where there is no terminal; names are cleaned before being shown;
-units stand in the headings, "-" is what was not measured yet; long lists are cut and counted.
+The text fits 80 columns and is plain where there is no terminal. Names are cleaned before they are
+shown. Units are in the headings, and "-" stands for what is not measured yet. Long lists are cut,
+and the number of hidden rows is told.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     )
 
 PLAIN_WIDTH = 80
-MAX_ROWS = 64  # of one list; the rest is counted
+MAX_ROWS = 64  # of one list; the others are counted
 _BAR_WIDTH = 20
-_REASON_SEPARATOR = "; "  # between the parts of a policy's reason
+_REASON_SEPARATOR = "; "  # between the parts of a policy's reason, as the planner joins them
 
 
 def print_status(status: Status, stream: TextIO) -> None:
@@ -57,7 +58,7 @@ def print_status(status: Status, stream: TextIO) -> None:
 
 
 def rich_console(stream: TextIO) -> RichConsole:
-    """Return a console on `stream`: the terminal's width and colours, else 80 columns and none."""
+    """Return a console on `stream` with the terminal's width and colours, else 80 plain columns."""
     terminal = stream.isatty()
     return RichConsole(
         file=stream,
@@ -89,7 +90,7 @@ def render(status: Status) -> Group:
 
 
 def _more(count: int) -> list[RenderableType]:
-    """Return the line on what a list of `count` entries does not show."""
+    """Return a line that says how many of `count` entries are not shown, if any."""
     hidden = count - MAX_ROWS
     return [Text(f"... and {hidden} more (--json shows all)")] if hidden > 0 else []
 
@@ -108,12 +109,12 @@ def _headline(status: Status) -> Text:
 
 
 def _name(text: str, style: str = "") -> Text:
-    """Return a cell that gives way where the line is too long."""
+    """Return a cell with a name, which is shortened if the row is too long."""
     return Text(clean(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 class _Cropped:
-    """A table that loses its right side, not its names, in a terminal that is too narrow."""
+    """A table that, in a terminal that is too narrow, loses its right side instead of its names."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -127,7 +128,7 @@ class _Cropped:
 
 
 def _table(names: Sequence[str], figures: Sequence[str], last: str | None = None) -> Table:
-    """Return an empty table: columns of names, of figures, and perhaps one for a remark."""
+    """Return an empty table with columns for names, for figures, and perhaps for a remark."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in names:
         table.add_column(heading)
@@ -139,7 +140,7 @@ def _table(names: Sequence[str], figures: Sequence[str], last: str | None = None
 
 
 def _members(members: Iterable[MemberStatus]) -> Table:
-    """Return who computes how much; `busy` is the part of an iteration that goes into computing."""
+    """Return the table of members; `busy` is the part of an iteration spent computing."""
     headings = ["share", "ms each", "compute ms", "sync ms", "busy"]
     table = _table(["member"], headings, "role")
     for member in members:
@@ -163,10 +164,14 @@ def _members(members: Iterable[MemberStatus]) -> Table:
 
 
 def _waited_for(status: Status) -> list[RenderableType]:
-    """Return the line on who holds everybody up, and what to do about it."""
+    """Return the lines on whom the others wait for, and on what would help."""
     if (waiting := status["waiting"]) is None:
         known = sum(member["compute_ms"] is not None for member in status["members"])
-        lines = ["nobody holds the others up" if known > 1 else "waiting for: -"]
+        lines = [
+            "nobody holds the others up"
+            if known > 1
+            else "whether anybody holds the others up is not measured yet"
+        ]
     else:
         lines = [clean(waiting["text"])]
     if (advice := status["advice"]) is not None:
@@ -175,7 +180,7 @@ def _waited_for(status: Status) -> list[RenderableType]:
 
 
 def _pairs(status: Status) -> list[PairStatus]:
-    """Return the cluster's links, and those of this node that no policy has yet."""
+    """Return the cluster's links, and this node's links that are in no policy yet."""
     me = status["node"]
     own = {link["peer"]: link for link in status["links"]}
     pairs = []
@@ -213,7 +218,7 @@ def _links(pairs: Iterable[PairStatus]) -> Table:
 
 
 def _tree(status: Status, pairs: Iterable[PairStatus]) -> list[RenderableType]:
-    """Return the tree, each node with the rates and delay of its edge to its parent."""
+    """Return the tree, with the rates and the delay between each node and its parent."""
     tree = status["tree"]
     rates: dict[tuple[str, str], tuple[float | None, float | None, float | None]] = {}
     for pair in pairs:
@@ -237,7 +242,7 @@ def _tree(status: Status, pairs: Iterable[PairStatus]) -> list[RenderableType]:
 
 
 def _reason(status: Status) -> list[RenderableType]:
-    """Return the parts of the policy's reason, each wrapped below itself."""
+    """Return the parts of the policy's reason, one per row."""
     parts = status["reason"].split(_REASON_SEPARATOR)
     grid = Table.grid(padding=(0, 1))
     for part in parts[:MAX_ROWS]:
@@ -246,7 +251,7 @@ def _reason(status: Status) -> list[RenderableType]:
 
 
 def _part(done: int, total: int) -> str:
-    """Return how much of a state is pulled, as a bar and in words."""
+    """Return how much of a state is pulled, as a bar and in figures."""
     if not total:
         return f"{bytes_text(done)}"
     bar = bar_text(done / total, _BAR_WIDTH)
@@ -258,7 +263,7 @@ def _mean_mbit_s(size: int, seconds: float) -> float | None:
 
 
 def _pull(what: str, pull: PullStatus) -> list[RenderableType]:
-    """Return a pull of the state: how far, and from whom how fast."""
+    """Return lines on a pull of the state: how far it is, and how fast each source sends."""
     left = pull["seconds_left"]
     line = f"{what}{_part(pull['bytes'], pull['total_bytes'])}"
     line += f", {seconds_text(left)} left" if left is not None else ", time left -"

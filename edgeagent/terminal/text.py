@@ -1,7 +1,8 @@
 """Numbers and names as people read them.
 
-Law: pure functions, but for the present folder; what came from another device never reaches a
-terminal before `clean`.
+The functions have no side effects, except `accept_all`; `shown_path` reads the present folder. Text
+that came from another device must pass `clean` before it reaches a terminal, since control
+characters could steer the terminal.
 """
 
 from __future__ import annotations
@@ -15,27 +16,28 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _BYTE_UNITS = ("kB", "MB", "GB", "TB")
-MAX_LINE = 500
+MAX_LINE = 500  # characters; the rest is cut off
 
 
 def accept_all(*streams: TextIO) -> None:
-    """Have `streams` write what their encoding lacks as \\xfc and the like, instead of failing."""
+    """Have `streams` write characters that their encoding lacks as \\xfc and the like, instead of
+    raising an error."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def clean(text: str) -> str:
-    """Return `text` as one printable line: no control or escape characters, no line ends."""
+    """Return `text` as one printable line of bounded length, without control characters."""
     line = "".join(c if c.isprintable() else " " for c in text)
     return line if len(line) <= MAX_LINE else line[: MAX_LINE - 3] + "..."
 
 
 def shown_path(path: str) -> str:
-    """Return a file's path as it is found from the present folder: "./x" if it lies below that."""
+    """Return `path` as seen from the present folder: "./x" if it lies there, else unchanged."""
     try:
         near = os.path.relpath(path)
-    except OSError:  # the present folder is gone
+    except OSError:  # the present folder was deleted
         return path
     return path if near.startswith(os.pardir) else os.path.join(os.curdir, near)
 
@@ -82,7 +84,7 @@ def mbit_text(mbit_s: float | None) -> str:
 
 
 def bar_text(part: float, width: int) -> str:
-    """Return a bar of `width` characters in brackets that is full up to `part`, 0 to 1."""
+    """Return a bar of `width` characters in brackets, of which `part` (0 to 1) is filled."""
     full = int(min(1.0, max(0.0, part)) * width)
     return f"[{'#' * full}{'.' * (width - full)}]"
 

@@ -1,6 +1,6 @@
 """A tree of names drawn with branches, one row for each name.
 
-Law: pure; ends for any input, also one that is no tree because two members share a name.
+Two members may have the same name, so the input need not be a tree; the drawing ends for any input.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-DEEPEST = 8  # levels that are indented; what lies deeper says its depth instead
+DEEPEST = 8  # levels that are indented; deeper names have their depth in brackets instead
 
 
 def tree_rows(root: str, parents: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (branches, name), the root first, each name before what hangs below it.
+    """Yield (branches, name), the root first and each name before those below it.
 
-    `parents`: child -> parent. What cannot be reached from `root` is left out.
+    `parents` maps each child to its parent. Names that cannot be reached from `root` are left out.
     """
     children: dict[str, list[str]] = {}
     for child, parent in parents.items():
@@ -29,7 +29,7 @@ def tree_rows(root: str, parents: Mapping[str, str]) -> Iterator[tuple[str, str]
             continue
         seen[name] = True
         yield branches, name
-        hanging = sorted(children.get(name, ()), reverse=True)  # the last to wait is drawn first
+        hanging = sorted(children.get(name, ()), reverse=True)  # `pop` takes the last one first
         for number, child in enumerate(hanging):
             if depth >= DEEPEST:
                 waiting.append((child, f"{below}({depth + 1}) ", below, depth + 1))

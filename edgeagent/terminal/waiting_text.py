@@ -1,6 +1,6 @@
-"""Whom the members wait for, and what would help, in words.
+"""Says in words whom the members wait for, and what would help.
 
-Law: the same words in a status and in a terminal's line; names are cleaned before being shown.
+A status and a terminal's line use the same words. Names are cleaned before they are shown.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from edgeagent.terminal.text import clean, mbit_text, ms_text, seconds_text
 if TYPE_CHECKING:
     from edgeagent.local.status_model import AdviceStatus, WaitingStatus
 
-NAMED = 3  # devices that an advice names, the rest is counted
+NAMED = 3  # devices that an advice names; the others are counted
 
 
 def waiting_text(waiting: WaitingStatus) -> str:
-    """Return "waiting 12 s for laptop3: its link carries 2.00 Mbit/s"."""
+    """Return a line such as "waiting 12 s for laptop3: its link carries 2.00 Mbit/s"."""
     who = clean(waiting["node"])
     if waiting["cause"] == "link" and waiting["shared"]:
         who = f"the link between {who} and {clean(waiting['peer'])}"
@@ -49,8 +49,8 @@ def _why(waiting: WaitingStatus) -> str:
 
 
 def advice_text(advice: AdviceStatus, cause: str = "") -> str:
-    """Return what a device costs, or that all are slower than one alone, and what would help;
-    `cause`: why somebody is waited for."""
+    """Return what a device costs, or that all together are slower than one alone, and what would
+    help. `cause` is the reason why somebody is waited for."""
     now, then = seconds_text(advice["step_s"]), seconds_text(advice["without_s"])
     faster = "A faster link (a cable) or a" if cause == "link" else "A"
     helps = f"{faster} larger --global-batch on all devices would help"

@@ -1,12 +1,13 @@
-"""A status again and again: refreshed in place on a terminal, block by block or as JSON elsewhere.
+"""A status shown repeatedly: refreshed in place on a terminal, elsewhere in blocks or as JSON.
 
     screen = screen_for(sys.stdout, as_json=False)
     try:
-        screen.show(status)                    as often as there is one
+        screen.show(status)                    for every new status
     finally:
-        screen.close()                         gives the terminal its cursor back
+        screen.close()                         makes the terminal's cursor visible again
 
-Law: what is shown last stays; `close` leaves a terminal as it was, however the watching ended.
+The last status stays on the screen. However the watching ends, `close` leaves the terminal as it
+was before.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class Screen(Protocol):
     """Where statuses are shown."""
 
     def show(self, status: Status) -> None:
-        """Show how things stand now; raise OSError if nobody reads any more."""
+        """Show the present status; raise OSError if nobody reads any more."""
 
     def close(self) -> None:
-        """Nothing more is shown. Idempotent."""
+        """End the showing. Idempotent."""
 
 
 def screen_for(stream: TextIO, *, as_json: bool) -> Screen:
@@ -42,7 +43,7 @@ def screen_for(stream: TextIO, *, as_json: bool) -> Screen:
 
 
 class JsonLines:
-    """One JSON object a line."""
+    """Writes one JSON object per line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -52,11 +53,11 @@ class JsonLines:
         print(json_text(status), file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: every line is already complete."""
 
 
 class Blocks:
-    """Plain text: the time of day, the status, a blank line."""
+    """Writes plain text: the time of day, the status, a blank line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -70,11 +71,11 @@ class Blocks:
         print(file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: every block is already complete."""
 
 
 class LiveScreen:
-    """The status in place; what is higher than the terminal is cut until the end."""
+    """Shows the status in place; what does not fit on the screen is cut until the end."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.live import Live
@@ -90,12 +91,12 @@ class LiveScreen:
         self._live.start()
 
     def show(self, status: Status) -> None:
-        """Refresh."""
+        """Replace the status on the screen."""
         from edgeagent.terminal.status_view import render
 
         self._live.update(render(status), refresh=True)
 
     def close(self) -> None:
         """Leave the last status on the screen."""
-        with contextlib.suppress(OSError):  # the terminal was closed
+        with contextlib.suppress(OSError):  # the terminal was closed meanwhile
             self._live.stop()

@@ -1,4 +1,5 @@
 """Finding peers, proving the token, and moving frames over authenticated links.
 
-Law: this package authenticates, frames, bounds and queues; what frames mean is not its business.
+This package authenticates, frames, bounds and queues. It never interprets the contents of frames,
+because that is the task of `protocols` and the shell.
 """

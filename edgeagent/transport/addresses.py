@@ -1,8 +1,9 @@
-"""Noticing that this device's addresses have changed: Wi-Fi came up, a cable went, another network.
+"""Notices that this device's addresses have changed: Wi-Fi came up, a cable was pulled, or the
+device is in another network.
 
-Law: the list of addresses is looked at every few seconds, which costs a fraction of a millisecond
-and works on every system; nothing depends on a system's own notices. Trouble with the list is no
-change.
+The list of addresses is read every few seconds. This costs a fraction of a millisecond and works on
+every system, whereas notifications differ from system to system. If the list cannot be read, it
+counts as unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ async def watch_addresses(
     changed: Callable[[tuple[str, ...]], Awaitable[None]],
     seconds: float = bounds.ADDRESS_SECONDS,
 ) -> None:
-    """Call `changed` with what `look` returns whenever that is something else; until cancelled."""
+    """Call `changed` with the result of `look` whenever it has changed, until cancelled.
+
+    `seconds` lie between two looks.
+    """
     known = look()
     while True:
         await asyncio.sleep(seconds)

@@ -1,41 +1,42 @@
-"""Bounds of the transport that no protocol decision depends on (those are in protocols.limits).
+"""Bounds of the transport that no protocol decision depends on (those are in `protocols.limits`).
 
-Law: no literal bound elsewhere in this package. Sizes in bytes, times in seconds, counts plain.
+All bounds of this package are here, so that what a peer can cost can be seen at one place. Names
+tell the unit: `BYTES`, `SECONDS`; other numbers are counts.
 """
 
 from __future__ import annotations
 
-# What is held for a peer.
+# Memory held for a peer.
 CONTROL_BUFFER_BYTES = 64 << 10  # receive buffer of a control connection
-MAX_CONTROL_QUEUE_BYTES = 16 << 20  # a peer that lets more than this pile up is cut off
-MAX_OPENINGS_PER_PEER = 4  # half-open links from one trusted peer
-NONCE_BYTES = 32
-LINK_NONCE_BYTES = 16
-MAX_VERSIONS = 16
+MAX_CONTROL_QUEUE_BYTES = 16 << 20  # if more waits to be sent, the peer is cut off
+MAX_OPENINGS_PER_PEER = 4  # half-open links from one trusted peer; the oldest is given up
+NONCE_BYTES = 32  # of a join connection
+LINK_NONCE_BYTES = 16  # tells which control and which bulk connection belong together
+MAX_VERSIONS = 16  # protocol versions that one hello may offer
 MAX_VERSION = 1 << 16
 
-# Moving bulk bytes.
-BULK_PIECE_BYTES = 128 << 10  # largest single write; about what may wait below us, twice
-BULK_TURN_BYTES = 1 << 20  # most bytes written before the loop gets its turn
-BULK_SCRATCH_BYTES = 256 << 10  # where dropped payloads go
-NOTSENT_LOWAT_BYTES = 128 << 10  # kernel asks for more only below this much unsent data
-WRITE_HIGH_WATER_BYTES = 128 << 10
+# Sending and receiving bulk frames.
+BULK_PIECE_BYTES = 128 << 10  # largest single write; about twice as much may wait below it
+BULK_TURN_BYTES = 1 << 20  # bytes written before the event loop may do other work
+BULK_SCRATCH_BYTES = 256 << 10  # buffer into which dropped payloads are read
+NOTSENT_LOWAT_BYTES = 128 << 10  # the kernel asks for more once less than this is unsent
+WRITE_HIGH_WATER_BYTES = 128 << 10  # asyncio's buffer: if it holds more, writing is paused
 
 # Listening.
-ACCEPT_BACKLOG = 128
-ACCEPT_RETRY_SECONDS = 0.5  # pause when the process is out of descriptors
-PORTS_TRIED = 100
+ACCEPT_BACKLOG = 128  # connections that the kernel holds until they are accepted
+ACCEPT_RETRY_SECONDS = 0.5  # pause if the process has no descriptor left for a connection
+PORTS_TRIED = 100  # pairs of ports that are tried from DEFAULT_PORT on
 
 # Waiting.
 TLS_CLOSE_SECONDS = 1.0  # for the peer's TLS goodbye
-CLOSE_SECONDS = 2.0  # for the peer's confirmation of a close
-END_SECONDS = 0.1  # between the ends of a link's two connections, when a process dies
+CLOSE_SECONDS = 2.0  # for the peer's goodbye when a link is closed
+END_SECONDS = 0.1  # at most between the ends of a link's two connections, if a process dies
 FLUSH_SECONDS = 10.0  # for queued frames when closing with flush
-DIAL_STAGGER_SECONDS = 0.25  # between two addresses of one peer
-COMPLAINT_SECONDS = 10.0  # between two lines of the same kind
+DIAL_STAGGER_SECONDS = 0.25  # between beginning to dial two addresses of one peer
+COMPLAINT_SECONDS = 10.0  # between two lines about the same kind of trouble
 ADDRESS_SECONDS = 2.0  # between two looks at this device's addresses
-HINT_RESOLVE_SECONDS = 3.0
+HINT_RESOLVE_SECONDS = 3.0  # for the answer of an agent that was announced by multicast DNS
 
-# Discovery: anybody on the network can announce anything.
-MAX_HINTS_KEPT = 1024
-MAX_HINTS_AT_ONCE = 64
+# Discovery. Anybody on the network can announce anything, so what is kept of it is bounded.
+MAX_HINTS_KEPT = 1024  # announced names; the oldest is forgotten
+MAX_HINTS_AT_ONCE = 64  # announced names that are resolved at the same time

@@ -1,8 +1,9 @@
-"""Node certificates: what one looks like, and what is accepted from others.
+"""Node certificates: how one is made, and what is accepted from others.
 
-Law: a node's certificate is self-signed, for an EC P-256 key, and marked as no CA, so that trusting
-it trusts exactly one key. Anything else from a peer raises `RemoteProtocolError`. It has no useful
-dates: devices without a battery-backed clock start in 1970.
+A node's certificate is self-signed, for an EC P-256 key, and marked as not belonging to a
+certificate authority, so that trusting it means trusting exactly one key. Anything else from a peer
+raises `RemoteProtocolError`. The validity dates exclude nothing, because devices without a
+battery-backed clock start in 1970.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""One clear line for trouble from outside, however often it comes.
+"""One clear line about trouble from outside, however often it happens.
 
-Law: the first complaint of a kind is logged at once; those after it are counted and reported in at
-most one line per `COMPLAINT_SECONDS` and kind. What happens to good devices, too, where much goes
-on at once, is only counted, and reported if there are many. Kinds are ours, never text of a peer.
+The first complaint of a kind is logged at once; the following ones are counted and reported in at
+most one line per `COMPLAINT_SECONDS` and kind. Trouble that well-behaved devices have, too, while
+much goes on at once is only counted, and reported if it is frequent. The kinds are our own words,
+never text of a peer, so that a peer cannot make up new ones.
 """
 
 from __future__ import annotations
@@ -16,28 +17,33 @@ from edgeagent.transport import bounds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SOURCES_KEPT = 64
+_SOURCES_KEPT = 64  # hosts of one kind of complaint; if there are more, they are "many addresses"
 
 
 @dataclass(slots=True)
 class _Window:
+    """One kind of complaint since its last line: how many there were, and from which hosts."""
+
     reason: str
     timer: asyncio.TimerHandle
     count: int = 0
-    least: int = 1  # fewer are not reported
+    least: int = 1  # a smaller count is not reported
     sources: dict[str, None] = field(default_factory=dict)
 
 
-class Lines:
-    """Writes one line of each kind at most every `COMPLAINT_SECONDS`, with how many it left out."""
+class LimitedLog:
+    """Writes at most one line of each kind per `COMPLAINT_SECONDS`, and how many it left out.
+
+    Unlike `Complaints` it needs no timer and keeps no hosts; a count is told with the next line.
+    """
 
     def __init__(self, log: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._log = log
         self._clock = clock
-        self._kinds: dict[str, tuple[float, int]] = {}  # kind -> when the next is due, left out
+        self._kinds: dict[str, tuple[float, int]] = {}  # kind -> (next line due at, left out)
 
     def say(self, kind: str, text: str) -> None:
-        """Say `text`, unless another of its kind was said just now."""
+        """Log `text`, unless another line of its kind was logged within the interval."""
         now = self._clock()
         due, left_out = self._kinds.get(kind, (now, 0))
         if now < due:
@@ -48,7 +54,7 @@ class Lines:
 
 
 class Complaints:
-    """Counts refused connections by reason and writes lines through `log`."""
+    """Counts refused connections by kind and logs them; what is left over is told by a timer."""
 
     def __init__(
         self, log: Callable[[str], None], interval: float = bounds.COMPLAINT_SECONDS
@@ -58,8 +64,11 @@ class Complaints:
         self._windows: dict[str, _Window] = {}
 
     def refused(self, source: str, kind: str, reason: str, least: int = 1) -> None:
-        """A connection from `source` (a host) was refused because of `reason`. Fewer than `least`
-        of them in a while are not worth a line."""
+        """Note that a connection from `source` (a host) was refused because of `reason`.
+
+        If `least` is more than 1, nothing is logged unless at least so many connections are refused
+        for the same `kind` of reason in one interval.
+        """
         window = self._windows.get(kind)
         if window is None and least == 1:
             self._log(f"refused a connection from {source}: {reason}")
@@ -72,7 +81,7 @@ class Complaints:
             window.sources[source] = None
 
     def close(self) -> None:
-        """Report what was counted and stop the timers."""
+        """Report what is counted so far and stop the timers."""
         for window in self._windows.values():
             window.timer.cancel()
             self._report(window)

@@ -1,8 +1,8 @@
 """The dialling end of links, and choosing among a peer's addresses.
 
-Law: an address counts only once the certificate behind it is the one asked for; addresses are tried
-side by side, each a little later than the one before. Whichever end's opening wins, `dial` returns
-the link.
+An address counts only if the certificate behind it is the one asked for. Addresses are tried side
+by side, each starting a little later than the one before, so that an address that does not answer
+costs little. `dial` returns the link even if it comes from the other end's opening.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgeagent.transport.openings import Links, Opening
     from edgeagent.transport.tls import Trust
 
-_LOWAT_OPTION = {"linux": 25, "darwin": 0x201}.get(sys.platform)
+_LOWAT_OPTION = {"linux": 25, "darwin": 0x201}.get(sys.platform)  # TCP_NOTSENT_LOWAT
 
 
 class Dialler:
@@ -41,7 +41,7 @@ class Dialler:
         self._registry = registry
         self._links = links
         self._dialling: dict[bytes, asyncio.Task[TcpLink]] = {}
-        self.segments: dict[bytes, int] = {}  # of the nodes to which the path needs short ones
+        self.segments: dict[bytes, int] = {}  # nodes whose path needs short segments -> bytes
 
     async def dial(self, peer: PeerInfo) -> TcpLink:
         """Return the link with `peer`, opening one if there is none, within LINK_OPEN_SECONDS.
@@ -66,7 +66,7 @@ class Dialler:
             ) from None
 
     async def _opened(self, peer: PeerInfo, task: asyncio.Task[TcpLink]) -> TcpLink:
-        """Wait for the link, whichever end's opening it comes from; `task` is ours."""
+        """Wait for the link, whichever end's opening it comes from; `task` is this end's."""
         while True:
             waiter = self._links.waiter(peer.node)
             futures: list[asyncio.Future[Any]] = [waiter] if task.done() else [waiter, task]
@@ -93,7 +93,7 @@ class Dialler:
         if self._dialling.get(node) is task:
             del self._dialling[node]
         if not task.cancelled():
-            task.exception()  # seen: nobody may be waiting any more
+            task.exception()  # marks it as seen, because nobody may wait for it any more
 
     async def _open(self, peer: PeerInfo) -> TcpLink:
         opening = self._links.begin(peer.node)
@@ -142,7 +142,7 @@ class Dialler:
         return hello
 
     async def _first_reached(self, peer: PeerInfo) -> tuple[str, Connection]:
-        """Return the first address behind which `peer` is, with a control connection to it."""
+        """Return the first address at which `peer` answers, and a control connection to it."""
         tasks = [
             asyncio.create_task(self._reach_after(i * bounds.DIAL_STAGGER_SECONDS, address, peer))
             for i, address in enumerate(peer.addresses)
@@ -181,7 +181,7 @@ class Dialler:
         return address, await self._connect(address, peer, Channel.CONTROL)
 
     async def _connect(self, address: str, peer: PeerInfo, channel: Channel) -> Connection:
-        """Connect and do mutual TLS; raise `Unreachable` unless `peer` is there."""
+        """Connect and do mutual TLS; raise `Unreachable` unless `peer` is at `address`."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         connection = Connection(self._registry)
@@ -239,13 +239,13 @@ async def connect_short(host: str, port: int, segment: int) -> socket.socket:
 
 
 def shorten_segments(sock: socket.socket, segment: int) -> None:
-    """Have connections that `sock` opens or accepts use segments of at most so many bytes."""
-    with contextlib.suppress(OSError):  # a system that has no such option, a socket that is closed
+    """Have connections that `sock` opens or accepts use segments of at most `segment` bytes."""
+    with contextlib.suppress(OSError):  # the system has no such option, or the socket is closed
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
 
 
 def tune_socket(transport: asyncio.BaseTransport, channel: Channel) -> None:
-    """Set what the connection's use asks for; options a system lacks are left alone."""
+    """Set the socket options that `channel` needs; options that a system lacks are left alone."""
     sock = transport.get_extra_info("socket")
     if sock is None:
         return

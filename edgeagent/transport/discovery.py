@@ -1,12 +1,13 @@
 """Hints by multicast DNS: where agents of this cluster may be listening.
 
-Law: a hint is never trust; all it leads to is a question on the join listener. What is announced is
-a random instance name, addresses, a version and a tag that only holders of the token can compute.
-Trouble with multicast (no network, port taken) is one line, never an exception.
+A hint is never trusted: all that follows from it is a question to the join listener at that
+address. What is announced is a random instance name, the addresses, a version, and a tag that only
+holders of the token can compute. Trouble with multicast (no network, port taken) leads to one line,
+never to an exception.
 
-A listener on loopback announces and looks on 127.0.0.1 only, also for IPv6 addresses. That works
-on Linux even though `lo` lacks the MULTICAST flag, because the socket names the interface; `lo`
-must be up. IPv6 multicast would need that flag and a route, so it is not used on loopback.
+A listener on loopback announces and looks on 127.0.0.1 only, also for IPv6 addresses. That works on
+Linux even though `lo` lacks the MULTICAST flag, because the socket names the interface; `lo` must
+be up. IPv6 multicast would need that flag and a route, so it is not used on loopback.
 """
 
 from __future__ import annotations
@@ -45,9 +46,12 @@ class Discovery:
         log: Callable[[str], None],
         listen: str = "",
     ) -> None:
-        """`tag` is `token.discovery_tag`; `addresses` those `TcpTransport.start` returned;
-        `found` gets the addresses of each other join listener with our tag, when it appears and
-        when its addresses change; `listen` as in `--listen` chooses the interfaces."""
+        """`tag` is `token.discovery_tag`, `addresses` are those that `TcpTransport.start` returned.
+
+        `found` is called with the addresses of each other join listener that announces the same
+        tag, when it appears and when its addresses change. `listen` is the value of `--listen`; it
+        decides which interfaces are used.
+        """
         self._tag = tag
         self._addresses = addresses
         self._found = found
@@ -60,19 +64,19 @@ class Discovery:
         self._announcing: Awaitable[Any] | None = None
         self._retelling: asyncio.Task[None] | None = None
         self._looking: dict[str, asyncio.Task[None]] = {}
-        self._waiting: dict[str, None] = {}  # to be looked at later
-        self._known: dict[str, tuple[str, ...]] = {}
-        self._former: dict[str, None] = {}  # of our cluster before its token changed
-        self._strangers: dict[str, None] = {}
+        self._waiting: dict[str, None] = {}  # names to resolve later
+        self._known: dict[str, tuple[str, ...]] = {}  # with our tag
+        self._former: dict[str, None] = {}  # with the tag of our cluster before its token changed
+        self._strangers: dict[str, None] = {}  # with another tag
         self._warned = False
 
     @property
     def strangers(self) -> int:
-        """How many agents of another cluster or token were seen."""
+        """How many agents of another cluster, or with another token, were seen."""
         return len(self._strangers)
 
     async def start(self) -> bool:
-        """Announce and look; return False, after one line, where multicast does not work."""
+        """Announce and look; where multicast does not work, log one line and return False."""
         try:
             self._zeroconf = AsyncZeroconf(
                 interfaces=self._interfaces(), ip_version=self._ip_version()
@@ -82,7 +86,7 @@ class Discovery:
                 self._zeroconf.zeroconf, SERVICE, handlers=[self._changed]
             )
             self._info = self._service()
-            # The name is random: nobody can hold it, so nobody needs to be asked for it first.
+            # The name is random, so no one else can have it and no one has to be asked about it.
             self._announcing = await self._zeroconf.async_register_service(
                 self._info, cooperating_responders=True
             )
@@ -96,8 +100,10 @@ class Discovery:
         return True
 
     def use_tag(self, tag: str) -> None:
-        """Announce and look for `tag` from now on. What was found under the old one is dropped;
-        everybody who was seen is looked at again."""
+        """Announce and look for `tag` from now on.
+
+        What was found under the old tag is dropped, and every agent seen so far is looked at again.
+        """
         if tag == self._tag:
             return
         self._tag = tag
@@ -114,8 +120,8 @@ class Discovery:
             self._retelling = asyncio.get_running_loop().create_task(self._retell())
 
     async def use_addresses(self, addresses: tuple[str, ...]) -> None:
-        """This device has other addresses now, perhaps on another network: announce them there, and
-        look for everybody anew."""
+        """Announce this device's new `addresses`, perhaps on another network, and look for all
+        agents anew."""
         await self.stop()
         self._addresses = addresses
         for kept in (self._known, self._strangers, self._waiting):
@@ -124,9 +130,9 @@ class Discovery:
         await self.start()
 
     async def _retell(self) -> None:
-        """Announce our tag of now, until it is the one that was announced last."""
+        """Announce the current tag, again if it changes meanwhile."""
         told = ""
-        with contextlib.suppress(Exception):  # as at the start; members are linked all the same
+        with contextlib.suppress(Exception):  # as in `start`; members are linked without this
             while self._zeroconf is not None and told != self._tag:
                 told = self._tag
                 if self._announcing is not None:
@@ -178,7 +184,7 @@ class Discovery:
         return IPVersion.V6Only if versions == {6} else IPVersion.All
 
     def _listen_hosts(self) -> list[str]:
-        """The addresses `--listen` restricts us to; none if it does not."""
+        """The addresses to which `--listen` restricts discovery; empty if it does not."""
         if not self._listen:
             return []
         hosts = [split_address(address)[0] for address in self._addresses]
@@ -205,7 +211,7 @@ class Discovery:
         self._look_at(zeroconf, name)
 
     def _look_at(self, zeroconf: Zeroconf, name: str) -> None:
-        """Look at `name` now, or later if that is under way or too many are."""
+        """Resolve `name` now, or later if it is being resolved or too many others are."""
         if name in self._looking or len(self._looking) >= bounds.MAX_HINTS_AT_ONCE:
             _keep(self._waiting, name, None)
             return
@@ -239,8 +245,8 @@ class Discovery:
         self._found(addresses)
 
     def _note_stranger(self, name: str) -> None:
-        """Say once that somebody else is nearby; who was one of us only has another token by now,
-        or has not taken over ours yet."""
+        """Log once that an agent of another cluster is nearby. An agent that had our tag is not
+        reported: it has a newer token, or has not taken over ours yet."""
         if self._known.pop(name, None) is not None:
             _keep(self._former, name, None)
         _keep(self._strangers, name, None)
@@ -253,7 +259,7 @@ class Discovery:
 
 
 def _keep(kept: dict[str, T], name: str, value: T) -> None:
-    """Put `name` into `kept`; the oldest goes if there are too many."""
+    """Put `name` into `kept`, removing the oldest entry if there are too many."""
     if name not in kept and len(kept) >= bounds.MAX_HINTS_KEPT:
         kept.pop(next(iter(kept)))
     kept[name] = value

@@ -1,8 +1,9 @@
-"""Accepting connections from anybody without letting anybody use us up.
+"""Accepts connections from anybody without letting anybody exhaust this device.
 
-Law: of the connections nobody has vouched for, at most `MAX_UNPROVEN_CONNECTIONS` exist, over all
-listeners that share a `Doorkeeper`; when one more comes the oldest goes, so those who only wait
-cannot keep out those who speak. Every accepted socket and task ends before `stop` returns.
+At most `MAX_UNPROVEN_CONNECTIONS` connections exist whose other end has not proven anything, over
+all listeners that share a `Doorkeeper`. If one more comes, the oldest is dropped, so that peers
+that only wait cannot keep out those that prove themselves. Every accepted socket and every task
+ends before `stop` returns.
 """
 
 from __future__ import annotations
@@ -25,34 +26,35 @@ if TYPE_CHECKING:
 _GREETING = "no TLS greeting of an agent"
 _LATE = f"no whole TLS greeting within {limits.HANDSHAKE_SECONDS:.0f} s"
 _CROWDED = "too many at once; an agent asks again"
-_MANY = 16  # greetings that are late or too many: fewer are usual where devices are busy
+_MANY = 16  # late or surplus connections worth a line; fewer are normal where devices are busy
 _UNTRUSTED = "its certificate is not one this cluster has let in"
 
 
 class Visitor:
-    """An accepted connection. Unproven until `proven` is called."""
+    """An accepted connection, unproven until `proven` is called."""
 
     def __init__(self, doorkeeper: Doorkeeper, number: int, sock: socket.socket, host: str) -> None:
         self.host = host
-        self.is_surplus = False  # dropped for others
+        self.is_surplus = False  # it was dropped because too many others came
         self._doorkeeper = doorkeeper
         self._number = number
         self._sock = sock
 
     def proven(self) -> None:
-        """Count this connection no longer: its other end has shown that it belongs here."""
+        """Count this connection no longer, because its other end has proven that it belongs
+        here."""
         self._doorkeeper.forget(self._number)
 
     def drop(self) -> None:
-        """Cut the connection; whoever reads from it sees its end."""
+        """Shut the connection down, so that whoever reads from it sees its end."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     async def secure(
         self, protocol: asyncio.BaseProtocol, context: ssl.SSLContext
     ) -> asyncio.Transport:
-        """Do the server's side of TLS within `HANDSHAKE_SECONDS`, then hand the connection to
-        `protocol`; raise `OSError` if it fails."""
+        """Do the server's side of TLS within `HANDSHAKE_SECONDS` and pass the connection to
+        `protocol`; raise `OSError` if the handshake fails."""
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_accepted_socket(
             lambda: protocol,
@@ -65,17 +67,12 @@ class Visitor:
 
 
 class Doorkeeper:
-    """Knows the unproven connections of all listeners, oldest first."""
+    """Counts the unproven connections of all listeners, oldest first."""
 
     def __init__(self, limit: int = limits.MAX_UNPROVEN_CONNECTIONS) -> None:
         self._limit = limit
         self._numbers = itertools.count()
         self._unproven: dict[int, Visitor] = {}
-
-    @property
-    def unproven(self) -> int:
-        """How many connections nobody has vouched for."""
-        return len(self._unproven)
 
     def enter(self, sock: socket.socket, host: str) -> Visitor:
         """Count a new connection, dropping the oldest unproven one if there are too many."""
@@ -96,8 +93,8 @@ class Doorkeeper:
 class Gate:
     """Accepts on listening sockets and runs `serve` for each connection.
 
-    `serve` gets a `Visitor` and ends when the connection does; the `OSError` of a failed TLS
-    handshake may pass through it and is counted in `complaints`.
+    `serve` is called with a `Visitor` and ends when the connection does. It may let the `OSError`
+    of a failed TLS handshake pass, which is then counted in `complaints`.
     """
 
     def __init__(
@@ -158,14 +155,14 @@ class Gate:
             kind, reason, least = _why(error, visitor)
             self._complaints.refused(visitor.host, kind, reason, least)
         except BaseException:
-            visitor.drop()  # cancelled, or a bug of ours: the task reports it
+            visitor.drop()  # cancelled, or an internal error, which the task reports
             raise
         finally:
             visitor.proven()
 
 
 def _why(error: Exception, visitor: Visitor) -> tuple[str, str, int]:
-    """Return the kind of trouble, a reason for people, and how many are worth a line."""
+    """Return (the kind of trouble, a reason for people, how many of them are worth a line)."""
     if visitor.is_surplus:
         return "crowded", _CROWDED, _MANY
     refused = getattr(error, "reason", None) == "PEER_DID_NOT_RETURN_A_CERTIFICATE"

@@ -3,12 +3,12 @@
     EdgeAgentError
     +-- Unreachable        nobody, or nothing that speaks our protocol, answers at an address
     +-- NotReady           the other agent is alive but cannot admit anybody yet: ask again
-    +-- SameIdentity       the other end holds our own key: ourselves, or a copy of our disk
+    +-- SameIdentity       the other end holds our own key: it is ourselves, or a copy of our disk
     +-- Expelled           a JoinRefused: a user has removed this device for good
     +-- LinkRefused        a member refused to open a link (expelled, older incarnation, full)
-    (JoinRefused and JobMismatch live in edgeagent.errors)
+    (JoinRefused and JobMismatch are in edgeagent.errors)
 
-Law: each message is one line that names the address or the node.
+Each message is one line that names the address or the node.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Unreachable(EdgeAgentError):
 
 
 class Expelled(JoinRefused):
-    """A member, who has proven the token, does not let this device's key in: a user barred it."""
+    """A member that has proven the token refuses this device, because a user has expelled it."""
 
 
 class LinkRefused(EdgeAgentError):
-    """The other agent answered, and does not open a link with us."""
+    """The other agent has answered, but does not open a link with this one."""
 
 
 class NotReady(EdgeAgentError):
@@ -42,7 +42,8 @@ class NotReady(EdgeAgentError):
 
 
 class SameIdentity(EdgeAgentError):
-    """The other agent holds our key. Same incarnation: we reached ourselves; otherwise a clone."""
+    """The other agent holds our key. With the same incarnation it is this agent itself, which has
+    reached its own address; otherwise it is a copy."""
 
     def __init__(self, message: str, standing: Standing) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
 """Strict reading of msgpack values that came from a peer.
 
-Law: pure; every function returns a value of exactly the asked type and size, or raises
-`RemoteProtocolError`, and nothing else.
+These functions do no I/O. Each returns a value of exactly the asked type and size, or raises
+`RemoteProtocolError` and nothing else, because bytes from a peer may be anything.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pack(*values: object) -> bytes:
 
 
 def shape(values: list[Any], kind: int, length: int) -> list[Any]:
-    """Return what follows the kind in a message of `length` values behind its kind."""
+    """Return the values after the kind; raise if the kind differs or they are not `length`."""
     if integer(values[0], "kind", 0, 255) != kind or len(values) != length + 1:
         raise RemoteProtocolError("message out of place")
     return values[1:]

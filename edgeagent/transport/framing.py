@@ -1,8 +1,9 @@
-"""Frames on the two connections of a link, received without copies that can be avoided.
+"""Frames on the two connections of a link, received without avoidable copies.
 
-Law: nothing here waits or decides. A connection first hands out single frames on request
-(`Connection.frame`, for the opening), then pushes everything into a sink (`attach`). While no frame
-is asked for and no sink is attached, nothing is read. Lengths are checked before memory is taken.
+Nothing in this module waits or decides. While a link is being opened, a connection returns single
+frames on request (`Connection.frame`); afterwards it pushes everything into a sink (`attach`).
+While no frame is requested and no sink is attached, nothing is read. Lengths are checked before
+memory is allocated.
 
 Control frame: length (4 bytes, big endian) and payload; length 0 announces a clean close.
 Bulk frame: `BulkHeader` (80 bytes) and payload; a header of zeros announces a clean close.
@@ -15,7 +16,7 @@ import contextlib
 import socket
 import struct
 from collections import deque
-from time import monotonic  # finer than the loop's clock, which may tell milliseconds
+from time import monotonic  # finer than the event loop's clock, which may count milliseconds
 from typing import TYPE_CHECKING, Protocol, cast
 
 from edgeagent.transport import bounds
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LENGTH_BYTES = 4
-CONTROL_GOODBYE = bytes(LENGTH_BYTES)
 BULK_GOODBYE = bytes(limits.BULK_HEADER_BYTES)
 
-_scratch = memoryview(bytearray(bounds.BULK_SCRATCH_BYTES))  # only ever holds dropped bytes
+_scratch = memoryview(bytearray(bounds.BULK_SCRATCH_BYTES))  # receives what is dropped
 
 
 class Sink(Protocol):
@@ -41,20 +41,20 @@ class Sink(Protocol):
         """Return where the next bytes go: writable, not empty."""
 
     def filled(self, count: int) -> None:
-        """`count` bytes were put into the buffer last returned."""
+        """Take note that `count` bytes were put into the buffer returned last."""
 
     def paused(self) -> None:
-        """The kernel takes no more for now."""
+        """Stop writing: the kernel takes no more bytes for now."""
 
     def resumed(self) -> None:
-        """The kernel takes bytes again."""
+        """Write again: the kernel takes bytes again."""
 
     def lost(self, error: Exception | None) -> None:
-        """The connection is gone. Called once, last."""
+        """The connection has ended. This is called once, and nothing is called after it."""
 
 
 class Registry:
-    """The connections that exist, so that their end can be waited for."""
+    """The connections that exist, so that their ends can be waited for."""
 
     def __init__(self) -> None:
         self._open: dict[Connection, None] = {}
@@ -62,18 +62,18 @@ class Registry:
         self._empty.set()
 
     def add(self, connection: Connection) -> None:
-        """A connection was made."""
+        """Note that a connection was made."""
         self._open[connection] = None
         self._empty.clear()
 
     def discard(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Note that a connection has ended."""
         self._open.pop(connection, None)
         if not self._open:
             self._empty.set()
 
     async def wait_empty(self, seconds: float) -> None:
-        """Wait until no connection is left, cutting those that are after `seconds`."""
+        """Wait until no connection is left; after `seconds` abort those that are."""
         try:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
@@ -99,8 +99,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._lost = False
         self._error: Exception | None = None
-        self._offered = 0  # bytes of the buffer that was asked for last
-        self._read_all = True  # nothing that arrived waits to be read
+        self._offered = 0  # bytes of the buffer that was returned last
+        self._read_all = True  # whether everything that has arrived was read
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -109,9 +109,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport
 
     async def frame(self) -> bytes:
-        """Return the next frame, of at most `MAX_JOIN_HELLO_BYTES`.
+        """Return the next frame, which has at most `MAX_JOIN_HELLO_BYTES` bytes.
 
-        Raises `RemoteProtocolError` for a wrong length, `ConnectionError` when the end came first.
+        Raises `RemoteProtocolError` for a wrong length, `ConnectionError` if the connection ends
+        before the frame is complete.
         """
         waiter = self._waiter or self.expect()
         try:
@@ -120,12 +121,14 @@ class Connection(asyncio.BufferedProtocol):
             self._waiter = None
 
     def expect(self) -> asyncio.Future[bytes]:
-        """Begin to read the next frame, which `frame` will return; the future also ends when the
-        connection does."""
+        """Begin to read the next frame, which `frame` will return.
+
+        The returned future is also done when the connection has ended.
+        """
         assert self._sink is None
         assert self._waiter is None
         self._waiter = asyncio.get_running_loop().create_future()
-        self._waiter.add_done_callback(_seen)  # whoever asked may have given up
+        self._waiter.add_done_callback(_seen)  # whoever asked may have given up meanwhile
         if self._lost:
             self._waiter.set_exception(ConnectionResetError("the connection was closed"))
         else:
@@ -149,17 +152,18 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_reading()
 
     def pause_reading(self) -> None:
-        """Take no bytes for now. If the end comes meanwhile a TLS transport may drop them all."""
+        """Stop reading. If the connection ends meanwhile, TLS may drop what it has not
+        delivered."""
         self._read_all = False
         self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
-        self._read_all = False  # until the transport asks for a buffer
+        """Read again."""
+        self._read_all = False  # not known before the transport asks for a buffer
         self.transport.resume_reading()
 
     def close(self) -> None:
-        """Close after what was written has left; nothing is delivered any more."""
+        """Close after everything written has been sent; deliver nothing any more."""
         self._closing = True
         if self._transport is not None and not self._lost:
             # A TLS transport whose reading is paused may miss the peer's end and never close.
@@ -169,8 +173,8 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close at once, also if the connection is still being made.
 
-        The other end sees a reset, never an orderly end: that is left to the system of a process
-        that is no more (`protocols.network.link_end`).
+        The other end sees a reset and never an orderly end, because an orderly end without a
+        goodbye is taken as proof that the process has ended (`protocols.network.link_end`).
         """
         self._abandoned = True
         if self._transport is not None:
@@ -181,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin without reading."""
-        made = cast("asyncio.Transport", transport)  # uvloop's has no such base class
+        made = cast("asyncio.Transport", transport)  # uvloop's class does not derive from it
         self._transport = made
         self._registry.add(self)
         if self._abandoned:
@@ -198,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             buffer = self._sink.buffer()
         else:
             buffer = self._part[self._filled :]
-        self._offered, self._read_all = len(buffer), True  # unless bytes follow
+        self._offered, self._read_all = len(buffer), True  # true unless more bytes follow
         return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -230,8 +234,12 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever waits or listens. At the other end's orderly end a TLS transport reads one
-        buffer more, if that, and drops what is behind it, perhaps a goodbye: that is an error."""
+        """Tell whoever waits or listens that the connection has ended.
+
+        When the other end closes in order, a TLS transport reads at most one more buffer and drops
+        what follows, perhaps a goodbye. An end before everything was read therefore counts as an
+        error, not as an orderly end.
+        """
         if exc is None and self._abandoned:
             exc = ConnectionAbortedError("closed here")
         elif exc is None and not self._read_all:
@@ -259,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def reset_on_close(transport: asyncio.BaseTransport) -> None:
-    """Have the system reset the connection when it is closed (SO_LINGER of 0 s)."""
+    """Have the kernel reset the connection when it is closed (SO_LINGER of 0 s)."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError):  # it is closed already
@@ -274,9 +282,9 @@ def _seen(waiter: asyncio.Future[bytes]) -> None:
 class ControlStream:
     """The control connection of a link that is up, as a `Sink`.
 
-    `received` gets each frame, b"" for the peer's goodbye; `lost` the end; `drained` is called
-    whenever all frames were handed to the connection. `received` may raise `RemoteProtocolError`,
-    which `failed` gets, as it gets those of malformed input.
+    `received` is called with each frame, b"" standing for the peer's goodbye, and `lost` when the
+    connection ends. `drained` is called whenever all queued frames were written. If `received`
+    raises `RemoteProtocolError`, or the input is malformed, `failed` is called with the reason.
     """
 
     def __init__(
@@ -304,11 +312,11 @@ class ControlStream:
 
     @property
     def idle(self) -> bool:
-        """Whether every frame was handed to the connection."""
+        """Whether every queued frame was written to the connection."""
         return not self._queue
 
     def send(self, frame: bytes) -> None:
-        """Queue one frame; a queue over `MAX_CONTROL_QUEUE_BYTES` fails the link."""
+        """Queue one frame; if more than `MAX_CONTROL_QUEUE_BYTES` wait, the link fails."""
         message = len(frame).to_bytes(LENGTH_BYTES, "big") + frame
         if not self._paused and not self._queue:
             self._connection.transport.write(message)
@@ -394,8 +402,9 @@ class ControlStream:
 class BulkStream:
     """The bulk connection of a link that is up, as a `Sink`.
 
-    `arriving` says where a payload goes, `received` that it is there, `goodbye` that the peer sent
-    its last frame; each may raise `RemoteProtocolError`, which `failed` gets.
+    `arriving` returns the buffer for a payload, `received` is called when it is complete, and
+    `goodbye` when the peer has sent its last frame. If one of them raises `RemoteProtocolError`,
+    `failed` is called with the reason.
     """
 
     def __init__(
@@ -420,7 +429,7 @@ class BulkStream:
         self.meter = Meter()
         self.queued = 0
         self._queue: deque[tuple[BulkHeader, memoryview]] = deque()
-        self._offset = -1  # payload bytes of the first frame written; -1: not even its header
+        self._offset = -1  # payload bytes written of the first frame; -1 before its header is
         self._paused = False
         self._scheduled = False
         self._stopped = False
@@ -434,7 +443,7 @@ class BulkStream:
 
     @property
     def idle(self) -> bool:
-        """Whether every frame was handed to the connection."""
+        """Whether every queued frame was written to the connection."""
         return not self._queue
 
     def discard(self) -> None:
@@ -449,13 +458,13 @@ class BulkStream:
             self._pump()
 
     def drop_queue(self) -> None:
-        """Forget the frames of which nothing was written yet."""
+        """Drop the frames of which nothing was written yet."""
         keep = 1 if self._offset >= 0 else 0
         while len(self._queue) > keep:
             self.queued -= len(self._queue.pop()[1])
 
     def say_goodbye(self) -> None:
-        """Tell the peer that no frame follows; only when idle."""
+        """Tell the peer that no frame follows; call it only when `idle`."""
         self._connection.transport.write(BULK_GOODBYE)
 
     def mute(self) -> None:
@@ -480,7 +489,7 @@ class BulkStream:
             self._pump()
 
     def _pump(self) -> None:
-        """Write until the kernel is full, the queue empty, or the loop should have its turn."""
+        """Write until the kernel is full, the queue is empty, or the loop should do other work."""
         self._scheduled = False
         budget = bounds.BULK_TURN_BYTES
         while self._queue and not self._paused and not self._stopped:
@@ -511,13 +520,8 @@ class BulkStream:
 
     # Receiving.
 
-    @property
-    def at_boundary(self) -> bool:
-        """Whether no frame is half received."""
-        return self._header is None and self._head_end == 0
-
     def buffer(self) -> memoryview:
-        """Return where the next bytes go: straight into the payload's own buffer."""
+        """Return where the next bytes go; those of a payload go straight into its own buffer."""
         if self._stopped:
             return _scratch
         if self._header is None:

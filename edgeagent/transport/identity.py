@@ -1,7 +1,7 @@
 """This node's key and certificate, kept in a file of its own.
 
-Law: the file (PEM: key, then certificate) is readable by its owner only and is replaced whole or
-not at all; whoever holds it is the node.
+Whoever has the file is the node to all others, so only its owner can read it. It holds PEM texts,
+first the key and then the certificate, and is replaced as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _BEGIN = "-----BEGIN CERTIFICATE-----"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this node is: `node` is the SHA-256 of `certificate` (DER); `path` holds key and
-    certificate as PEM, for `ssl.SSLContext.load_cert_chain`."""
+    """Who this node is: `node` is the SHA-256 of `certificate` (DER), and `path` is the file with
+    key and certificate (PEM) for `ssl.SSLContext.load_cert_chain`."""
 
     node: bytes
     certificate: bytes
@@ -58,8 +58,8 @@ def load_identity(folder: str) -> Identity:
 def renew_identity(folder: str) -> Identity:
     """Make a new key in `folder`, replacing the old one, and return the new identity.
 
-    For a first start, and for a node that meets a copy of itself (a cloned disk).
-    Raises `UsageError` if it cannot be written.
+    This is done at a first start, and when a node meets a copy of itself (a cloned disk). Raises
+    `UsageError` if the file cannot be written.
     """
     path = os.path.join(folder, FILE_NAME)
     pem, certificate = make_certificate()
@@ -68,7 +68,8 @@ def renew_identity(folder: str) -> Identity:
 
 
 def write_private(path: str, data: bytes) -> None:
-    """Write `data` to `path` with mode 0600, whole or not at all; raise `UsageError` if not."""
+    """Write `data` to `path` with mode 0600, as a whole or not at all; raise `UsageError` if it
+    cannot be written."""
     part = f"{path}.{secrets.token_hex(4)}"
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,10 +1,10 @@
-"""The job's fingerprint, and how two jobs, and two scripts, are told apart.
+"""The job's fingerprint, and how the difference of two jobs, or of two scripts, is described.
 
-Law: pure. A job is an ordered tuple of (field, value) texts; equal fingerprints mean the same
-fields with the same values in the same order. Fields whose names begin with
-`ABOUT` only explain a difference (`rounding.py`): they are not compared. Scripts are compared
-statement by statement and may differ: that is told, not refused, for a line that only prints harms
-nobody.
+A job is an ordered tuple of (field, value) texts; equal fingerprints mean the same fields with the
+same values in the same order. Fields whose names begin with `ABOUT` are not compared; they only
+explain a difference (`rounding.py`). Scripts are compared statement by statement. A difference
+between scripts is only reported and does not refuse a joiner, because it may be harmless, for
+example a line that prints.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Job = tuple[tuple[str, str], ...]
 Script = tuple[tuple[bytes, str], ...]  # (digest of a statement, where it is and what it says)
 
 ABOUT = "about "
-SCRIPT_DIGEST_BYTES = 4
+SCRIPT_DIGEST_BYTES = 4  # of each statement: enough to notice a difference, and short on the wire
 MAX_STATEMENTS = 512
-_SHOWN = 120
-_LONG = 60  # letters of a value; of a longer one the part that differs is shown,
-_BEFORE = 16  # and so much before it
+_SHOWN = 120  # letters of a text; the rest is cut off
+_LONG = 60  # letters of a value; of a longer one only this many are shown, where it differs
+_BEFORE = 16  # letters that are shown before the first that differs
 _HASH = re.compile("[0-9a-f]{64}")
 ABSENT = "absent"
-KIND = "kind"  # of a module: what stands before the brackets
-UNNAMED = ("optimizer group 0",)  # fields whose settings speak for themselves
+KIND = "kind"  # the name for what stands before the brackets in a value such as "Adam(lr=0.1)"
+UNNAMED = ("optimizer group 0",)  # fields whose settings are clear without the field's name
 HASHED = {
     "sample digest": "the data set is another one: the samples that were compared differ",
     "data": "the data set is another one: its content differs",
@@ -56,12 +56,12 @@ def job_fingerprint(job: Job) -> bytes:
 
 
 def compared(job: Job) -> Job:
-    """Return the fields that make the job what it is."""
+    """Return the fields that are compared: all but those that begin with `ABOUT`."""
     return tuple(pair for pair in job if not pair[0].startswith(ABOUT))
 
 
 def first_difference(ours: Job, theirs: Job) -> Difference | None:
-    """Return the first differing field in our order, then fields only they have; None if equal."""
+    """Return the first difference in the order of our fields, then of theirs; None if equal."""
     ours, theirs = compared(ours), compared(theirs)
     known = dict(theirs)
     for field, value in ours:
@@ -81,8 +81,8 @@ def first_difference(ours: Job, theirs: Job) -> Difference | None:
 def difference_text(difference: Difference) -> str:
     """Return a difference for people: "lr is 0.001 there and 0.01 here".
 
-    Of several settings in one field only the first that differs is shown, of long values only what
-    is around it, of hashes nothing. The other device's text is cut and cleaned.
+    Of several settings in one field only the first that differs is shown, of long values only the
+    part around the difference, of hashes nothing. The other device's text is cut and cleaned.
     """
     field, ours, theirs = shown(difference.field), difference.ours, difference.theirs
     if _is_hash(ours) and (_is_hash(theirs) or theirs == ABSENT):
@@ -99,8 +99,11 @@ def difference_text(difference: Difference) -> str:
 
 
 def script_difference(ours: Script, theirs: bytes) -> str | None:
-    """Return where our script differs from one whose statements' digests are `theirs`, None if it
-    does not, or if one of the two jobs has no script. Only our own text is shown."""
+    """Return where our script differs from one whose statements' digests are `theirs`.
+
+    Returns None if they do not differ or one of the two jobs has no script. Only our own text is
+    shown, because the other's is not known: only digests travel.
+    """
     if not ours or not theirs:
         return None
     cut = range(0, len(theirs), SCRIPT_DIGEST_BYTES)
@@ -114,7 +117,7 @@ def script_difference(ours: Script, theirs: bytes) -> str | None:
 
 
 def script_digests(script: Script) -> bytes:
-    """Return what another device needs to compare its script with ours."""
+    """Return the digests that another device needs to compare its script with ours."""
     return b"".join(digest for digest, _ in script)
 
 
@@ -123,8 +126,10 @@ def _is_hash(value: str) -> bool:
 
 
 def _settings(value: str) -> dict[str, str] | None:
-    """Return a value such as "Adam(lr=0.1, betas=(0.9, 0.999))" by name, None if it is none such.
-    What stands before the brackets has no name."""
+    """Return the settings in a value such as "Adam(lr=0.1, betas=(0.9, 0.999))" by name.
+
+    What stands before the brackets gets the name `KIND`. Returns None if `value` has no settings.
+    """
     head, bracket, inside = value.partition("(")
     if bracket and value.endswith(")") and head.isidentifier():
         found = {KIND: head}
@@ -140,7 +145,7 @@ def _settings(value: str) -> dict[str, str] | None:
 
 
 def _parts(text: str, mark: str = ",") -> list[str]:
-    """Return what `mark`, outside of all brackets, parts."""
+    """Split `text` at every `mark` that is outside of all brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([{") - (letter in ")]}")
@@ -152,7 +157,7 @@ def _parts(text: str, mark: str = ",") -> list[str]:
 
 
 def _around(theirs: str, ours: str) -> tuple[str, str]:
-    """Return both, as far as they differ: of equally many words those, of long texts that part."""
+    """Return of both texts only what differs: some of their words, or of long texts a part."""
     theirs_words, ours_words = _parts(theirs, " "), _parts(ours, " ")
     if len(theirs_words) == len(ours_words):
         pairs = [(a, b) for a, b in zip(theirs_words, ours_words, strict=True) if a != b]
@@ -170,6 +175,6 @@ def _around(theirs: str, ours: str) -> tuple[str, str]:
 
 
 def shown(value: str) -> str:
-    """Return a peer's text, cleaned and cut, as it can be shown."""
+    """Return a peer's text with unprintable characters replaced, and cut to a bounded length."""
     clean = "".join(letter if letter.isprintable() else "?" for letter in value)
     return clean if len(clean) <= _SHOWN else clean[: _SHOWN - 3] + "..."

@@ -1,7 +1,7 @@
-"""The joiner's side: asks an address who is there, and asks to be let in.
+"""The joiner's side of a join connection: asks who is at an address, and asks to be let in.
 
-Law: nothing the other end says is believed, or shown as more than a hint, before its proof of the
-token was checked. An unreachable, wrong or hostile address ends in one `EdgeAgentError`.
+Nothing that the other end says is believed, or shown as more than a hint, before its proof of the
+token was checked. An unreachable, wrong or hostile address leads to one `EdgeAgentError`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ async def ask(
 ) -> Standing:
     """Return what the agent at `address` (HOST:PORT of a join listener) says of itself.
 
-    Both ends prove the token; nobody is admitted. `reachable`: our own join listener's addresses.
-    Takes `JOIN_SECONDS` at most. Raises `Unreachable`, `JoinRefused`, `SameIdentity`.
+    Both ends prove the token, but nobody is admitted. `reachable` are the addresses of our own join
+    listener. This takes at most `JOIN_SECONDS`. Raises `Unreachable`, `JoinRefused`,
+    `SameIdentity`.
     """
     return await _Conversation(address, me, secret, None, versions, reachable).run()
 
@@ -56,10 +57,10 @@ async def join(
 ) -> Standing:
     """Be admitted by the agent at `address`: when this returns, its peer listener trusts us.
 
-    `script`: digests of our script's statements. Its certificate is `Standing.me.certificate`;
-    trust that before dialling it. Takes `JOIN_SECONDS` at most. Raises `Unreachable`,
-    `JoinRefused`, `JobMismatch` (first difference named), `NotReady` (it does not know its own job
-    yet), `SameIdentity`, `Expelled`.
+    `script` has the digests of our script's statements. The agent's certificate is
+    `Standing.me.certificate`, which has to be trusted before it is dialled. This takes at most
+    `JOIN_SECONDS`. Raises `Unreachable`, `JoinRefused`, `JobMismatch` (which names the first
+    difference), `NotReady` (the agent does not know its own job yet), `SameIdentity`, `Expelled`.
     """
     return await _Conversation(address, me, secret, job, versions, reachable, script).run()
 
@@ -151,7 +152,7 @@ class _Conversation:
         body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
         refusal = join_wire.decode_admitted(body)
         if refusal is not None:
-            if refusal.reason is Reason.EXPELLED:  # of one who has proven the token
+            if refusal.reason is Reason.EXPELLED:  # said by an end that has proven the token
                 raise Expelled(
                     "a user has expelled this device from the cluster: its key is barred"
                 )
@@ -193,7 +194,7 @@ class _Conversation:
             raise SameIdentity(f"{self._address} holds this node's own key", standing)
 
     def _refused(self, refusal: join_wire.Refusal) -> Exception:
-        """The error for a refusal. It may come from a stranger: only its reason is used."""
+        """Return the error for a refusal. Only the reason is used, as it may be a stranger's."""
         where = self._address
         if refusal.reason is Reason.VERSION:
             theirs = ", ".join(map(str, refusal.versions))

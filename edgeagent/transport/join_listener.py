@@ -1,9 +1,10 @@
-"""The server's side of joining: proves the token to each other, tells the standing, admits.
+"""The server's side of joining: both ends prove the token, the joiner is told the standing, and it
+is admitted.
 
-Law: nothing of the cluster is said before the joiner's proof was right; one proof a connection;
-`AdmissionPolicy.admitted` is called before the joiner is told so, and never for a proof of a token
-that was replaced meanwhile. Whatever a stranger sends costs one bounded buffer, ends within
-`HANDSHAKE_SECONDS` + `JOIN_SECONDS`, and shows as one line.
+Nothing about the cluster is said before the joiner's proof was found right, and each connection has
+one try. `AdmissionPolicy.admitted` is called before the joiner is told so, and never for a proof of
+a token that was replaced meanwhile. Whatever a stranger sends costs one bounded buffer, ends within
+`HANDSHAKE_SECONDS` + `JOIN_SECONDS`, and leads to one line at most.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _REASONS = {
 
 
 class _Refused(Exception):
-    """This connection gets a refusal."""
+    """Raised to answer this connection with a refusal."""
 
     def __init__(self, reason: Reason, detail: str = "") -> None:
         super().__init__(reason.name)
@@ -76,8 +77,8 @@ class JoinListener:
         complaints: Complaints,
         versions: tuple[int, ...] = join_wire.VERSIONS,
     ) -> None:
-        """`sockets` are listening; `context` is the server's TLS context for `certificate`
-        (DER) and asks for no client certificate."""
+        """`sockets` are listening already. `context` is the server's TLS context for `certificate`
+        (DER) and asks for no client certificate, because joiners prove the token instead."""
         self._context = context
         self._node = node_id(certificate)
         self._secret = secret
@@ -183,7 +184,7 @@ class JoinListener:
         try:
             said = join_wire.decode_farewell(await stream.read(limits.MAX_JOIN_HELLO_BYTES))
         except (EOFError, ConnectionError):
-            return  # it saw that its job is another, or that we have none
+            return  # the joiner has seen that its job differs, or that this agent has none yet
         if said.reachable:
             self._admission.heard_of(said.reachable)
         if said.enters is None:

@@ -1,6 +1,6 @@
 """Frames over the TLS stream of a join connection, for both of its ends.
 
-Law: at most one frame is held, and never one that is longer than the caller allows.
+At most one frame is held in memory, and never one that is longer than the caller allows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JoinSecret:
-    """What the members of one cluster share. `token` has `token.TOKEN_BYTES` bytes."""
+    """The secret of a cluster, and its name. `token` has `token.TOKEN_BYTES` bytes."""
 
     token: bytes
     cluster: str
@@ -55,7 +55,7 @@ class JoinStream:
         self._writer.transport.abort()
 
     async def close(self) -> None:
-        """Close after what was written has left; waits for TLS_CLOSE_SECONDS at most."""
+        """Close after everything written has been sent; this takes at most TLS_CLOSE_SECONDS."""
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()

@@ -11,10 +11,12 @@
         reachable, script)                                                 to be admitted
                                                Admitted
     At any point the server may send Refusal(reason, versions) instead and close. Before the other
-    end's proof an end says nothing of itself but its certificate; job tags depend on both nonces.
+    end's proof an end says nothing of itself but its certificate; job tags depend on both nonces,
+    so that they tell a stranger nothing.
 
-Law: pure. A frame is its length (4 bytes, big endian) and a msgpack array whose first value is its
-kind. `decode_*` raises `RemoteProtocolError` and nothing else. Kinds and reasons are append-only.
+This module does no I/O. A frame is its length (4 bytes, big endian) and a msgpack array whose first
+value is its kind. `decode_*` raises `RemoteProtocolError` and nothing else. Kinds and reasons are
+append-only, so that other versions understand them.
 """
 
 from __future__ import annotations
@@ -61,9 +63,9 @@ class Reason(IntEnum):
     """Why a server refuses."""
 
     VERSION = 1
-    TOKEN = 2  # or cluster name: the proof does not say which
+    TOKEN = 2  # the token or the cluster's name differs: the proof does not show which
     BUSY = 3
-    NOT_READY = 4  # the server knows no job yet
+    NOT_READY = 4  # the server does not know its own job yet
     JOB = 5
     SAME_IDENTITY = 6
     PROTOCOL = 7
@@ -72,7 +74,7 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JoinerHello:
-    """What a joiner says first."""
+    """A joiner's first message."""
 
     versions: tuple[int, ...]
     nonce: bytes
@@ -81,7 +83,7 @@ class JoinerHello:
 
 @dataclass(frozen=True, slots=True)
 class ServerHello:
-    """What the server answers. `job_tag` is b"" while it knows no job."""
+    """The server's first answer. `job_tag` is b"" while it does not know its job."""
 
     versions: tuple[int, ...]
     chosen: int
@@ -98,15 +100,15 @@ class JoinerProof(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """What a joiner says last: where its own join listener is, and who it is if it wants in."""
+    """A joiner's last message: where its own join listener is, and who it is if it wants in."""
 
     reachable: tuple[str, ...]
     enters: Entrant | None = None
 
 
 class Entrant(NamedTuple):
-    """The joiner's `PeerInfo`, but for the certificate that its hello had; and its `script`, the
-    digests of the statements."""
+    """The joiner's `PeerInfo` without the certificate, which its hello had, and the digests of the
+    statements of its `script`."""
 
     incarnation: int
     name: str
@@ -115,14 +117,15 @@ class Entrant(NamedTuple):
 
 
 class ServerProof(NamedTuple):
-    """The server's proof, and what may be believed once that is checked."""
+    """The server's proof, and its standing, which may be believed once the proof is checked."""
 
     proof: bytes
     standing: Standing
 
 
 class Refusal(NamedTuple):
-    """Why the server refuses; nothing a joiner may rely on but to tell its user."""
+    """Why the server refuses. It may come from a stranger, so it is good only for telling the
+    user."""
 
     reason: Reason
     versions: tuple[int, ...]
@@ -235,7 +238,7 @@ def decode_server_proof(body: bytes) -> ServerProof | Refusal:
 
 
 def encode_server_job(job: Job) -> bytes:
-    """Return the body of a `ServerJob`: as many of the fields as fit into a frame."""
+    """Return the body of a `ServerJob` with as many of the fields as fit into a frame."""
     kept = list(job[: limits.MAX_JOB_FIELDS])
     body = fields.pack(Kind.SERVER_JOB, kept)
     while len(body) > limits.MAX_JOIN_FRAME_BYTES:
@@ -282,12 +285,12 @@ def decode_farewell(body: bytes) -> Farewell:
 
 
 def encode_admitted() -> bytes:
-    """Return the body of Admitted: the joiner's certificate is trusted now."""
+    """Return the body of Admitted, after which the joiner's certificate is trusted."""
     return fields.pack(Kind.ADMITTED)
 
 
 def decode_admitted(body: bytes) -> Refusal | None:
-    """Check that this is Admitted; return the refusal if it is one."""
+    """Return None if this is Admitted, or the refusal that came instead."""
     values = fields.unpack(body, _HELLO_ITEMS)
     if values[0] == Kind.REFUSAL:
         return _refusal(values)

@@ -8,9 +8,10 @@
     control: Ready                     Commit (the link is up here), or Refuse
     (the link is up here)
 
-Law: pure. The smaller id alone decides which of several openings becomes the link, so two ends that
-dial each other at the same moment get exactly one. The larger id has at most one Ready unanswered,
-so a Ready also says: I have no link with you, or you have just asked me for a new one.
+This module does no I/O. Of the two nodes, the one with the smaller id alone decides which of
+several openings becomes the link, so that two ends that dial each other at the same moment get
+exactly one link. The one with the larger id has at most one Ready unanswered. Its Ready therefore
+also says that it has no link with the other, or that the other has just asked it for a new one.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class Channel(IntEnum):
 class Refusal(IntEnum):
     """Why a link is refused. Append-only."""
 
-    OLDER = 1
-    FULL = 2
+    OLDER = 1  # there is a link with a newer incarnation of the sender
+    FULL = 2  # as many links as a node may have
     VERSION = 3
-    SELF = 4
+    SELF = 4  # the sender has this node's own key
 
 
 REFUSAL_TEXTS = {
@@ -117,7 +118,7 @@ def encode_refusal(refusal: Refusal) -> bytes:
 
 
 def decode_verdict(body: bytes, expected: Kind) -> Refusal | None:
-    """Check that this is `expected`; return the refusal if it is one."""
+    """Return None if this is `expected`, or the refusal that came instead."""
     values = fields.unpack(body, _ITEMS)
     if values[0] == Kind.REFUSE:
         return _refusal(values)

@@ -1,12 +1,14 @@
-"""A link that is up: two connections, one life.
+"""A link that is up: two connections that begin and end together.
 
-Law: `link_up` comes first, `link_down` last and once. A clean close is agreed on: each side marks
-the end of both its streams and waits (not for ever) for the other's mark, because the end of a TLS
-stream may overtake data that the receiver has not taken yet. After `close` nothing is delivered.
+`link_up` is the listener's first call and `link_down` its last, which comes once. Both ends take
+part in a clean close: each marks the end of both its streams with a goodbye and waits for a bounded
+time for the other's goodbye, because the end of a TLS stream may overtake data that the receiver
+has not read yet. After `close` nothing is delivered.
 
-How a connection ends without a mark is evidence of what happened at the other end (`LinkEnd`). A
-process that was killed leaves a connection on which it had read everything with an orderly end, and
-the other with a reset, so after a reset the other connection has END_SECONDS to say more.
+How a connection ends without a goodbye is evidence of what happened at the other end (`LinkEnd`).
+The system ends a killed process's connection in order if the process had read everything that had
+arrived on it, and with a reset otherwise. After a reset of one connection, the other therefore has
+END_SECONDS to show an orderly end, which proves more.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class TcpLink:
         gone: Callable[[TcpLink], None],
         log: Callable[[str], None],
     ) -> None:
-        """`gone` is called just before the listener's `link_down`."""
+        """`gone` is called immediately before the listener's `link_down`."""
         self._peer = peer
         self._listener = listener
         self._gone = gone
@@ -60,12 +62,12 @@ class TcpLink:
             self._failed,
             self._lost,
         )
-        self._closing = False  # we said so
+        self._closing = False  # this end has begun a clean close
         self._said_goodbye = False
         self._heard_control_goodbye = False
         self._heard_bulk_goodbye = False
         self._reading_bulk = True
-        self._first_end: LinkEnd | None = None  # of the connection that ended first
+        self._first_end: LinkEnd | None = None  # how the connection that ended first has ended
         self._first_text = ""
         self._patience: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -90,7 +92,7 @@ class TcpLink:
 
     @property
     def bulk_queued(self) -> int:
-        """Payload bytes accepted and not yet written (a few 100 KiB may wait below us)."""
+        """Payload bytes accepted and not yet written; some 100 KiB more may wait in the kernel."""
         return self._bulk.queued
 
     @property
@@ -105,7 +107,7 @@ class TcpLink:
 
     @property
     def incoming_rate(self) -> float | None:
-        """Payload bytes/s that large frames arrive with, None while that is not known."""
+        """The payload bytes/s at which large frames arrive; None while that is not known."""
         return self._bulk.meter.rate
 
     @property
@@ -116,13 +118,8 @@ class TcpLink:
         return both if len(both) == len(known) else ()
 
     @property
-    def is_down(self) -> bool:
-        """Whether `link_down` was reported."""
-        return self._down.is_set()
-
-    @property
     def is_ending(self) -> bool:
-        """Whether it delivers nothing more, so that a new link may take its place."""
+        """Whether it delivers nothing more, so that a new link may replace it."""
         return self._closing or self._first_end is not None or self._down.is_set()
 
     def send_control(self, frame: bytes) -> None:
@@ -148,7 +145,7 @@ class TcpLink:
             self._bulk.send(header, flat)
 
     def pause_bulk(self) -> None:
-        """Stop reading bulk frames. What was decrypted already (< 1 MiB) may still be delivered."""
+        """Stop reading bulk frames. What is decrypted already (< 1 MiB) may still be delivered."""
         self._read_bulk(False)
 
     def resume_bulk(self) -> None:
@@ -162,8 +159,8 @@ class TcpLink:
     async def close(self, *, flush: bool) -> None:
         """Close both connections, after sending what is queued if `flush`. Idempotent.
 
-        Without `flush` frames of which nothing was sent are dropped. Takes FLUSH_SECONDS +
-        CLOSE_SECONDS at most when the peer hangs; `link_down` was reported when this returns.
+        Without `flush`, frames of which nothing was sent are dropped. If the peer hangs, this takes
+        at most FLUSH_SECONDS + CLOSE_SECONDS. `link_down` was reported when this returns.
         """
         if not self._closing and not self._down.is_set():
             self._closing = True
@@ -254,7 +251,7 @@ class TcpLink:
             self._wait_for_the_other(why, text)
 
     def _wait_for_the_other(self, why: LinkEnd, text: str) -> None:
-        """Deliver nothing more, and read on to see how the other connection ends, and whether a
+        """Deliver nothing more, but read on to see how the other connection ends, and whether a
         goodbye comes before that."""
         self._first_end, self._first_text = why, text
         self._control.mute()
@@ -310,16 +307,16 @@ class TcpLink:
 
 
 def how_it_ended(error: Exception | None, *, said_goodbye: bool = False) -> LinkEnd:
-    """Return what the end of one connection says.
+    """Return what the end of one connection proves.
 
-    said_goodbye: whether the other connection broke before all was read, and on this one there was
-    a goodbye. Then a living agent has closed the link, and why it did was not read any more: one
-    that sleeps while the others close their links to it writes first when it wakes, and so loses
-    what they have said.
-
-    `error` is what the event loop gave: None after an orderly end, behind which nothing is left to
+    `error` is what the event loop reported: None after an orderly end before which everything was
     read. A write after an orderly end leads to "broken pipe" or "connection reset"; then a goodbye
-    may be among what was not read any more, so these prove nothing.
+    may be among what was not read any more, so these errors prove nothing.
+
+    `said_goodbye`: there was a goodbye on one connection of this link, and the other broke before
+    all was read. Then a living agent has closed the link, and its reason was not read any more. An
+    agent that sleeps while the others close their links to it writes first when it wakes, and so
+    loses what they have said.
     """
     if error is None:
         return LinkEnd.RESET if said_goodbye else LinkEnd.PROCESS_ENDED

@@ -1,7 +1,7 @@
 """Which links are up, which are being opened, and how several openings become one link.
 
-Law (see link_wire): of two nodes the smaller id commits; committing ends every other opening and
-any older link with that peer. For each peer there is at most one link that is up, at each end.
+Of two nodes the one with the smaller id commits an opening (see `link_wire`). Committing ends every
+other opening and any older link with that peer. At each end at most one link with a peer is up.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Opening:
-    """One try at a link: its connections so far and the task that drives it."""
+    """One attempt at a link: its connections so far and the task that drives it."""
 
     node: bytes
     task: asyncio.Task[object]
     connections: list[Connection]
 
     def end(self) -> None:
-        """Give this try up."""
+        """Give up this attempt."""
         for connection in self.connections:
             connection.abort()
         self.task.cancel()
@@ -67,7 +67,7 @@ class Links:
         return tuple(self._up.values())
 
     def get(self, node: bytes) -> TcpLink | None:
-        """Return the link with `node`, None if there is none that lasts."""
+        """Return the link with `node`, None if there is none or it is ending."""
         link = self._up.get(node)
         return link if link is not None and not link.is_ending else None
 
@@ -76,7 +76,7 @@ class Links:
         return bool(self._openings.get(node))
 
     def waiter(self, node: bytes) -> asyncio.Future[TcpLink | None]:
-        """Return a future of the next link with `node`; None when every opening has failed.
+        """Return a future of the next link with `node`; its result is None if all openings fail.
 
         Cancel it when it is no longer needed.
         """
@@ -87,7 +87,8 @@ class Links:
         return future
 
     def begin(self, node: bytes) -> Opening:
-        """Register the running task as an opening with `node`, ending the oldest of too many."""
+        """Register the running task as an opening with `node`; if there are too many, end the
+        oldest."""
         task = asyncio.current_task()
         assert task is not None
         openings = self._openings.setdefault(node, [])
@@ -98,7 +99,7 @@ class Links:
         return opening
 
     def over(self, opening: Opening) -> None:
-        """Forget an opening, however it ended."""
+        """Forget an opening, however it has ended."""
         self._forget(opening)
         if opening.node not in self._openings and opening.node not in self._up:
             self._wake(opening.node, None)
@@ -111,7 +112,7 @@ class Links:
             self._openings.pop(opening.node, None)
 
     def hello(self, channel: Channel, nonce: bytes) -> LinkHello:
-        """Return our hello."""
+        """Return the hello of this node."""
         me = self._me()
         return LinkHello(
             channel, link_wire.VERSION, nonce, me.node, me.incarnation, me.name, me.addresses
@@ -133,7 +134,7 @@ class Links:
     async def settle(
         self, opening: Opening, hello: LinkHello, control: Connection, bulk: Connection
     ) -> TcpLink:
-        """Agree with the other end that this opening becomes the link; report it as up.
+        """Agree with the other end that this opening becomes the link, and report it as up.
 
         Raises `LinkRefused`, `RemoteProtocolError` or `ConnectionError`.
         """
@@ -161,7 +162,8 @@ class Links:
             link.finish(reason, LinkEnd.CUT)
 
     async def close_all(self, seconds: float) -> None:
-        """End all openings and close all links, clean where the peer plays along in time."""
+        """End all openings and close all links, cleanly where the peer takes part within
+        `seconds`."""
         for openings in list(self._openings.values()):
             for opening in list(openings):
                 opening.end()
@@ -196,8 +198,10 @@ class Links:
             if old.peer.incarnation < hello.incarnation:
                 old.finish("the peer started anew", LinkEnd.STARTED_ANEW)
             else:
-                old.finish("the peer lost it", LinkEnd.REPLACED)
-            self._trust.add(certificate)  # the end of a link may be the end of a pending distrust
+                old.finish("the peer has lost it and opened another", LinkEnd.REPLACED)
+            # A node that left is distrusted when its link ends. This one has come back, so trust
+            # it again in case `finish` has just ended that link.
+            self._trust.add(certificate)
         peer = PeerInfo(node, hello.incarnation, hello.name, hello.addresses, certificate)
         link = TcpLink(peer, control, bulk, self._listener, self._link_gone, self._log)
         self._up[node] = link

@@ -1,7 +1,8 @@
 """The accepting end of links: mutual TLS, then two hellos that belong together.
 
-Law: a connection counts as unproven until mutual TLS showed a certificate that is trusted now. An
-opening that is not a link within `LINK_OPEN_SECONDS` is given up, and both its connections closed.
+A connection counts as unproven until mutual TLS has shown a certificate that is trusted at present.
+An opening that has not become a link within `LINK_OPEN_SECONDS` is given up and both its
+connections are closed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class PeerListener:
         self._gate.start()
 
     async def stop(self) -> None:
-        """Close the listening sockets and all connections that are no link yet."""
+        """Close the listening sockets and all connections that do not belong to a link yet."""
         await self._gate.stop()
 
     async def _serve(self, visitor: Visitor) -> None:
@@ -74,13 +75,13 @@ class PeerListener:
                 visitor, "slow", f"opened no link within {limits.LINK_OPEN_SECONDS:.0f} s"
             )
         except (OSError, EOFError):
-            pass  # the dialling end gave this opening up, as it may
+            pass  # the dialling end has given this opening up, which is not a fault
         finally:
             if not kept:
                 connection.close()
 
     async def _open(self, node: bytes, connection: Connection) -> bool:
-        """Take the first frame; return whether the connection lives on in a link."""
+        """Take the first frame; return whether the connection lives on as part of a link."""
         hello = link_wire.decode_hello(await connection.frame())
         if isinstance(hello, LinkHello):
             tune_socket(connection.transport, hello.channel)
@@ -89,7 +90,7 @@ class PeerListener:
         if hello.channel is Channel.BULK:
             future = self._bulk.pop((node, hello.nonce), None)
             if future is None or future.done():
-                return False  # that opening was given up, for another one perhaps
+                return False  # that opening was given up, perhaps in favour of another one
             future.set_result(connection)
             return True
         refusal = self._links.objection(hello)
@@ -112,7 +113,7 @@ class PeerListener:
         settled = False
         try:
             control.send(link_wire.encode_hello(self._links.hello(Channel.CONTROL, hello.nonce)))
-            early = control.expect()  # ends, too, when the dialling end gives up
+            early = control.expect()  # is also done when the dialling end gives up
             either: list[asyncio.Future[Any]] = [future, early]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not future.done():

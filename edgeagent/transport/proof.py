@@ -1,8 +1,8 @@
 """The proof that both ends of a join connection hold the cluster's token.
 
-Law: pure. The proof covers everything both ends said and the certificate seen in this very
-handshake, each field with its length; the roles' proofs differ, so neither can be reflected, and
-both nonces make each proof good for one connection.
+This module does no I/O. The proof covers everything that both ends have said and the certificate of
+this TLS handshake, each field with its length. The proofs of the two roles differ, so that neither
+end can send back the other's, and both nonces make each proof valid for one connection only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROOF_BYTES = 32
 
 
 class Role(Enum):
-    """Who speaks on a join connection."""
+    """The two ends of a join connection."""
 
     JOINER = b"joiner"
     SERVER = b"server"
@@ -27,8 +27,11 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What one join connection is about. Certificates as SHA-256 of their DER form; the server's
-    is the one seen in this TLS handshake. Job tags are b"" where a side knows no job."""
+    """What both ends of one join connection have said, as the proofs cover it.
+
+    Certificates are given as the SHA-256 of their DER form; the server's is the one seen in this
+    TLS handshake. Job tags are b"" if a side does not name a job.
+    """
 
     cluster: str
     joiner_versions: tuple[int, ...]
@@ -61,7 +64,7 @@ def make_proof(token: bytes, role: Role, transcript: Transcript) -> bytes:
 
 
 def proof_is_right(token: bytes, role: Role, transcript: Transcript, proof: bytes) -> bool:
-    """Return whether `proof` is the one `role` must give, in constant time."""
+    """Return whether `proof` is the right one for `role`; the comparison takes constant time."""
     return hmac.compare_digest(make_proof(token, role, transcript), proof)
 
 

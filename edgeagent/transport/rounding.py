@@ -1,6 +1,6 @@
-"""Why two devices cannot train together whose updates round differently: in words.
+"""Says in words why two devices whose updates round differently cannot train together.
 
-Law: pure text. What a peer says of itself is shown only cleaned and cut.
+What a peer says of itself is shown only after it was cleaned and cut.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from edgeagent.transport.job import ABOUT, shown
 if TYPE_CHECKING:
     from edgeagent.transport.job import Job
 
-UPDATE = "update"  # the field that differs where updates round differently
-_DESCRIBING = ("torch", "processor", "device")
-_ROUNDING = "rounding"
+UPDATE = "update"  # the job's field that differs if updates round differently
+_DESCRIBING = ("torch", "processor", "device")  # "about" fields that may explain why
+_ROUNDING = "rounding"  # the "about" field with a digest of each kind of operation
 
 
 def unlike(ours: Job, theirs: Job) -> str:
-    """Return what differs, as the rest of a sentence; "" if they have not said what they are."""
+    """Return what differs, as the rest of a sentence; "" if a device has not described itself."""
     here, there = _about(ours), _about(theirs)
     if not here or not there:
         return ""

@@ -1,7 +1,7 @@
 """Listening sockets, and the addresses under which others reach them.
 
-Law: an address that is told to others is never a wildcard, and never one that only means something
-on this host unless nothing else is listened on.
+An address that is told to others is never a wildcard. It is one that only means something on this
+host (loopback) only if the agent listens nowhere else.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ class Listening:
 
 
 def listen_pair(listen: str) -> Listening:
-    """Bind both listeners: join on the port of `listen` (HOST:PORT), peers on the next if it is
-    free, else on any. "" means every address, IPv4 and IPv6, and the first free port from
-    `DEFAULT_PORT`. Port 0 takes any. Raises `UsageError`.
+    """Bind both listeners and return their sockets.
+
+    Joins use the port of `listen` (HOST:PORT), links the next one if it is free, else any. "" means
+    every address, IPv4 and IPv6, and the first free port from `DEFAULT_PORT` on. Port 0 means any
+    free port. Raises `UsageError`.
     """
     if listen:
         host, port = split_address(listen)
@@ -82,7 +84,7 @@ def _with_peers(hosts: tuple[str, ...], join: list[socket.socket]) -> Listening:
 
 
 def _taken(hosts: tuple[str, ...], port: int) -> bool:
-    """Return whether `port` cannot be listened on."""
+    """Return whether nothing more can listen on `port`."""
     try:
         found = _listen(hosts, port)
     except OSError:
@@ -93,7 +95,7 @@ def _taken(hosts: tuple[str, ...], port: int) -> bool:
 
 
 def _why_not(error: OSError, hosts: tuple[str, ...], port: int) -> str:
-    """Return why nobody can listen on `port` of `hosts`, and what to do about it."""
+    """Return why `port` of `hosts` cannot be listened on, and what to do about it."""
     if error.errno == errno.EADDRINUSE:
         both = port < 65535 and _taken(hosts, port + 1)
         taken = f"ports {port} and {port + 1} are taken" if both else f"port {port} is taken"
@@ -117,8 +119,10 @@ def _resolve(host: str) -> tuple[str, ...]:
 
 
 def _listen(hosts: tuple[str, ...], port: int) -> list[socket.socket]:
-    """Listen on one port of all `hosts` that this device has; raise OSError if it has none of them,
-    or if the port is taken on any."""
+    """Listen on one port of all `hosts` that this device has.
+
+    Raises OSError if the device has none of them, or if the port is taken on any of them.
+    """
     sockets: list[socket.socket] = []
     missing: OSError | None = None
     for host in hosts:
@@ -163,13 +167,13 @@ def _own_hosts(family: socket.AddressFamily | int) -> list[str]:
             if version != (6 if family == socket.AF_INET6 else 4):
                 continue
             if version == 6 and ipaddress.ip_address(host).is_link_local:
-                continue  # means nothing without the name of an interface
+                continue  # it means nothing to others without the name of an interface
             found.append(host)
     return found
 
 
 def _preferred_hosts() -> list[str]:
-    """Our addresses on the default routes; asks the kernel, sends nothing."""
+    """Return our addresses on the default routes. The kernel is asked; nothing is sent."""
     found = []
     targets = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
     for family, target in targets:

@@ -1,7 +1,7 @@
-"""The real transport: join listener, peer listener, dialling, and the links they lead to.
+"""The real transport: the join listener, the peer listener, dialling, and the resulting links.
 
-Law: all of it runs on the event loop that `start` was called on, and ends with `stop`: afterwards
-no socket, task or timer is left.
+Everything runs on the event loop on which `start` was called, and ends with `stop`: afterwards no
+socket, task or timer is left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TcpTransport:
-    """Everything of one agent that touches the network, but discovery."""
+    """Everything of one agent that uses the network, except discovery."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class TcpTransport:
         admission: AdmissionPolicy,
         log: Callable[[str], None],
     ) -> None:
-        """`token` has 16 bytes (`token.parse_token`). `log` gets one line of text for each trouble
-        a user should know of."""
+        """`token` has 16 bytes (`token.parse_token`). `log` is called with one line of text for
+        each trouble that the user should know of."""
         self._identity = identity
         self._incarnation = incarnation
         self._secret = JoinSecret(token, cluster)
@@ -75,7 +75,7 @@ class TcpTransport:
         )
 
     def begin_anew(self, incarnation: int) -> None:
-        """Go by this incarnation on links that are opened from now on."""
+        """Use this incarnation on links that are opened from now on."""
         self._incarnation = incarnation
 
     @property
@@ -116,9 +116,9 @@ class TcpTransport:
         return self._reachable
 
     def renew_addresses(self) -> tuple[str, ...]:
-        """Find out anew under which addresses others reach us, and tell those from now on.
+        """Find out again under which addresses others reach us, and tell these from now on.
 
-        Returns those of the join listener, best first. Raises OSError if the system does not say.
+        Returns those of the join listener, best first. Raises OSError if the system does not tell.
         """
         if self._listeners is not None:
             self._addresses = told_addresses(self._peer_sockets)
@@ -128,8 +128,8 @@ class TcpTransport:
     def use_token(self, token: bytes) -> None:
         """Prove and accept only `token` (16 bytes) from now on.
 
-        A join that is under way with the old token may still be told how things stand, but is not
-        let in. Links that are up do not depend on the token and stay.
+        A joiner that has begun with the old token may still be told the standing, but it is not
+        admitted. Links that are up do not depend on the token and stay.
         """
         self._secret = replace(self._secret, token=token)
         if self._listeners is not None:
@@ -143,13 +143,16 @@ class TcpTransport:
         return self._trust.add(certificate)
 
     def distrust(self, node: bytes) -> None:
-        """Let `node` in no more, and end its link at once."""
+        """Admit `node` no more and end its link at once."""
         self._trust.remove(node)
         self._links.drop(node, "not trusted any more")
 
     def shorten(self, node: bytes, segment: int) -> None:
-        """Open connections with `node` with segments of at most so many bytes from now on; those
-        that others open, from whomever they come."""
+        """From now on use TCP segments of at most `segment` bytes on connections to `node`.
+
+        The listening sockets get the same bound, for whichever node connects, because the kernel
+        takes it from them before it is known who that is.
+        """
         self._dialler.segments[node] = segment
         for sock in self._peer_sockets:
             shorten_segments(sock, segment)
@@ -157,8 +160,8 @@ class TcpTransport:
     async def dial(self, peer: PeerInfo) -> Link:
         """Return the link with `peer`, opening one if there is none, within LINK_OPEN_SECONDS.
 
-        Its certificate must be trusted before. `link_up` was reported when this returns. Raises
-        `Unreachable` or `LinkRefused`.
+        Trust its certificate before. `link_up` was reported when this returns. Raises `Unreachable`
+        or `LinkRefused`.
         """
         return await self._dialler.dial(peer)
 
@@ -167,9 +170,9 @@ class TcpTransport:
         return await join_client.ask(address, self.me, self._secret, reachable=self._reachable)
 
     async def join(self, address: str) -> Standing:
-        """Be let in by the agent at `address`; see `join_client.join`.
+        """Be admitted by the agent at `address`; see `join_client.join`.
 
-        Raises `LocalProtocolError` while our own job is not known.
+        Raises `LocalProtocolError` while this device's own job is not known.
         """
         job = self._admission.job()
         if job is None:
@@ -186,7 +189,7 @@ class TcpTransport:
     async def stop(self, seconds: float = bounds.FLUSH_SECONDS) -> None:
         """Stop listening, close all links and end everything else.
 
-        What is queued is sent first; links whose peer does not take it within `seconds` are cut.
+        What is queued is sent first; links whose peer does not accept it within `seconds` are cut.
         """
         await self._dialler.stop()
         if self._listeners is not None:

@@ -1,7 +1,7 @@
 """What the system knows of how a TCP connection sends.
 
-Law: only Linux says so much (TCP_INFO); elsewhere, and where the system refuses, the answer is that
-nothing is known, and nobody takes that for trouble: silence still ends a link that is dead.
+Only Linux tells this (TCP_INFO). Elsewhere, and where the system refuses, the answer is that
+nothing is known. That is harmless, because a link on which nothing is heard is ended all the same.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from protocols.network.progress import Sending
 if TYPE_CHECKING:
     import asyncio
 
-_SIZE = 128  # struct tcp_info of linux/tcp.h, up to tcpi_bytes_acked
+_SIZE = 128  # bytes of struct tcp_info (linux/tcp.h) up to tcpi_bytes_acked
 _RETRANSMITS = 2  # offset of a u8: time-outs in a row without an acknowledgement
-_UNACKED = 24  # of a u32: segments that are on their way
-_LAST_ACK = 56  # of a u32: milliseconds since an acknowledgement came
-_BYTES_ACKED = 120  # of a u64
-_RECENT_MS = 1000
+_UNACKED = 24  # offset of a u32: segments sent and not acknowledged yet
+_LAST_ACK = 56  # offset of a u32: milliseconds since the last acknowledgement
+_BYTES_ACKED = 120  # offset of a u64: bytes acknowledged so far
+_RECENT_MS = 1000  # an acknowledgement within this time shows that the peer is reachable
 
 
 def sending_of(transport: asyncio.BaseTransport) -> Sending | None:
@@ -31,13 +31,13 @@ def sending_of(transport: asyncio.BaseTransport) -> Sending | None:
         return None
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
-    except OSError:  # closed meanwhile
+    except OSError:  # the socket was closed meanwhile
         return None
     return parse_tcp_info(info)
 
 
 def parse_tcp_info(info: bytes) -> Sending | None:
-    """Return what matters of a `struct tcp_info`, None if an old system cut it short."""
+    """Return what the protocols need of a `struct tcp_info`, None if an old system's is shorter."""
     if len(info) < _SIZE:
         return None
     (unacked,) = struct.unpack_from("=I", info, _UNACKED)

@@ -1,8 +1,8 @@
 """TLS contexts, and which certificates the peer listener trusts.
 
-Law: TLS 1.3 only, no session tickets (a ticket would outlive an expulsion). Between peers both ends
-show a certificate that is itself the trust anchor, and its SHA-256 is compared with the set of
-trusted ids on every connection; host names and dates decide nothing.
+Only TLS 1.3 is used, without session tickets, because a ticket would still be valid after an
+expulsion. Between peers both ends show a certificate that is itself the trust anchor, and on every
+connection its SHA-256 is looked up in the set of trusted ids. Host names and dates decide nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def unauthenticated_client_context() -> ssl.SSLContext:
-    """Return the joiner's context: any server certificate will do, its hash goes into the proof."""
+    """Return the joiner's context. It accepts any certificate, as the proof covers its hash."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -30,7 +30,7 @@ def unauthenticated_client_context() -> ssl.SSLContext:
 
 
 def join_server_context(identity: Identity) -> ssl.SSLContext:
-    """Return the join listener's context: shows our certificate, asks for none."""
+    """Return the join listener's context, which shows our certificate and asks for none."""
     return _own_context(identity, ssl.PROTOCOL_TLS_SERVER, ssl.CERT_NONE)
 
 
@@ -42,7 +42,7 @@ def peer_certificate(transport: asyncio.BaseTransport) -> bytes:
 
 
 class Trust:
-    """The set of trusted nodes and the mutual-TLS contexts that follow it."""
+    """The set of trusted nodes, and the mutual-TLS contexts that accept exactly these."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -51,19 +51,20 @@ class Trust:
 
     @property
     def server(self) -> ssl.SSLContext:
-        """The peer listener's context now; take it anew for every connection."""
+        """The peer listener's present context; read it again for every connection."""
         return self._server
 
     @property
     def client(self) -> ssl.SSLContext:
-        """The dialling end's context now; take it anew for every connection."""
+        """The dialling end's present context; read it again for every connection."""
         return self._client
 
     def add(self, certificate: bytes) -> bytes:
         """Trust the node that holds `certificate` (DER) and return its id.
 
-        Beyond `limits.MAX_TRUSTED_NODES` the one that was trusted longest ago is forgotten. Raises
-        `RemoteProtocolError` if it is no node's certificate (an authority's, for example).
+        Beyond `limits.MAX_TRUSTED_NODES` the node whose trust was last renewed longest ago is
+        forgotten. Raises `RemoteProtocolError` if it is no node's certificate (for example an
+        authority's).
         """
         node = node_id(certificate)
         if node not in self._certificates:
@@ -78,7 +79,7 @@ class Trust:
             if len(self._certificates) > limits.MAX_TRUSTED_NODES:
                 self.remove(next(iter(self._certificates)))
         else:
-            self._certificates[node] = self._certificates.pop(node)  # the newest again
+            self._certificates[node] = self._certificates.pop(node)  # moved to the newest place
         return node
 
     def remove(self, node: bytes) -> None:
@@ -91,12 +92,12 @@ class Trust:
         return self._certificates.get(node)
 
     def trusted_node(self, transport: asyncio.BaseTransport) -> bytes | None:
-        """Return who is at the other end of `transport`, None if that is nobody we trust."""
+        """Return the node at the other end of `transport`, None if it is not trusted."""
         node = node_id(peer_certificate(transport))
         return node if node in self._certificates else None
 
     def _rebuild(self) -> None:
-        # A context can learn trust anchors and never forget one, so a removal makes new ones.
+        # A context can learn trust anchors but never forget one, so a removal makes new contexts.
         self._server = _own_context(self._identity, ssl.PROTOCOL_TLS_SERVER, ssl.CERT_REQUIRED)
         self._client = _own_context(self._identity, ssl.PROTOCOL_TLS_CLIENT, ssl.CERT_REQUIRED)
         for certificate in self._certificates.values():

@@ -1,9 +1,9 @@
 """The cluster's token and the keys derived from it.
 
-Law: pure but for `new_token`. The token itself never leaves the process and never stands in an
-error message; every use derives a key of its own (HKDF-SHA256, RFC 5869).
+The token itself never leaves the process and is never part of an error message. Every use derives a
+key of its own (HKDF-SHA256, RFC 5869), so that nothing sent for one use helps with another.
 
-A token is 128 random bits and a 32-bit checksum, as base32 in groups of four letters:
+A token is 128 random bits and a 32-bit checksum, written in base32 in groups of four letters:
 `ea1-k5xq-...` (8 groups). Case, blanks and dashes do not matter when it is read.
 """
 
@@ -28,8 +28,8 @@ TAG_BYTES = 32
 DISCOVERY_TAG_BYTES = 8
 
 _CHECKSUM_BYTES = 4
-_LETTERS = 32
-_LOOKALIKES = str.maketrans({"0": "O", "1": "I", "8": "B"})
+_LETTERS = 32  # base32 of token and checksum
+_LOOKALIKES = str.maketrans({"0": "O", "1": "I", "8": "B"})  # digits that base32 does not use
 
 
 def new_token() -> str:
@@ -76,7 +76,7 @@ def derive_key(token: bytes, info: str) -> bytes:
 
 
 def discovery_tag(token: bytes, cluster: str) -> str:
-    """Return what agents of one cluster recognise each other by on the network, as hex.
+    """Return the text (hex) by which agents of one cluster recognise each other on the network.
 
     A stranger learns neither the token nor the cluster's name from it.
     """
@@ -87,9 +87,10 @@ def discovery_tag(token: bytes, cluster: str) -> str:
 def job_tag(
     token: bytes, job: tuple[tuple[str, str], ...] | None, joiner_nonce: bytes, server_nonce: bytes
 ) -> bytes:
-    """Return the opaque tag of a job on one join connection, b"" for None: equal tags, equal jobs.
+    """Return the opaque tag of a job on one join connection, b"" for None. Equal jobs have equal
+    tags.
 
-    The nonces keep it from telling a stranger which agents train the same job, or did before.
+    Because of the nonces a stranger cannot tell which agents train the same job, or did before.
     """
     if job is None:
         return b""

@@ -1,1 +1,1 @@
-"""Bounds that need more than the planner may use: linear programs."""
+"""Bounds of summing gradients, with which tests and benchmarks compare plans and agents."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from edgeagent.planner.bounds import ring_time, tree_time
 from edgeagent.planner.policies import checked, request_of
 from protocols.network.measures import NOTHING_KNOWN
+from tests.bounds.summing import ring_time, tree_time
 from tests.scenarios.cluster import free_ports
 from tests.testbed.bench import allreduce, imposed_tree, ring, topologies
 from tests.testbed.bench.report import Run

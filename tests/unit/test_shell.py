@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent import handover
 from edgeagent.network import member_of
-from edgeagent.transport.complaints import Lines
+from edgeagent.transport.complaints import LimitedLog
 from protocols import effects, events, limits
 from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
@@ -47,7 +47,7 @@ def refuse(certificate: bytes) -> bytes:
 def said(host: Host) -> list[str]:
     """Have the lines of the host's shell kept."""
     lines: list[str] = []
-    host.shell.peers.lines = Lines(lines.append, host.world.loop.time)
+    host.shell.peers.lines = LimitedLog(lines.append, host.world.loop.time)
     return lines
 
 
@@ -105,7 +105,7 @@ def test_a_joiner_that_takes_nothing_is_cut_off_and_shards_do_not_count(
         assert shell.peers.links[node] is link
         send(BulkKind.DOWN)
         assert node not in shell.peers.links
-        assert lines == ["closed the link to n1: it takes too little of what is sent to it"]
+        assert lines == ["closed the link to n1: it reads too slowly what is sent to it"]
         first.gone = second.gone = "cut"  # what they make of it is not looked at
         first.shell.node = second.shell.node = None
 
@@ -179,7 +179,7 @@ def test_no_timer_is_left_after_the_end() -> None:
 def test_lines_of_a_kind_are_said_now_and_then() -> None:
     lines: list[str] = []
     now = [0.0]
-    some = Lines(lines.append, lambda: now[0])
+    some = LimitedLog(lines.append, lambda: now[0])
     for _ in range(5):
         some.say("a", "one")
     some.say("b", "other")

@@ -68,7 +68,7 @@ def test_what_stands_for_no_known_reason_goes_on() -> None:
     node.context.pace.applied(node.context.now)
     for k in range(8):
         waits.tell(float(k))
-    assert lines == ["waiting 11 s: why is not known yet", "going on"]
+    assert lines == ["waiting 11 s: why is not known yet", "no longer waiting"]
 
 
 def test_nothing_is_said_while_there_is_no_member() -> None:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 
-from edgeagent.planner.bounds import partition_bound
 from tests.bounds.packing import packing
+from tests.bounds.summing import partition_bound
 from tests.testbed.calibrate import TCP_SHARE
 from tests.testbed.network import MBIT, Limit, Link, Network, Pair
 

@@ -105,7 +105,7 @@ def test_what_is_not_measured_is_a_dash() -> None:
         tree={"root": "a", "parents": {"b": "a"}},
     )
     assert lines[5].split() == ["alice", "8", "-", "-", "-", "-", "here"]
-    assert lines[7] == "waiting for: -"
+    assert lines[7] == "whether anybody holds the others up is not measured yet"
     assert lines[10].split() == ["alice", "bob", "-", "-", "-", "yes"]
     assert "`- b          -            -         -" in lines
 

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeagent.planner import StandardPlanner
-from edgeagent.planner.measures import rate_text
+from edgeagent.planner.measures import in_mbit
 from edgeagent.planner.policies import PolicyAnswer, PolicyRequest
-from edgeagent.planner.shards import even_assignment
-from edgeagent.planner.shares import even_shares
+from edgeagent.planner.shares import measured_shares
 from edgeagent.planner.trees import shallow_tree
 from protocols import limits
 from protocols.cluster.policy import Policy
@@ -70,7 +69,7 @@ def test_shares_add_up_and_differ_by_at_most_one(
 ) -> None:
     nodes = tuple(node(k) for k in range(count))
     away = tuple(node(k) for k in gone)
-    shares = even_shares(nodes, micro_batches, away)
+    shares = measured_shares(nodes, micro_batches, away, {}).shares
     assert len(shares) == count
     assert sum(shares) == micro_batches
     present = [s for n, s in zip(nodes, shares, strict=True) if n not in away]
@@ -86,13 +85,12 @@ def test_every_shard_has_one_source_and_no_source_has_two_more(
     numbers: list[int], count: int
 ) -> None:
     sources = tuple(node(k) for k in range(count))
-    assigned = even_assignment(tuple(numbers), sources)
+    offers = tuple(Offer(s, "", None, 0.0, 0) for s in sources)
+    assigned = PLANNER.assign(tuple(numbers), 16, offers)
     assert tuple(assigned) == sources
     assert [k for part in assigned.values() for k in part] == numbers
     loads = [len(part) for part in assigned.values()]
     assert max(loads) - min(loads) <= 1
-    offers = tuple(Offer(s, "", None, 0.0, 0) for s in sources)
-    assert PLANNER.assign(tuple(numbers), 16, offers) == assigned
 
 
 def test_shards_are_divided_by_rate_and_by_what_a_source_has_still_to_send() -> None:
@@ -117,7 +115,7 @@ def test_a_plan_makes_a_valid_policy_and_says_why(
     assert plan == PLANNER.plan(view, micro_batches, away)
     policy = Policy(1, 1, view, plan.parents, plan.shares, (), plan.reason)
     assert sum(policy.shares) == micro_batches
-    assert plan.shares == even_shares(view.nodes, micro_batches, away)
+    assert plan.shares == measured_shares(view.nodes, micro_batches, away, {}).shares
     working = sum(share > 0 for share in plan.shares)
     assert f"{micro_batches} micro-batches over {working} devices" in plan.reason
     assert "no link is measured yet" in plan.reason
@@ -145,9 +143,9 @@ def test_a_joiner_keeps_a_link_free() -> None:
 
 
 def test_rates_are_read_as_people_write_them() -> None:
-    assert rate_text(1_250_000) == "10 Mbit/s"
-    assert rate_text(11_762_500) == "94.1 Mbit/s"
-    assert rate_text(262_144_000) == "2097 Mbit/s"
+    assert in_mbit(1_250_000) == "10 Mbit/s"
+    assert in_mbit(11_762_500) == "94.1 Mbit/s"
+    assert in_mbit(262_144_000) == "2097 Mbit/s"
 
 
 def test_a_policy_of_the_users_own_is_asked_first() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeagent.planner.bounds import fluid_bound
-from edgeagent.planner.layers import cut, greedy_shards, searched_shards
 from edgeagent.planner.shards import (
     MAX_VALUE,
     ShardPlan,
@@ -20,6 +19,7 @@ from edgeagent.planner.shards import (
     equal_shards,
     fair_rates,
 )
+from tests.unit.planner.layers import cut, greedy_shards, searched_shards
 from tests.unit.planner.optimum import end_s, solved, tried
 
 SLACK = 1 + 1e-9  # rounding

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edgeagent.planner.shares import IDLE_LIMIT, LEAST_GAIN, even_shares, measured_shares
+from edgeagent.planner.shares import IDLE_LIMIT, LEAST_GAIN, measured_shares
 from protocols.network.measures import Measures
 from tests.unit.protocols.records import node
 
@@ -37,6 +37,16 @@ def time(shares: tuple[int, ...], seconds: list[float]) -> float:
     return max(a * b for a, b in zip(shares, seconds, strict=True))
 
 
+def even_shares(
+    nodes: tuple[bytes, ...], micro_batches: int, away: tuple[bytes, ...]
+) -> tuple[int, ...]:
+    """Return the shares in the order of `nodes`; those of present nodes differ by at most one."""
+    present = [n for n in nodes if n not in away] or list(nodes)
+    each, rest = divmod(micro_batches, len(present))
+    extra = dict.fromkeys(present[:rest], 1)
+    return tuple(each + extra.get(n, 0) if n in present else 0 for n in nodes)
+
+
 @given(speeds_of, st.integers(1, 7))
 def test_no_shares_end_sooner(seconds: list[float], micro_batches: int) -> None:
     nodes = nodes_of(len(seconds))
@@ -55,12 +65,12 @@ def test_no_shares_end_sooner_that_try_whom_they_must(
 ) -> None:
     nodes = nodes_of(len(seconds))
     some = st.lists(st.sampled_from(nodes), unique=True).map(tuple)
-    away, probe, silent = data.draw(some), data.draw(some), data.draw(some)
+    away, silent = data.draw(some), data.draw(some)
     present = [n for n in nodes if n not in away] or list(nodes)
     speeds = {n: s for n, s in known(nodes, seconds).items() if n not in silent}
     measured = sorted(speeds[n] for n in present if n in speeds)
-    plan = measured_shares(nodes, micro_batches, away, speeds, probe=probe)
-    assert plan == measured_shares(nodes, micro_batches, away, speeds, probe=probe)
+    plan = measured_shares(nodes, micro_batches, away, speeds)
+    assert plan == measured_shares(nodes, micro_batches, away, speeds)
     if not measured:
         assert plan.shares == even_shares(nodes, micro_batches, away)
         assert (plan.predicted_s, plan.ideal_s) == (None, None)
@@ -68,7 +78,7 @@ def test_no_shares_end_sooner_that_try_whom_they_must(
         return
     typical = (measured[len(measured) // 2] + measured[(len(measured) - 1) // 2]) / 2
     takes = [speeds.get(n, typical) for n in nodes]
-    tried = [n for n in present if n not in speeds or n in probe][:micro_batches]
+    tried = [n for n in present if n not in speeds][:micro_batches]
     valid = [
         shares
         for shares in every_way(len(nodes), micro_batches)
@@ -100,32 +110,19 @@ def test_a_reason_says_what_granularity_costs_and_who_gets_none() -> None:
         "9 micro-batches over 2 devices by speed: 5 s, 12% of it lost to granularity; "
         "none for pi (20 s for one)"
     )
-    probed = measured_shares(nodes, 9, (), speeds, probe=(node(3),))
-    assert probed.shares == (4, 4, 1)
-    assert probed.predicted_s == 20.0
     guessed = measured_shares(nodes, 9, (), {node(1): 1.0, node(2): 3.0}, names=names)
     assert guessed.shares == (6, 1, 2)  # all but the last slot are earlier than 6 s
     assert guessed.reason.endswith("; pi taken as typical (2 s for one)")
 
 
-def test_a_node_that_is_probed_loses_its_share_again() -> None:
+def test_a_slow_node_loses_its_share_and_a_faster_one_gets_it_back() -> None:
     nodes, speeds = nodes_of(2), {node(1): 1.0, node(2): 30.0}
     present = measured_shares(nodes, 8, (), speeds).shares
     assert present == (8, 0)
     assert measured_shares(nodes, 8, (), speeds, present).shares == present
-    probed = measured_shares(nodes, 8, (), speeds, present, probe=(node(2),))
-    assert probed.shares == (7, 1)
-    assert measured_shares(nodes, 8, (), speeds, probed.shares, probe=(node(2),)).shares == (7, 1)
-    assert measured_shares(nodes, 8, (), speeds, probed.shares).shares == present
+    assert measured_shares(nodes, 8, (), speeds, (7, 1)).shares == present
     faster = dict(speeds) | {node(2): 2.0}
     assert measured_shares(nodes, 8, (), faster, present).shares == (6, 2)
-
-
-def test_a_probe_is_no_reason_to_call_others_back() -> None:
-    nodes, speeds = nodes_of(4), known(nodes_of(4), [1.0, 1.0, 8.0, 20.0])
-    slow = (node(4),)
-    assert measured_shares(nodes, 7, (), speeds, probe=slow).shares == (3, 3, 0, 1)
-    assert measured_shares(nodes, 7, (), speeds, (4, 2, 0, 1), probe=slow).shares == (4, 2, 0, 1)
 
 
 def test_shares_in_force_that_are_not_possible_any_more_give_way() -> None:

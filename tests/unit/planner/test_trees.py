@@ -322,7 +322,7 @@ def test_a_wider_tree_wins_where_all_fastest_paths_are_narrow() -> None:
         "widest tree (0.133 s a round along the fastest aggregation paths from n1), rooted at n1, "
         "of depth 3; slowest link n1-n2 (100 Mbit/s), about 0.08 s a round; left out as slower "
         "than all in use: n1-n4 (60 Mbit/s), n2-n5 (60 Mbit/s), n3-n6 (60 Mbit/s); "
-        "left out as no shorter way: n4-n5 (100 Mbit/s)"
+        "left out as they shorten no path: n4-n5 (100 Mbit/s)"
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.planner.shards import even_assignment
+from edgeagent.planner.shards import even_runs
 from protocols.errors import RemoteProtocolError
 from protocols.member.pull import (
     AskManifest,
@@ -56,7 +56,8 @@ def evenly(
     shards: tuple[int, ...], shard_bytes: int, offers: tuple[Offer, ...]
 ) -> dict[bytes, tuple[int, ...]]:
     """Divide without a look at rates."""
-    return even_assignment(shards, tuple(o.node for o in offers))
+    runs = even_runs(len(shards), len(offers))
+    return {o.node: shards[r.start : r.stop] for o, r in zip(offers, runs, strict=True)}
 
 
 def asked(effects: list[PullEffect], source: bytes) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
 """Chaos's Algorithms 1 and 2: shards of any size, cut from the tensors of a model.
 
-Law: as in the paper, plus what it leaves out: an overhead for each shard, the joiner's own rate in
-the prediction, no shard for a source without a rate. `shards.py` is faster and as good or better
-where the state is cut into equal shards, as edgeagent's is.
+They are as in the paper, with three additions: an overhead for each shard, the joiner's own rate
+in the prediction, and no shard for a source without a rate. edgeagent cuts its state into equal
+shards, for which `edgeagent/planner/shards.py` is faster and at least as good; tests and
+`scripts/planner` compare the two.
 """
 
 from __future__ import annotations
