@@ -39,6 +39,8 @@ def png(picture: npt.NDArray[np.uint8], filters: Sequence[int], kind: bytes = b"
 
 
 def _filtered(picture: npt.NDArray[np.int_], row: int, number: int) -> bytes:
+    if number == 0:
+        return bytes(picture[row].flatten().tolist())
     result = []
     for column in range(picture.shape[1]):
         for colour in range(3):

@@ -23,7 +23,7 @@ def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder = tmp_path / "package"
     folder.mkdir()
     for name in (*TRAIN_FILES, *TEST_FILES):
-        (folder / f"{Path(name).stem}.png").write_bytes(png(pixels_of(name), [2] * RECORDS))
+        (folder / f"{Path(name).stem}.png").write_bytes(png(pixels_of(name), [0] * RECORDS))
     (folder / "train_lables.json").write_text(json.dumps(list(range(9, -1, -1)) * 5))
     (folder / "test_lables.json").write_text(json.dumps(list(range(10))))
     return folder
