@@ -38,12 +38,12 @@ class Life:
     """One run of one node's agent."""
 
     node: str
-    name: str  # the node's, with a number from the second life on
+    name: str  # that of the node, with a number if it is not the node's first agent
     agent: Agent
-    end: str = ""  # "ctrl-c" or "kill" once it was asked to go
+    end: str = ""  # "ctrl-c" or "kill" once it was made to end
     stopped: bool = False
-    stayed: bool = False  # it still ran when all that did were asked to go
-    told: int = 0  # events that were looked at for the view
+    stayed: bool = False  # it still ran at the end, when all were asked to leave
+    told: int = 0  # number of its events that have been shown
 
     @property
     def state(self) -> str:

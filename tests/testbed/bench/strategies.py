@@ -1,9 +1,10 @@
-"""Joins of the real agents, whose pull is divided by one strategy or another.
+"""Joins of real agents of which the pull is divided among its sources by different strategies.
 
-Law: members run the product as it is; only the joiner's division of shards is another's. A join
-has four parts: `start` (process to trainer ready), `admit` (to the first shard request), `pull` (to
-the last shard verified), `enter` (to the first step of all); `warm` is all but the first. Seconds.
-What is usual for a member's step is taken from before that process was started.
+Members run the product as it is; only the joiner divides shards by another strategy. A join has
+four parts, in seconds: `start` (from the process to the trainer being ready), `admit` (to the first
+request for a shard), `pull` (to the last shard verified) and `enter` (to the first step of all);
+`warm` is all except the first. The usual time of a member's step is that before the joiner's
+process was started.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def usual_step_s(ends: list[float]) -> float:
 
 
 def check(trial: Trial, strategy: str, joined: dict[str, Any], pull_s: float) -> None:
-    """Raise `Failed` if a pull was not what its name says, or the agent's clock disagrees."""
+    """Raise `Failed` if a pull was not divided as its strategy says, or if the agent measured
+    another time."""
     sent = {s["node"]: s["bytes"] for s in joined["sources"]}
     if strangers := sorted(set(sent) - set(trial.neighbours)):
         raise Failed(f"{', '.join(strangers)} sent shards but are no neighbours")
