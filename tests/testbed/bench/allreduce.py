@@ -49,10 +49,10 @@ OURS, STAR, WIDEST = "edgeagent", "star", "maximum spanning tree"
 RING, GLOO, HIVEMIND = "ring", "gloo (torch.distributed)", "hivemind"
 SEARCH = "hivemind, group search included"
 PORT = 29500
-SETTLE_S = 8.0  # until links are measured and the policy follows
+SETTLE_S = 8.0  # until links are measured and the policy has followed
 TOGETHER_S = 120.0
-ROUNDS_S = 240.0  # what all rounds of one run may take
-WARM_ROUNDS = 2  # not counted: connections find their rate
+ROUNDS_S = 240.0  # all rounds of one run may take so long
+WARM_ROUNDS = 2  # first rounds that do not count, as connections still find their rates
 MB = 1_000_000
 Event = dict[str, Any]
 

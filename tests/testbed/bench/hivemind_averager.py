@@ -93,7 +93,7 @@ def main() -> int:
         print(f"{error}; --hivemind-python names a Python that has it", file=sys.stderr)
         return 1
     os.environ |= APART
-    # Its sockets lie beside FILE, where they are removed with everything else.
+    # Its sockets are beside FILE, where they are removed with everything else.
     hivemind.p2p.P2P._UNIX_SOCKET_PREFIX = f"/unix{Path(args.out).parent}/"
     torch: Any = importlib.import_module("torch")
     running = importlib.import_module("hivemind.averaging.control").AveragingStage
@@ -120,9 +120,9 @@ def main() -> int:
             whole = group == count
             line = {"asked": asked, "began": began, "ended": ended, "right": right and whole}
             print(json.dumps(line), file=out, flush=True)
-    time.sleep(2.0)  # the others may still fetch from here
+    time.sleep(2.0)  # the others may still fetch from this member
     sys.stdout.flush()
-    os._exit(0)  # its daemons are ended with the session
+    os._exit(0)  # its daemons end with the session
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from tests.scenarios.cluster import Agent
 
 MODULE = strategies_agent.__name__
-GATHER_S = 300.0  # a cluster forms by joins, one state pulled for each; a busy machine is slow
+GATHER_S = 300.0  # a cluster forms by joins, each with a pull, which is slow on a busy machine
 JOIN_S = 180.0
-AFTERWARDS_S = 0.5  # of training with the new member, so that every held up step is over
-MOST_APART_S = 0.1  # the agent's own time of the pull and ours, beside 2 %
+AFTERWARDS_S = 0.5  # of training with the new member, after which each held up step is over
+MOST_APART_S = 0.1  # by which our time of the pull and the agent's may differ, besides 2 %
 
 
 def join(trial: Trial, strategy: str) -> Outcome:

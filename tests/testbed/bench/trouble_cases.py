@@ -16,10 +16,10 @@ from tests.scenarios.processes import living
 from tests.testbed.bench.trouble_stage import Case, Stage
 
 THREE = ("alice", "bob", "carol")
-NOTICED_S = 3.0  # after which it is known that a trainer does not answer in time
+NOTICED_S = 3.0  # after this the agents know that a trainer does not answer in time
 BURST_S = 0.7
-AGAIN_S = 45.0  # to find one another again
-FOR_EVER_S = 45.0  # to be watched
+AGAIN_S = 45.0  # within this time agents have found one another again
+FOR_EVER_S = 45.0  # a trouble that does not end is watched for so long
 
 
 def lapse(stage: Stage, words: str, seconds: float) -> None:

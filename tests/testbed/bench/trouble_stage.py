@@ -30,13 +30,13 @@ from tests.testbed.network import SWITCH, Network
 from tests.testbed.shaping import DEVICE, Link
 
 SCRIPT = str(SCRIPTS / "troubled.py")
-GLOBAL_BATCH = 64  # of that script
-QUIET_STEPS = 22  # before the trouble, whose median is the usual step
-SETTLED_STEPS = 25  # after it: two digests at least
-FIRST_END_S = 25.0  # after Ctrl+C
-SECOND_END_S = 10.0  # after the second one
+GLOBAL_BATCH = 64  # of the script that the agents train with
+QUIET_STEPS = 22  # steps before the trouble; their median is the usual step
+SETTLED_STEPS = 25  # steps after the trouble, with two digests at least
+FIRST_END_S = 25.0  # within which an agent must end after Ctrl+C
+SECOND_END_S = 10.0  # within which it must end after the second Ctrl+C
 MAX_LINES = 60
-MOST_BYTES = 1200  # of a packet that gets through a hole in the path's MTU
+MOST_BYTES = 1200  # of a packet that passes on a path that swallows large ones
 REJECTS = {
     "rst": "-p tcp ! --tcp-flags RST RST -j REJECT --reject-with tcp-reset",
     "reject": "-p tcp -j REJECT --reject-with icmp-port-unreachable",

@@ -27,8 +27,8 @@ from protocols.cluster.life import (
 )
 
 OLD, NEW = (bytes([k]) * limits.LINEAGE_BYTES for k in (1, 2))
-APART = Past(80, NEW, (Ancestor(OLD, 30),))  # has not the last 20 updates of TRAINED
-AHEAD = Past(80, NEW, (Ancestor(OLD, 50),))  # has all of them
+APART = Past(80, NEW, (Ancestor(OLD, 30),))  # lacks the last 20 updates of TRAINED
+AHEAD = Past(80, NEW, (Ancestor(OLD, 50),))  # contains all updates of TRAINED
 LEFT = [End("left")]
 
 
@@ -44,7 +44,7 @@ NEWCOMER, TRAINED = State(NOTHING), State(Past(50, OLD), trained=True)
 
 
 class Agent:
-    """An agent of which the trainer has `own`."""
+    """An agent whose trainer has the state `own`."""
 
     def __init__(self, own: State | None = NEWCOMER, *, goes_on: bool = True) -> None:
         self.own = own
@@ -164,7 +164,7 @@ def test_what_cannot_be_kept_is_not_replaced() -> None:
 
 def test_who_gives_way_keeps_what_it_has_then() -> None:
     agent = yielding()
-    assert agent.life.admitted(APART) == []  # found again meanwhile
+    assert agent.life.admitted(APART) == []  # the search has found it again meanwhile
     assert agent.life.departed(1.0, "yielded") == [KeepState(True)]
     assert agent.state == "saving"
 
@@ -177,7 +177,7 @@ def test_who_may_found() -> None:
     assert not Agent(TRAINED, goes_on=False).life.may_found  # it waits for the others
     assert not Agent(None).life.may_found
     agent = joining()
-    assert not agent.life.may_found  # it was let in: there is a cluster
+    assert not agent.life.may_found  # it was let in, so there is a cluster
     agent.own = TRAINED
     assert agent.life.may_found
 
@@ -230,7 +230,7 @@ def test_who_is_expelled_joins_again() -> None:
 
 def test_who_hangs_joins_again_when_its_trainer_answers() -> None:
     agent = hung()
-    assert agent.life.admitted(AHEAD) == []  # not before
+    assert agent.life.admitted(AHEAD) == []  # not before it looks around again
     assert agent.life.saved(9.0, "", "") == [Say(Note.ANSWERS), DropNode()]
     agent.looks_around(9.0)
 
