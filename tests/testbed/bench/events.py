@@ -272,7 +272,8 @@ class Herd:
             self.join(victim)
 
     def _some_link(self) -> tuple[str, str]:
-        """Return a link that is not the observer's."""
+        """Return a link that is not the observer's: the first one in a fixed order, once links have
+        opened after the last join."""
 
         def look() -> list[tuple[str, str]]:
             return links_without(self.lab.status(self.nodes[0])["mesh"], self.nodes[0])

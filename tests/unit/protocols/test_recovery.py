@@ -64,7 +64,8 @@ def decision(policy: Policy, iteration: int) -> m.Restart:
 
 
 def failed_over(seed: int) -> tuple[World, Host, Host]:
-    """Return a world that has lost its scheduler, that host, and the host that took over."""
+    """Return a world that has lost its founder, the host that has been the scheduler since, and the
+    other member."""
     world, hosts = cluster(seed)
     world.kill(hosts[0])
     world.run(lambda: all(len(policy_of(h).view.members) == 2 for h in hosts[1:]))
