@@ -1,1 +1,1 @@
-"""Bounds that need linear programs, and so scipy, which the planner may not use."""
+"""Bounds that need more than the planner may use: linear programs."""

@@ -15,13 +15,13 @@ from edgeagent.planner import bounds
 from tests.bounds.packing import packing
 
 MBIT = 1e6 / 8
-NEAR = 1e-6  # relative error that a linear program may have
+NEAR = 1e-6  # what a linear program is exact to
 
 Matrix = list[list[float]]
 
 
 def rates_of(*rows: tuple[float, ...]) -> Matrix:
-    """Return rates given in Mbit/s, in bytes/s."""
+    """Mbit/s as bytes/s."""
     return [[rate * MBIT for rate in row] for row in rows]
 
 
@@ -41,7 +41,7 @@ def networks(draw: st.DrawFn, most: int = 5, equal: bool = False, least: int = 2
 
 
 def partitions(nodes: list[int]) -> Iterator[list[list[int]]]:
-    """Yield all partitions, for each possible part of the first node."""
+    """All partitions, by taking out the first node's part."""
     if not nodes:
         yield []
         return
@@ -53,7 +53,7 @@ def partitions(nodes: list[int]) -> Iterator[list[list[int]]]:
 
 
 def tau_of(rates: Matrix, parts: list[list[int]]) -> float:
-    """Return the rate of summing that a partition allows at most."""
+    """What a partition allows."""
     home = {node: k for k, part in enumerate(parts) for node in part}
     every = range(len(rates))
     between = sum(rates[u][v] for u in every for v in every if home[u] != home[v])

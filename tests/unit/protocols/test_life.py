@@ -164,7 +164,7 @@ def test_what_cannot_be_kept_is_not_replaced() -> None:
 
 def test_who_gives_way_keeps_what_it_has_then() -> None:
     agent = yielding()
-    assert agent.life.admitted(APART) == []  # the search has found it again meanwhile
+    assert agent.life.admitted(APART) == []  # found again meanwhile
     assert agent.life.departed(1.0, "yielded") == [KeepState(True)]
     assert agent.state == "saving"
 
@@ -230,7 +230,7 @@ def test_who_is_expelled_joins_again() -> None:
 
 def test_who_hangs_joins_again_when_its_trainer_answers() -> None:
     agent = hung()
-    assert agent.life.admitted(AHEAD) == []  # not before it looks around again
+    assert agent.life.admitted(AHEAD) == []  # not before
     assert agent.life.saved(9.0, "", "") == [Say(Note.ANSWERS), DropNode()]
     agent.looks_around(9.0)
 

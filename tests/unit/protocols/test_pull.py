@@ -55,7 +55,7 @@ def no_rate(source: bytes, busy_bytes: int) -> Offer:
 def evenly(
     shards: tuple[int, ...], shard_bytes: int, offers: tuple[Offer, ...]
 ) -> dict[bytes, tuple[int, ...]]:
-    """Divide shards evenly, whatever the rates."""
+    """Divide without a look at rates."""
     return even_assignment(shards, tuple(o.node for o in offers))
 
 
