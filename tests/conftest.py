@@ -1,10 +1,10 @@
-"""What holds for the whole test run.
+"""Settings for the whole test run.
 
-The exit status is pytest's own. A `Trainer` that a test left open would otherwise end the
-interpreter with its script's status, as it must in a script.
+The exit status is pytest's own. A `Trainer` that a test has left open would otherwise end the
+interpreter with the status of its script, as it must in a script.
 
-Tests marked `long` repeat what another one shows in one more random history; they run with `--long`
-only.
+Tests marked `long` repeat what another test shows with one more random history. They run only with
+`--long`.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module", autouse=True)
 def _what_is_there_stays() -> None:
-    """Take what was made so far out of the garbage collector's sight: tests that look for leaks
-    collect again and again, and would search all that earlier modules have imported."""
+    """Exclude all objects that exist so far from garbage collection: tests that look for leaks
+    collect again and again, and would search everything that earlier modules have imported."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_configure() -> None:
-    """What tests start can be interrupted, also if they run under `nohup` or in the background."""
+    """Let processes that tests start be interrupted, also if the tests run under `nohup` or in the
+    background, where SIGINT is ignored."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -63,5 +64,5 @@ def pytest_configure() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """From here on no exit handler replaces the exit status."""
+    """Keep exit handlers from replacing the exit status from here on."""
     pytest.MonkeyPatch().setattr(os, "_exit", lambda status: None)

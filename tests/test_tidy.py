@@ -1,8 +1,9 @@
-"""House rules that no linter knows: sizes, headers, who may import what, purity of the core.
+"""House rules that no linter knows: sizes, headers, which module may import what, the pure core.
 
-Law: every rule is a function from a source (`Source`: path, text, syntax tree) to the findings in
-it, and `test_tidy_rules.py` plants violations that it must find, so no rule can rot unnoticed.
-The rules see syntax, not types: a set that is hidden from them is still forbidden.
+Every rule is a function from a source (`Source`: path, text, syntax tree) to the findings in it.
+`test_tidy_rules.py` plants violations that each rule must find, so that no rule can stop working
+unnoticed. The rules see syntax and no types: a set that they do not recognize is forbidden
+nevertheless.
 """
 
 from __future__ import annotations
@@ -257,9 +258,10 @@ def is_set_annotation(node: Node | None) -> bool:
 
 
 class SetNames(ast.NodeVisitor):
-    """Collects what a file calls its sets: variables per scope, attributes, functions' results.
+    """Collects the names of a file's sets: variables per scope, attributes, results of functions.
 
-    `SetOrders` passes over the file again, so it knows names that are used above their definition.
+    `SetOrders` visits the file a second time, so that it knows names that are used above their
+    definition.
     """
 
     def __init__(self, shared: frozenset[str] = frozenset()) -> None:
@@ -445,7 +447,7 @@ def _read(path: Path) -> Source | None:
 
 
 def shared_sets(sources: Iterable[Source]) -> frozenset[str]:
-    """Attributes that at least one file of the pure core makes a set, and none anything else."""
+    """Attributes that are sets in every file of the pure core that annotates them."""
     seen: dict[str, list[bool]] = {}
     for source in sources:
         if source.path.startswith(PURE):
@@ -486,7 +488,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def broken(rule: Rule, sources: Iterable[Source]) -> list[str]:
-    """What the rule finds, as `path:line: finding`; all but `machine_paths` look at Python only."""
+    """What the rule finds, as `path:line: finding`. Only `machine_paths` looks at other files than
+    Python's."""
     return [
         f"{source.path}:{line}: {finding}"
         for source in sources

@@ -1,6 +1,6 @@
-"""Each rule of `test_tidy` finds what it must find and leaves alone what it must leave alone.
+"""Each rule of `test_tidy` finds what it must find, and nothing else.
 
-Law: a case is one planted violation, found exactly once; every rule has at least one.
+A case is one planted violation, which must be found exactly once. Every rule has at least one case.
 """
 
 from __future__ import annotations

@@ -169,6 +169,7 @@ class Election:
         granted = known and newer and message.next_term > self.voted_term
         then = self.state
         if granted:
+            # A vote in a later term ends this node's own candidacy, so late votes for it are void.
             self.voted_term = message.next_term
             self._votes = {}
             then = Role.FOLLOWER if self.state is Role.CANDIDATE else self.state

@@ -199,6 +199,7 @@ class Founding:
         for address, due in self._next_ask.items():
             if due <= now:
                 pause = self._pause(address, members) if settled else ASK_AGAIN_SECONDS
+                # Hints that are not answered are asked at doubled intervals.
                 self._next_ask[address] = now + pause * 2 ** self._silences.get(address, 0)
                 effects.append(Ask(address))
         if settled:
@@ -243,6 +244,8 @@ class Founding:
             if stranger and own.rank < heard.rank:
                 then = FoundingState.JOINING
         elif heard.member and not is_behind:
+            # A cluster that continues this agent's own history but is still behind it is waited
+            # for.
             catches_up = heard.samples < own.samples and not self.must_join
             waits = catches_up or not ready or now < self._join_after
             then = self.state if waits else FoundingState.JOINING

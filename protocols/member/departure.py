@@ -130,5 +130,6 @@ class Departure:
             message = m.LeaveRequest(context.config.me.incarnation)
             context.send(context.election.scheduler, message)
             return
+        # A switch under way is completed first, since the heir may not know of it.
         if negotiator.switch is None and not self._succession.leads_fence:
             self._succession.pass_role(policy, negotiator)

@@ -222,6 +222,7 @@ class Joining:
         """Act on the message of `source` that it holds the state for this join."""
         if message.join != self.number or source not in self._context.links:
             return
+        # All sources must hold the same state, or the shards would not fit together.
         known = next(iter(self._early.values()), message)
         if (known.iteration, known.commit) != (message.iteration, message.commit):
             self.fail("its sources hold different states")

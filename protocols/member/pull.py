@@ -183,6 +183,7 @@ class Pull:
         for shard in [k for k, owner in self._asked.items() if owner == source]:
             del self._asked[shard]
             self._left[shard] = None
+        # For some shards the lost source may have been the last one that was not tried.
         for shard, tried in self._tried.items():
             if shard in self._left and all(s in tried for s in self.sources):
                 return self._fail("source lost", f"shard {shard} {NOWHERE}")

@@ -116,6 +116,7 @@ class Wishes:
         pairs = [(e.low, e.high) for e in new.view.apart]
         apart = [n for pair in pairs if context.node in pair for n in pair]
         gone = dict.fromkeys((*apart, *new.view.expelled))
+        # They are closed only after an iteration under this policy, as the others may need them.
         self._closing = tuple(n for n in sorted(context.links) if n in gone)
         if self._token is not None and not self._used:
             self._use(None)

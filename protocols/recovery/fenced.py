@@ -101,12 +101,14 @@ class Fenced:
         if epoch[0] > context.election.term:
             self._succession.take(now, sender, m.Lead(epoch[0], "failed over"))
         if epoch == self._epoch and self._report is not None:
-            self._mail.post(sender, self._report)
+            self._mail.post(sender, self._report)  # the first copy may have been lost with a link
             return
         first = epoch > self._epoch
         if sender != self._leader or not self._cycle.frozen:
             self._patient_from = now
         self._epoch, self._leader, self._report = epoch, sender, None
+        # `Frozen` is still to come for this fence. For a newer one it has to come again, since the
+        # report names the epoch.
         if self._cycle.frozen and not first:
             return
         if not self._cycle.frozen:
@@ -139,6 +141,7 @@ class Fenced:
             self._cycle.frozen = False
             self._asked_joiner(context.election.scheduler, self._epoch)
             return
+        # Between two iterations there is no round, so `have` would be about the one before.
         begun = self._cycle.state not in (CycleState.FROZEN, CycleState.FETCHING)
         running, before = self._cycle.attempt_ids
         self._report = m.FenceReport(
@@ -177,6 +180,7 @@ class Fenced:
             return False
         if not self._follows(sender, epoch, restart):
             return False
+        # A repetition is acknowledged, too, so that the scheduler stops repeating.
         self._mail.post(sender, m.Committed(*epoch))
         if epoch <= self._acted:
             return False

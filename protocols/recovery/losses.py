@@ -87,6 +87,7 @@ class Losses:
         """Return the nodes to which a path of open links leads. This node knows which of its own
         links are open; of the others it takes those that nobody reports broken."""
         reach = dict.fromkeys((me, *(n for n in sorted(mine) if n in view.nodes)))
+        # The view's links of `me` are not used: `mine` has those that are really open.
         queue = [n for n in reach if n != me]
         for at in queue:
             for other in view.neighbours(at):

@@ -326,12 +326,13 @@ class FenceLeader:
         if waits and now < self._deadline:
             self.state = FENCE_TABLE.step(self.state, event, self.state)
             return []
+        # From here on no more reports are waited for, so those that the others contradict can go.
         self._disbelieve()
         base = self._base  # only now: a report that is not believed must not choose it
         here = self._connected(base)
         missing = [n for n in self._asked if n not in here and n not in self._outside]
         quorum = self._decides(dict.fromkeys(here))
-        if self._node not in here:
+        if self._node not in here:  # this node has not frozen yet, or the base has no place for it
             self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
             return []
         proven = all(n in self._lost.dead for n in missing)
@@ -401,9 +402,12 @@ def decide(
     if holder is not None:
         r = stay[holder]
         name = r.before_id if r.iteration > first else r.attempt_id
+    # The attempt that is done again gets a larger number than any that a reporter has had of that
+    # iteration, so that chunks of two attempts are never taken for one.
     again = ahead if applied else list(stay.values())
     redo = max((r.attempt + 1 for r in again), default=0)
     at = first + 1 if applied else first
+    # Work of an iteration that is finished does not count for the next one.
     working = {n: r.working if r.iteration == at else b"" for n, r in stay.items()}
     work = share_out(view.nodes, working, plan.shares, micro_batches)
     return Restart(

@@ -430,7 +430,7 @@ class Negotiator:
                 join.state = JOIN_TABLE.step(join.state, "pull in force", JoinState.PULLING)
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
                 join.stops_until = now + self._cost.most_s
-            elif join.joiner.node in nodes:
+            elif join.joiner.node in nodes:  # it has entered
                 if JOIN_TABLE.allows(join.state, "entry in force"):
                     join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)
                 del self.joins[join.number]

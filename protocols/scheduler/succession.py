@@ -145,7 +145,7 @@ class Succession:
         self.lead(now, policy)
         me = context.config.me.name
         context.report("scheduler", node=me, term=election.term, why=election.why)
-        if election.why == "failed over":
+        if election.why == "failed over":  # the scheduler was lost, so the round needs a fence
             self._watch.open_fence(now, policy)
         self._new_scheduler(now)
 

@@ -1,7 +1,8 @@
 """The greatest rate at which any set of trees can sum gradients, as a linear program.
 
-Law: exact for every network, equal or unequal rates both ways, with limits of nodes and of a shared
-channel. It stands beside the tests since the planner may not use scipy (extra `bench`).
+The result is exact for every network: rates may differ by direction, and nodes and a shared channel
+may have limits. The module is among the tests because the planner may not use scipy (extra
+`bench`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ MISSING = "packing needs scipy: pip install 'edgeagent[bench]'"
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """`rate`: bytes/s of gradients that can be summed everywhere. `roots[r]`: the part of it whose
-    trees have root r. `reduce[u, v]`, `broadcast[u, v]`: what each uses of the link u to v."""
+    """A packing of trees. `rate`: bytes/s of gradients that can be summed and spread to all nodes.
+    `roots[r]`: the part of `rate` whose trees have the root r. `reduce[u, v]`, `broadcast[u, v]`:
+    how many bytes/s of the link from u to v summing and spreading use."""
 
     rate: float
     roots: tuple[float, ...]

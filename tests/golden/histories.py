@@ -1,4 +1,4 @@
-"""Short histories of what matters: each returns the lines of its tale."""
+"""Short histories of the most important events; each function returns its history as lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 14
 
 
 def cluster(size: int, steps: int = STEPS) -> tuple[ToldWorld, list[Host]]:
-    """Return a cluster that trains; what led there is not told."""
+    """Return a cluster that trains; how it came to be is not written down."""
     world = ToldWorld(1, steps=steps)
     hosts = [world.found()]
     for number in range(1, size):
@@ -76,17 +76,18 @@ def fail_over() -> list[str]:
 
 
 def fence_before_the_result() -> list[str]:
-    """A member is killed before anybody has the result of the round, which is summed again."""
+    """A member is killed before any other has the result of the round, so it is summed again."""
     return fence(applied=False)
 
 
 def fence_after_the_result() -> list[str]:
-    """A member is killed when somebody has the result of the round, which counts for all."""
+    """A member is killed when another one has the result of the round, so that result is kept."""
     return fence(applied=True)
 
 
 def fence(*, applied: bool) -> list[str]:
-    """Kill a member at the first moment that leads to this decision."""
+    """Kill a member at the first moment at which the fence decides so: `applied` as in
+    `Restart`."""
     for moment in range(1, 200):
         world, hosts = cluster(3)
         decisions: list[bool] = []
@@ -106,8 +107,8 @@ def fence(*, applied: bool) -> list[str]:
 
 
 def fork_and_merge() -> list[str]:
-    """Four devices are parted two and two for a while: both halves go on, in lineages of their own,
-    and the half that has done less gives way when they meet."""
+    """A partition divides four devices two and two for a while: both halves go on in lineages of
+    their own, and the half that is behind gives way when they meet again."""
     world = ToldSearch(3, steps=900)
     first = world.start(0, first=True)
     for number in (1, 2, 3):
@@ -127,7 +128,7 @@ def fork_and_merge() -> list[str]:
 
 
 def lineages(hosts: list[Host]) -> dict[bytes, None]:
-    """Return the lineages that go on."""
+    """Return the lineages of the hosts that have not ended."""
     nodes = [host.node for host in hosts if host.node is not None]
     return dict.fromkeys(node.context.lineage for node in nodes if node.context.is_member)
 

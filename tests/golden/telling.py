@@ -1,8 +1,8 @@
-"""Writes down, in lines for people, what happens in a simulated history.
+"""Writes down what happens in a simulated history, in lines for people.
 
-One line for each control message that arrives, each link that opens or ends, each thing that users
-are told, and each change of what a device is. Measurements, bulk frames, undisturbed rounds, and
-what is said again a moment later, are left out: they would hide the rest.
+There is one line for each control message that arrives, each link that opens or ends, each report
+to users, and each change of a device's state. Measurements, bulk frames, undisturbed rounds, and
+messages that are repeated a moment later are left out, because they would hide the rest.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 
 LEFT_OUT = (m.Measured, m.Ping, m.Pong, m.StatePieces)
 REPORTS_LEFT_OUT = ("delay", "digest")
-REPEATED = 12  # a message that is among so many last ones is not written down again
+REPEATED = 12  # a message that is equal to one of so many last ones is not written down again
 WIDTH = 100
 CALM = Intensities(*[0.0] * len(fields(Intensities)))
 
 
 class Tale:
-    """The lines of one history. `world`: where it happens, once it exists."""
+    """The lines of one history."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._known: dict[bytes, dict[str, str]] = {}  # what each device was when it was told of
-        self._told: dict[bytes, int] = {}  # reports so far
-        self._heard: dict[bytes, deque[str]] = {}  # the last messages, as they were written down
+        self._known: dict[bytes, dict[str, str]] = {}  # device -> its state as written down last
+        self._told: dict[bytes, int] = {}  # device -> how many of its reports are written down
+        self._heard: dict[bytes, deque[str]] = {}  # device -> its last messages, as written down
 
     def say(self, world: World, host: Host | None, text: str) -> None:
-        """Add a line about a device, or about all."""
+        """Add a line about a device, or about all devices if `host` is None."""
         name = host.me.name if host is not None else ""
         iteration = host.node.context.iteration if host is not None and host.node else ""
         head = f"{world.now:8.3f}  {name:3} {iteration!s:>3}  "
         self.lines += textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * 23)
 
     def title(self, text: str) -> None:
-        """Add a line about what is made to happen next."""
+        """Add a line about what the history makes happen next."""
         self.lines += ["", f"# {text}"]
 
     def handled(self, world: World, host: Host, event: events.Event) -> None:
-        """`host` has taken an event."""
+        """Write down what changed when `host` took an event."""
         match event:
             case events.Received(peer, envelope) if not isinstance(envelope.message, LEFT_OUT):
                 origin = envelope.tags.origin
@@ -89,7 +89,7 @@ class Tale:
 
 
 class ToldWorld(World):
-    """A world without faults but those that the history makes."""
+    """A world that is written down, with no other faults than those that the history makes."""
 
     def __init__(self, seed: int, *, steps: int) -> None:
         super().__init__(seed, steps=steps)
@@ -108,7 +108,7 @@ class ToldWorld(World):
 
 
 class ToldSearch(HarshWorld):
-    """The same, with devices that look for each other by themselves."""
+    """The same, with devices that look for each other themselves."""
 
     def __init__(self, seed: int, *, steps: int) -> None:
         super().__init__(seed, CALM, micro_batches=8, steps=steps)
@@ -127,7 +127,7 @@ class ToldSearch(HarshWorld):
 
 
 def standing(world: World, host: Host) -> dict[str, str]:
-    """Return what a device is at present, apart from the iteration."""
+    """Return the state of a device as it is written down: everything except the iteration."""
     node = host.node
     if node is None:
         return {}
@@ -151,7 +151,7 @@ def name_of(world: World, node: bytes) -> str:
 
 
 def short(value: object) -> str:
-    """Return a value of a report in few characters."""
+    """Return a value of a report as a short text."""
     if isinstance(value, float):
         return f"{value:.3f}"
     if isinstance(value, list):
@@ -160,7 +160,7 @@ def short(value: object) -> str:
 
 
 def shown(world: World, record: Any) -> str:
-    """Return a message, or a part of one, as people would write it."""
+    """Return a message, or a part of one, in a form for people."""
     known = world.hosts
     match record:
         case Policy():
@@ -188,7 +188,7 @@ def shown(world: World, record: Any) -> str:
     said = []
     for field in fields(record):
         value = getattr(record, field.name)
-        if field.name == "join":  # the term and a number within it
+        if field.name == "join":  # its upper half is the term, the lower a number in the term
             said.append(f"join {value >> 32}.{value & 0xFFFFFFFF}")
         elif isinstance(value, Policy | m.Restart):
             said.append(shown(world, value))

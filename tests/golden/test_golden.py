@@ -1,7 +1,7 @@
-"""The histories of `histories.py` are, line for line, those that are written here.
+"""The histories of `histories.py` are, line for line, those in the text files of this folder.
 
-After a change that is meant, `pytest tests/golden --rewrite` writes them anew; the difference then
-shows in review what the change does to the protocol.
+After an intended change, `pytest tests/golden --rewrite` writes the files anew; their difference
+then shows in review what the change does to the protocol.
 """
 
 from __future__ import annotations

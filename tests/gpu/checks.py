@@ -1,8 +1,8 @@
 """The checks of `scripts/gpu-check`, by name.
 
-Law: a check returns what it saw, raises `Skip` where this machine cannot show it, and fails by any
-other exception. On the CPU (`--device cpu`) the same checks rehearse the same code, with a training
-state that is kept apart from the shared memory.
+A check returns what it saw, raises `Skip` if this machine cannot show it, and fails by any other
+exception. On the CPU (`--device cpu`) the same checks rehearse the same code, with a training state
+that is kept apart from the shared memory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.scenarios.cluster import Agent, Cluster
 
 ITERATIONS = 5
 STEPS = "60"
-START_S = 180.0  # for torch, CUDA and the first kernels, on a slow device
-MOST_COPIES = 5  # to the host in an iteration: the sum, the losses, batch norm's counters
+START_S = 180.0  # torch, CUDA and the first kernels may take so long on a slow device
+MOST_COPIES = 5  # copies to the host in an iteration: the sum, losses, batch norm's counters
 
 
 class Skip(Exception):
-    """This machine cannot show it; the text says why."""
+    """Raised by a check that this machine cannot run; the text says why."""
 
 
 def device_is_usable(device: torch.device) -> str:

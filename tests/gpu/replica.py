@@ -28,7 +28,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def network(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A convolution, batch norm, dropout; the same weights every time."""
+    """Return a net with a convolution, batch norm and dropout, always with the same weights."""
     torch.manual_seed(7)
     return nn.Sequential(
         nn.Unflatten(1, (2, 4, 4)),
@@ -42,7 +42,8 @@ def network(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 class Replica:
-    """Computes its own share and applies sums; on the CPU its state is apart all the same."""
+    """Computes its own share and applies sums. Also on the CPU, its state is apart from the shared
+    memory."""
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class Replica:
         amp: torch.dtype | None = None,
         table: bool = False,
     ) -> None:
-        """`loaded`: its optimizer has stepped before; `table`: a frozen parameter is on the CPU."""
+        """`loaded`: its optimizer has stepped before. `table`: it has a frozen parameter that stays
+        on the CPU."""
         self.device = device
         self.dtype = dtype
         self.amp = amp
@@ -83,7 +85,7 @@ class Replica:
         self.streams = RandomStreams(3, [device])
 
     def share(self, micro_batches: range) -> Contributed:
-        """Compute these micro-batches and hand their sum in."""
+        """Compute these micro-batches and return the message that contributes their sum."""
         self.state.start_iteration(0)
         for number in micro_batches:
             self.state.start_micro_batch()
@@ -120,18 +122,18 @@ class Replica:
         self.state.guards.script_ran()
 
     def bytes(self) -> bytes:
-        """Return the state as the agent would see it."""
+        """Return the state's bytes as the agent sees them."""
         self.state.bring_home()
         return bytes(self.memory.state.view())
 
     def adopt(self, other: Replica) -> None:
-        """Become what `other` is, as a joiner does."""
+        """Take over the state of `other`, as a joiner does."""
         self.memory.state.view()[:] = other.bytes()
         self.state.adopt(other.state.iteration, other.state.meta())
 
 
 def step(replicas: list[Replica], *, is_read: bool = True) -> None:
-    """One iteration of all replicas: each computes a part, all apply the same sum."""
+    """Do one iteration of all replicas: each computes a part, and all apply the same sum."""
     cuts = [k * MICRO_BATCHES // len(replicas) for k in range(len(replicas) + 1)]
     said = [r.share(range(cuts[k], cuts[k + 1])) for k, r in enumerate(replicas)]
     dtype = replicas[0].state.vector.accumulate

@@ -1,1 +1,1 @@
-"""Real agent processes on loopback: what a user would see, and nothing else."""
+"""Scenarios with real agent processes, judged only by what a user can see."""

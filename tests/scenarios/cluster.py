@@ -6,9 +6,9 @@
         bob.wait("joined")
         assert bob.interrupt() == 0
 
-Law: every wait ends with what it waits for, or fails within its time and says what the agent said.
-Nothing that was started outlives `close`, and nothing else is ended. No agent sends multicast
-unless it is told to.
+Every wait ends with what it waits for, or fails within its time and shows what the agent printed.
+`close` ends everything that was started here, and nothing else. No agent sends multicast unless it
+is told to, so that it finds no agents of other tests.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tests.scenarios.processes import children, kill_session, listening_ports
 
 Event = dict[str, Any]
 
-WAIT_S = 60.0  # what a loaded machine may take for anything that should take a second or two
+WAIT_S = 60.0  # for what takes a second or two, as the machine may be busy
 POLL_S = 0.01
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 TOKEN = new_token()
 OTHER_TOKEN = new_token()
-READY = "edgeagent: global batch"  # what a trainer says just before it introduces itself
+READY = "edgeagent: global batch"  # a trainer prints this just before it introduces itself
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Agent:
 
     @property
     def log(self) -> str:
-        """Everything it has printed so far."""
+        """Everything that it has printed so far."""
         return self.log_path.read_text(errors="replace")
 
     def said(self, text: str) -> list[str]:
@@ -127,7 +127,7 @@ class Agent:
 
     @property
     def members(self) -> list[str]:
-        """The members it knows of, sorted."""
+        """The names of the members that it knows of, sorted."""
         members: list[str] = []
         for e in self.update():
             if e["event"] == "joined":
@@ -146,7 +146,7 @@ class Agent:
 
     @property
     def address(self) -> str:
-        """Where others can join it."""
+        """The address at which others can join it."""
         address: str = self.wait("started")["address"]
         return address
 
@@ -161,7 +161,7 @@ class Agent:
         return {e["iteration"]: e["state"] for e in self.all("digest")}
 
     def describe(self) -> str:
-        """What it did last, for a failed test."""
+        """Return what it did last, for the message of a failed test."""
         last = [json.dumps(e) for e in self.events if e["event"] != "step"][-12:]
         return "\n".join([*last, f"iteration {self.iteration}; it said:", self.log[-3000:]])
 
@@ -204,9 +204,9 @@ class Agent:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Stop its trainer meanwhile: the cluster stays at its iteration, the agent lives on.
-
-        What happens between two iterations then does not depend on how fast a machine starts.
+        """Stop its trainer while the block runs: the cluster stays at its iteration, and the agent
+        goes on. So what happens in the block happens between two iterations, however slow the
+        machine starts processes.
         """
         trainer = self.trainer
         os.kill(trainer, signal.SIGSTOP)
@@ -217,10 +217,10 @@ class Agent:
 
 
 class Cluster:
-    """Starts agents that share one device's state folder, and ends what is left of them."""
+    """Starts agents that share the state folder of one device, and ends those that are left."""
 
     def __init__(self, folder: Path, *, job: str = "digits", options: Sequence[str] = ()) -> None:
-        """`job` and `options` are those of every agent that names no others."""
+        """`job` and `options` are used for every agent that is started without its own."""
         self.folder = folder
         self.job = job
         self.options = tuple(options)
@@ -304,7 +304,7 @@ class Cluster:
         return agent
 
     def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of what is started: only these settings for edgeagent."""
+        """Return the environment of processes, in which edgeagent has only these settings."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
         return package_environment({**kept, "EDGEAGENT_HOME": str(self.home), **settings})
 
@@ -320,14 +320,14 @@ class Cluster:
         )
 
     def status(self, agent: Agent) -> dict[str, Any]:
-        """Return what `edgeagent status` says of one agent."""
+        """Return what `edgeagent status` says about one agent."""
         ended = self.command("status", "--json", "--name", agent.name)
         assert ended.returncode == 0, ended.stderr
         status: dict[str, Any] = json.loads(ended.stdout)
         return status
 
     def close(self) -> None:
-        """End what still runs."""
+        """End all agents that still run."""
         for agent in self.agents:
             kill_session(agent.process.pid)
             agent.process.wait()

@@ -1,7 +1,7 @@
-"""How long the others take when agents are killed or stopped: real agents, looked at from outside.
+"""How long the others take to go on when agents are killed or stopped; real agents, from outside.
 
-Law: every wait is bounded. A time runs from just before the signal, by this process's clock, to
-the `t` of an event in a survivor's file; of several survivors the slowest counts.
+Every wait is bounded. A time begins just before the signal, by this process's clock, and ends at
+the `t` of an event in a survivor's file. Of several survivors the slowest one counts.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tests.scenarios.processes import living, session_lives
 
 ENDLESS = ("--steps", "1000000")
 GLOBAL_BATCH = 128  # of the job "digits"
-BEFORE_KILL_S = (0.2, 1.2)  # a random moment between these
+BEFORE_KILL_S = (0.2, 1.2)  # an agent is killed after a random time between these
 USUAL_STEPS = 20
 RATE_STEPS = 100
-ORPHAN_S = 15.0  # a trainer may outlive its agent by so long
+ORPHAN_S = 15.0  # a trainer may run for so long after its agent has ended
 POLL_S = 0.05
-END_S = 300.0  # what the rest of a run that was made long enough for a pause may take
+END_S = 300.0  # the rest of a run, which was made long enough for a pause, may take so long
 
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Case:
-    """What several trials of one kind gave; all times in seconds."""
+    """The results of several trials of one kind; all times in seconds."""
 
     name: str
     noticed_s: list[float] = field(default_factory=list)
@@ -56,7 +56,8 @@ class Case:
 
 
 class Crew:
-    """A cluster that is filled up again after each loss. Every life of an agent has a new name."""
+    """A cluster that is filled up again after each loss. Each agent that is started has a new
+    name."""
 
     def __init__(self, cluster: Cluster, size: int) -> None:
         """Start `size` agents and wait until all are members."""
@@ -81,7 +82,7 @@ class Crew:
             assert time.monotonic() < deadline, f"the trainer of {victim.name} outlives its agent"
             time.sleep(POLL_S)
         victim.wait_exit()
-        self.cluster.agents.remove(victim)  # its number may be somebody else's from now on
+        self.cluster.agents.remove(victim)  # its pid may be another process's from now on
         self.dead.append(victim)
 
     def fill_up(self) -> None:
@@ -93,7 +94,7 @@ class Crew:
         self.wait_full()
 
     def wait_full(self) -> None:
-        """Wait until all have done a step together."""
+        """Wait until all agents have done a step together."""
         for agent in self.agents:
             agent.wait_until("all members", partial(self._steps_with_all, agent))
 
@@ -102,11 +103,12 @@ class Crew:
         return bool(steps) and steps[-1]["members"] == self.size
 
     def events(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what all lives have written, by name."""
+        """Return the events of all agents, by name."""
         return {agent.name: agent.update() for agent in (*self.dead, *self.agents)}
 
     def finish(self) -> list[str]:
-        """See all off, one after the other; return what was wrong with the whole history."""
+        """Have all agents leave, one after the other; return what was wrong in the whole
+        history."""
         for agent in self.agents:
             status, _ = agent.interrupt()
             assert status == 0, f"{agent.name} ended with {status}:\n{agent.describe()}"
@@ -121,7 +123,7 @@ def usual_step(agent: Agent) -> float:
 
 
 def rate(agent: Agent) -> float:
-    """Return the agent's steps a second lately."""
+    """Return how many steps per second the agent has done lately."""
     ends = [e["t"] for e in agent.all("step")[-RATE_STEPS:]]
     return float((len(ends) - 1) / (ends[-1] - ends[0]))
 
@@ -131,7 +133,7 @@ def _has_usual_step(agent: Agent) -> bool:
 
 
 def without(agent: Agent, since: float, gone: Sequence[str]) -> dict[str, Any] | None:
-    """Return the agent's first decision since then to go on without all those."""
+    """Return the agent's first event since then that says that it goes on without all of `gone`."""
     for event in agent.all("restarted"):
         if event["t"] >= since and not any(name in event["members"] for name in gone):
             return event
@@ -146,7 +148,7 @@ def step_after(agent: Agent, since: float) -> dict[str, Any] | None:
 def lose(
     case: Case, victims: Sequence[Agent], others: Sequence[Agent], strike: Callable[[], None]
 ) -> None:
-    """Let `strike` hit the victims; note how long the others take to go on without them."""
+    """Call `strike` with the victims; note how long the others take to go on without them."""
     usual = [usual_step(agent) for agent in others]
     names = [victim.name for victim in victims]
     began = time.time()
@@ -166,13 +168,13 @@ def lose(
 
 
 def kill_all(victims: Sequence[Agent]) -> None:
-    """`kill -9` of the agents, not of their trainers."""
+    """Kill the agents, but not their trainers, with `kill -9`."""
     for victim in victims:
         victim.signal(signal.SIGKILL)
 
 
 def kill_one(crew: Crew, case: Case, chance: random.Random) -> None:
-    """One trial: kill whom the case names at a random moment, then fill the crew up again."""
+    """Run one trial: kill the agents that the case names at a random moment, then fill up again."""
     time.sleep(chance.uniform(*BEFORE_KILL_S))
     scheduler = crew.scheduler
     worker = chance.choice([a for a in crew.agents if a is not scheduler])
@@ -203,7 +205,7 @@ def kills(
 
 
 def stop_session(agent: Agent, number: int) -> None:
-    """Send a signal to the agent and all that it started."""
+    """Send a signal to the agent and to all processes that it started."""
     for process in living():
         if process.session == agent.process.pid:
             os.kill(process.pid, number)
@@ -211,7 +213,7 @@ def stop_session(agent: Agent, number: int) -> None:
 
 @dataclass(slots=True)
 class Sleep:
-    """What a device that slept did; `problems` is empty if all was well. Times in seconds."""
+    """The result of a sleep; `problems` is empty if all went well. Times are in seconds."""
 
     case: Case
     pause_s: float
@@ -222,7 +224,7 @@ class Sleep:
 
 
 def enough_steps(folder: Path, pause: float) -> int:
-    """Return so many steps that three agents are busy for a pause and a while longer."""
+    """Return how many steps keep three agents busy for `pause` seconds and some time after that."""
     with Cluster(folder, options=ENDLESS) as cluster:
         crew = Crew(cluster, 3)
         crew.agents[0].wait_steps(RATE_STEPS)
@@ -230,7 +232,7 @@ def enough_steps(folder: Path, pause: float) -> int:
 
 
 def sleep(folder: Path, pause: float, say: Say) -> Sleep:
-    """Stop one of three for `pause` seconds, wake it, let all finish; look at what came of it."""
+    """Stop one of three agents for `pause` seconds, wake it, let all finish; return the result."""
     steps = enough_steps(folder, pause)
     folder = folder / "run"
     folder.mkdir()

@@ -1,7 +1,7 @@
-"""What the event files of many agents say together: is it one history, each sample in it once?
+"""Checks by the event files of many agents that there was one history, with each sample in it once.
 
-Law: pure; returns what is wrong, in words. A life that ended by `kill -9` may have one step more
-than the others ever saw: its last one, which nobody else had the whole result of.
+The functions are pure and return what is wrong, in words. An agent that was killed may have done
+one step more than the others ever saw: its last one, if no other had the whole result.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ Event = dict[str, Any]
 
 
 def memberships(events: Sequence[Event]) -> list[list[Event]]:
-    """Return the events of one agent, cut where it joined a cluster; without those before. A joiner
-    does its first steps with the others, and says so, just before it says that it has joined."""
+    """Return the events of one agent, a list for each membership, without those before the first.
+    A membership begins a little before the event "joined", because a joiner does its first steps
+    with the others just before it has joined."""
     starts = []
     for k, event in enumerate(events):
         if event["event"] == "joined":
@@ -24,8 +25,8 @@ def memberships(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def _begin(events: Sequence[Event], joined: int) -> int:
-    """Return where the membership begins of which `joined` is the place of that event. Steps before
-    a gap are those of a cluster that was given up."""
+    """Return the index at which the membership begins whose event "joined" is at the index
+    `joined`. Steps before a gap in the iterations belong to a cluster that the agent gave up."""
     first, next_step = joined, 0
     for k in range(joined - 1, -1, -1):
         event = events[k]
@@ -46,10 +47,11 @@ def check(
     done_before: int = 0,
     may_fork: bool = False,
 ) -> list[str]:
-    """Return what is wrong with the histories of all lives, those that lived to the end named.
+    """Return what is wrong with the histories of all agents.
 
-    done_before: iterations of the checkpoint that they began with. may_fork: parts of the cluster
-    may have gone on apart for a while, so an iteration may have more than one commit.
+    survivors: those that were not killed. done_before: the iterations of the checkpoint with which
+    they began. may_fork: parts of the cluster may have gone on apart for a while, so an iteration
+    may have more than one commit.
     """
     problems = []
     for name, events in lives.items():
@@ -107,7 +109,7 @@ def _check_samples(
     global_batch: int,
     done_before: int,
 ) -> list[str]:
-    """All steps up to the survivors' last one were done by somebody, each with a whole batch."""
+    """Check that each step up to the survivors' last one was done, with a whole batch."""
     last = max((max(counted_samples(lives, [n]), default=0) for n in survivors), default=0)
     counted = counted_samples(lives, list(lives))
     done = [samples for iteration, samples in counted.items() if done_before < iteration <= last]

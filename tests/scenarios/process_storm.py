@@ -1,9 +1,10 @@
-"""A storm over real agents: every few seconds a random one is killed and started again.
+"""A storm with real agents: every few seconds a random one is killed and started again.
 
-Law: whoever lives makes progress, or the storm ends and says who does not. Every wait is bounded.
-One agent, the anchor, is never killed; what the kernel says of its memory, descriptors and threads
-is noted all the time: what grows with time shows in it. It is the one with the largest id, so that
-it is the last to stand for election and schedulers are killed as often as others.
+All agents that live must make progress; otherwise the storm ends and says which one does not. Every
+wait is bounded. One agent, the anchor, is never killed. What the kernel says about its memory,
+descriptors and threads is recorded all the time, so that anything that grows with time shows. The
+anchor has the largest id, so it is the last to stand for election, and schedulers are killed as
+often as others.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 SAMPLE_S = 5.0
-HANG_S = 60.0  # no step anywhere, or nothing at all from an agent, for so long: it hangs
-ENTER_S = 120.0  # an agent that has not become a member so long after its start hangs
+HANG_S = 60.0  # an agent hangs if it writes nothing, or no agent makes a step, for so long
+ENTER_S = 120.0  # an agent hangs if it is no member so long after its start
 KEEP_MEMBERS = 2
 SETTLE_STEPS = 30
 GROWTH_BYTES = 16 << 20
@@ -48,7 +49,7 @@ class StormOver(Exception):
 
 @dataclass(slots=True)
 class Life:
-    """One process of one of the storm's agents; its home outlives it or not."""
+    """One process of one of the storm's agents; the next one may or may not have the same home."""
 
     agent: Agent
     home: Path
@@ -77,7 +78,8 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What an agent takes at one moment. `tasks`: asyncio tasks, 0 if it did not answer."""
+    """The resources that an agent uses at one moment. `tasks`: asyncio tasks, 0 if it did not
+    answer."""
 
     seconds: float
     rss_bytes: int
@@ -88,7 +90,7 @@ class Footprint:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a storm was like."""
+    """The result of a storm."""
 
     agents: int
     seconds: float = 0.0
@@ -155,12 +157,12 @@ class Storm:
         self._number = 0
         self._moved = time.monotonic()
         self._last = 0
-        self._dying: list[tuple[Agent, float]] = []  # with trainers that may still run
+        self._dying: list[tuple[Agent, float]] = []  # killed agents whose trainers may still run
         self._dead: list[Agent] = []
         self.outcome = Outcome(agents)
 
     def play(self, minutes: float) -> Outcome:
-        """Play it; return what it was like. Nothing that was started is left behind."""
+        """Play the storm; return the result. Nothing that was started is left behind."""
         with self._cluster:
             try:
                 self._begin()
@@ -236,7 +238,7 @@ class Storm:
         )
 
     def _calm_down(self) -> None:
-        """Let all get in, train a while together, and leave one by one."""
+        """Let all agents enter, train together for a while, and leave one by one."""
         self._until_all_are_in()
         goal = self._last + SETTLE_STEPS
         while min(life.iteration for life in self._lives) < goal:
@@ -284,7 +286,7 @@ class Storm:
         for agent, until in list(self._dying):
             if not session_lives(agent.process.pid):
                 agent.wait_exit()
-                self._cluster.agents.remove(agent)  # its number may be somebody else's from now on
+                self._cluster.agents.remove(agent)  # its pid may be another process's from now on
                 self._dying.remove((agent, until))
                 self._dead.append(agent)
             elif now > until:
@@ -298,13 +300,13 @@ class Storm:
 
 
 def status_of(life: Life) -> Status:
-    """Return what the agent says of itself."""
+    """Return what the agent says about itself."""
     (found,) = running_agents(str(life.home))
     return fetch_status(found.socket_path)
 
 
 def footprint(life: Life, seconds: float) -> Footprint:
-    """Return what an agent takes now."""
+    """Return the resources that an agent uses now."""
     pid, tasks = life.agent.process.pid, status_of(life)["tasks"]
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
         fields = dict(line.split(":", 1) for line in file)

@@ -1,6 +1,6 @@
-"""What the kernel says about processes: who runs in a session, whose child is whose.
+"""What the kernel says about processes: which run in a session, and which are children of which.
 
-Law: reads /proc only; a process that ends while it is looked at is simply not there.
+Only /proc is read. A process that ends while it is looked at counts as not there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-KILL_S = 5.0  # time the kernel has to end what was killed
+KILL_S = 5.0  # within this time the kernel has to end processes that were killed
 POLL_S = 0.005
 
 
@@ -25,7 +25,7 @@ class Process:
 
 
 def living() -> list[Process]:
-    """Return all living processes, oldest number first."""
+    """Return all living processes by ascending pid."""
     found = []
     for name in sorted(filter(str.isdecimal, os.listdir("/proc")), key=int):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -42,7 +42,7 @@ def children(pid: int) -> list[int]:
 
 
 def session_lives(leader: int) -> bool:
-    """Return whether anybody is left in the session that `leader` opened."""
+    """Return whether a process is left in the session that `leader` opened."""
     return any(process.session == leader for process in living())
 
 

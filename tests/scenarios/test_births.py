@@ -1,4 +1,4 @@
-"""Agents born at the same moment, each naming the others, become one cluster."""
+"""Agents that start at the same moment, each naming the others, become one cluster."""
 
 from __future__ import annotations
 

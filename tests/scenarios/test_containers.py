@@ -1,6 +1,7 @@
 """Agents in containers: the timeline as in namespaces, and as a compose file has it played.
 
-Law: runs on an engine of its own, which it starts and ends; where none can start, it says why.
+The tests run on a container engine of their own, which they start and end. Where none can start,
+they skip themselves and say why.
 """
 
 from __future__ import annotations

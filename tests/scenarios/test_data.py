@@ -1,7 +1,8 @@
 """Data, checkpoints and the end of a run, as a script's user expects them, with real agents.
 
-Law: which samples are trained, and with which random numbers, is the same with any number of
-devices and of workers; whoever calls `stop()` ends all, at one iteration, with one state.
+Which samples are trained, and with which random numbers, must be the same for any number of devices
+and of workers. A script that calls `stop()` ends the training on all devices, at one iteration and
+with one state.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ STEPS = 60
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Agents that run the script."""
+    """Yield a cluster whose agents run the script."""
     with Cluster(tmp_path, job=SCRIPT) as cluster:
         yield cluster
 
 
 def ended(agent: Agent, iteration: int) -> dict[int, str]:
-    """It has trained to `iteration` and says that it ended so; return its digests."""
+    """Check that the agent has trained to `iteration` and says so; return its digests."""
     assert agent.wait_exit() == 0, agent.describe()
     assert agent.iteration == iteration
     assert agent.said(f"the loader ended: steps {iteration}")

@@ -1,4 +1,4 @@
-"""Real processes that die without a word, or stop and come back; the others go on."""
+"""Real processes that die without a goodbye, or stop and come back; the others go on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def has_members(agent: Agent, count: int) -> bool:
 
 
 def check_finishers(cluster: Cluster, finishers: list[Agent]) -> None:
-    """They end with equal files, equal digests, and every step done exactly once."""
+    """Check that they end with equal files and equal digests, and did every step exactly once."""
     for agent in finishers:
         assert agent.wait_exit() == 0, agent.describe()
     contents = {agent.save_path.read_bytes() for agent in finishers}

@@ -1,6 +1,7 @@
-"""Agents whose trainers keep their state on a device of their own, among others who do not.
+"""Agents whose trainers keep their state on another device than the CPU, among others.
 
-There need be no GPU: the script keeps its state apart from the shared memory on the CPU.
+No GPU is needed: the script keeps its state on the CPU, but apart from the shared memory, as it
+would on a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ JOB = str(SCRIPTS / "apart.py")
 
 
 def test_a_state_on_a_device_is_pulled_and_hashed_like_any_other(tmp_path: Path) -> None:
-    """Alice's is apart; bob pulls from her, and carol, whose is apart, from both."""
+    """The states of alice and carol are apart. Bob pulls from alice, and carol from both."""
     with Cluster(tmp_path, job=JOB, options=("--device", "cpu")) as cluster:
         alice = cluster.start("alice", script=["apart"])
         alice.wait_said("trains on cpu")

@@ -1,7 +1,7 @@
-"""A training state that silently becomes another one: found, named, pulled anew.
+"""A training state that silently changes: the cluster finds it, names it, and pulls it anew.
 
-Law: what differs here no check of the trainer can see: a number in the optimizer's memory changes
-as it would by a faulty memory, without any operation of PyTorch.
+No check of the trainer can see this change: a number in the optimizer's memory changes as it would
+in faulty memory, without any operation of PyTorch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMES = ("alice", "bob", "carol")
 
 
 def room(cluster: Cluster, folder: Path) -> list[Agent]:
-    """Three devices in training; a file with a device's name makes a number wrong there."""
+    """Return three agents in training. A file with the name of one makes a number wrong there."""
     agents: list[Agent] = []
     for name in NAMES:
         script = ("a wrong number", str(folder / name))
@@ -31,7 +31,7 @@ def room(cluster: Cluster, folder: Path) -> list[Agent]:
 
 
 def slip(folder: Path, agent: Agent) -> None:
-    """Make a number wrong at `agent`."""
+    """Make a number of the state wrong at `agent`."""
     (folder / agent.name).touch()
     agent.wait_until("a wrong number", lambda: not (folder / agent.name).exists())
 
@@ -53,7 +53,7 @@ def test_it_is_named_everywhere_and_the_device_pulls_anew(tmp_path: Path) -> Non
             assert agent.wait_exit() == 0, agent.describe()
         late = [i for i in bob.digests if i <= found["iteration"]]
         wrong = [i for i in late if bob.digests[i] != alice.digests.get(i, bob.digests[i])]
-        assert len(wrong) <= 1  # one that was taken before the states were compared
+        assert len(wrong) <= 1  # one digest may be taken before the states are compared
         right = {i: d for i, d in bob.digests.items() if i not in wrong}
         assert right.items() <= alice.digests.items()
         assert same_digests([alice, carol]) > 0

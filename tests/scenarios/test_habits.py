@@ -1,8 +1,8 @@
-"""Loops that people bring along, on two agents: the same bits on both, or a refusal by name.
+"""Training loops that people bring along, on two agents: equal bits on both, or a clear refusal.
 
-Law: whatever a script does to the optimizer, the schedule or the parameters, no two members of one
-cluster go on with different states. The second device comes in mid-training, so that nothing it has
-done before tells it what the others have.
+Whatever a script does to the optimizer, the schedule or the parameters, no two members of one
+cluster may go on with different states. The second device joins in mid-training, so that it can
+know the state only from the first one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ROUNDING = 1e-3  # relative, of a loss after hundreds of steps that sum in anoth
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Agents that run the script."""
+    """Yield a cluster whose agents run the script."""
     with Cluster(tmp_path, job=SCRIPT) as cluster:
         yield cluster
 
 
 def in_mid_training(cluster: Cluster, *habit: str) -> tuple[Agent, Agent]:
-    """Start one device, and another when the first has made some steps."""
+    """Start one agent, and another one when the first has made some steps; return both."""
     founder = cluster.start("alice", script=habit)
     founder.wait_iteration(JOIN_AT)
     with founder.held():
@@ -41,7 +41,8 @@ def in_mid_training(cluster: Cluster, *habit: str) -> tuple[Agent, Agent]:
 
 
 def check_equal(*agents: Agent) -> None:
-    """Both trained to the end, together, and have the same state at each digest and in the file."""
+    """Check that both trained together to the end, with equal states at each digest and in the
+    file."""
     for agent in agents:
         assert agent.wait_exit() == 0, agent.describe()
         assert list(agent.losses)[-1] == STEPS

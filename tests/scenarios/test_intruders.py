@@ -1,6 +1,6 @@
-"""Who holds another token, is of another cluster or job, or sends rubbish: one clear line each.
+"""Agents with another token, cluster or job, and strangers that send rubbish: one clear line each.
 
-Law: two agents train for the whole module; every test checks that they went on undisturbed.
+Two agents train during the whole module, and every test checks that they were not disturbed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ IDLE_CONNECTIONS = 200
 MANY_STEPS = ("--steps", "1000000")
 SEND_S = 20.0
 QUIET_STEPS = 30  # steps to go on for after each disturbance
-MOST_LINES = 6  # that one disturbance may cost
+MOST_LINES = 6  # lines of output that one disturbance may cause
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """alice and bob, in training."""
+    """Yield a cluster in which alice and bob train."""
     folder = tmp_path_factory.mktemp("cluster")
     with Cluster(folder, options=MANY_STEPS) as cluster:
         cluster.together("alice", "bob")
@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def members(cluster: Cluster) -> Iterator[list[Agent]]:
-    """alice and bob; afterwards they must be as they were, and ahead."""
+    """Yield alice and bob; after the test they must be the same members, some steps later."""
     members = cluster.agents[:2]
     yield members
     for agent in members:
@@ -56,7 +56,7 @@ def test_other_token_or_cluster(cluster: Cluster, members: list[Agent]) -> None:
         (line,) = intruder.said("refused us")
         assert line.startswith("edgeagent: ")
         assert f"{alice.address} refused us: its token or its cluster name differs" in line
-        assert len(intruder.log.splitlines()) <= 2  # where it listens, and this
+        assert len(intruder.log.splitlines()) <= 2  # where it listens, and the refusal
         assert not intruder.all("joined")
         assert intruder.all("error")
     alice.wait_said("its token or its cluster name is not ours")

@@ -1,6 +1,6 @@
-"""Trainers that stop answering while their agents live: nobody waits for them for ever.
+"""Trainers that stop answering while their agents live: the others do not wait for them for ever.
 
-Law: a stopped process (SIGSTOP) stands for any trainer that hangs: nothing in it can run.
+A stopped process (SIGSTOP) stands for any trainer that hangs, because nothing in it can run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ ENDLESS = ("--steps", "100000")
 
 
 def pair(cluster: Cluster) -> tuple[Agent, Agent]:
-    """Two agents that train together, past their first iterations."""
+    """Return two agents that train together and are past their first iterations, in which trainers
+    are given more time."""
     alice, bob = cluster.together("alice", "bob")
     for agent in (alice, bob):
         agent.wait_until("both members", partial(has_members, agent, 2))

@@ -1,4 +1,4 @@
-"""One of three real agents sends what cannot be: the other two go on, with equal models."""
+"""One of three real agents sends impossible things: the other two go on, with equal models."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Users of a running cluster: links removed and added, a member expelled, the token changed.
 
-Law: whoever is not concerned goes on, and all that go on have equal digests.
+Members that are not concerned must go on undisturbed, and all that go on must have equal digests.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ QUIET_STEPS = 25  # steps to go on for after each change
 
 
 def ask(cluster: Cluster, agent: Agent, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that concerns one agent."""
+    """Run an `edgeagent` command for one agent."""
     return cluster.command(*words, "--name", agent.name)
 
 
 def refused(ended: subprocess.CompletedProcess[str], status: int = 1) -> str:
-    """Check that a command failed with one line, and return that."""
+    """Check that a command failed with one line, and return that line."""
     assert ended.returncode == status, ended
     assert ended.stdout == ""
     assert ended.stderr.startswith("edgeagent: ")
@@ -36,12 +36,12 @@ def refused(ended: subprocess.CompletedProcess[str], status: int = 1) -> str:
 
 
 def links(cluster: Cluster, agent: Agent) -> list[str]:
-    """The neighbours of an agent, sorted."""
+    """Return the names of an agent's neighbours, sorted."""
     return sorted(link["peer"] for link in cluster.status(agent)["links"])
 
 
 def wait_full(agents: Sequence[Agent]) -> None:
-    """Wait until every two of them are linked."""
+    """Wait until each two of the agents are linked."""
     for agent in agents:
         for other in agents:
             if other is not agent:
@@ -58,12 +58,12 @@ def wait_more(agent: Agent, event: str, node: str, before: int) -> None:
 
 
 def count(agent: Agent, event: str, node: str) -> int:
-    """How often an agent wrote an event about `node`."""
+    """Return how often an agent has written an event about `node`."""
     return sum(e["node"] == node for e in agent.all(event))
 
 
 def check_undisturbed(agents: Sequence[Agent]) -> None:
-    """All go on, as one, and nobody was lost."""
+    """Check that all agents go on as one cluster, and nobody was lost."""
     for agent in agents:
         agent.wait_steps(QUIET_STEPS)
         done = [e["iteration"] for e in agent.all("step")]
@@ -136,7 +136,7 @@ def test_an_expelled_member_stays_out(tmp_path: Path) -> None:
             TOKEN: "its token or its cluster name differs",
             token: "a user has expelled this device from the cluster: its key is barred",
         }
-        for number, (known, text) in enumerate(refusals.items()):  # in carol's place, with her key
+        for number, (known, text) in enumerate(refusals.items()):  # each with carol's home and key
             again = cluster.start(f"again-{number}", peers=stay, token=known)
             assert again.wait_exit() == 1
             assert again.said(text)
@@ -149,7 +149,7 @@ def test_an_expelled_member_stays_out(tmp_path: Path) -> None:
 
 
 def has_changed(agent: Agent, times: int) -> bool:
-    """Whether an agent has taken over so many new tokens."""
+    """Whether an agent has taken over `times` new tokens."""
     return len(agent.said("the cluster has a new token")) == times
 
 

@@ -1,7 +1,7 @@
 """Agents with nothing but the token find each other by multicast DNS, also after it has changed.
 
-Law: they run in a network namespace that the test makes and removes; the host's interfaces never
-see a packet.
+The agents run in a network namespace that the test makes and removes, so that the host's interfaces
+never see a packet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def ip(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def namespace() -> Iterator[str]:
-    """A network namespace with one interface that carries multicast, as a room's network does."""
+    """Yield a network namespace with one interface that carries multicast, as a real network
+    does."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("needs root and iproute2 to make a network namespace")
     name = f"edgeagent-mdns-{os.getpid()}"
@@ -49,7 +50,7 @@ def namespace() -> Iterator[str]:
 
 
 def start(cluster: Cluster, namespace: str, name: str, *options: str, token: str = TOKEN) -> Agent:
-    """Start one agent in its own folder, as in a terminal of its own."""
+    """Start one agent in a folder of its own, as a user does on each device."""
     folder = cluster.folder / name
     folder.mkdir()
     command = ["ip", "netns", "exec", namespace, *module_command("edgeagent"), "run", "digits"]
@@ -87,7 +88,8 @@ def test_three_find_each_other(tmp_path: Path, namespace: str) -> None:
 @pytest.mark.netns
 @pytest.mark.slow
 def test_a_new_token_is_what_is_announced(tmp_path: Path, namespace: str) -> None:
-    """Whoever has it finds the cluster, also through the member that did not make it."""
+    """An agent with the new token finds the cluster, also through the member that did not make the
+    token."""
 
     def named(name: str, token: str) -> Agent:
         options = ["--name", name, "--steps", "1000000", "--threads", "1"]

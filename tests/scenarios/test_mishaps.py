@@ -1,4 +1,4 @@
-"""What goes wrong on one device stays on that device, and is said in one line."""
+"""A mishap on one device disturbs no other device, and its user gets one clear line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAILS = str(SCRIPTS / "fails.py")
 
 @contextlib.contextmanager
 def relay(port: int, address: str) -> Iterator[None]:
-    """Let everything that connects to `port` reach the agent at `address`."""
+    """Forward all connections to `port` to the agent at `address` while the block runs."""
     host, _, to = address.rpartition(":")
 
     def pump(source: socket.socket, target: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""The numbers that come out: the same from one node and from four, and a flipped bit is found."""
+"""One node and four nodes train to the same numbers, and a flipped bit is found."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.variants import variants
 SCRIPT = str(SCRIPTS / "classifier.py")
 STEPS = 100
 FLIP_AT = 35
-ENDLESS = {"STEPS": "1000000"}  # so that the device that differs finds the other one, which goes on
-WINDOWS = 5  # of the state, each of which is compared in another step
+ENDLESS = {"STEPS": "1000000"}  # so the device that differs can join the other one again
+WINDOWS = 5  # the state has so many windows, each of which is compared in another step
 LIMITS = {"float64": 1e-9, "float32": 1e-3}
 
 
@@ -46,7 +46,7 @@ def test_a_flipped_bit_is_found_within_a_few_steps(tmp_path: Path) -> None:
             bob.wait_ready()
         agents = {agent.name: agent for agent in (alice, bob)}
         found = [agent.wait("diverged") for agent in agents.values()]
-        assert found[0]["node"] == found[1]["node"]  # of two, that is the one with the higher id
+        assert found[0]["node"] == found[1]["node"]  # of two members, the one with the higher id
         wrong = agents[found[0]["node"]]
         wrong.wait_until("back", lambda: len(wrong.all("joined")) == 2)
         wrong.wait_steps(3)

@@ -1,6 +1,6 @@
-"""A network that falls into two and comes together again: the parts go on, then become one.
+"""A network that splits into two parts and heals: the parts go on apart, then become one cluster.
 
-Law: four agents in namespaces of their own on two bridges; the cable between the bridges is cut and
+Four agents run in namespaces of their own on two bridges. The cable between the bridges is cut and
 mended. The host's interfaces never see a packet.
 """
 
@@ -59,7 +59,7 @@ class Lan:
         return full
 
     def cable(self, state: str) -> None:
-        """Cut ("down") or mend ("up") what joins the switches."""
+        """Cut ("down") or mend ("up") the cable between the switches."""
         ip("-n", f"{self.prefix}-switches", "link", "set", "trunk0", state)
 
     def remove(self) -> None:

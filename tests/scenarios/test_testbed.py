@@ -1,6 +1,6 @@
 """A scenario of the testbed with real agents: a join, a death and a cut on slow links.
 
-Law: the timeline is played by the testbed and judged by its summary and by the agents' events.
+The testbed plays the timeline, and its summary and the agents' events are the evidence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Two agents whose link ends although both live, and one that dies: who goes on, and with what.
+"""Two agents whose link ends although both live, and one that dies: which goes on, and with what.
 
-Law: two namespaces of the testbed, real agents, `--on-partition pause`. What is cut is mended while
-the other still waits, so both go on together in the same history: nothing is set aside.
+Real agents run in two namespaces of the testbed with `--on-partition pause`. What was cut is mended
+while the other agent still waits, so both must go on together in the same history, and no state may
+be set aside in a file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.testbed.network import Link, Network
 NAMES = ("alice", "bob")
 STEPS = ["--steps", "1000000", "--threads", "1"]
 RESETS = "-p tcp ! --tcp-flags RST RST -j REJECT --reject-with tcp-reset"
-SLEEP_SECONDS = 4.0  # a neighbour may be silent for less, and the other waits for longer
+SLEEP_SECONDS = 4.0  # longer than a silence time-out, shorter than the other agent waits
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def pair(cluster: Cluster, net: Network) -> tuple[Agent, Agent]:
 
 
 def go_on_together(alice: Agent, bob: Agent) -> None:
-    """Both go on as the members that they were, and agree."""
+    """Check that both go on as the members that they were, with equal states."""
     for agent in (alice, bob):
         agent.wait_until("the link again", partial(is_linked_again, agent))
         agent.wait_steps(25)
@@ -100,7 +101,7 @@ def test_a_short_sleep_of_one_of_two_costs_a_pause(tmp_path: Path, net: Network)
         os.killpg(bob.process.pid, signal.SIGSTOP)
         try:
             alice.wait("link_down")
-            time.sleep(SLEEP_SECONDS / 2)  # what the test is about: it sleeps on
+            time.sleep(SLEEP_SECONDS / 2)  # the agent sleeps on, which is what is tested
         finally:
             os.killpg(bob.process.pid, signal.SIGCONT)
         go_on_together(alice, bob)

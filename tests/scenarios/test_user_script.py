@@ -1,6 +1,6 @@
 """A ten-line script on one node, on two, and on three of which one loses its trainer.
 
-Law: whatever the cluster goes through, its losses are those of `python ten_lines.py`, to rounding.
+Whatever happens to the cluster, its losses must be those of `python ten_lines.py`, up to rounding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ ROUNDING = 1e-5  # relative, of a float32 loss that sums in another order
 
 
 def check_losses(agent: Agent, reference: dict[int, float]) -> float:
-    """Compare every loss with the undisturbed run's; return the largest relative difference."""
+    """Compare every loss with that of the run on one device; return the largest relative
+    difference."""
     losses = agent.losses
     assert list(losses)[-1] == STEPS
     return max(abs(losses[i] / reference[i] - 1) for i in losses)
@@ -28,7 +29,7 @@ def check_losses(agent: Agent, reference: dict[int, float]) -> float:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """The run of `python ten_lines.py`, without a token, to its end."""
+    """Yield a run of `python ten_lines.py` without a token, which has ended."""
     with Cluster(tmp_path_factory.mktemp("alone")) as cluster:
         agent = cluster.plain("alone", SCRIPT)
         assert agent.wait_exit() == 0, agent.describe()
@@ -37,7 +38,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Agents that run the script."""
+    """Yield a cluster whose agents run the script."""
     with Cluster(tmp_path_factory.mktemp("cluster"), job=SCRIPT) as cluster:
         yield cluster
 

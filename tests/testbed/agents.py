@@ -1,6 +1,6 @@
 """Starts agents on the nodes of an emulated network.
 
-Law: an agent is told nothing about the network, and nothing of this process's own settings.
+An agent is told nothing about the network, and gets none of this process's own settings.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Agents of one cluster that train `job`. Homes, events and logs go into `folder`, which has
-    to exist; the cluster's token is in `token_file`."""
+    """Starts agents of one cluster that train `job`. Homes, events and logs go into `folder`, which
+    has to exist; the cluster's token is in `token_file`."""
 
     net: Network
     folder: Path
@@ -35,7 +35,7 @@ class Launcher:
 
     @property
     def token_file(self) -> Path:
-        """Where the token is; it is made when it is first asked for."""
+        """The file with the token, which is made when it is first asked for."""
         path = self.folder / "token"
         if not path.exists():
             path.touch(mode=0o600)
@@ -53,8 +53,9 @@ class Launcher:
     ) -> Agent:
         """Start the agent of `node`, with more options of `edgeagent run`.
 
-        name: of its files, the node's if it is ""; those of a former life are begun anew. module:
-        what stands in for the command `edgeagent`. variables: more of its environment.
+        name: that of its files, the node's name if it is ""; files of an earlier agent of that name
+        are overwritten. module: run this module instead of the command `edgeagent`. variables: more
+        variables of its environment.
         """
         name = name or node
         home = self.folder / node

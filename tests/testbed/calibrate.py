@@ -1,13 +1,13 @@
-"""Checks a network before anything is measured on it: every link is as fast and as late as set.
+"""Checks before anything is measured on a network that every link has the rate and delay as set.
 
-Rates are those of real TCP connections, one link at a time per sender and receiver, or of UDP where
-nothing comes back; delays are those of single UDP packets. Both ends of every connection belong to
-this process, each made in its node's namespace, so one clock times both, and each direction by
-itself.
+Rates are those of real TCP connections, one link at a time per sender and receiver, or of UDP for
+links that carry nothing back; delays are those of single UDP packets. Both ends of every connection
+belong to this process, each made in its node's namespace. So one clock times both ends, and each
+direction is measured by itself.
 
-Law: the network passes only if every link does. Jitter and loss are switched off meanwhile, since
-they would hide what is checked here. A link passes when two windows in a row are right, so that a
-connection which only passes the right rate on its way up does not.
+The network passes only if every link does. Jitter and loss are switched off meanwhile, since they
+would hide what is checked here. A link passes when two windows in a row are right: in one window a
+connection may have the right rate only by chance, while it still becomes faster.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ RATE_TOLERANCE = 0.05
 DELAY_TOLERANCE_S = 0.001
 DATAGRAM = 16 * 1480 - 8  # sixteen full frames
 UDP_SHARE = DATAGRAM / (16 * 1514)
-UDP_BUFFER = 32 << 10  # so that the sender waits, rather than its queue overflow
-MAX_TOTAL = 1500 * MBIT  # what this process moves for certain
+UDP_BUFFER = 32 << 10  # so small that the sender waits and its queue does not overflow
+MAX_TOTAL = 1500 * MBIT  # bytes/s that this process can move for certain
 WINDOW_S = 0.1
 WINDOW_PACKETS = 40
 WINDOW_RTTS = 4
 MAX_WINDOWS = 20
 ATTEMPTS = 4
-DRAIN_S = 0.5  # until what a timed connection has left in the queues is gone
+DRAIN_S = 0.5  # until the packets that a timed connection has left in queues are gone
 PROBES = 10
 PROBE_GAP_S = 0.0005
 PRIORITY = 10  # the delay daemon has a higher one
 CONNECT_S = 20.0
-SILENCE_S = 5.0  # so long after the longest delay a probe is lost
+SILENCE_S = 5.0  # a probe that takes longer than the longest delay by this much is lost
 PAYLOAD = bytes(256 << 10)
 _PROBE = struct.Struct("<Id")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one link really does: `rate` in bytes/s on the wire, `delay_s` of a packet."""
+    """What was measured on one link: `rate` in bytes/s on the wire, `delay_s` of a packet."""
 
     rate: float
     delay_s: float
@@ -78,7 +78,7 @@ class Flow:
 
     @property
     def window_bytes(self) -> float:
-        """So many that the packet at a window's edge hardly counts."""
+        """So many bytes that one packet more or less at the edge of a window hardly matters."""
         return min(WINDOW_PACKETS * 16384, self.expected * self.window_s * 4)
 
     def received(self, count: int, now: float) -> None:
@@ -94,7 +94,7 @@ class Flow:
 
     @property
     def right(self) -> bool:
-        """Whether the last two windows were as they should be."""
+        """Whether the last two windows had the expected rate."""
         last = self.rates[-2:]
         return len(last) == 2 and all(
             abs(rate / self.expected - 1) <= RATE_TOLERANCE for rate in last
@@ -112,10 +112,11 @@ class Flow:
 
 
 def calibrate(net: Network) -> dict[Pair, Found]:
-    """Return what every link does; raise `TestbedError` that names all links that are wrong.
+    """Return what was measured on every link. Raises `TestbedError`, which names all links that are
+    wrong.
 
-    What is wrong is measured again, up to `ATTEMPTS` times in all: a process that waits for a core
-    reads a link too slow, whereas a link that is really wrong stays so.
+    Links that are wrong are measured again, up to `ATTEMPTS` times in all: a process that waits for
+    a processor finds a link too slow, whereas a link that is really wrong stays wrong.
     """
     pairs = [pair for pair in net.links if pair not in net.cuts and pair not in net.absent]
     with _steady(net):
@@ -137,7 +138,7 @@ def calibrate(net: Network) -> dict[Pair, Found]:
 
 @contextlib.contextmanager
 def _steady(net: Network) -> Iterator[None]:
-    """Switch jitter and loss off meanwhile."""
+    """Switch jitter and loss off while the block runs."""
     before = dict(net.links)
     shaky = {pair: link for pair, link in before.items() if link.jitter_s or link.loss}
     net.set_links({pair: replace(link, jitter_s=0.0, loss=0.0) for pair, link in shaky.items()})
@@ -149,8 +150,8 @@ def _steady(net: Network) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ahead() -> Iterator[None]:
-    """Run before all ordinary processes, where that is allowed: what a busy machine adds to a
-    packet's way is no delay of the network."""
+    """Have this process run before all ordinary ones while the block runs, if that is allowed: time
+    that a packet waits for a busy machine is no delay of the network."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
@@ -168,18 +169,18 @@ def expected_rate(net: Network, pair: Pair) -> float:
 
 
 def _is_slow(net: Network, pair: Pair, rate: float) -> bool:
-    """Whether a link is not as fast as it should be, or faster."""
+    """Whether a link is slower or faster than it should be."""
     wanted = expected_rate(net, pair)
     return wanted <= MAX_TOTAL and abs(rate / wanted - 1) > RATE_TOLERANCE
 
 
 def _is_late(net: Network, pair: Pair, delay_s: float) -> bool:
-    """Whether a link takes longer than it should, or less long."""
+    """Whether a link takes longer or less long than it should."""
     return abs(delay_s - net.links[pair].delay_s) > DELAY_TOLERANCE_S
 
 
 def _faults(net: Network, pair: Pair, found: Found) -> list[str]:
-    """Return in which way a link is not as it was described."""
+    """Return in which ways a link differs from its description."""
     a, b = pair
     faults = []
     if _is_slow(net, pair, found.rate):
@@ -230,9 +231,9 @@ def measure_delays(net: Network, pairs: list[Pair]) -> dict[Pair, float]:
 def _arrivals(
     selector: selectors.EpollSelector, pairs: list[Pair], best: dict[Pair, float], until: float
 ) -> None:
-    """Take note of probes that arrive until then."""
+    """Note the probes that arrive until the given time."""
     while (left := until - time.monotonic()) > 0:
-        select.select([selector], [], [], left)  # epoll itself would wait in whole milliseconds
+        select.select([selector], [], [], left)  # epoll itself waits whole milliseconds only
         for key, _ in selector.select(0):
             assert isinstance(key.fileobj, socket.socket)
             data = key.fileobj.recv(64)
@@ -248,7 +249,7 @@ def _arrivals(
 def measure_rates(net: Network, pairs: list[Pair]) -> dict[Pair, float]:
     """Return each link's rate on the wire in bytes/s, as TCP finds it.
 
-    What is faster than this process could tell (`MAX_TOTAL`) is infinite and not looked at.
+    A link that is too fast for this process to measure (`MAX_TOTAL`) counts as infinitely fast.
     """
     rates = dict.fromkeys(pairs, math.inf)
     for batch in batches(net, [pair for pair in pairs if expected_rate(net, pair) <= MAX_TOTAL]):
@@ -268,8 +269,8 @@ def measure_rates(net: Network, pairs: list[Pair]) -> dict[Pair, float]:
 def batches(net: Network, pairs: list[Pair]) -> list[list[Pair]]:
     """Return the pairs in groups that can be timed at the same moment.
 
-    In a group each node sends once and receives once, no pair goes both ways (the one's
-    acknowledgements would be in the other's way), and all together fit the medium.
+    In a group each node sends once and receives once, no pair is timed in both directions (the
+    acknowledgements of one would slow down the other), and all together fit the medium.
     """
     room = min(net.medium, MAX_TOTAL)
     groups: list[list[Pair]] = []
@@ -306,7 +307,7 @@ def _connect(net: Network, pair: Pair) -> Flow:
 
 
 def _one_way(net: Network, pair: Pair) -> Flow:
-    """Return a flow that needs no answers."""
+    """Return a flow over UDP, which needs no answers."""
     a, b = pair
     with inside(net.namespace(b)):
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

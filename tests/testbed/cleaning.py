@@ -1,10 +1,10 @@
 """Removes what a testbed has made: the processes in its namespaces, then the namespaces.
 
-Queues, devices and filters live in namespaces and go with them. The delay daemon lives in the
+Queues, devices and filters are in namespaces and disappear with them. The delay daemon runs in the
 switch's namespace, so it is found there even if the process that started it is gone.
 
-Law: only namespaces with the testbed's own names are touched, and only processes inside them. What
-belongs to a process that still lives stays, unless that is asked for by name.
+Only namespaces with the testbed's own names are touched, and only processes inside them. What
+belongs to a process that still runs stays, unless its removal is asked for explicitly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from tests.testbed.congestion import restore_congestion
 from tests.testbed.namespaces import Owner, TestbedError, existing, parse, run
 
-END_S = 10.0  # time the kernel has to end what was killed
+END_S = 10.0  # within this time the kernel has to end processes that were killed
 POLL_S = 0.005
 
 
@@ -40,13 +40,13 @@ def remove(namespaces: list[str]) -> int:
             raise TestbedError(f"processes in {', '.join(waiting)} do not end")
         time.sleep(POLL_S if waiting else 0)
     for name in namespaces:
-        with contextlib.suppress(TestbedError):  # somebody else is cleaning as well
+        with contextlib.suppress(TestbedError):  # another process may be cleaning, too
             run("ip", "netns", "delete", name)
     return len(killed)
 
 
 def _kill(found: list[int], killed: set[int]) -> bool:
-    """Kill these processes; return False: they have to be looked for again."""
+    """Kill these processes. Returns False, because the caller has to look for them again."""
     for pid in found:
         killed.add(pid)
         with contextlib.suppress(ProcessLookupError):
@@ -60,7 +60,7 @@ def namespaces_of(owner: Owner) -> list[str]:
 
 
 def clean(everything: bool = False) -> tuple[int, int]:
-    """Remove what dead processes have left; with `everything` also what living ones use.
+    """Remove what processes that have ended left behind; with `everything`, all that others use.
 
     Returns how many namespaces and how many processes that were.
     """
@@ -76,8 +76,8 @@ def clean(everything: bool = False) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let nobody interrupt what is being removed: signals that ask to end are ignored meanwhile
-    (only the main thread gets them)."""
+    """Ignore signals that ask this process to end while the block runs, so that nothing is half
+    removed (only the main thread gets signals)."""
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

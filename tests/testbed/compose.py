@@ -1,11 +1,12 @@
-"""Makes a scenario a file for `docker compose up`: a service for each node, one bridge for all.
+"""Turns a scenario into a file for `docker compose up`: a service for each node, one bridge for
+all.
 
 Each container slows its own links and plays its own part of the timeline (`containers/device.py`),
-since nobody outside is there to do it. What a switch would do to several nodes at once cannot be
-done so, and is refused.
+since no process outside is there to do it. What a switch would do to several nodes at once cannot
+be done in this way, and is refused.
 
-Law: pure text from a scenario; the same addresses and the same `tc` lines as the network of
-`network.py` has. Everything of the timeline is in the file.
+The text follows from the scenario alone, with the same addresses and the same `tc` lines as in the
+network of `network.py`. The whole timeline is in the file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "edgeagent-testbed"
-DEVICE = "eth0"  # what a container's only network is called inside
+DEVICE = "eth0"  # name of a container's only network device inside
 SUBNET = "10.90.0.0/24"  # the one of `Network.address`
 GATEWAY = "10.90.0.254"
 OUT = "/out"
@@ -68,7 +69,7 @@ class Part:
         }
 
     def step(self, event: Event) -> Step | None:
-        """Return what it does for a line of the timeline; None for nothing."""
+        """Return what it does at a line of the timeline, None if nothing."""
         done: Step = {"at_s": event.at_s, "text": event.text}
         if event.node:
             return {**done, "do": event.do} if event.node == self.node else None
@@ -110,7 +111,7 @@ def here(lines: Iterable[str]) -> list[str]:
 
 
 def plan_of(scenario: Scenario, net: Network, node: str, rate_only: bool) -> dict[str, Any]:
-    """Return what `containers/device.py` is told on one node."""
+    """Return the plan that `containers/device.py` gets on one node."""
     part = Part(scenario, net, node)
     job = scenario.job
     name = f"{SCRIPTS}/{Path(job.name).name}" if Path(job.name).is_absolute() else job.name
@@ -130,7 +131,7 @@ def plan_of(scenario: Scenario, net: Network, node: str, rate_only: bool) -> dic
 
 
 def wants_delays(scenario: Scenario, links: Mapping[Pair, Link]) -> bool:
-    """Return whether any packet is to be late or lost, at any time."""
+    """Return whether packets are to be delayed or lost at any time."""
     changes = [c for event in scenario.timeline for c in event.changes.values()]
     return any(not link.plain for link in links.values()) or any(
         change.get("delay_s") or change.get("loss") for change in changes
@@ -138,7 +139,8 @@ def wants_delays(scenario: Scenario, links: Mapping[Pair, Link]) -> bool:
 
 
 def compose_text(scenario: Scenario, rate_only: bool = False) -> str:
-    """Return the file; raise `TestbedError` for what containers cannot do for themselves."""
+    """Return the text of the file. Raises `TestbedError` if the scenario needs something that
+    containers cannot do for themselves."""
     if scenario.medium < UNSHAPED:
         raise TestbedError("containers have no common medium: use `scripts/testbed run`")
     if any(limit.down < UNSHAPED for limit in scenario.limits.values()):
@@ -183,7 +185,7 @@ def compose_text(scenario: Scenario, rate_only: bool = False) -> str:
 
 
 def yaml(table: Mapping[str, Any], indent: str = "") -> list[str]:
-    """Return the lines of a table; `$` is doubled, since compose would put variables there."""
+    """Return the lines of a table. Each `$` is doubled, since compose would replace variables."""
     lines = []
     for key, value in table.items():
         if isinstance(value, dict):

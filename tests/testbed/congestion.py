@@ -1,10 +1,10 @@
-"""The one setting of the host that networks change: which of TCP's algorithms may be used.
+"""The only setting of the host that networks change: which congestion control algorithms of TCP may
+be used.
 
-Namespaces may only use what the host allows. What a network adds to that list is noted in a file,
-for networks of other processes too.
-
-Law: only what was added is taken away, by the last network that goes, or by whoever cleans up after
-a killed one; while any network lives the list stays, since that may need it.
+Namespaces may only use algorithms that the host allows. What a network adds to that list is noted
+in a file, also for the networks of other processes. Only what was added is removed again, by the
+last network that is removed, or by the clean-up after a killed one. While any network exists the
+list stays, since that network may need it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def restore_congestion() -> None:
     """Take away what was added, unless a network lives."""
     if not ADDED.exists() or any((found := parse(n)) and found[0].lives for n in existing()):
         return
-    with contextlib.suppress(FileNotFoundError):  # somebody else is doing it as well
+    with contextlib.suppress(FileNotFoundError):  # another process may be doing the same
         added = ADDED.read_text().split()
         ALLOWED.write_text(" ".join(w for w in ALLOWED.read_text().split() if w not in added))
         ADDED.unlink()

@@ -8,8 +8,8 @@ a link is the same with either backend, and `tc` shows and changes it from insid
 administer its own network. Without an image of the user's, containers see the host's programs and
 this project, read-only, at the same paths.
 
-Law: nothing outlives `close`. Signals reach the process inside, not the client that started it.
-Only `folder` can be written inside.
+`close` removes everything. Signals reach the process inside, and not the client that started it.
+Inside, only `folder` can be written.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ SYSTEM = (
     "/etc/alternatives",
     "/etc/ld.so.cache",
 )
-LIFE_VARIABLE = "EDGEBED_LIFE"  # marks what one `popen` has started
-BEGIN_S = 20.0  # until a process is there, inside
+LIFE_VARIABLE = "EDGEBED_LIFE"  # marks the processes that one `popen` has started
+BEGIN_S = 20.0  # within this time a process has started inside
 POLL_S = 0.01
 EMPTY_ARCHIVE = bytes(10240)  # tar's two blocks of zeros, padded
-OUR_VARIABLES = ("EDGEAGENT_", "OMP_NUM_THREADS")  # what an image's own Python is told
+OUR_VARIABLES = ("EDGEAGENT_", "OMP_NUM_THREADS")  # passed on to an image's own Python
 
 
 def marked(pid: int, life: str) -> bool:
@@ -57,7 +57,8 @@ def marked(pid: int, life: str) -> bool:
 
 
 class ContainerProcess(subprocess.Popen[bytes]):
-    """The client of a process in a container; ends as that does, and passes signals on."""
+    """The client of a process in a container: it ends as that process does, and passes signals
+    on."""
 
     life = ""
     _session = 0
@@ -119,7 +120,7 @@ class ContainerNetwork(Network):
         made, self._made = self._made, []
         try:
             for container in made:
-                with contextlib.suppress(TestbedError):  # what still runs ends with the network
+                with contextlib.suppress(TestbedError):  # the network's end kills what still runs
                     self.engine.docker("rm", "--force", container)
         finally:
             super().close()
@@ -145,9 +146,8 @@ class ContainerNetwork(Network):
             run("ip", "netns", "attach", name, str(self._first_pid(name)))
 
     def _first_pid(self, name: str) -> int:
-        """Return a container's first process; raise `TestbedError` if it is not on this machine.
-
-        The engine may be elsewhere, and its number be that of any process here.
+        """Return the pid of a container's first process. Raises `TestbedError` if it is not on this
+        machine: if the engine runs elsewhere, the pid may be that of any process here.
         """
         pid = int(self.engine.docker("inspect", "--format={{.State.Pid}}", name))
         deadline = time.monotonic() + BEGIN_S

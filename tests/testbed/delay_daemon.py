@@ -1,15 +1,15 @@
-"""Holds packets for their delay and loses some of them: stands in for netem where there is none.
+"""Delays packets and loses some of them: stands in for netem if the kernel has none.
 
-The kernel queues a receiver's packets (NFQUEUE, a queue for each sender); this process reads that
-they are there, keeps their numbers in order of the moment they are due, and then tells the kernel
-to let them go on, or to drop them. Commands come as lines on standard input:
+The kernel queues a receiver's packets (NFQUEUE, a queue for each sender). This process is told of
+each packet, keeps their numbers in the order of the moments at which they are due, and then tells
+the kernel to let them pass or to drop them. Commands come as lines on standard input:
 
     bind NAMESPACE QUEUE                          from now on this queue is emptied here
     set NAMESPACE QUEUE DELAY_S JITTER_S LOSS     for packets that arrive from now on
     done                                          answered by "ok" when all before it is in force
 
-Law: packets of a queue never overtake one another. The end of standard input ends the process, so
-it does not outlive its master. Nothing but the standard library; run as a script.
+Packets of a queue never overtake one another. The process ends when standard input does, so it does
+not outlive the process that started it. It uses only the standard library and is run as a script.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from dataclasses import dataclass
 NETNS_FOLDER = "/run/netns"
 REAL_TIME_PRIORITY = 50
 RECEIVE_BUFFER = 32 << 20
-MAX_HELD = 100_000  # packets in one queue; what comes on top is lost
+MAX_HELD = 100_000  # packets in one queue; further ones are lost
 MAX_READ = 64  # messages of one namespace before the others have their turn
 MAX_VERDICTS = 512  # in one message to the kernel
-EARLY_S = 2e-5  # what it takes to say so
+EARLY_S = 2e-5  # packets are released so much early, as telling the kernel takes this long
 
 # From linux/netlink.h, linux/netfilter/nfnetlink*.h
 NETLINK_NETFILTER = 12
@@ -117,7 +117,7 @@ class Daemon:
     """All queues of all namespaces of one network."""
 
     def __init__(self, seed: int) -> None:
-        """`seed`: of the draws of jitter and loss."""
+        """`seed`: that of the random draws of jitter and loss."""
         self.random = random.Random(seed).random
         self.poll = select.epoll()
         self.sockets: dict[str, socket.socket] = {}
@@ -173,7 +173,7 @@ class Daemon:
         queue.delay_s, queue.jitter_s, queue.loss = delay_s, jitter_s, loss
 
     def commands(self) -> None:
-        """Do what standard input says."""
+        """Obey the commands that have come on standard input."""
         data = os.read(0, 1 << 20)
         self.ended = not data
         *lines, self.input = (self.input + data).split(b"\n")
@@ -191,7 +191,7 @@ class Daemon:
     # --- packets ------------------------------------------------------------------------------
 
     def _packet(self, descriptor: int, message: bytes, now: float) -> None:
-        """Take note of one packet. The header is always the message's first attribute."""
+        """Note one packet. Its header is always the first attribute of the message."""
         if struct.unpack_from("=H", message, 4)[0] != QUEUE_PACKET:
             return
         number = struct.unpack_from(">H", message, 18)[0]
@@ -220,7 +220,7 @@ class Daemon:
             self._packet(descriptor, message, time.monotonic())
 
     def release(self) -> None:
-        """Let go what is due, and say which packets are lost."""
+        """Tell the kernel which packets are due and pass, and which are lost."""
         held, verdicts = self.held, self.verdicts
         now = time.monotonic() + EARLY_S
         while held and held[0][0] <= now:
@@ -236,7 +236,7 @@ class Daemon:
         """Work until standard input ends."""
         self.poll.register(0, select.EPOLLIN)
         while not self.ended:
-            # epoll itself would wait in whole milliseconds.
+            # epoll itself waits whole milliseconds only.
             wait = max(0.0, self.held[0][0] - time.monotonic()) if self.held else None
             if select.select([self.poll], [], [], wait)[0]:
                 for descriptor, _ in self.poll.poll(0):

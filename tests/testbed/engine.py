@@ -1,13 +1,12 @@
-"""A container engine: the one that runs on this machine, or one of our own for as long as we live.
+"""A container engine: the one that runs on this machine, or one that this process starts and ends.
 
     with own_engine() as engine:
         print(engine.docker("version"))
 
-Our own one has no bridge and touches no packet filter: the testbed makes the network itself.
-
-Law: our own engine listens on a socket in a folder of its own, whose name carries this process's
-number; the engine, all its containers and that folder are gone after the `with`. The kernel ends
-the engine, too, if this process is killed; `clean_engines` then removes the folder.
+Our own engine has no bridge and changes no packet filter, because the testbed makes the network
+itself. It listens on a socket in a folder of its own, whose name contains the pid of this process.
+The engine, all its containers and that folder are gone after the `with`. If this process is killed
+the kernel ends the engine, too; `clean_engines` then removes the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ START_S = 30.0
 END_S = 20.0  # it has to end its containers
 POLL_S = 0.02
 COMMAND_S = 60.0
-NODE = "engine"  # stands where other names of the testbed have a node
+NODE = "engine"  # in names of the testbed, this stands in the place of a node
 PACKAGES = {"docker": "docker.io", "dockerd": "docker.io", "setpriv": "util-linux"}
 DAEMON_OPTIONS = (
     "--bridge=none",
@@ -57,7 +56,8 @@ class Engine:
         ]
 
     def docker(self, *arguments: str, data: bytes = b"") -> str:
-        """Do one thing; return what docker printed. Raises `TestbedError` with what it said."""
+        """Run a docker command; return what it printed. Raises `TestbedError` with its message if
+        it fails."""
         try:
             ended = subprocess.run(
                 self.command(*arguments),
@@ -77,14 +77,14 @@ class Engine:
 
     @property
     def answers(self) -> bool:
-        """Whether it is there."""
+        """Whether the engine answers."""
         with contextlib.suppress(TestbedError):
             return bool(self.docker("version", "--format", "{{.Server.Version}}"))
         return False
 
 
 def tool(name: str) -> str | None:
-    """Return the path of a command; a package's own before what else is called so."""
+    """Return the path of a command; that of its own package comes first if there are several."""
     return shutil.which(name, path=os.pathsep.join(["/usr/bin", "/usr/sbin", os.environ["PATH"]]))
 
 
@@ -102,7 +102,7 @@ def missing() -> str:
 
 @contextlib.contextmanager
 def any_engine() -> Iterator[Engine]:
-    """Give the engine that docker itself would use; one of our own if that does not answer."""
+    """Yield the engine that docker itself uses, or one of our own if that does not answer."""
     running = Engine()
     if tool("docker") and running.answers:
         yield running
@@ -166,7 +166,8 @@ def _end(process: subprocess.Popen[bytes] | None, folder: Path) -> None:
 
 
 def _remove(folder: Path) -> int:
-    """Kill what works in this folder, unmount and remove it; return how many processes."""
+    """Kill the processes that work in this folder, unmount and remove it; return how many
+    processes were killed."""
     killed: set[int] = set()
     deadline = time.monotonic() + END_S
     while found := _pids(folder):
@@ -195,15 +196,15 @@ def _pids(folder: Path) -> list[int]:
 
 
 def _mounts(folder: Path) -> list[str]:
-    """Return what is mounted below a folder, the innermost first."""
+    """Return the mount points below a folder, the innermost first."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
         places = [line.split()[4] for line in file]
     return sorted((p for p in places if p.startswith(f"{folder}/")), key=len, reverse=True)
 
 
 def clean_engines(everything: bool = False) -> int:
-    """Remove engines of our own that dead processes have left, with `everything` also those of
-    living ones; return how many."""
+    """Remove engines of our own that processes which have ended left behind, with `everything` also
+    those of running processes; return how many."""
     count = 0
     for where in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
         for folder in Path(where).iterdir():

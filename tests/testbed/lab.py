@@ -3,8 +3,8 @@
     with Network(nodes, default=Link(rate=100 * MBIT)) as net, Lab(net, folder, job) as lab:
         agents = lab.start_all("a", "b", "c")
 
-Law: nothing that was started outlives the `with`. What is measured comes from the agents' event
-files and from the network's own counters; status is asked only for what those do not have.
+The `with` ends everything that was started. Measurements come from the agents' event files and from
+the network's own counters; `status` is asked only for what those do not have.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Lab:
     ) -> Agent:
         """Start the agent of `node`, with more options of `edgeagent run`.
 
-        module: what stands in for the command `edgeagent`. variables: more of its environment.
+        module: run this module instead of the command `edgeagent`. variables: more variables of its
+        environment.
         """
         self.agents[node] = self._launcher.start(
             node, options, module=module, variables=variables or {}

@@ -1,8 +1,8 @@
-"""Network namespaces: named for the run that made them, entered, and the commands that fill them.
+"""Network namespaces: their names, how to enter them, and the commands that set them up.
 
-Law: a name says which process made the namespace (its number and the moment it started), so that
-whoever cleans up later can tell the living from the dead. Commands either succeed or raise
-`TestbedError` with what they said.
+The name of a namespace says which process made it (its pid and the moment at which it started), so
+that a later clean-up can tell whether that process still runs. Commands either succeed or raise
+`TestbedError` with what they printed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""A network in one machine: nodes in namespaces on one switch, each pair as slow as it is told.
+"""A network in one machine: nodes in namespaces on one switch, with rates and delays for each pair.
 
     with Network(["a", "b"], default=Link(rate=100 * MBIT, delay_s=0.005)) as net:
         net.popen("a", ["python3", "-m", "http.server"])
         net.set_rate("a", "b", 20 * MBIT)
         net.cut("a", "b")
 
-Law: everything that is made is in namespaces that carry this process's number, and `close` removes
-them with all processes inside, also after a failure half-way. Rates are bytes/s, times seconds.
-The host's own interfaces never see a packet; of its settings only one is touched, the list of TCP's
-algorithms that may be used, and what was added to it goes with the last network.
+Everything that is made is in namespaces whose names contain the pid of this process, and `close`
+removes them with all processes inside, also after a failure half-way. Rates are bytes/s, times
+seconds. The host's own interfaces never see a packet. Only one of its settings is changed, the list
+of TCP's algorithms that may be used (`congestion.py`), until the last network is removed.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ class Network:
     ) -> None:
         """Describe the network; `with` makes it.
 
-        links: by (sender, receiver); a pair that is not there has the `default`, and if that is
-        None nothing passes between them. limits: of all a node sends and receives. medium: of all
-        that is sent, bytes/s; each byte counts once. congestion: TCP's algorithm, "" for the
-        host's own. seed: of jitter and loss. netem: None for wherever the kernel has it. Raises
-        `TestbedError` for names and numbers that make no sense.
+        links: by (sender, receiver); an absent pair has the `default`, and if that is None nothing
+        passes between the two. limits: of everything that a node sends and receives. medium:
+        bytes/s that all nodes together can send; each byte counts once. congestion: TCP's
+        algorithm, "" for the host's own. seed: that of jitter and loss. netem: whether to use
+        netem; None: if the kernel has it. Raises `TestbedError` for names and numbers that make no
+        sense.
         """
         self.nodes = tuple(nodes)
         self.limits = {node: (limits or {}).get(node, Limit()) for node in nodes}
@@ -122,7 +123,7 @@ class Network:
         self.close()
 
     def open(self) -> None:
-        """Make it; raise `TestbedError` and leave nothing if that fails."""
+        """Make the network. Raises `TestbedError` and leaves nothing behind if that fails."""
         if why := missing():
             raise TestbedError(why)
         try:
@@ -132,7 +133,7 @@ class Network:
             raise
 
     def close(self) -> None:
-        """Kill all processes in it and remove it, whatever signals come. Idempotent."""
+        """Kill all processes in the network and remove it, whatever signals come. Idempotent."""
         with undisturbed():
             daemon, self._daemon = self._daemon, None
             if daemon is not None:
@@ -140,7 +141,7 @@ class Network:
                 assert daemon.stdout is not None
                 daemon.kill()
                 daemon.wait()
-                with contextlib.suppress(BrokenPipeError):  # what it was not told any more
+                with contextlib.suppress(BrokenPipeError):  # for commands that were not sent yet
                     daemon.stdin.close()
                 daemon.stdout.close()
             remove(namespaces_of(self.owner))
@@ -206,7 +207,7 @@ class Network:
         tc(name, *shaping.sender(links, limit, len(self.nodes), bool(self._netem)))
 
     def _bridge_alone(self, switch: str) -> None:
-        """See to it that no packet filter looks at what is only switched."""
+        """Keep packet filters from seeing packets that are only switched."""
         if os.path.exists("/proc/sys/net/bridge/bridge-nf-call-iptables"):
             set_kernel(switch, {"bridge/bridge-nf-call-iptables": "0"})
 
@@ -221,7 +222,7 @@ class Network:
     # --- the delay daemon ---------------------------------------------------------------------
 
     def _start_daemon(self) -> None:
-        # In the switch's namespace, so that whoever cleans up finds it.
+        # It runs in the switch's namespace, so that a later clean-up finds it.
         command = ["ip", "netns", "exec", self.owner.namespace(SWITCH)]
         self._daemon = subprocess.Popen(
             [*command, sys.executable, "-I", "-S", str(DAEMON), str(self._seed)],
@@ -355,7 +356,7 @@ class Network:
         self._change_cuts([], [(a, b)] if one_way else [(a, b), (b, a)])
 
     def partition(self, groups: Iterable[Iterable[str]]) -> None:
-        """Let nothing pass between groups; who is in none is alone."""
+        """Let nothing pass between groups; a node in no group is alone."""
         part = {node: k for k, group in enumerate(groups) for node in group}
         for node in part:
             self._known(node)
@@ -392,7 +393,7 @@ class Network:
         return shaping.gso_bytes(link.rate for (a, _), link in self.links.items() if a == node)
 
     def _set_gate(self, node: str, first: bool = False) -> None:
-        """Have the kernel drop and queue at a receiver what it should, from now on."""
+        """Set which packets the kernel drops or queues at a receiver from now on."""
         others = [other for other in self.nodes if other != node]
         closed = [a for a in others if (a, node) in self.cuts or (a, node) in self.absent]
         queued = (

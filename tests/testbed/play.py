@@ -1,8 +1,8 @@
-"""Plays a scenario: real agents on the network's nodes, the timeline at its times.
+"""Plays a scenario: starts real agents on the network's nodes, and plays the timeline.
 
-Law: the clock of the timeline starts when all starters have done a step together. Every wait ends.
-The agents are told nothing about the network: they find each other by multicast and see only that
-some links are slow.
+The clock of the timeline starts when all agents that are there from the start have done a step
+together. Every wait is bounded. The agents are told nothing about the network: they find each other
+by multicast, and notice only by measuring that some links are slow.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tests.scenarios.cluster import Agent
     from tests.testbed.scenario import Event, Scenario
 
-BEGIN_S = 180.0  # until all starters have done a step together
-LEAVE_S = 60.0  # after Ctrl+C
+BEGIN_S = 180.0  # within this time all starters must have done a step together
+LEAVE_S = 60.0  # within this time an agent must end after Ctrl+C
 POLL_S = 0.02
 RATE_STEPS = 20
 CLUSTER = "testbed"
@@ -38,12 +38,12 @@ class Life:
     """One run of one node's agent."""
 
     node: str
-    name: str  # the node's, with a number from the second life on
+    name: str  # that of the node, with a number if it is not the node's first agent
     agent: Agent
-    end: str = ""  # "ctrl-c" or "kill" once it was asked to go
+    end: str = ""  # "ctrl-c" or "kill" once it was made to end
     stopped: bool = False
-    stayed: bool = False  # it still ran when all that did were asked to go
-    told: int = 0  # events that were looked at for the view
+    stayed: bool = False  # it still ran at the end, when all were asked to leave
+    told: int = 0  # number of its events that have been shown
 
     @property
     def state(self) -> str:
@@ -58,7 +58,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something of the timeline that was done; `t` in unix seconds."""
+    """A line of the timeline that was done; `t` is the time of that in unix seconds."""
 
     t: float
     at_s: float
@@ -67,9 +67,9 @@ class Mark:
 
 @dataclass(slots=True)
 class Played:
-    """What is left of a run; all times `t` in unix seconds."""
+    """The result of a run; all times `t` are in unix seconds."""
 
-    began_t: float = 0.0  # all starters trained
+    began_t: float = 0.0  # when all starters trained together
     ended_t: float = 0.0
     lives: list[Life] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Player:
     # --- the run ------------------------------------------------------------------------------
 
     def play(self) -> Played:
-        """Play all of it; what went wrong is in the result's `problems`."""
+        """Play the whole scenario; what went wrong is in the result's `problems`."""
         played = self.played
         try:
             for node in self.scenario.starters:
@@ -139,7 +139,7 @@ class Player:
         return not any(life.agent.running for life in self.played.lives)
 
     def _wait(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Follow the agents until it is done; return whether it was, in this time."""
+        """Follow the agents until `done()` or the time is over; return whether it was done."""
         deadline = time.monotonic() + seconds
         while True:
             self._follow()
@@ -151,7 +151,7 @@ class Player:
             time.sleep(min(POLL_S, left))
 
     def _see_off(self) -> None:
-        """Have all that still run leave, and say who does not."""
+        """Have all agents that still run leave, and note those that do not."""
         for life in self.played.lives:
             if life.agent.running and not life.end:
                 life.end, life.stayed = "ctrl-c", True
@@ -176,7 +176,7 @@ class Player:
         return life
 
     def _signal_all(self, life: Life, number: signal.Signals) -> None:
-        """Send a signal to the agent and its trainer alike."""
+        """Send a signal to the agent and to its trainer."""
         session = self.net.session(life.agent.process)
         for process in living():
             if process.session == session:

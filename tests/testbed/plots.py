@@ -1,7 +1,7 @@
-"""Pictures of a run: loss, members and speed over time, with what the timeline did.
+"""Pictures of a run: loss, members and speed over time, with the lines of the timeline.
 
-Law: shows what the event files say, each iteration once, and no label over another. Needs
-matplotlib (the extra "bench"); without it there are no pictures, and that is said.
+They show what the event files say, each iteration once, and no label covers another. Matplotlib
+(the extra "bench") is needed; without it there are no pictures, and the user is told so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ LABEL_GAP = 0.02  # between labels, of the picture's height
 def history(played: Played) -> list[Event]:
     """Return one `step` of each iteration, the first that was written, in the order of time.
 
-    Where the cluster was in two parts, an iteration was done twice; the later one is left out.
+    If the cluster was in two parts, an iteration may have been done twice; the later one is left
+    out.
     """
     first: dict[int, Event] = {}
     steps = [e for life in played.lives for e in life.agent.events if e["event"] == "step"]
@@ -71,7 +72,7 @@ def draw(played: Played, title: str, folder: Path) -> list[Path]:
 
 
 def stagger(labels: Sequence[tuple[float, float, float]]) -> list[float]:
-    """Return how far below the top each label goes: as high as it finds room.
+    """Return how far below the top each label is drawn: as high as there is room for it.
 
     labels: left and right edge in any unit, and height, in the order of left edges.
     """
@@ -114,7 +115,7 @@ def _picture(
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
-    figure.draw_without_rendering()  # from here on the figure knows where things are
+    figure.draw_without_rendering()  # only now the sizes of the labels are known
     style: dict[str, Any] = {"rotation": 90, "va": "top", "ha": "left", "fontsize": LABEL_POINTS}
     style["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
     labels = []

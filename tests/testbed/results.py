@@ -1,9 +1,9 @@
-"""What a run of the testbed came to: the summary, from the agents' event files.
+"""The summary of a run of the testbed, made from the agents' event files.
 
-Law: pure but for `write`; the event files and the testbed's own clock are the only evidence, and
-what is missing counts as wrong. A cluster is one history in which each sample counts once; parts of
-it may go on apart only where the scenario cuts, freezes or does not link somebody, or before all
-trained together.
+All functions except `write` are pure. The event files and the testbed's own clock are the only
+evidence, and what is missing counts as wrong. A cluster must have one history in which each sample
+counts once. Parts of it may go on apart only if the scenario cuts, freezes or does not link a node,
+or before all nodes have trained together.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from tests.testbed.play import Life, Played
     from tests.testbed.scenario import Scenario
 
-STALL_WINDOW_S = 15.0  # after something of the timeline
+STALL_WINDOW_S = 15.0  # after a line of the timeline, in which stalls are attributed to it
 
 Event = dict[str, Any]
 Events = Mapping[str, Sequence[Event]]
 
 
 def summary(scenario: Scenario, played: Played) -> dict[str, Any]:
-    """Return all that is worth knowing as one object for JSON; no `problems`: all went well.
+    """Return the summary as one object for JSON. If its `problems` are empty, all went well.
 
     Times are seconds after the timeline's start, rates bytes/s unless the name says otherwise.
     """
@@ -65,7 +65,7 @@ def summary(scenario: Scenario, played: Played) -> dict[str, Any]:
 
 
 def node_summary(life: Life, began_t: float) -> dict[str, Any]:
-    """Return how one life went."""
+    """Return the summary of one run of one agent."""
     events = life.agent.events
     digests = [e for e in events if e["event"] == "digest"]
     last = digests[-1] if digests else {}
@@ -83,8 +83,8 @@ def node_summary(life: Life, began_t: float) -> dict[str, Any]:
 
 
 def compare(events: Events) -> dict[str, Any]:
-    """Return how many comparisons of two agents' states after equal histories there were (each
-    digest with the first of its commit), and which of them differ."""
+    """Return how often the states of two agents with equal histories could be compared (each digest
+    with the first one of the same commit), and which of them differ."""
     states: dict[str, tuple[str, str]] = {}
     comparisons, differ = 0, []
     for name, written in events.items():
@@ -103,9 +103,9 @@ def stayed(life: Life) -> bool:
 
 
 def compare_finals(events: Events, lives: Sequence[Life]) -> list[str]:
-    """Return which two of those that trained to the end differ in the last digest of their last
-    memberships that both have, or have none although both wrote digests at the same time: that
-    they had gone apart for good shows here."""
+    """Return which pairs of the agents that trained to the end differ in the last digest that both
+    have in their last memberships, or have none in common although both wrote digests at the same
+    time. This finds parts of a cluster that have not come together again."""
     last: dict[str, dict[int, Event]] = {}
     for life in lives:
         parts = memberships(events[life.name])
@@ -127,8 +127,9 @@ def compare_finals(events: Events, lives: Sequence[Life]) -> list[str]:
 def history_problems(scenario: Scenario, played: Played) -> list[str]:
     """Return what the rules of `tests/scenarios/histories.py` say against this run.
 
-    Who left in order did all that it says, as who stayed did. The global batch is what most steps
-    had. Nothing is said where the timeline never began.
+    Agents that left in order count like those that stayed: all their steps must be in the history.
+    The global batch is the one that most steps had. If the timeline never began, nothing is
+    returned.
     """
     lives = {life.name: common_events(life, played.began_t) for life in played.lives}
     steps = [e for written in lives.values() for e in written if e["event"] == "step"]
@@ -145,9 +146,9 @@ def history_problems(scenario: Scenario, played: Played) -> list[str]:
 
 
 def common_events(life: Life, began_t: float) -> list[Event]:
-    """Return what an agent wrote, without digests from clusters that it gave up for another: all
-    those before the timeline began, and later its first one if it was alone there, not having found
-    the others yet."""
+    """Return the events of an agent without digests from clusters that it gave up for another one.
+    These are all clusters before the timeline began, and later the agent's first one if it was
+    alone in that because it had not found the others yet."""
     parts = memberships(life.agent.events)
     kept: list[Event] = []
     for k, part in enumerate(parts):
@@ -159,7 +160,7 @@ def common_events(life: Life, began_t: float) -> list[Event]:
 
 
 def end_problems(life: Life, steps: int) -> list[str]:
-    """Return what is wrong with a life's end: it has to be the one that the timeline meant."""
+    """Return what is wrong with an agent's end, which has to be the one that the timeline says."""
     status = life.agent.process.poll()
     if life.end == "kill":
         return []
@@ -193,17 +194,18 @@ def joins(events: Events, began_t: float) -> list[dict[str, Any]]:
 
 
 def timeline(events: Events, played: Played) -> list[dict[str, Any]]:
-    """Return what was done when, and the longest gap between two steps of one agent after it.
+    """Return the lines of the timeline with their times, and the longest gap between two steps of
+    one agent after each.
 
-    A gap counts for what was done last before its end; `usual_gap_s` is the median of all before.
-    Both are None where nothing is known.
+    A gap is attributed to the last line before the gap's end. `usual_gap_s` is the median of all
+    gaps before the line. Both are None if nothing is known.
     """
     steps = [[float(e["t"]) for e in es if e["event"] == "step"] for es in events.values()]
     gaps = [(a, b) for ends in steps for a, b in pairwise(ends) if a < b]
     marks = played.marks
     found = []
     ends = [*(mark.t for mark in marks[1:]), played.ended_t]
-    for mark, until in zip(marks, ends, strict=False):  # one too many where nothing was done
+    for mark, until in zip(marks, ends, strict=False):  # there is an end too many if no mark
         end = min(until, mark.t + STALL_WINDOW_S)
         before = [b - a for a, b in gaps if played.began_t <= b < mark.t]
         found.append(
@@ -218,10 +220,11 @@ def timeline(events: Events, played: Played) -> list[dict[str, Any]]:
 
 
 def member_stalls(events: Events, began_t: float) -> list[dict[str, Any]]:
-    """Return what members said about others' ends: who, why, and what it cost the slowest.
+    """Return which members left or were lost, why, and for how long that stopped the slowest of the
+    others, by the others' events.
 
-    A node may go several times. Members speak of one and the same time if each of them does so
-    once, and no later than an agent may put it off.
+    A node may go several times. Events of several members are about the same time if each member
+    has one, and none is later than an agent may delay it.
     """
     said = [
         (e["t"], name, e)
@@ -260,7 +263,7 @@ def throughput(events: Events, played: Played) -> dict[str, Any]:
 
 
 def calibration(found: Mapping[Pair, Found]) -> dict[str, Any]:
-    """Return what the links really do; a rate too high to measure is None."""
+    """Return what was measured on the links; a rate too high to measure is None."""
     return {
         f"{a} > {b}": {
             "rate_mbit": value.rate / MBIT if math.isfinite(value.rate) else None,

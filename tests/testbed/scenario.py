@@ -3,7 +3,7 @@
 Rates are Mbit/s, delays milliseconds and times seconds in the file; bytes/s and seconds in what
 comes out. scenarios/README.md lists the fields.
 
-Law: everything that the file says is used, and what makes no sense is refused with one line that
+Everything that the file contains is used, and what makes no sense is refused with one line that
 names the file and the field. Random draws are made here, from the scenario's seed, so that a
 scenario is the same in every run.
 """
@@ -40,8 +40,8 @@ class Job:
 
     name: str  # a built-in job, or a script's absolute path
     steps: int
-    options: tuple[str, ...] = ()  # further ones of `edgeagent run`
-    arguments: tuple[str, ...] = ()  # the script's own
+    options: tuple[str, ...] = ()  # further options of `edgeagent run`
+    arguments: tuple[str, ...] = ()  # arguments of the script
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All of it; `timeline` in the order of time."""
+    """A whole scenario; `timeline` is in the order of time."""
 
     name: str
     nodes: tuple[str, ...]
@@ -90,8 +90,8 @@ class Scenario:
 
     @property
     def may_fork(self) -> bool:
-        """Whether agents may rightly go on apart for a while: cut off from others, asleep, without
-        a link to somebody, or begun when nobody else was there."""
+        """Whether agents may rightly go on apart for a while: if some are cut off from others, are
+        asleep, have no link to another one, or start when no other one is there."""
         if any(event.do in ("cut", "partition", "stop") for event in self.timeline):
             return True
         running = dict.fromkeys(self.starters)
@@ -105,11 +105,11 @@ class Scenario:
         return not all(map(self.linked, permutations(self.nodes, 2)))
 
     def linked(self, pair: Pair) -> bool:
-        """Whether anything passes from one to the other while nothing is cut."""
+        """Whether packets pass from one node to the other while nothing is cut."""
         return self.default is not None or pair in self.links
 
     def cuts_after(self, cuts: Mapping[Pair, None], event: Event) -> dict[Pair, None]:
-        """Return the pairs that are cut after a line of the timeline, if these were before it."""
+        """Return the pairs that are cut after a line of the timeline; `cuts`: those before it."""
         if event.do == "cut":
             return {**cuts, **dict.fromkeys(event.pairs)}
         if event.do == "partition":
@@ -123,12 +123,12 @@ class Scenario:
         return {pair: None for pair in cuts if pair not in healed}
 
     def one_at_end(self, nodes: Sequence[str]) -> bool:
-        """Whether the network joins these nodes, directly or by way of each other, at the end."""
+        """Whether the network connects these nodes, directly or over each other, at the end."""
         cuts: dict[Pair, None] = {}
         for event in self.timeline:
             cuts = self.cuts_after(cuts, event)
         reached, left = list(nodes[:1]), list(nodes[1:])
-        for a in reached:  # it grows meanwhile
+        for a in reached:  # this list grows in the loop
             near = [b for b in left if all(self._open(p, cuts) for p in ((a, b), (b, a)))]
             reached += near
             left = [b for b in left if b not in near]
@@ -139,22 +139,22 @@ class Scenario:
 
 
 class Table:
-    """One table of the file: takes fields out, and knows what it is called."""
+    """One table of the file, from which fields are taken; its name is for error messages."""
 
     def __init__(self, where: str, values: Any) -> None:
-        """`where`: the file and the table's name, for complaints."""
+        """`where`: the file and the name of the table, for error messages."""
         self.where = where
         if not isinstance(values, dict):
             raise TestbedError(f"{where} must be a table")
         self.values = dict(values)
 
     def wrong(self, name: str, why: str) -> TestbedError:
-        """Return the complaint about one field."""
+        """Return the error about one field."""
         place = f"{self.where}{name}".rstrip(".")
         return TestbedError(f"{place}: {why}")
 
     def has(self, *names: str) -> bool:
-        """Whether one of these fields is there and not taken."""
+        """Whether one of these fields is there and has not been taken."""
         return any(name in self.values for name in names)
 
     def _take(self, name: str, default: Any) -> Any:
@@ -208,7 +208,7 @@ class Table:
         return [Table(f"{self.where}{name}[{k}].", entry) for k, entry in enumerate(value, 1)]
 
     def done(self) -> None:
-        """Refuse what is left."""
+        """Refuse the table if fields are left that nobody has taken."""
         for name in self.values:
             raise self.wrong(name, "is not known here")
 
@@ -365,8 +365,8 @@ def _limits(top: Table, nodes: Sequence[str]) -> dict[str, Limit]:
 
 
 def _draws(top: Table, there: Sequence[Pair], end_s: float, chance: random.Random) -> list[Event]:
-    """Return the rates of the pairs that there are, drawn anew every so often; the first ones at
-    the start."""
+    """Return the changes of rates that are drawn at random for the existing pairs, the first ones
+    at the start and then at a fixed interval."""
     if not top.has("redraw"):
         return []
     table = top.table("redraw")
@@ -399,8 +399,8 @@ def _poisson(
 ) -> list[Event]:
     """Return joins and leaves at the moments of a Poisson process.
 
-    At each moment one action that is possible then is drawn by its weight, and a node for it. A
-    node is left alone for a while after something was done to it, so that it can come or go.
+    At each moment one of the actions that are possible then is drawn by its weight, and a node for
+    it. Nothing is done to a node for a while after an action, so that it has time to join or leave.
     """
     every_s = table.number("every_s", low=0.1)
     first_s = table.number("first_s", 5.0)
@@ -473,7 +473,7 @@ def _groups(table: Table, nodes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def _starters(nodes: Sequence[str], events: Sequence[Event]) -> tuple[str, ...]:
-    """All that the timeline does not bring in first."""
+    """Return the nodes that run from the start: those for which the timeline has no join first."""
     first: dict[str, str] = {}
     for event in sorted(events, key=lambda event: event.at_s):
         if event.node:
@@ -484,7 +484,7 @@ def _starters(nodes: Sequence[str], events: Sequence[Event]) -> tuple[str, ...]:
 def _check_order(
     where: str, starters: Sequence[str], timeline: Sequence[Event], end_s: float
 ) -> None:
-    """Nobody joins twice, nobody leaves who is not there."""
+    """Refuse a timeline in which a node joins that is there already, or leaves that is not."""
     state = dict.fromkeys(starters, "running")
     after = {"join": "running", "ctrl-c": "gone", "kill": "gone"}
     after |= {"stop": "stopped", "cont": "running"}

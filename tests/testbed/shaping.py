@@ -6,8 +6,9 @@ are a netem queue in that class or, where the kernel has no netem, a queue at th
 each sender) that a process empties in time (`delay_daemon.py`). Cut links are dropped at the
 receiver, whatever they carry.
 
-Law: pure text from numbers; rates are bytes/s here and bits/s only in the lines. The sizes of
-bursts and queues are measured ones: smaller ones cost throughput, larger ones hide congestion.
+The functions are pure: they turn numbers into text. Rates are bytes/s here, and bits/s only in the
+lines. The sizes of bursts and queues were found by measuring: smaller ones cost throughput, larger
+ones hide congestion.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.testbed.namespaces import TestbedError
 
 DEVICE = "lan0"
 MBIT = 125_000.0  # bytes/s
-UNSHAPED = 100_000 * MBIT  # stands for no limit
+UNSHAPED = 100_000 * MBIT  # so high that it is no limit
 BURST_S = 0.001
 MIN_BURST = 3028  # two full frames
 QUEUE_S = 0.05
@@ -34,7 +35,8 @@ MIN_RATE = 1000.0
 MAX_DELAY_S = 30.0
 CHAIN = "EDGEBED"
 
-# What links of up to 1 Gbit/s and 30 ms need; and no memory of former connections.
+# Buffers for links of up to 1 Gbit/s and 30 ms; and TCP must not remember former connections, as
+# that would make one measurement depend on another.
 KERNEL_SETTINGS = {
     "ipv4/tcp_wmem": "4096 65536 33554432",
     "ipv4/tcp_rmem": "4096 131072 33554432",
@@ -59,7 +61,7 @@ class Link:
     loss: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be made, with `TestbedError`."""
+        """Raise `TestbedError` for a link that cannot be made."""
         if not MIN_RATE <= self.rate <= UNSHAPED:
             raise TestbedError(f"a rate of {self.rate:g} bytes/s is out of range")
         if not 0 <= self.delay_s <= MAX_DELAY_S:
@@ -71,13 +73,13 @@ class Link:
 
     @property
     def plain(self) -> bool:
-        """Whether packets arrive at once, all of them."""
+        """Whether all packets arrive, and without delay."""
         return self.delay_s == 0 and self.loss == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a node can send (`up`) and receive (`down`) in all, in bytes/s."""
+    """How much a node can send (`up`) and receive (`down`) over all its links, in bytes/s."""
 
     up: float = UNSHAPED
     down: float = UNSHAPED
@@ -131,7 +133,7 @@ def netem(minor: int, link: Link, verb: str = "add") -> str:
 
 
 def share(link: Link, limit: Limit, nodes: int) -> float:
-    """Return what a link has for certain when the node sends to all others at once."""
+    """Return the rate that a link has at least while its sender sends to all others at once."""
     return min(link.rate, max(MIN_RATE, limit.up / nodes))
 
 

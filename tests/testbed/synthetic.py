@@ -1,16 +1,17 @@
-"""A training script whose cost is what is asked for: state, gradients, time to compute.
+"""A training script with chosen costs: size of the state, size of the gradients, time to compute.
 
 Usage: edgeagent run tests/testbed/synthetic.py -- [--state-mb N] [--gradient-mb N] [--compute-ms N]
                                                   [--load FILE] [--steps-file NAME]
 
-Law: everything about it is real but the arithmetic: a micro-batch sleeps for its time, and tensors
-have the shapes of a transformer whose size is what is asked for. While a file `slowdown` with a
-factor lies in the working folder, micro-batches take so many times as long. What is frozen in the
-file of `--load` is read and kept, but is no part of the training state: whoever starts with that
-file has it, and nobody pulls it. `--steps-file` gets a line for each iteration that `update()` has
-completed: its number and when that was by this process's clock, in unix seconds.
-Nothing is shared between the devices of one machine: what is only read are 16 KB of samples, and
-the state, frozen tensors too, is each device's own copy, which its agent and trainer share.
+Everything except the arithmetic is real: a micro-batch sleeps for its time, and the tensors have
+the shapes of a transformer of the size that is asked for. While the working folder has a file
+`slowdown` with a factor in it, micro-batches take that many times as long. Frozen tensors in the
+file of `--load` are read and kept, but are no part of the training state: every device starts with
+that file, and nobody pulls them. `--steps-file` gets a line for each iteration that `update()` has
+completed: its number, and the time in unix seconds by this process's clock.
+
+The devices of one machine share nothing: each has its own copy of the state, frozen tensors
+included, which its agent and its trainer share, and of the 16 KB of samples.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ MB = 1_000_000
 FLOAT_BYTES = 4
 SAMPLES = 4096
 SLOWDOWN = Path("slowdown")
-LEAST = 64  # trainable numbers
-BLOCKS = 1  # of the trainable transformer; each tensor costs time at every step
+LEAST = 64  # trainable numbers at least
+BLOCKS = 1  # blocks of the trainable transformer; few, as each tensor costs time at every step
 FROZEN_BLOCKS = 4
 WIDTH_UNIT = 16  # widths are multiples of it: no padding between tensors
-BLOCK_PART = 2 / 3  # of all numbers are in the blocks, the others in the embedding
+BLOCK_PART = 2 / 3  # the part of all numbers that are in blocks; the others are in the embedding
 
 Shape = tuple[int, ...]
 
@@ -97,7 +98,8 @@ class Synthetic(nn.Module):
 
 @contextlib.contextmanager
 def notes(path: str) -> Iterator[Callable[[int], None]]:
-    """Give what writes an iteration's line into the file, if there is to be one."""
+    """Yield a function that writes the line of an iteration to the file, or does nothing if `path`
+    is empty."""
     if not path:
         yield lambda iteration: None
         return

@@ -46,7 +46,7 @@ def tree_of(shape: str, plan: topologies.Plan) -> topologies.Tree:
 
 
 def named_view(plan: topologies.Plan, count: int) -> View:
-    """All links between the first `count` nodes."""
+    """Return a view with all links between the first `count` nodes."""
     numbers = range(1, count + 1)
     view = view_of(count, [(a, b) for a in numbers for b in numbers if a < b])
     names = zip(view.members, plan.nodes, strict=False)
@@ -231,7 +231,7 @@ def test_without_a_limit_only_the_links_bound() -> None:
 
 
 class Contenders(allreduce.Bench):
-    """No agents: one contender that runs, one that raises what nobody expects."""
+    """A benchmark without agents: one contender runs, another raises an unexpected error."""
 
     def ring(self, folder: Path) -> list[Run]:
         assert folder.is_dir()

@@ -20,7 +20,7 @@ MANY = events.QUIET_STEPS + 10  # quiet steps before an event
 
 
 def ends_of(*gaps: float) -> list[float]:
-    """Steps that end so long after each other, quiet ones first."""
+    """Return the ends of steps that are these gaps apart, after quiet steps."""
     return list(accumulate([0.0] + [USUAL] * MANY + list(gaps)))
 
 
@@ -130,7 +130,7 @@ def test_an_interval_holds_the_quantile_as_often_as_it_says() -> None:
 
 
 def found_of(kind: str, decision: float | None = None) -> list[Seen]:
-    """Twenty events whose stalls rise and whose noise falls."""
+    """Return twenty events of which the stalls rise and the noise falls."""
     return [
         Seen(kind, 0.0, 1.0, 0.1, 3, 0.01 * k, 0.001 * (21 - k), 0.02 * k, 0.001, decision=decision)
         for k in range(1, 21)

@@ -1,4 +1,4 @@
-"""The benchmark of the loader: both contenders run, and what they bring cannot beat the bound."""
+"""The benchmark of the loader: both contenders run, and neither is faster than the bound."""
 
 from __future__ import annotations
 

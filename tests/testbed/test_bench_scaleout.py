@@ -1,6 +1,6 @@
 """The pure parts of `scripts/bench scale-out`, and shards over two hops on loopback.
 
-Law: no namespaces and no agents here; those are what the benchmark itself runs.
+Namespaces and agents are left to the benchmark itself.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SHARD_BYTES = 1 << 20
 
 
 def offers(*names: str) -> tuple[Offer, ...]:
-    """Sources whose measured rates say the opposite of the truth."""
+    """Return sources whose measured rates are the opposite of their true rates."""
     return tuple(Offer(n.encode(), n, 1e9 / TRUTH[n][0], 0.001, 0) for n in names)
 
 
 def counts(plan: dict[bytes, tuple[int, ...]]) -> dict[str, int]:
-    """How many shards each source has to send."""
+    """Return source -> how many shards it has to send."""
     return {node.decode(): len(shards) for node, shards in plan.items()}
 
 

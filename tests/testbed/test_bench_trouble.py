@@ -20,7 +20,7 @@ Event = dict[str, Any]
 
 
 def steps(*times: float, first: int = 1, members: int = 2) -> list[Event]:
-    """Steps that were complete at these times."""
+    """Return events of steps that were complete at these times."""
     return [
         {"t": t, "event": "step", "iteration": first + k, "members": members}
         for k, t in enumerate(times)
@@ -28,7 +28,7 @@ def steps(*times: float, first: int = 1, members: int = 2) -> list[Event]:
 
 
 def near(seconds: float) -> Any:
-    """A time that was worked out."""
+    """Return what is equal to a computed time, except for rounding."""
     return pytest.approx(seconds)
 
 

@@ -1,6 +1,6 @@
-"""Real agents in an emulated network: what is copied and summed follows what the links bring.
+"""Real agents in an emulated network: pulls and the tree follow what the links carry.
 
-`scripts/adapt` measures the same at length; here only the relations are looked at.
+`scripts/adapt` measures the same in detail; here only larger and smaller are compared.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_the_tree_avoids_a_slow_link_and_the_status_says_so(folder: Path) -> Non
 
         def avoided() -> bool:
             pairs = {frozenset((p["a"], p["b"])): p for p in lab.status("a")["mesh"]}
-            slow = pairs.get(frozenset(SLOW))  # it opens a little after the last join
+            slow = pairs.get(frozenset(SLOW))  # this link opens a little after the last join
             return bool(slow and slow["there_mbit_s"] and not slow["in_tree"])
 
         lab.wait("tree without the slow link", avoided)

@@ -1,7 +1,7 @@
-"""The emulated network does what it is told, refuses to be measured on if not, and goes away.
+"""The emulated network does what it is told, calibration refuses it if not, and it can be removed.
 
-Law: what passes is judged by real packets between namespaces. Times are compared with those that
-were set, never with what a machine should reach.
+Real packets between namespaces show what passes. Times are compared with those that were set, and
+never with what a machine should reach.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ pytestmark = pytest.mark.netns
 
 
 class Ears:
-    """A UDP socket on each node; who has heard what from whom."""
+    """A UDP socket on each node, which hears the packets of the others."""
 
     def __init__(self, net: Network) -> None:
         self.net = net
@@ -291,7 +291,7 @@ def runner() -> Iterator[subprocess.Popen[str]]:
 
 
 def started(runner: subprocess.Popen[str]) -> list[int]:
-    """Wait until it runs; return its processes but itself."""
+    """Wait until the run has begun; return its processes except itself."""
     assert runner.stdout is not None
     own, *others = (int(word) for word in runner.stdout.readline().split())
     assert own == runner.pid
@@ -326,7 +326,7 @@ def test_clean_removes_what_a_killed_run_left_and_nothing_of_a_living_one(
     clean()
     assert left(runner.pid) == []
     deadline = time.monotonic() + WAIT_S
-    while alive(others):  # until init has taken note of their end
+    while alive(others):  # until init has reaped them
         assert time.monotonic() < deadline
         time.sleep(POLL_S)
 
@@ -378,7 +378,7 @@ def test_what_the_host_allows_is_as_before_when_the_last_network_is_gone(
             congestion.allow_congestion("cubic")
             one.close()
             assert allowed.read_text() == "reno bbr cubic"
-            allowed.write_text("reno bbr cubic vegas")  # somebody else
+            allowed.write_text("reno bbr cubic vegas")  # as another process might
         assert allowed.read_text() == "reno vegas"
     assert not added.exists()
 

@@ -1,4 +1,4 @@
-"""Pictures of a run: labels of the timeline do not lie over one another."""
+"""Pictures of a run: labels of the timeline do not cover one another."""
 
 from __future__ import annotations
 

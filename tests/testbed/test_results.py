@@ -1,6 +1,6 @@
 """The summary of a run: what it finds wrong with histories written by hand, and its figures.
 
-Law: the runs here are played by nobody; each planted fault has to show as a problem.
+No agents run here. Each fault that is planted in a history has to show as a problem.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def scenario(text: str = "") -> Scenario:
 def member(
     name: str, first: int, last: int, fork: str = "", founded: bool = False, at: float = 0.0
 ) -> list[Event]:
-    """What a member writes; a step a second, the n-th of them at n + `at`."""
+    """Return the events of a member with one step per second, the n-th of them at n + `at`."""
     entry = {"t": first + at, "event": "joined", "members": [name] if founded else ["x", name]}
     found: list[Event] = [{**entry, "sources": [] if founded else [{"node": "x"}]}]
     for k in range(first, last + 1):
@@ -52,7 +52,7 @@ def member(
 
 
 def life(name: str, events: list[Event], end: str = "ctrl-c", stayed: bool = True) -> Life:
-    """A life that is over."""
+    """Return an agent's run that has ended."""
     process = SimpleNamespace(poll=lambda: -9 if end == "kill" else 0)
     agent = SimpleNamespace(events=events, log="", process=process)
     return Life(name, name, cast("Any", agent), end, stayed=stayed)

@@ -1,6 +1,6 @@
 """Scenario files: what is read from them, and the one line that says what is wrong with one.
 
-Law: every refusal names the file and the field.
+Every refusal has to name the file and the field.
 """
 
 from __future__ import annotations

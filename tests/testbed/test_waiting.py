@@ -1,4 +1,4 @@
-"""Real agents in an emulated network: who is waited for is who is slow, and all of them say so."""
+"""Real agents in an emulated network: all of them name the slow member as the one to wait for."""
 
 from __future__ import annotations
 

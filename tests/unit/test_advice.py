@@ -1,4 +1,4 @@
-"""What a user is told who waits in vain: true, and to be typed as it is."""
+"""Advice to users who wait in vain: it is true, and its commands can be typed as they are."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ LIMIT_S = 30.0
 
 
 class Trainer:
-    """Computes nothing. `wrong(trainer, message)` is asked first, and may do it its own way.
-    `apart`: its state is in the shared memory only where that is read."""
+    """A trainer that computes nothing. `wrong(trainer, message)` is called first and may handle the
+    message in another way. `apart`: its state is in the shared memory only when it may be read."""
 
     def __init__(
         self, wrong: Callable[[Trainer, handover.Message], bool], *, apart: bool = False
@@ -113,7 +113,7 @@ class Trainer:
 
 
 def at_end(answer: Callable[[Trainer], None]) -> Callable[[Trainer, handover.Message], bool]:
-    """Return what answers the end of training in its own way."""
+    """Return a function for `wrong` that answers the end of training by `answer`."""
 
     def wrong(trainer: Trainer, message: handover.Message) -> bool:
         if isinstance(message, handover.End):

@@ -1,5 +1,5 @@
-"""ARCHITECTURE.md names every module, once, and nothing else; no modules import each other in a
-circle, not even for types alone: each can be read without the ones that use it."""
+"""ARCHITECTURE.md names every module once, and nothing else; and no modules import each other in a
+circle, not even for types only, so that each can be read without those that use it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_paths_in_the_text_exist() -> None:
 
 
 def imported(path: Path, modules: dict[str, Path]) -> list[str]:
-    """Return which of `modules` the file imports, for types alone or not."""
+    """Return which of `modules` the file imports, also for types only."""
     found: dict[str, None] = {}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module in modules and not node.level:

@@ -1,4 +1,4 @@
-"""The event file: whatever becomes of its reader, the agent goes on."""
+"""The event file: whatever happens to its reader, the agent goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stdout:
 
 
 def pipe(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """Make standard output the second of these ends of a pipe."""
+    """Return the two ends of a pipe, of which the second one is made standard output."""
     ends = os.pipe()
     monkeypatch.setattr(sys, "stdout", Stdout(ends[1]))
     return ends

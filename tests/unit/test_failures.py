@@ -18,17 +18,17 @@ Event = histories.Event
 
 
 def step(iteration: int, samples: int = BATCH) -> Event:
-    """One step."""
+    """Return the event of one step."""
     return {"t": float(iteration), "event": "step", "iteration": iteration, "samples": samples}
 
 
 def digest(iteration: int, state: str, commit: str) -> Event:
-    """One digest."""
+    """Return the event of one digest."""
     return {"event": "digest", "iteration": iteration, "state": state, "commit": commit}
 
 
 def history(first: int, last: int, *, fork: str = "") -> list[Event]:
-    """What a member writes from its entry on."""
+    """Return the events of a member from its entry on."""
     steps: list[Event] = [{"event": "joined"}]
     for k in range(first, last + 1):
         steps += [step(k), digest(k, f"s{k}{fork}", f"c{k}{fork}")]

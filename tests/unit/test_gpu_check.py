@@ -1,4 +1,4 @@
-"""`scripts/gpu-check`: rehearsed on the CPU, and plain about a machine without a GPU."""
+"""`scripts/gpu-check`: a rehearsal on the CPU, and what it says on a machine without a GPU."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ time.sleep(1000)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and whose parent has not asked does not."""
+    """Whether a process runs. One that has ended and was not yet reaped by its parent does not."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] not in ("Z", "X")

@@ -1,4 +1,4 @@
-"""The log: off unless asked for, one JSON object a line, no token, never waits."""
+"""The log: off by default, one JSON object per line, without tokens, and never blocking."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKEN = b"a secret that nobody may read"
 
 
 class FakeContext:
-    """What the log asks a node's context."""
+    """Has what the log reads from a node's context."""
 
     iteration = 7
 
@@ -44,7 +44,7 @@ def _off() -> Iterator[None]:
 
 
 def tell_all(name: str = "alice") -> None:
-    """Log one of everything."""
+    """Log one line of each kind."""
     log = node_log(name)
     assert log is not None
     log.event(CONTEXT, events.Tick())

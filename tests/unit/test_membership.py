@@ -1,4 +1,4 @@
-"""What the life of an agent wants is done in order: links closed, states kept, nodes begun."""
+"""The effects of an agent's life are performed in order: links closed, states kept, nodes begun."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FakeShell:
 
 
 class FakeAgent:
-    """As much of an agent as a membership sees."""
+    """The part of an agent that a membership uses."""
 
     def __init__(self, own: OwnState | None, origin: Past = NOTHING, *, begun: bool = True) -> None:
         self.shell = FakeShell(own) if begun else None
@@ -107,7 +107,7 @@ class FakeAgent:
         return self.shell.told
 
     async def rest(self) -> None:
-        """Let everything happen that was begun."""
+        """Wait until everything that was begun has happened."""
         while self.tasks:
             await self.tasks.pop(0)
 

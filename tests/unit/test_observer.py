@@ -1,4 +1,4 @@
-"""What one agent's events say of the others, and what a departure cost."""
+"""What one agent's events say about the others, and about the cost of a departure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Bench:
         self.steps = 0
 
     def step(self, seconds: float) -> None:
-        """Let a step take so long."""
+        """Let a step take `seconds`."""
         self.now += seconds
         self.steps += 1
         self.observer.stepped(self.steps, 100, WORD, 32, 3, False)
@@ -43,7 +43,7 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Bench:
-    """An observer of a founder."""
+    """Return the observer of a founder."""
     bench = Bench()
     bench.observer.report("scheduler", {"node": "me", "term": 1, "why": "founded"})
     bench.observer.report("joined", {"term": 1, "members": ["me"]})

@@ -1,4 +1,4 @@
-"""Where checkpoints are written: nothing is lost, nothing is left over."""
+"""Where checkpoints are written: no file is lost, and no temporary file is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgeagent.trainer.state import TrainingState
 
 
 class Saver:
-    """Writes checkpoints of a small job that pretends to have so many steps behind it."""
+    """Writes checkpoints of a small job that pretends to have done a number of steps."""
 
     def __init__(self, width: int = 3) -> None:
         model = nn.Linear(width, 1)
@@ -180,7 +180,7 @@ def test_what_a_killed_process_left_goes_with_the_next_save(saver: Saver, tmp_pa
 
 
 def test_what_another_process_writes_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process may be one of another container, whose number means nothing here."""
+    """The other process may be in another container, whose pids mean nothing here."""
     monkeypatch.setattr(places, "_is_alive", lambda process: False)
 
     def write(file: Any) -> None:

@@ -1,7 +1,8 @@
-"""Whoever cites docs/protocol.md names an anchor that it has: a section, invariant, lemma, history.
+"""Every citation of docs/protocol.md names an anchor that it has: a section, invariant, lemma or
+history.
 
 A citation is "protocol.md" with a comma and the anchor behind it. The document's own references
-(I8, L2, H3) are looked up as well. What is looked for is planted here, to be found.
+(I8, L2, H3) are looked up, too. Wrong citations are planted here, which have to be found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Saving for a trainer that does not answer: only whole states, and over nothing."""
+"""The agent saves for a trainer that does not answer: only whole states, overwriting nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOP = "while True: pass"
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A trainer that loops for ever."""
+    """Yield a trainer that loops for ever."""
     process = subprocess.Popen([sys.executable, "-c", LOOP])
     yield process
     process.kill()
@@ -34,7 +34,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 class Trained:
-    """A state in shared memory, and what its trainer has said of it."""
+    """A state in shared memory, and what its trainer has said about it."""
 
     def __init__(self, save: Path) -> None:
         torch.manual_seed(0)
@@ -50,7 +50,7 @@ class Trained:
         self.own = OwnState(Past(0), self.hello.meta)
 
     def bytes_of(self, folder: Path) -> bytes:
-        """What the trainer itself would have written."""
+        """Return the file that the trainer itself would have written."""
         path = folder / "by-the-trainer"
         state = self.memory.state.view()
         notes = self.state.notes()

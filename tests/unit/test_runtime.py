@@ -1,4 +1,4 @@
-"""What links leave behind is freed a moment after they have ended."""
+"""Memory of links is freed a moment after they have ended."""
 
 from __future__ import annotations
 

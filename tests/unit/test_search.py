@@ -1,4 +1,4 @@
-"""The search, against a transport that answers as it is told."""
+"""The search for a cluster, with a transport that answers as the test says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOBODY = Standing(ME, "founding", 0, 0, b"", ME.node, ())
 
 
 class Transport:
-    """Answers after a while."""
+    """A transport that answers after a while."""
 
     def __init__(self, answer: Callable[[], Standing], seconds: float = 0.0) -> None:
         self.me = ME
@@ -52,7 +52,7 @@ class Transport:
 
 
 class Outcome:
-    """Notes what the search says."""
+    """Notes what the search reports."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -99,7 +99,7 @@ class Outcome:
 def searching(
     transport: Transport, story: Callable[[Search, Outcome], Coroutine[None, None, None]]
 ) -> Outcome:
-    """Play a story around a search that names one peer; return what it said."""
+    """Play a story with a search that has one named peer; return what it reported."""
     outcome = Outcome()
 
     async def play() -> None:
@@ -127,7 +127,7 @@ def searching(
 
 
 async def until(done: Callable[[], bool]) -> None:
-    """Wait for something."""
+    """Wait until `done()`."""
     while not done():  # noqa: ASYNC110 - what is awaited says nothing by itself
         await asyncio.sleep(0.01)
 
@@ -255,7 +255,7 @@ NOBODY_REST = ("founding", 0, 0, b"", b"", ())
 
 
 def test_who_waits_for_a_slow_founder_says_so_and_nothing_that_alarms() -> None:
-    """Also a device that may found none, as long as somebody is about to."""
+    """This holds also for a device that must not found, as long as another one is about to."""
     for founds in (True, False):
         slow = Standing(OTHER, "founding", 0, 0, b"", min(ME.node, OTHER.node, bytes(32)), ())
 

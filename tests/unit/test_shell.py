@@ -1,4 +1,4 @@
-"""The shell against peers that lie, lag or are gone, in virtual time."""
+"""The shell, in virtual time, with peers that lie, are late or are gone."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def in_world(body: Callable[[World], Coroutine[None, None, None]]) -> None:
 
 
 def refuse(certificate: bytes) -> bytes:
-    """Take no certificate."""
+    """Refuse any certificate."""
     raise RemoteProtocolError("junk")
 
 
 def said(host: Host) -> list[str]:
-    """Have the lines of the host's shell kept."""
+    """Return a list to which the lines of the host's shell are added from now on."""
     lines: list[str] = []
     host.shell.peers.lines = LimitedLog(lines.append, host.world.loop.time)
     return lines
@@ -119,7 +119,7 @@ def members(host: Host) -> list[str]:
 
 
 def test_a_member_whose_part_is_wrong_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is found out by this node's own contribution, outside of any callback of its link."""
+    """The error is found in this node's own contribution, outside of any callback of the link."""
 
     async def body(world: World) -> None:
         hosts = await world.cluster(2)
@@ -148,7 +148,8 @@ def test_a_member_whose_part_is_wrong_is_lost(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_join_forgets_the_rounds_of_the_cluster_before() -> None:
-    """Else early chunks of the new one are dropped: its lineage is another, its iterations too."""
+    """Otherwise early chunks of the new cluster are dropped, as its lineage and iterations
+    differ."""
 
     async def body(world: World) -> None:
         (first,) = await world.cluster(1)

@@ -1,4 +1,4 @@
-"""Naming where two states differ: in words, whatever a peer has sent."""
+"""The text that says where two states differ, whatever a peer has sent."""
 
 from __future__ import annotations
 

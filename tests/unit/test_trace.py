@@ -1,4 +1,4 @@
-"""A trace as text: what is written is read again, and nothing else is taken for one."""
+"""Traces as text: what is written can be read again, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def recorder(**options: int) -> Recorder:
-    """Return what was recorded of a founder."""
+    """Return a recorder with the recording of a founder."""
     found = Recorder(**options)
     node = Node(NodeConfig(member(1), 5, 100, 8, 32, 100), StandardPlanner())
     found.found(node, 1.0, LINEAGE, Past(), b"meta", bytes(32))

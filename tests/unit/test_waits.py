@@ -1,4 +1,4 @@
-"""Whom the members wait for, as users are told: in a status, and in the terminal when it lasts."""
+"""What users are told about the member that the others wait for, in a status and a terminal."""
 
 from __future__ import annotations
 

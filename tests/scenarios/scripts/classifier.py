@@ -32,5 +32,5 @@ for x, y in trainer.loader(dataset):
     loss.backward()
     if trainer.update(loss) and trainer.iteration == FLIP_AT:
         momentum = optimizer.state[first.weight]["momentum_buffer"]
-        words = momentum.numpy().view("int32")  # behind PyTorch's back,
-        words[7, 3] ^= 1 << 22  # and where the trainer does not look
+        words = momentum.numpy().view("int32")  # so that PyTorch does not notice the change
+        words[7, 3] ^= 1 << 22  # in a place that no check of the trainer looks at

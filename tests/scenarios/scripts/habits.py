@@ -1,8 +1,8 @@
-"""What people bring along in a training loop of their own; the first argument says which habit.
+"""Habits that people have in training loops of their own; the first argument names the habit.
 
-"none" is a loop as the README has it. "a wrong number" writes one behind PyTorch's back whenever
-the file that the second argument names is there, and removes the file. The last line says what
-became of a copy beside the model.
+"none" is a loop as in the README. "a wrong number" changes a number of the state without any
+operation of PyTorch, whenever the file that the second argument names exists, and removes the file.
+The last line that is printed shows the copy of the model that some habits keep.
 """
 
 import copy
@@ -44,13 +44,14 @@ if habit == "a constant copy":
 
 
 def set_rates(factor: float) -> None:
-    """As nanoGPT does."""
+    """Set the learning rates by hand, as nanoGPT does."""
     for group in optimizer.param_groups:
         group["lr"] = 1e-2 * factor
 
 
 def after_update() -> None:
-    """What some do between two iterations; the drastic ones only when both devices train."""
+    """Do what the habit does between two iterations; drastic things only once both devices
+    train."""
     match habit:
         case "rates after update()":
             for group in optimizer.param_groups:

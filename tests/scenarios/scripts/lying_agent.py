@@ -1,6 +1,7 @@
-"""A real agent that sends what cannot be: `lying_agent.py LIE ARGUMENTS...`, as `edgeagent` else.
+"""A real agent that sends impossible things: `lying_agent.py LIE ARGUMENTS...`.
 
-Law: everything but the one lie is what any agent does; it begins at iteration `LIES_FROM`.
+The arguments are those of `edgeagent`. Except for the one lie, which begins at the iteration
+`LIES_FROM`, the agent behaves like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HUGE_TERM = (1 << 30) - 1
 
 
 def contributes(change: Callable[[ControlWord], ControlWord]) -> None:
-    """Change the control word of this agent's own part."""
+    """Have this agent change the control word that it contributes."""
     honest = Reducer.contribute
 
     def lie(reducer: Reducer, word: ControlWord) -> None:
@@ -36,7 +37,7 @@ def contributes(change: Callable[[ControlWord], ControlWord]) -> None:
 
 
 def floods(message: m.Message) -> None:
-    """Say `message` to everybody, with every heartbeat."""
+    """Have this agent flood `message` with every heartbeat."""
     honest = Shell._ping
 
     def lie(shell: Shell) -> None:

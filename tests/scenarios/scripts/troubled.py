@@ -16,7 +16,7 @@ from torch import nn
 
 from edgeagent import Trainer
 
-SECONDS = 0.01  # of a micro-batch
+SECONDS = 0.01  # that a micro-batch takes
 
 order = Path(sys.argv[1])
 width = int(sys.argv[2]) if len(sys.argv) > 2 else 64

@@ -1,4 +1,4 @@
-"""What `scripts/bench` measures: modules with HELP, add_options(parser) and run(args)."""
+"""The benchmarks of `scripts/bench`. Each kind is a module with HELP, add_options and run."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-"""All-reduce of one payload over the same links: ours, the classic topologies, others' programs.
+"""All-reduce of the same bytes over the same links: ours, classic topologies, other programs.
 
-Ours and the trees are real agents that train with synthetic gradients and next to no computation;
-the trees are imposed by a custom policy, so that only the tree differs. The ring is our own small
-program (`ring.py`); gloo and hivemind run as their manuals say. All pairs may talk, each direction
-at a rate that was drawn.
+Ours and the trees are real agents that train with synthetic gradients and hardly any computation;
+the trees are imposed by a custom policy, so that only the tree differs. The ring is a small program
+of our own (`ring.py`); gloo and hivemind run as their manuals say. All pairs of nodes are
+connected, each direction with a rate that was drawn at random.
 
-Rates and payload are both scaled down, so that the links limit everybody and not this machine; the
-ideal times stay the same.
+Rates and payload are both scaled down, so that the links are the limit for all contenders and not
+this machine; the ideal times stay the same.
 
-Law: contenders take turns, each with fresh processes on one network that was calibrated first. A
-round lasts from when the last member is ready until the last one has the sum. For agents that is
-the time between two steps less the computation of the slowest, so the update counts, too. A run's
-figure is the median of its rounds. Whatever goes wrong in a turn is a failed line of the table.
+Contenders take turns, each with fresh processes on one network that was calibrated first. A round
+lasts from the moment when the last member is ready until the last one has the sum. For agents that
+is the time between two steps less the computation of the slowest, so it includes the update. The
+figure of a run is the median of its rounds. Whatever goes wrong in a turn is a failed line of the
+table.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ OURS, STAR, WIDEST = "edgeagent", "star", "maximum spanning tree"
 RING, GLOO, HIVEMIND = "ring", "gloo (torch.distributed)", "hivemind"
 SEARCH = "hivemind, group search included"
 PORT = 29500
-SETTLE_S = 8.0  # until links are measured and the policy follows
+SETTLE_S = 8.0  # until links are measured and the policy has followed
 TOGETHER_S = 120.0
-ROUNDS_S = 240.0  # what all rounds of one run may take
-WARM_ROUNDS = 2  # not counted: connections find their rate
+ROUNDS_S = 240.0  # all rounds of one run may take so long
+WARM_ROUNDS = 2  # first rounds that do not count, as connections still find their rates
 MB = 1_000_000
 Event = dict[str, Any]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what the command line takes."""
+    """Add the options of the command line."""
     parser.add_argument("--nodes", type=int, default=9, help="devices, 2 to 12 (9)")
     parser.add_argument("--seed", type=int, default=1, help="of the network's rates (1)")
     parser.add_argument("--mb", type=float, default=8.0, help="payload of each node, MB (8)")
@@ -89,8 +90,8 @@ class Bench:
         self.net = net
         self.payload_mb = args.mb * args.scale
         self.case = f"{len(plan.nodes)} nodes, {self.payload_mb:g} MB"
-        self.worked: dict[str, list[float]] = {}  # part of the processors' time, by contender
-        self.trees: list[dict[str, str]] = []  # that edgeagent chose
+        self.worked: dict[str, list[float]] = {}  # contender -> parts of the processors' time used
+        self.trees: list[dict[str, str]] = []  # trees that edgeagent chose
 
     # --- agents -------------------------------------------------------------------------------
 
@@ -175,9 +176,10 @@ class Bench:
         folder: Path,
         more: Mapping[str, Sequence[str]] | None = None,
     ) -> list[list[Event]]:
-        """Run `script` on all nodes to its end; return what each round was for every member.
+        """Run `script` on all nodes to its end; return the events of each round, one per member.
 
-        order: nodes by rank. more: other options by node. Raises AssertionError with the reason.
+        order: nodes by rank. more: further options by node. Raises AssertionError with the reason
+        if that fails.
         """
         addresses = ",".join(self.net.address(node) for node in order)
         count = self.args.rounds + WARM_ROUNDS
@@ -211,21 +213,21 @@ class Bench:
 
 
 def exact(rounds: list[list[Event]]) -> list[list[Event]]:
-    """Return the rounds; raise AssertionError if one of them gave anybody a wrong sum."""
+    """Return the rounds. Raises AssertionError if a member got a wrong sum in one of them."""
     assert all(event["right"] for several in rounds for event in several), "the sum is wrong"
     return rounds
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of another program's member."""
+    """Return the environment for a member of another program."""
     settings = {"GLOO_SOCKET_IFNAME": DEVICE, "OMP_NUM_THREADS": "1"}
     return {**os.environ, **settings, **HIVEMIND_VARIABLES}
 
 
 def wait_all(started: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> Busy:
-    """Wait until all have ended well; raise AssertionError with the reason at the first that has
-    not, or after `ROUNDS_S`. Return how busy the machine had been when the rounds began that
-    count."""
+    """Wait until all processes have ended well; return how busy the machine had been by the start
+    of the rounds that count. Raises AssertionError with the reason if one fails, or after
+    `ROUNDS_S`."""
     deadline = time.monotonic() + ROUNDS_S
     left = dict(started)
     warm: Busy | None = None
@@ -249,7 +251,7 @@ def _rounds_done(folder: Path, node: str) -> int:
 
 
 def last_line(log: Path, otherwise: str) -> str:
-    """Return the last line that a program printed."""
+    """Return the last line that a program printed, `otherwise` if it printed nothing."""
     lines = log.read_text(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), otherwise)
 
@@ -278,8 +280,8 @@ def _done(agent: Any, iteration: int) -> bool:
 
 
 def rounds_of(steps: Mapping[str, Mapping[int, Event]], which: Sequence[int]) -> list[float]:
-    """Return what these iterations took beside computation, in seconds, from `step` events by
-    member and iteration."""
+    """Return how many seconds these iterations took, less computation, from `step` events by member
+    and iteration."""
     ends = {k: max(mine[k]["t"] for mine in steps.values()) for k in (which[0] - 1, *which)}
     slowest = {k: max(mine[k]["compute_s"] for mine in steps.values()) for k in which}
     return [ends[k] - ends[k - 1] - slowest[k] for k in which]
@@ -287,10 +289,10 @@ def rounds_of(steps: Mapping[str, Mapping[int, Event]], which: Sequence[int]) ->
 
 @contextlib.contextmanager
 def imposed(tree: topologies.Tree, folder: Path) -> Iterator[None]:
-    """Let agents that are started meanwhile find the policy that imposes `tree`.
+    """Let agents that are started while the block runs find the policy that imposes `tree`.
 
-    A package of our own lies in a folder of the module path: a copy of the module, and what says
-    that it registers a policy.
+    For that, a folder of the module path gets a small package: a copy of the module, and metadata
+    that registers the policy.
     """
     package = folder / "package"
     about = package / "edgeagent_bench-0.dist-info"
@@ -316,7 +318,7 @@ def imposed(tree: topologies.Tree, folder: Path) -> Iterator[None]:
 
 
 def contenders(bench: Bench) -> dict[str, Any]:
-    """Return what runs each contender, by its name."""
+    """Return contender -> the function that runs it."""
     plan, arity = bench.plan, bench.args.arity
     trees: dict[str, topologies.Tree | None] = {
         OURS: None,
@@ -357,8 +359,8 @@ def drawn(args: argparse.Namespace) -> topologies.Plan:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write, print; return 0 if ours ran. What was measured before Ctrl+C is written,
-    too."""
+    """Measure, write and print; return 0 if our own contender ran. After Ctrl+C, what was measured
+    before is written, too."""
     plan = drawn(args)
     runs: list[Run] = []
     with plan.network() as net:
@@ -374,7 +376,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def results(bench: Bench, runs: Sequence[Run], bounds: Mapping[str, float]) -> list[Line]:
-    """Write and print what was measured, all of it or what there is of an interrupted run."""
+    """Write and print what was measured, also of an interrupted run; return the lines."""
     plan, args = bench.plan, bench.args
     if not runs:
         return []

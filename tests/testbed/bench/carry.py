@@ -2,7 +2,7 @@
 
 Usage: carry.py URL PATH        prints {"seconds": S, "bytes": N}
 
-Law: it is over when the file is on disk (fsync). Plain HTTP, one connection.
+It uses plain HTTP and one connection, and ends when the file is on disk (fsync).
 """
 
 from __future__ import annotations

@@ -1,22 +1,23 @@
-"""How long training stands still when a device or a link comes or goes, and when nothing happens.
+"""How long training stops when a device or a link comes or goes, beside a control without an event.
 
-Real agents with synthetic computation (a sleep) on equal links. When a step was complete says the
-observer's training script, by its own clock; the agent's step events must agree (`MOST_APART_S`).
-An event's window is every step that touches the time between its beginning and its end, its
-control as many steps directly before, waited for alike, in which nothing happens. The *stall* is
-the longest step of the window, the *noise* (floor) that of the control, each less the median of
-the `QUIET_STEPS` steps before the control. The *idle* time is what all steps of the window, or of
-the control, took above that median.
+Real agents with synthetic computation (a sleep) run on equal links. The observer's training script
+says by its own clock when a step was complete; the agent's step events must agree
+(`MOST_APART_S`). The *window* of an event consists of all steps that touch the time between its
+beginning and its end. Its *control* consists of as many steps directly before the window, in which
+nothing happens and which are waited for in the same way. The *stall* is the longest step of the
+window, and the *noise* (floor) that of the control, each less the median of the `QUIET_STEPS` steps
+before the control. The *idle* time is how much longer than that median all steps of the window, or
+of the control, took together.
 
-Windows begin with the signal or the request, a scale-out's with the joiner's first link: its
-process has started by then, and what that costs on a machine that all share is left out (its
-control is before that start). They end when the observer has seen the member leave, when the link
-is there or gone, with the joiner's first step.
+A window begins with the signal or the request; that of a scale-out begins with the joiner's first
+link, so that the cost of starting a process on a shared machine is left out (its control is before
+that start). It ends when the observer has seen the member leave, when the link is there or gone, or
+with the joiner's first step.
 
-Law: one node that nothing happens to is looked at: of its links only those to nodes that leave or
-come back do so, too; members step together. Micro-batches are so many that the largest share is
-the same with and without the one that comes and goes. An event that does not come to its end is a
-failure with its reason; the others go on in a fresh cluster.
+Only one node is observed, to which nothing happens: of its links only those to nodes that leave or
+come back do so, too. That is enough, because members step together. The number of micro-batches is
+such that the largest share is the same with and without the node that comes and goes. An event that
+does not end is a failure with its reason; the others go on in a fresh cluster.
 """
 
 from __future__ import annotations
@@ -53,16 +54,16 @@ HELP = "events: the stall when a device or a link comes or goes, beside the nois
 JOIN, LEAVE, KILL = "scale-out", "scale-in", "kill -9"
 CONNECT, DISCONNECT = "connect-link", "disconnect-link"
 KINDS = (JOIN, LEAVE, CONNECT, DISCONNECT, KILL)
-QUIET_STEPS = 30  # whose median is the usual step
-CONTROL_STEPS = 12  # waited for before an event; a longer window's reach into the settling
-MOST_APART_S = 0.02  # the agent's time of a step and the script's, median
+QUIET_STEPS = 30  # the median of these steps is the usual step
+CONTROL_STEPS = 12  # steps waited for before an event; longer controls begin while links settle
+MOST_APART_S = 0.02  # by which the agent's and the script's times of a step may differ, median
 STEPS_FILE = "steps.txt"
-SETTLE_S = 1.5  # after an event: links open, the policy follows
+SETTLE_S = 1.5  # after an event, in which links open and the policy follows
 WAIT_S = 60.0
 POLL_S = 0.05
-MAX_FAILURES = 3  # then no fresh cluster is tried
+MAX_FAILURES = 3  # after so many no fresh cluster is tried
 MAX_NODES = 12
-CERTAINTY = 0.95  # of intervals
+CERTAINTY = 0.95  # with which a quantile lies in its interval
 PICTURE_INCHES = (9.0, 4.5)
 METHOD = {
     "times": "seconds; steps were complete when the observer's training script says so, by its own "
@@ -80,7 +81,7 @@ SHARE = 2  # the most micro-batches of a node
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what the command line takes."""
+    """Add the options of the command line."""
     parser.add_argument("--nodes", type=int, default=8, help="devices, 3 to 12 (8)")
     parser.add_argument("--events", type=int, default=20, help="of each kind, at least (20)")
     parser.add_argument(
@@ -99,9 +100,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One event: `began`, `ended` in unix seconds, the rest in seconds. `floor` and `floor_idle`:
-    of its control. `apart`: the agent's and the script's times of the steps, median.
-    `decision`: from a kill until the last survivor had decided to go on."""
+    """What was measured of one event. `began` and `ended` are in unix seconds, the rest in seconds.
+    `floor` and `floor_idle`: stall and idle time of its control. `apart`: by how much the agent's
+    and the script's times of steps differ, median. `decision`: from a kill until the last survivor
+    had decided to go on."""
 
     kind: str
     began: float
@@ -129,11 +131,12 @@ class Seen:
 def seen(
     kind: str, ends: Sequence[float], began: float, ended: float, quiet_until: float = math.inf
 ) -> Seen:
-    """Return what an event between these times cost, from the times at which steps ended.
+    """Return the cost of an event between these times, computed from the ends of steps.
 
-    ends: since the cluster was left alone, up to the first one after the event. quiet_until: when
-    something began to disturb, if that was before the event. Raises ValueError if no step touches
-    the event, or without a control and `QUIET_STEPS` steps before it.
+    ends: of all steps since the cluster was left alone, up to the first one after the event.
+    quiet_until: when the disturbance began, if that was before the event. Raises ValueError if no
+    step touches the event, or if there are too few steps for a control and `QUIET_STEPS` steps
+    before it.
     """
     gaps = [(a, b, b - a) for a, b in pairwise(ends)]
     window = [gap for a, b, gap in gaps if b > began and a < ended]
@@ -156,10 +159,11 @@ def seen(
 
 
 def apart(outside: Sequence[tuple[int, float]], own: Mapping[int, float]) -> float:
-    """Return by how much the agent's times of steps differ from those seen from outside, median.
+    """Return by how much the agent's times of steps differ from the script's, median.
 
-    outside: iterations and times. own: times by iteration. Raises ValueError if that is more than
-    `MOST_APART_S`, if hardly a step is in both, or if one is missing outside.
+    outside: iterations and times of the script. own: times of the agent by iteration. Raises
+    ValueError if the difference is more than `MOST_APART_S`, if too few steps are in both, or if a
+    step is missing in the script's.
     """
     numbers = [number for number, _ in outside]
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
@@ -176,13 +180,13 @@ def apart(outside: Sequence[tuple[int, float]], own: Mapping[int, float]) -> flo
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """Return the smallest value that at least this part of them does not exceed."""
+    """Return the smallest of the values that is not exceeded by at least this part of them."""
     return sorted(values)[max(0, math.ceil(part * len(values)) - 1)]
 
 
 def interval(values: Sequence[float], part: float) -> tuple[float | None, float | None]:
-    """Return the values between which the quantile lies with `CERTAINTY`, whatever the
-    distribution; None where there are too few values to say."""
+    """Return the values between which the quantile lies with `CERTAINTY`, for any distribution;
+    None for an end for which there are too few values."""
     ordered, count = sorted(values), len(values)
     tail = (1 - CERTAINTY) / 2
     below = list(accumulate(_exactly(k, count, part) for k in range(count)))
@@ -192,7 +196,8 @@ def interval(values: Sequence[float], part: float) -> tuple[float | None, float 
 
 
 def _exactly(many: int, count: int, part: float) -> float:
-    """Return the chance of so many hits in `count` tries, each with chance `part`."""
+    """Return the probability of exactly `many` hits in `count` tries, each of probability
+    `part`."""
     ways = math.lgamma(count + 1) - math.lgamma(many + 1) - math.lgamma(count - many + 1)
     return math.exp(ways + many * math.log(part) + (count - many) * math.log1p(-part))
 
@@ -201,7 +206,7 @@ def _exactly(many: int, count: int, part: float) -> float:
 
 
 class Steps:
-    """What a training script notes of its steps, read as it comes."""
+    """The file in which a training script notes its steps, read as it grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -221,7 +226,7 @@ class Steps:
 
 
 def links_without(mesh: Sequence[Mapping[str, Any]], observer: str) -> list[tuple[str, str]]:
-    """Return the links of a status whose ends are others, in a fixed order."""
+    """Return the links in a status that do not end at the observer, in a fixed order."""
     links = [(str(link["a"]), str(link["b"])) for link in mesh]
     return sorted(link for link in links if observer not in link)
 
@@ -232,7 +237,7 @@ class Herd:
     def __init__(
         self, lab: Lab, nodes: Sequence[str], dice: random.Random, batch: int, found: list[Seen]
     ) -> None:
-        """`found`: where its events go."""
+        """`found`: the list to which its events are added."""
         self.lab = lab
         self.nodes = tuple(nodes)
         self.dice = dice
@@ -267,7 +272,8 @@ class Herd:
             self.join(victim)
 
     def _some_link(self) -> tuple[str, str]:
-        """Return one that is not the observer's; the first of them open after the last join."""
+        """Return a link that is not the observer's: the first one in a fixed order, once links have
+        opened after the last join."""
 
         def look() -> list[tuple[str, str]]:
             return links_without(self.lab.status(self.nodes[0])["mesh"], self.nodes[0])
@@ -291,7 +297,7 @@ class Herd:
         quiet_until: float = math.inf,
         decision: float | None = None,
     ) -> None:
-        """Take note of an event once a step after it is over."""
+        """Measure an event once a step after it is over, and note it."""
         self.lab.wait("step after it", lambda: self._steps.since(ended), WAIT_S)
         steps = self._steps.since(self._alone)
         own = {e["iteration"]: float(e["t"]) for e in self.observer.all("step")}
@@ -328,7 +334,7 @@ class Herd:
         assert self.lab.agents[node].wait_exit() == 0, "the one that left failed"
 
     def kill(self, node: str) -> None:
-        """Kill a node's agent; the slowest survivor's decision to go on counts."""
+        """Kill a node's agent; the event ends when the last survivor has decided to go on."""
         self._quiet()
         began = time.time()
         self.lab.agents[node].signal(signal.SIGKILL)
@@ -347,7 +353,7 @@ class Herd:
         gone.process.wait()
         shutil.rmtree(gone.home)
         self._quiet()
-        started = time.time()  # its process keeps the machine busy before it joins
+        started = time.time()  # from here on its process keeps the machine busy
         agent = self.lab.start(node, *self.options)
         agent.wait("joined", WAIT_S)
         entered = float(agent.wait("step", WAIT_S)["t"])
@@ -362,7 +368,8 @@ FIGURES = ("stall", "floor", "difference", "idle", "floor_idle", "idle_differenc
 
 
 def summary(found: Sequence[Seen]) -> list[dict[str, Any]]:
-    """Return a line for each kind: medians and 99th percentiles with their intervals, seconds."""
+    """Return a line for each kind of event: medians and 99th percentiles with their intervals, in
+    seconds."""
     rows = []
     for kind in KINDS:
         mine = [s for s in found if s.kind == kind]
@@ -479,8 +486,8 @@ def _least(found: Sequence[Seen]) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write, print; return 0 if all events came to their end. What was measured before
-    Ctrl+C is written, too."""
+    """Measure, write and print; return 0 if all events ended. After Ctrl+C, what was measured
+    before is written, too."""
     if not 3 <= args.nodes <= MAX_NODES:
         sys.exit(f"bench: 3 to {MAX_NODES} nodes, not {args.nodes}")
     if args.events < 1 or args.links < 1:

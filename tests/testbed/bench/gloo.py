@@ -2,8 +2,8 @@
 
 Usage: gloo.py --rank R --addresses A,B,... --port P --mb N --rounds N --out FILE
 
-Law: as its manual says: one tensor, float32, the group made once. Every round is checked, its times
-are written to FILE as JSON lines.
+It is used as its manual says: one tensor of float32, and a group that is made once. Every round is
+checked, and its times are written to FILE as JSON lines.
 """
 
 from __future__ import annotations

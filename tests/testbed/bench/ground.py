@@ -1,7 +1,7 @@
 """What all contenders of a benchmark have in common: the network, the order, the machine's load.
 
-Law: nobody begins on a network that is not as described; nobody is always first; how much of the
-processors' time went is said beside the times, since it may be what limits them.
+No contender begins on a network that differs from its description, and none is always the first.
+How much of the processors' time was used is reported beside the times, since it may be the limit.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from tests.testbed.calibrate import Found
     from tests.testbed.network import Network, Pair
 
-CALIBRATIONS = 3  # tries; a busy machine spoils one now and then
+CALIBRATIONS = 3  # tries, as a busy machine spoils one now and then
 
 
 def calibrated(net: Network) -> Mapping[Pair, Found]:
-    """Return what each link carries and how long it is; raise `TestbedError` if one stays wrong."""
+    """Return the measured rate and delay of each link. Raises `TestbedError` if one stays wrong."""
     for _ in range(CALIBRATIONS - 1):
         try:
             return calibrate(net)
@@ -39,7 +39,7 @@ def turns(names: Sequence[str], repeat: int) -> list[str]:
 
 
 def say(text: str) -> None:
-    """Tell how far it is."""
+    """Print how far the benchmark is."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
@@ -50,20 +50,20 @@ def why(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """How long the processors of this machine had worked, and not, in ticks."""
+    """For how long the processors of this machine had been working and idle, in ticks."""
 
     working: float
     idle: float
 
     @classmethod
     def now(cls) -> Busy:
-        """Return it as the kernel says."""
+        """Return the present figures of the kernel."""
         first = Path("/proc/stat").read_text().split("\n", 1)[0]
         ticks = [float(word) for word in first.split()[1:9]]
         idle = ticks[3] + ticks[4]
         return cls(sum(ticks) - idle, idle)
 
     def since(self, before: Busy) -> float:
-        """Return the part of the time that was worked, 0 to 1."""
+        """Return the part of the time since `before` in which processors worked, from 0 to 1."""
         working, idle = self.working - before.working, self.idle - before.idle
         return working / ((working + idle) or 1.0)

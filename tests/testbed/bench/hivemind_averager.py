@@ -3,12 +3,12 @@
 Usage: hivemind_averager.py --rank R --addresses A,B,... --port P --mb N --rounds N --out FILE
                             --mbit N
 
-Settings as its manual has them for a group of known size: the group is complete at once when all
-ask for it; no compression, since the others send float32, too; time-outs as its optimizer sets
-them; `--mbit` is what this member's links bring, by which hivemind divides the vector. The first
-member starts the hash table and leaves its address beside FILE.
+The settings are those of its manual for a group of known size: the group is complete as soon as all
+ask for it; there is no compression, since the other contenders send float32, too; the time-outs are
+those that its optimizer sets. `--mbit` is the rate of this member's links, by which hivemind
+divides the vector. The first member starts the hash table and leaves its address beside FILE.
 
-Law: a round is right if the whole group took part and has the mean of all. The search for the group
+A round is right if the whole group took part and has the mean of all. The search for the group
 (`asked` to `began`) is timed apart from the averaging (`began` to `ended`).
 """
 
@@ -30,9 +30,10 @@ GROUP_S = 60.0
 ROUND_S = 60.0
 CHUNK_S = 15.0
 POLL_S = 0.002
-# libp2p calls from the port it listens at. Two members that call each other at once then have one
-# connection on which both think they called; neither gets through, and who has failed is not
-# called again for seconds. The more delay, the more often (libp2p/go-libp2p, issue 2925).
+# libp2p dials from the port on which it listens. Two members that dial each other at the same time
+# then get one connection of which both believe that they have opened it. Neither gets through, and
+# a peer that has failed is not dialled again for seconds. The longer the delay, the more often this
+# happens (libp2p/go-libp2p, issue 2925).
 APART = {"LIBP2P_TCP_REUSEPORT": "false"}
 
 
@@ -64,7 +65,7 @@ def average(averager: Any, running: Any) -> tuple[float, float, float, int]:
     began = asked
     while not control.done():
         if control.stage.value < running.value:
-            began = time.time()  # still looking
+            began = time.time()  # the group is still being looked for
         time.sleep(POLL_S)
     ended = time.time()
     try:
@@ -92,7 +93,7 @@ def main() -> int:
         print(f"{error}; --hivemind-python names a Python that has it", file=sys.stderr)
         return 1
     os.environ |= APART
-    # Its sockets lie beside FILE, where they are removed with everything else.
+    # Its sockets are beside FILE, where they are removed with everything else.
     hivemind.p2p.P2P._UNIX_SOCKET_PREFIX = f"/unix{Path(args.out).parent}/"
     torch: Any = importlib.import_module("torch")
     running = importlib.import_module("hivemind.averaging.control").AveragingStage
@@ -119,9 +120,9 @@ def main() -> int:
             whole = group == count
             line = {"asked": asked, "began": began, "ended": ended, "right": right and whole}
             print(json.dumps(line), file=out, flush=True)
-    time.sleep(2.0)  # the others may still fetch from here
+    time.sleep(2.0)  # the others may still fetch from this member
     sys.stdout.flush()
-    os._exit(0)  # its daemons are ended with the session
+    os._exit(0)  # its daemons end with the session
 
 
 if __name__ == "__main__":

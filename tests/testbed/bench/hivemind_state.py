@@ -5,8 +5,9 @@ Usage: hivemind_state.py serve ADDRESS STATE_BYTES [PEER...]
 
 `serve` prints {"peers": [its addresses]}; `pull` prints {"seconds": S, "bytes": N}. Needs hivemind.
 
-Law: default settings, no compression. Time is that of `load_state_from_peers`, the question to the
-distributed hash table who has a state included; hivemind itself chooses the one peer it loads from.
+The settings are the default ones, without compression. The time is that of `load_state_from_peers`,
+which includes asking the distributed hash table who has a state. Hivemind itself chooses the one
+peer from which it loads.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def pull(host: str, size: int, peers: list[str]) -> None:
     mine = averager(host, size, peers, False)
     began = time.monotonic()
     got = None
-    while got is None:  # it says None while no peer has declared its state
+    while got is None:  # None is returned while no peer has declared its state
         if time.monotonic() - began > TIMEOUT_S:
             raise SystemExit("no peer shared its state")
         asked = time.monotonic()

@@ -3,9 +3,9 @@
 The benchmark registers it for its agents (see README.md, `--policy`), with the path of the file in
 the environment variable `BENCH_TREE`: JSON, name of a node -> name of its parent, the root's is "".
 
-Law: it knows nothing but that file. While members or links of the tree are missing it raises, so
-that the standard plan stands in. Micro-batches are dealt out evenly. It stands alone, since agents
-load it from a folder made for them.
+The policy uses nothing but that file. While members or links of the tree are missing it raises an
+error, so that the standard plan is used instead. Micro-batches are dealt out evenly. The module
+imports nothing of the project's tests, since agents load it from a folder made for them.
 """
 
 from __future__ import annotations

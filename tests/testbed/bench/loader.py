@@ -1,11 +1,11 @@
 """How fast slow samples come: a Trainer's loader beside torch's DataLoader, with as many workers.
 
-Each run is a process of its own that trains a small model alone on this device (`loader_loop`); a
-sample is a sleep, so that the processors are free for as many workers as there are. The bound is
-what that many sleepers can bring. Counted is after `WARM` iterations: the start of the processes is
-left out, and what they fetched ahead meanwhile.
+Each run is a process of its own that trains a small model alone on this device (`loader_loop`). A
+sample is a sleep, so that the processors are free for any number of workers. The bound is what so
+many sleeping workers can deliver. Only what comes after `WARM` iterations counts: the start of the
+processes, and the samples that they fetched ahead meanwhile, are left out.
 
-Law: both take turns in one run, with the same model, the same samples and the same micro-batches.
+Both contenders take turns, with the same model, the same samples and the same micro-batches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WAIT_S = 300.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what can be chosen."""
+    """Add the options of the command line."""
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 4], metavar="N")
     parser.add_argument("--sample-ms", type=float, default=5.0, metavar="MS")
     parser.add_argument("--iterations", type=int, default=32, metavar="N", help="of 128 samples")

@@ -1,9 +1,8 @@
 """One training loop over slow samples, with torch's DataLoader or with a Trainer's loader.
 
-Prints a line of JSON: the samples that were trained after the first `WARM` iterations, and the
-seconds that took.
-
-Law: both loops train the same model on micro-batches of one size, and step once in `STEP_EVERY`.
+It prints a line of JSON: the number of samples that were trained after the first `WARM` iterations,
+and the seconds that this took. Both loops train the same model on micro-batches of one size, and
+step after every `STEP_EVERY` of them.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ MICRO_BATCH = 32
 STEP_EVERY = 4  # micro-batches
 SAMPLES = 4096
 WIDTH = 64
-WARM = 4  # iterations: then what was fetched ahead while the first began is used up
+WARM = 4  # iterations, after which samples that were fetched ahead at the start are used up
 
 
 class Slow(Dataset[tuple[torch.Tensor, int]]):
-    """Samples that take `seconds` each, of which the processor is free, as for a disk."""
+    """Samples that take `seconds` each, in which the processor is free, as while reading a disk."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

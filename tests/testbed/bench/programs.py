@@ -1,8 +1,8 @@
-"""Contenders that only move the state: programs that serve it on members, one that pulls it.
+"""Contenders that only move the state: programs that serve it on members, and one that pulls it.
 
-Law: there is no training meanwhile, so a pull is all that is measured of them. A program speaks by
-one line of JSON on its standard output; one that ends without it has failed, and its last line on
-standard error is the reason. Nothing that was started outlives the turn.
+There is no training meanwhile, so only the pull is measured. A program reports by one line of JSON
+on its standard output. One that ends without it has failed, and its last line on standard error is
+the reason. The end of the turn ends everything that was started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SPEAK_S = 120.0
 POLL_S = 0.02
 HERE = Path(__file__).resolve().parent
-# Otherwise its shared memory has names, and those outlive a process that is killed.
+# Otherwise its shared memory has names, which remain after a process was killed.
 HIVEMIND_VARIABLES = {"HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor"}
 _ABSENT = re.compile(r"ModuleNotFoundError: No module named '([^']*)'")
 
@@ -55,8 +55,8 @@ class Stage:
     def start(
         self, node: str, command: Sequence[str], variables: Mapping[str, str] = NOTHING
     ) -> Callable[[], dict[str, Any]]:
-        """Start a program, with more of its environment; return what waits for its line and
-        returns that."""
+        """Start a program, with more variables of its environment; return a function that waits for
+        its line and returns it."""
         place = self._folder / f"{node}-{len(self._running)}"
         place.mkdir()
         said, log = place / "said", place / "log"
@@ -100,7 +100,7 @@ def reason(log: str) -> str:
 
 
 def outcome(trial: Trial, result: Mapping[str, Any], **notes: Any) -> Outcome:
-    """Return the outcome that a program's line tells."""
+    """Return the outcome that a program has reported in its line."""
     if result["bytes"] < 0.99 * trial.state_bytes:
         raise Failed(f"only {result['bytes']} of {trial.state_bytes} bytes arrived")
     return Outcome({"pull": result["seconds"]}, {"bytes": result["bytes"], **notes})
@@ -112,10 +112,10 @@ def outcome(trial: Trial, result: Mapping[str, Any], **notes: Any) -> Outcome:
 def routes(
     members: Iterable[str], neighbours: Sequence[str], rate: Callable[[str, str], float]
 ) -> dict[str, tuple[str, ...]]:
-    """Return each member's way to the joiner: itself, or a neighbour, then itself.
+    """Return each member's route to the joiner: directly, or over a neighbour of the joiner.
 
-    rate: bytes/s by sender and receiver. All parts are alike, so a neighbour's link is shared by
-    those that go over it: each far member takes the way over which its part arrives first.
+    rate: bytes/s by sender and receiver. All parts are equal, and a neighbour's link is shared by
+    the members that use it. Each far member takes the route over which its part arrives first.
     """
     parts = dict.fromkeys(neighbours, 1)
 

@@ -1,4 +1,5 @@
-"""Shards over one hop or two, by plain TCP: who holds the state serves it, who is between forwards.
+"""Shards over one or two hops of plain TCP: nodes with the state serve it, those between forward
+it.
 
 Usage: relay.py serve ADDRESS STATE_BYTES SHARD_BYTES
        relay.py pull STATE_BYTES SHARD_BYTES ROUTE...       ROUTE: HOST:PORT[,HOST:PORT]
@@ -6,8 +7,9 @@ Usage: relay.py serve ADDRESS STATE_BYTES SHARD_BYTES
 `serve` prints {"port": N}. `pull` asks every route for equally many consecutive shards, the second
 address of a route through the first, and prints {"seconds": S, "bytes": N}.
 
-Law: a relay stores a shard whole before it sends it on, while the next one is already on its way
-to it. Time runs from the first request to the last shard verified by SHA-256. Nothing is encrypted.
+A relay stores a whole shard before it sends it on, while the next one is already on its way to the
+relay. The time is that from the first request to the last shard verified by SHA-256. Nothing is
+encrypted.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ import numpy as np
 Address = tuple[str, int]
 
 REQUEST = struct.Struct("<q64s")  # shard (-1: forward all that follows), then an address
-WINDOW = 3  # shards that a route may owe
-LIMIT = 8 << 20  # bytes that wait in a reader
+WINDOW = 3  # shards that are asked for over a route and have not come
+LIMIT = 8 << 20  # bytes that may wait in a reader
 
 
 def state(size: int) -> memoryview:
-    """Return the state that everybody holds, `size` bytes."""
+    """Return the state that all members have, `size` bytes."""
     return memoryview(np.arange(-(-size // 4), dtype=np.float32).tobytes())[:size]
 
 
@@ -149,7 +151,7 @@ async def pull(state_bytes: int, shard_bytes: int, routes: list[list[Address]]) 
         asyncio.create_task(fetch.route(hops, range(cuts[k], cuts[k + 1]), start))
         for k, hops in enumerate(routes)
     ]
-    await asyncio.sleep(0.5)  # all are connected
+    await asyncio.sleep(0.5)  # until all are connected
     began = time.monotonic()
     start.set()
     await asyncio.gather(*tasks)

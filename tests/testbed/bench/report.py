@@ -1,7 +1,7 @@
 """Times of contenders, side by side: a table for people, JSON for programs, a picture.
 
-Law: a contender that could not run is a line with its reason, never a missing one. Ratios are to
-the physical bound of the same case; medians stand beside the range of all runs.
+A contender that could not run has a line with the reason; no line is ever left out. Ratios are to
+the physical bound of the same case, and medians have the range of all runs beside them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ PICTURE_INCHES = (9.0, 4.5)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of one contender; without `seconds` it failed, and `why` says for what reason.
+    """One run of one contender. Without `seconds` it failed, for the reason `why`.
 
-    `bound_s`: the bound of this very run, where runs of a case have different ones.
+    `bound_s`: the bound of this run, if runs of one case have different bounds.
     """
 
     case: str  # what was done, e.g. "6 -> 7 nodes"
@@ -96,10 +96,10 @@ def write(
     bounds_s: Mapping[str, float],
     pictured: Sequence[str] = (),
 ) -> list[Line]:
-    """Write `name`.json, `name`.md and, where matplotlib is there, `name`.png into `folder`.
+    """Write `name`.json, `name`.md and, if there is matplotlib, `name`.png into `folder`.
 
-    about: what was measured and how, kept in the JSON. pictured: the cases that are drawn, all of
-    them if there is none.
+    about: what was measured and how, for the JSON. pictured: the cases that are drawn; all cases if
+    it is empty.
     """
     found = lines(runs, bounds_s)
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,12 +2,12 @@
 
 Usage: ring.py --rank R --addresses A,B,... --port P --mb N --rounds N --out FILE
 
-Plain TCP on an event loop, not our links: those join parents and children of a tree. Otherwise it
-is as good as we can make it: float32, added in place, received into memory that is there already,
-cut into pieces that go on as soon as they are complete, so that after the first piece a hop's delay
-costs nothing.
+It uses plain TCP on an event loop, and not our links, which connect parents and children of a tree.
+Otherwise it is as good as we can make it: float32 values are added in place and received into
+memory that exists already, and blocks are cut into pieces that are sent on as soon as they are
+complete, so that after the first piece the delay of a hop costs nothing.
 
-Law: what is sent of a step was received and added in the step before. Every round is checked, its
+What is sent in a step was received and added in the step before. Every round is checked, and its
 times are written to FILE as JSON lines.
 """
 
@@ -53,7 +53,7 @@ class Member:
         self._to = to
         self._back = back
         self._spare = np.empty(PIECE, np.float32)
-        self._ready = asyncio.Semaphore(0)  # pieces that may be sent
+        self._ready = asyncio.Semaphore(0)  # number of pieces that may be sent
 
     async def reduce(self, data: Vector) -> None:
         """Replace `data` by the sum of all members' data."""

@@ -1,11 +1,17 @@
-"""`scripts/bench scale-out`: one more node joins; how long the training state takes to be there.
+"""`scripts/bench scale-out`: one more node joins; how long until it has the training state.
 
-Law: all contenders of a repeat meet the same drawn rates, calibrated, and take turns, each with
-processes of its own. The order of turns moves on with every repeat. A pull is compared with the
-fluid bound over the joiner's neighbours. Figures: *admit*, from the joiner's process being ready to
-its first request; *pull*, to the last shard verified; *enter*, to the first step of all; *warm*,
-these together (where all stop: stopping, carrying the file, and joining once all processes are
-ready); *total*, the same with the start of processes; *idle*, how long the mean member was held up.
+All contenders of a repeat get the same random rates, which are calibrated, and take turns, each
+with processes of its own. The order of turns changes with every repeat. A pull is compared with the
+fluid bound over the joiner's neighbours. The figures are:
+
+- *admit*: from the joiner's process being ready to its first request
+- *pull*: from there to the last shard verified
+- *enter*: from there to the first step of all members
+- *warm*: these three together (for contenders that stop all members: stopping, carrying the file,
+  and joining once all processes are ready)
+- *total*: the same with the start of processes
+- *idle*: how long the mean member was held up
+
 Whatever goes wrong in a turn is a failed line of the table.
 """
 
@@ -57,7 +63,7 @@ CONTENDERS: dict[str, Callable[[Trial], Outcome]] = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what can be chosen."""
+    """Add the options of the command line."""
     add = parser.add_argument
     add("--members", type=int, nargs="+", default=[6, 11], metavar="N", help="before the join")
     add("--neighbours", type=int, default=4, metavar="N", help="of the joiner")
@@ -101,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def about(args: argparse.Namespace, results: Results) -> dict[str, Any]:
-    """Return what the JSON says beside the times."""
+    """Return what the JSON contains in addition to the times."""
     chosen = {k: v for k, v in vars(args).items() if isinstance(v, int | float | str | list)}
     return {
         "options": chosen,
@@ -160,7 +166,7 @@ def _towards_joiner(net: Network) -> dict[str, tuple[float, float]]:
 
 
 def _turn(trial: Trial, name: str, repeat: int, results: Results) -> None:
-    """Let one contender do it once."""
+    """Let one contender run once."""
     grows = f"{len(trial.members)} -> {len(trial.members) + 1} nodes"
     cases = {part: f"{grows}, {said}" for part, said in CASES.items()}
     bound = trial.bound_s

@@ -1,11 +1,11 @@
-"""Replication by stopping all, carrying a checkpoint on disk, and starting all anew (Pollux).
+"""Replication by stopping all members, copying a checkpoint file, and starting all anew (Pollux).
 
-Law: stopping is Ctrl+C to all members at once, each saves as it always does. The checkpoint goes by
-plain HTTP from the fastest neighbour's disk to the joiner's. Then all start from their own disks:
-what is in the file is not sent again, only the trained part, small here, comes with the joins. Time
-runs from the first Ctrl+C to the first step of all, and so long everybody is idle; `start` of it,
-from the first process to the last one that is ready, is what this machine's few cores need to begin
-so many at once.
+All members are stopped by Ctrl+C at the same time, and each saves as it always does. The checkpoint
+is copied by plain HTTP from the fastest neighbour's disk to the joiner's. Then all start from their
+own disks: what is in the file is not sent again, and only the trained part, which is small here,
+comes with the joins. The time is that from the first Ctrl+C to the first step of all, in which all
+members are idle. Its part `start`, from the first process to the last one that is ready, is what
+the few cores of this machine need to start so many processes at once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def stop_resume(trial: Trial) -> Outcome:
 
 
 def _stop_all(lab: Lab) -> None:
-    """Ctrl+C at all members; raises AssertionError if one does not end well."""
+    """Stop all members by Ctrl+C. Raises AssertionError if one does not end well."""
     for agent in lab.agents.values():
         agent.signal(signal.SIGINT)
     for agent in lab.agents.values():
@@ -69,7 +69,7 @@ def _stop_all(lab: Lab) -> None:
 
 
 def _carry(trial: Trial, stage: Stage, source: str) -> float:
-    """Bring the checkpoint to the joiner's disk; return the seconds it took."""
+    """Copy the checkpoint to the joiner's disk; return the seconds that took."""
     home = trial.folder / JOINER
     home.mkdir()
     url = f"http://{trial.net.address(source)}:{PORT}/{CHECKPOINT}"

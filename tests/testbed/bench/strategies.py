@@ -1,9 +1,10 @@
-"""Joins of the real agents, whose pull is divided by one strategy or another.
+"""Joins of real agents of which the pull is divided among its sources by different strategies.
 
-Law: members run the product as it is; only the joiner's division of shards is another's. A join
-has four parts: `start` (process to trainer ready), `admit` (to the first shard request), `pull` (to
-the last shard verified), `enter` (to the first step of all); `warm` is all but the first. Seconds.
-What is usual for a member's step is taken from before that process was started.
+Members run the product as it is; only the joiner divides shards by another strategy. A join has
+four parts, in seconds: `start` (from the process to the trainer being ready), `admit` (to the first
+request for a shard), `pull` (to the last shard verified) and `enter` (to the first step of all);
+`warm` is all except the first. The usual time of a member's step is that before the joiner's
+process was started.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from tests.scenarios.cluster import Agent
 
 MODULE = strategies_agent.__name__
-GATHER_S = 300.0  # a cluster forms by joins, one state pulled for each; a busy machine is slow
+GATHER_S = 300.0  # a cluster forms by joins, each with a pull, which is slow on a busy machine
 JOIN_S = 180.0
-AFTERWARDS_S = 0.5  # of training with the new member, so that every held up step is over
-MOST_APART_S = 0.1  # the agent's own time of the pull and ours, beside 2 %
+AFTERWARDS_S = 0.5  # of training with the new member, after which each held up step is over
+MOST_APART_S = 0.1  # by which our time of the pull and the agent's may differ, besides 2 %
 
 
 def join(trial: Trial, strategy: str) -> Outcome:
@@ -102,7 +103,8 @@ def usual_step_s(ends: list[float]) -> float:
 
 
 def check(trial: Trial, strategy: str, joined: dict[str, Any], pull_s: float) -> None:
-    """Raise `Failed` if a pull was not what its name says, or the agent's clock disagrees."""
+    """Raise `Failed` if a pull was not divided as its strategy says, or if the agent measured
+    another time."""
     sent = {s["node"]: s["bytes"] for s in joined["sources"]}
     if strangers := sorted(set(sent) - set(trial.neighbours)):
         raise Failed(f"{', '.join(strangers)} sent shards but are no neighbours")

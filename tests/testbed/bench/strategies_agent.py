@@ -5,8 +5,8 @@ Usage: python -m tests.testbed.bench.strategies_agent run JOB ...    (arguments 
 BENCH_STRATEGY names the way; BENCH_TRUTH is a JSON file with each source's true rate (bytes/s) and
 delay (s) by name; when the pull began and ended goes to the file BENCH_MOMENTS, unix seconds.
 
-Law: nothing differs from the product but who is asked for which shard. All ways but `greedy`
-divide the state once, at the first request, and keep to it until the last shard.
+Nothing differs from the product except which source is asked for which shard. All strategies except
+`greedy` divide the state once, at the first request, and keep that division.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ Divide = Callable[[int, int, Sequence[str], Truth], list[str]]
 
 
 def fastest(count: int, size: int, names: Sequence[str], truth: Truth) -> list[str]:
-    """All from the fastest source (EDL+)."""
+    """Return the source of each shard: always the fastest one (EDL+)."""
     best = max(names, key=lambda name: truth[name][0])
     return [best] * count
 
 
 def even(count: int, size: int, names: Sequence[str], truth: Truth) -> list[str]:
-    """Equally many from each source, whatever its rate."""
+    """Return the source of each shard: equally many from each, whatever its rate."""
     runs = even_runs(count, len(names))
     return [name for name, run in zip(names, runs, strict=True) for _ in run]
 
 
 def optimum(count: int, size: int, names: Sequence[str], truth: Truth) -> list[str]:
-    """The best division there is of shards of this size, by the true rates and delays."""
+    """Return the source of each shard in the best division by the true rates and delays."""
     sources = [Source(truth[name][1], 0.0, truth[name][0], name) for name in names]
     plan = equal_shards(count, size, sources, SHARD_OVERHEAD_S)
     owners = {k: name for u, name in enumerate(names) for k in plan.shards(u)}
@@ -87,7 +87,7 @@ class Moments:
         self._seen: dict[str, float] = {}
 
     def watched(self, method: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-        """Return a method of `Pull` that does the same under our eyes."""
+        """Return a method that does the same as this method of `Pull`, and notes the moments."""
 
         def watch(*args: Any) -> list[Any]:
             effects = method(*args)

@@ -1,8 +1,8 @@
-"""Drawn networks, and the trees and rings that the baselines of an all-reduce use on them.
+"""Random networks, and the trees and rings that the baselines of an all-reduce use on them.
 
-Law: pure and repeatable: equal seeds and equal rates give equal answers. Every pair of nodes may
-talk, as on one switch; each direction has a rate of its own, and each node a limit. Rates are
-bytes/s. A tree maps every node to its parent, its root to "".
+The functions are pure: equal seeds and equal rates give equal results. Every pair of nodes is
+connected, as on one switch; each direction has a rate of its own, and each node a limit. Rates are
+in bytes/s. A tree maps every node to its parent, and its root to "".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.testbed.calibrate import TCP_SHARE
 from tests.testbed.network import MBIT, Limit, Link, Network, Pair
 
 Tree = dict[str, str]
-MAX_NODES = 12  # names are single letters, partitions and rings are searched
+MAX_NODES = 12  # as all partitions and rings are searched, and names are single letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def draw(
 
 
 def lower_bounds(plan: Plan, size: float) -> dict[str, float]:
-    """Return what no all-reduce of `size` bytes a node can beat, in seconds.
+    """Return lower bounds, in seconds, of the time of any all-reduce of `size` bytes per node.
 
     trees: the best packing of any trees, by a linear program that knows links and limits;
     partition: for any scheme that sends partial sums, limits left aside; delay: the longest.
@@ -96,7 +96,7 @@ def star(plan: Plan) -> Tree:
 
 
 def balanced(nodes: Sequence[str], arity: int) -> Tree:
-    """Return the balanced tree over the nodes in their order: it knows nothing of links."""
+    """Return the balanced tree over the nodes in their order, whatever their links are."""
     return {node: nodes[(k - 1) // arity] if k else "" for k, node in enumerate(nodes)}
 
 
@@ -139,7 +139,7 @@ def levels(tree: Tree) -> list[list[str]]:
 def ring_order(plan: Plan) -> tuple[str, ...]:
     """Return the one-way ring whose slowest link is the fastest, from the first node on."""
     rates = sorted(set(plan.rates.values()), reverse=True)
-    low, high = 0, len(rates) - 1  # with all links there is a ring
+    low, high = 0, len(rates) - 1  # a ring over all links exists
     while low < high:
         middle = (low + high) // 2
         if _ring(plan, rates[middle]):
@@ -153,7 +153,8 @@ def _ring(plan: Plan, least: float) -> tuple[str, ...]:
     """Return a ring over links of at least this rate, () if there is none."""
     first = plan.nodes[0]
     fast = {a: [b for b in plan.nodes if b != a and plan.rates[a, b] >= least] for a in plan.nodes}
-    # For every set of nodes that a path from the first one can use: its ends, and who was before.
+    # For every set of nodes that a path from the first one can visit: its possible last nodes, each
+    # with the node before it.
     number = {node: 1 << k for k, node in enumerate(plan.nodes)}
     before: dict[tuple[int, str], str] = {(number[first], first): ""}
     queue = [(number[first], first)]

@@ -5,8 +5,8 @@ Usage: torchft_recovery.py serve ADDRESS STATE_BYTES
 
 `serve` prints {"url": U}; `pull` prints {"seconds": S, "bytes": N}. Needs torchft.
 
-Law: as torchft's manager does it: one source, one stream (`num_chunks=0`), what arrives is the
-state dict. Time is that of `recv_checkpoint`.
+It is done as in torchft's manager: one source, one stream (`num_chunks=0`), and what arrives is the
+state dict. The time is that of `recv_checkpoint`.
 """
 
 from __future__ import annotations

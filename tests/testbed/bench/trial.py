@@ -1,7 +1,8 @@
-"""One turn of one contender: a cluster that trains, one more node that wants the training state.
+"""One turn of one contender: a cluster that trains, and one more node that wants the training
+state.
 
-Law: a contender gets what is here and nothing else, so all meet the same network. What it could
-not do it says by raising `Failed`.
+A contender gets only what is defined here, so all work on the same network. It raises `Failed` if
+it could not do what it should.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 JOINER = "joiner"
 MB = 1_000_000
-LONGER = 1.5  # a step is held up if it takes so many times as long as usual
+LONGER = 1.5  # a step counts as held up if it takes this many times as long as usual
 
 
 class Failed(Exception):
-    """A contender could not do it; the text says why."""
+    """Raised by a contender that failed; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,10 @@ class Outcome:
 
 
 def idle_s(ends: Sequence[float], began: float, ended: float, usual_s: float) -> float:
-    """Return how long a member was held up: by how much the steps that touch the span from `began`
-    to `ended` took longer than usual, counting those that took `LONGER` times as long.
+    """Return for how many seconds a member was held up: by how much those steps took longer than
+    usual that touch the time from `began` to `ended` and took at least `LONGER` times as long.
 
-    ends: when its steps ended, rising.
+    ends: when its steps ended, ascending.
     """
     gaps = [b - a for a, b in pairwise(ends) if b > began and a < ended]
     return sum(gap - usual_s for gap in gaps if gap > LONGER * usual_s)

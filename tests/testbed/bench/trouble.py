@@ -1,12 +1,13 @@
-"""What one device's trouble, or that of a link, costs the others: trainers that hang, commands in
-the middle of that, scripts that differ, links that break for a moment.
+"""What the trouble of one device or one link costs the others: trainers that hang, commands in the
+middle of that, scripts that differ, links that break for a moment.
 
-Real agents train a small script; a case gets one of them into trouble. The figures come from the
-agents' event files. *Stood* is the longest time between two steps at the others, *steps set aside*
-are those that are in no history any more, *files* what lies in the folder once all have ended.
+Real agents train with a small script, and each case gets one of them into trouble. The figures come
+from the agents' event files. *Stood* is the longest time between two steps of the others, *steps
+set aside* are those that are in no history any more, and *files* are those in the folder when all
+agents have ended.
 
-Law: every case is played to its end, whatever comes of it: a cluster that stands for good is a
-figure ("> N s"), not a failure of the benchmark.
+Every case is played to its end, whatever happens: a cluster that stops for good is a figure
+("> N s"), and no failure of the benchmark.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ METHOD = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what the command line takes."""
+    """Add the options of the command line."""
     names = ", ".join(CASES)
     parser.add_argument(
         "--case",
@@ -61,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def stood(outcome: Mapping[str, Any]) -> str:
-    """Return how long the others stood, in words."""
+    """Return for how long the others stood still, as text."""
     return f"{'> ' if outcome['stood_on'] else ''}{outcome['stood']:.2f} s"
 
 
@@ -75,7 +76,7 @@ def cells(outcome: Mapping[str, Any]) -> list[str]:
 
 
 def table(rows: Sequence[Mapping[str, Any]], before: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the outcomes as Markdown, each below what it was before, if that is known."""
+    """Return the outcomes as Markdown, each below that of an earlier run, if there is one."""
     lines = [f"| case | | {' | '.join(HEADING)} |", "|---|---" + "|---" * len(HEADING) + "|"]
     remarks = []
     for row in rows:

@@ -1,7 +1,7 @@
 """The cases of `scripts/bench trouble`: what goes wrong on one device, or between two.
 
-Law: a case begins with devices that train together and ends when they do again, or when nothing
-more is to be expected; it says with `over` when its trouble has ended, if it does.
+A case begins with devices that train together, and ends when they do so again, or when nothing more
+can be expected to happen. It calls `over` when its trouble has ended, if it ends.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tests.scenarios.processes import living
 from tests.testbed.bench.trouble_stage import Case, Stage
 
 THREE = ("alice", "bob", "carol")
-NOTICED_S = 3.0  # after which it is known that a trainer does not answer in time
+NOTICED_S = 3.0  # after this the agents know that a trainer does not answer in time
 BURST_S = 0.7
-AGAIN_S = 45.0  # to find one another again
-FOR_EVER_S = 45.0  # to be watched
+AGAIN_S = 45.0  # within this time agents have found one another again
+FOR_EVER_S = 45.0  # a trouble that does not end is watched for so long
 
 
 def lapse(stage: Stage, words: str, seconds: float) -> None:
-    """Bob's script does something that takes so long, and goes on."""
+    """Bob's script does something that takes `seconds`, and then goes on."""
     stage.order("bob", f"{words} {seconds:g}")
     time.sleep(seconds)
     stage.over()
@@ -72,7 +72,7 @@ def kill_agent(stage: Stage) -> None:
 
 
 def pids() -> list[int]:
-    """The numbers of all living processes."""
+    """Return the pids of all living processes."""
     return [process.pid for process in living()]
 
 
@@ -106,7 +106,7 @@ def bystander(stage: Stage) -> None:
 
 
 def other_schedule(stage: Stage) -> None:
-    """Bob comes with another schedule of the learning rate."""
+    """Bob joins with another schedule of the learning rate."""
     stage.began = time.time()
     stage.room.start("bob", peers=[stage.agents["alice"]], script=["64", "0.01"])
     stage.ends("bob", 40.0)
@@ -136,7 +136,7 @@ def burst(stage: Stage, kind: str) -> None:
 
 
 def hole(stage: Stage) -> None:
-    """From now on large packets are lost between alice and bob, and nobody is told."""
+    """From now on large packets between alice and bob are lost, without any ICMP message."""
     stage.began = time.time()
     stage.over()
     with stage.spoilt("mtu"):

@@ -1,6 +1,7 @@
-"""What a device's or a link's trouble cost, read from the event files of those who were there.
+"""What the trouble of a device or a link cost, computed from the agents' event files.
 
-Law: pure. Times are unix seconds in, seconds out; what the events do not say is None, no guess.
+The functions are pure. They take unix seconds and return seconds. What the events do not say is
+None, and never guessed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def longest_stand(events: Sequence[Event], began: float, ended: float) -> tuple[
     """Return the longest time between two steps that touches [began, ended], and whether its
     second step never came.
 
-    An agent that left meanwhile is looked at until then. Without any step it stood all the time.
+    An agent that left meanwhile counts until then. Without any step it stood still all the time.
     """
     left = [e["t"] for e in events if e["event"] == "left" and began <= e["t"] < ended]
     until = min([ended, *left])
@@ -34,8 +35,8 @@ def longest_stand(events: Sequence[Event], began: float, ended: float) -> tuple[
 def set_aside(events: Sequence[Event]) -> int:
     """Return how many steps of an agent are in no history any more.
 
-    Those are what it did after others were lost to it, if it joined them again afterwards, and
-    what it did again as a member of the cluster that it joined.
+    Those are the steps that it did after it had lost the others, if it joined them again
+    afterwards, and the steps that it did again as a member of the cluster that it joined.
     """
     count = 0
     for part, following in pairwise(memberships(events)):
@@ -50,8 +51,8 @@ def set_aside(events: Sequence[Event]) -> int:
 
 
 def digests(lives: Mapping[str, Sequence[Event]]) -> tuple[int, int]:
-    """Return at how many points of a history several agents have a digest, and at how many of
-    these all digests are equal."""
+    """Return at how many commits several agents have a digest, and at how many of these all digests
+    are equal."""
     states: dict[tuple[int, str], list[str]] = {}
     for events in lives.values():
         mine = {(e["iteration"], e["commit"]): e["state"] for e in events if e["event"] == "digest"}
@@ -62,10 +63,11 @@ def digests(lives: Mapping[str, Sequence[Event]]) -> tuple[int, int]:
 
 
 def back(name: str, events: Sequence[Event], began: float, over: float, size: int) -> float | None:
-    """Return how long after `over` the agent trained with all again, None if it did not.
+    """Return how many seconds after `over` the agent trained with all others again, None if it did
+    not.
 
-    It does once its trainer has caught up, or it has joined again, and `size` members have made a
-    step.
+    It does so once its trainer has caught up, or it has joined again, and `size` members have made
+    a step.
     """
     since = over
     for e in events:

@@ -1,9 +1,9 @@
 """The stage on which a case of `scripts/bench trouble` is played: a few real agents, on loopback or
 in namespaces of their own, and what can be done to them.
 
-Law: every wait ends. What did not come about in its time is a note beside the figures, since that
-is what the benchmark is about; what was started is ended, by its number. The agents may come from
-another checkout than the stage.
+Every wait is bounded. What has not happened in time is noted beside the figures, since this is what
+the benchmark is about. All processes that were started are ended, by their pids. The agents may
+come from another checkout than the stage.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tests.testbed.network import SWITCH, Network
 from tests.testbed.shaping import DEVICE, Link
 
 SCRIPT = str(SCRIPTS / "troubled.py")
-GLOBAL_BATCH = 64  # of that script
-QUIET_STEPS = 22  # before the trouble, whose median is the usual step
-SETTLED_STEPS = 25  # after it: two digests at least
-FIRST_END_S = 25.0  # after Ctrl+C
-SECOND_END_S = 10.0  # after the second one
+GLOBAL_BATCH = 64  # of the script that the agents train with
+QUIET_STEPS = 22  # steps before the trouble; their median is the usual step
+SETTLED_STEPS = 25  # steps after the trouble, with two digests at least
+FIRST_END_S = 25.0  # within which an agent must end after Ctrl+C
+SECOND_END_S = 10.0  # within which it must end after the second Ctrl+C
 MAX_LINES = 60
-MOST_BYTES = 1200  # of a packet that gets through a hole in the path's MTU
+MOST_BYTES = 1200  # of a packet that passes on a path that swallows large ones
 REJECTS = {
     "rst": "-p tcp ! --tcp-flags RST RST -j REJECT --reject-with tcp-reset",
     "reject": "-p tcp -j REJECT --reject-with icmp-port-unreachable",
@@ -78,7 +78,7 @@ class Room(Cluster):
 
 
 def check_tree(tree: Path) -> None:
-    """Raise `TestbedError` unless agents of `tree` would run the code that lies there."""
+    """Raise `TestbedError` unless agents that are started for `tree` would run its code."""
     command = [
         *module_command("edgeagent")[:2],
         "-c",
@@ -92,9 +92,10 @@ def check_tree(tree: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of trouble: who is there, who is looked at, and what happens.
+    """One kind of trouble: which agents there are, which are observed, and what happens.
 
-    `victim`: whom it happens to, "" for a link between two. `others`: whose steps are timed.
+    `victim`: the agent that it happens to, "" for a link between two. `others`: the agents whose
+    steps are timed.
     """
 
     name: str
@@ -110,9 +111,9 @@ class Case:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a case cost; all times in seconds. `stood`: the longest time between two steps at the
-    others; if `stood_on`, their next step had not come when the case was over. `back`: from the end
-    of the trouble until its victim trained with all again."""
+    """What a case cost; all times are in seconds. `stood`: the longest time between two steps of
+    the others. `stood_on`: their next step had not come when the case was over. `back`: from the
+    end of the trouble until its victim trained with all others again."""
 
     case: str
     stood: float = 0.0
@@ -139,7 +140,7 @@ class Stage:
         self.began = 0.0
         self._over = 0.0
         self._said: dict[str, int] = {}
-        self.dead: list[str] = []  # killed on purpose
+        self.dead: list[str] = []  # agents that were killed on purpose
 
     @property
     def agents(self) -> dict[str, Agent]:
@@ -166,11 +167,11 @@ class Stage:
         self.watch(f"trouble of {name}", lambda: not path.exists(), 10.0)
 
     def over(self) -> None:
-        """Note that nothing is wrong any more, so that all can train together again."""
+        """Note that the trouble has ended, so that all can train together again."""
         self._over = time.time()
 
     def watch(self, what: str, done: Callable[[], Any], seconds: float) -> bool:
-        """Wait for `done()`; without it in time that is noted, and False is returned."""
+        """Wait for `done()`; return whether it came in time, and note it if it did not."""
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() > deadline:
@@ -180,7 +181,7 @@ class Stage:
         return True
 
     def note(self, text: str) -> None:
-        """Have a remark beside the figures."""
+        """Add a remark to the figures."""
         self.outcome.notes.append(text)
 
     def together_again(self, seconds: float) -> None:
@@ -224,8 +225,8 @@ class Stage:
 
     @contextlib.contextmanager
     def spoilt(self, kind: str) -> Iterator[None]:
-        """Let packets between the first two be reset, rejected, dropped or too large, or have the
-        cable out, as long as the block runs."""
+        """While the block runs, have packets between the first two agents reset, rejected, dropped
+        or swallowed if large, or have the cable unplugged, as `kind` says."""
         with contextlib.ExitStack() as stack:
             for name in self.case.names[:2]:
                 stack.callback(partial(self._filter, name, kind, False))
@@ -245,7 +246,7 @@ class Stage:
     # --- what came of it ------------------------------------------------------------------------
 
     def finish(self) -> Outcome:
-        """See all off as a user does, the one in trouble first; return what it cost."""
+        """Have all agents leave as a user does, the one in trouble first; return what it cost."""
         found, ended = self.outcome, time.time()
         for name in self.case.others:
             stood, on = figures.longest_stand(self.agents[name].update(), self.began, ended)
@@ -300,7 +301,7 @@ def play(case: Case, tree: Path, folder: Path) -> Outcome:
             stack.enter_context(Network(case.names, default=Link())) if case.in_namespaces else None
         )
         if net is not None:
-            for name in case.names:  # packets of one frame, as on a cable: they have a true length
+            for name in case.names:  # send single frames, as on a cable, so that lengths are true
                 ip(net.namespace(name), f"link set dev {DEVICE} gso_max_segs 1")
         options = (*case.options, "--cluster", "trouble")
         room = Room(folder, tree, net, options)

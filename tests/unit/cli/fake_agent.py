@@ -1,7 +1,8 @@
 """Stands in for `edgeagent run digits` in the tests of the demo: writes events, trains nothing.
 
-Law: it waits only for what the other fakes write and for their death, with a bound on every wait.
-`wrong` names one thing to do wrong. alice is the scheduler, carol leaves, alice is killed.
+It waits only for what the other fakes write and for their death, and every wait is bounded. `wrong`
+names one thing that it does wrong. In the story alice is the scheduler, carol leaves, and alice is
+killed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ POLL_S = 0.005
 
 
 class FakeAgent:
-    """One fake; its siblings' files lie beside its own."""
+    """One fake agent; the files of the others are beside its own."""
 
     def __init__(self, name: str, steps: int, folder: Path, wrong: str) -> None:
         self.name = name
@@ -64,7 +65,7 @@ class FakeAgent:
                     time.sleep(POLL_S)
 
     def join(self) -> None:
-        """Say that it is in; dave pulled from two."""
+        """Write the events of its join; dave has pulled from two sources."""
         self.write("started", node=self.name, address="127.0.0.1:1")
         if self.name == "alice":
             self.write("scheduler", node="alice", term=1, why="founded")
@@ -91,7 +92,7 @@ class FakeAgent:
                 self.write("digest", iteration=iteration, state=f"{iteration}{bad}")
 
     def hold(self, iteration: int) -> None:
-        """Wait for what the story has happen before `iteration`, and tell of it."""
+        """Wait for what the story says happens before `iteration`, and write its events."""
         if iteration == self.steps // 2:
             self.wait_for(text='"joined"', names=("dave",))
         elif iteration == self.steps * 7 // 10:
@@ -115,7 +116,7 @@ class FakeAgent:
             self.write("member_left", node="alice", reason="failure", stall_s=0.05)
 
     def finish(self) -> None:
-        """Say and save what the demo looks at."""
+        """Write the events and files that the demo checks at the end."""
         if self.asked:
             self.write("left", iteration=0, seconds=0.01)
             return

@@ -60,7 +60,7 @@ class FakeHost:
         return SimpleNamespace(context=context, wishes=wishes, negotiator=None)
 
     def handle(self, event: events.Event) -> None:
-        """What the shell does."""
+        """Take an event as the shell does."""
         self.taken.append(event)
         if isinstance(event, events.TokenWanted) and self.takes_tokens:
             self.token = event.token
@@ -73,7 +73,7 @@ class FakeHost:
         self.shell.watch()
 
     def status(self) -> Status:
-        """How things stand."""
+        """Return a status."""
         return sample_status(phase=self.phase)
 
     async def leave(self) -> None:

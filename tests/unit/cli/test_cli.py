@@ -40,7 +40,7 @@ ACTIONS = [command for command in HELPS if len(command) == 2]
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No test sees the user's agents or settings."""
+    """Hide the user's own agents and settings from the tests."""
     for name in list(os.environ):
         if name.startswith("EDGEAGENT_"):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""The local command socket: who may, what it answers, what is left of it."""
+"""The local command socket: who may use it, what it answers, and that nothing is left of it."""
 
 from __future__ import annotations
 

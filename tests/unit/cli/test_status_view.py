@@ -1,4 +1,4 @@
-"""A status as people read it: what it says, that it fits, what evil names can do."""
+"""A status as people read it: its text, its width, and names that try to control the terminal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ JOINING: PullStatus = {
 
 
 def shown(**changes: object) -> list[str]:
-    """Return the status as plain lines, of which none is too long or steers a terminal."""
+    """Return the lines of a status; check that none is too long or has control characters."""
     out = io.StringIO()
     print_status(sample_status(**changes), out)
     text = out.getvalue()

@@ -1,4 +1,4 @@
-"""Whom the members wait for, in words."""
+"""The text that says which member the others wait for."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Several reducers wired together in memory: every interleaving that streams allow, from a seed.
 
-Law: frames between two nodes keep their order, as on a TCP stream, and nothing else is ordered. A
-payload is copied as late as it can be, from the sender's memory as it is then, so that a sender
-that overwrites what it has not handed over is caught. A header and its payload are two events.
+Frames between two nodes keep their order, as in a TCP stream, and nothing else is ordered. A
+payload is copied as late as possible, from the sender's memory as it is then, so that a sender is
+caught that overwrites what has not left yet. A header and its payload are two events.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Tag = tuple[int, int]  # iteration, attempt
 
 @dataclass
 class Shape:
-    """A tree: `parents[k]` of node k, node 0 is the root; whom each subscriber is attached to."""
+    """A tree: the parent of node k is `parents[k]`, and node 0 is the root. Also, for each
+    subscriber, the node that forwards to it."""
 
     parents: list[int]
     subscribed: list[int]
@@ -71,7 +72,7 @@ class Stream:
     target: memoryview | None = None
     begun: bool = False
     held: bool = False
-    early: int = 0  # bytes that came for rounds which had not begun
+    early: int = 0  # bytes that have come for rounds that had not begun
 
 
 class Host:
@@ -137,7 +138,7 @@ class Cluster:
     def __init__(
         self, shape: Shape, rounds: list[Tag], seed: int, dtype: Any, *, sliced: bool = False
     ) -> None:
-        """`sliced`: reducers put work off; the caller makes slices short."""
+        """`sliced`: reducers put work off to later slices; the caller makes slices short."""
         self.sliced = sliced
         self.shape, self.rounds, self.seed, self.dtype = shape, rounds, seed, dtype
         self.chance = random.Random(seed)
@@ -166,7 +167,8 @@ class Cluster:
         return ControlWord(1, 1, bits((number,)), b"", loss, bits((number, 3)), b"", True)
 
     def sum_below(self, number: int, tag: Tag) -> list[Any]:
-        """The oracle: the sum of a subtree, element by element, own first, children ascending."""
+        """Return the expected sum of a subtree, element by element: own first, then children
+        ascending."""
         total = list(self.gradient(number, tag))
         for child in self.shape.children(number):
             total = [a + b for a, b in zip(total, self.sum_below(child, tag), strict=True)]

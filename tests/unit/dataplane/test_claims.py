@@ -1,4 +1,4 @@
-"""Claims: every byte of a state is looked at, in turn, and a difference is found in its tensor."""
+"""Claims cover every byte of a state in turn, and a difference is found in its tensor."""
 
 from __future__ import annotations
 

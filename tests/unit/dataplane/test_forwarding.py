@@ -1,4 +1,4 @@
-"""What is forwarded to joiners: behind the shards, in order, never far ahead of them."""
+"""Chunks are forwarded to joiners behind the shards, in order, and never too many at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 450
 
 
 class Wire:
-    """A link that sends when it is told to."""
+    """A link that sends when the test says so."""
 
     def __init__(self) -> None:
         self.peer = PeerInfo(JOINER, 1, "j", (), b"")

@@ -1,4 +1,4 @@
-"""Probes stay within their bounds; gauges say what they are told."""
+"""Probes keep to their bounds, and gauges return what was measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Wire:
-    """A link that takes what it is given, or nothing after the first `room` bytes."""
+    """A link that takes all bytes, or none after the first `room` bytes."""
 
     def __init__(self, room: float = float("inf")) -> None:
         self.room = room

@@ -1,4 +1,4 @@
-"""The reducer: whole trees in random interleavings against a dumb sum; hostile and odd frames."""
+"""The reducer: whole trees in random interleavings against a plain sum; hostile and odd frames."""
 
 from __future__ import annotations
 
@@ -496,7 +496,7 @@ def test_a_micro_batch_that_two_contribute_is_refused() -> None:
 
 
 def test_who_contributed_twice_is_known_when_it_shows_late() -> None:
-    """It comes out of the node's own contribution: no callback of the child's link is at fault."""
+    """The error comes up in the node's own contribution, and in no callback of the child's link."""
     bench = Bench()
     bench.start(parent=ABOVE, children=(CHILD,))
     bench.chunk(CHILD, UP, 0)

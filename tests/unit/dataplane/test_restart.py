@@ -1,8 +1,9 @@
-"""Rounds that are given up and done again: whole clusters, whose members die, in any interleaving.
+"""Rounds that are given up and done again: whole clusters whose members die, in any interleaving.
 
-The oracle: whatever happens, each iteration's result is the sum of all its micro-batches, each
-once. Gradients are small whole numbers, so sums are exact in every tree. Half of a payload lands
-with its header, so that bytes of attempts that were given up are in R when they must not be.
+Whatever happens, the result of each iteration must be the sum of all its micro-batches, each of
+them once. Gradients are small whole numbers, so sums are exact in every tree. Half of a payload
+arrives with its header, so that bytes of attempts that were given up are in R when they must not
+count.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Stream:
 
 
 class Device:
-    """One member: what its cycle would do, in short."""
+    """One member, with a short version of what its cycle does."""
 
     def __init__(self, world: World, name: bytes) -> None:
         self.world, self.name = world, name
@@ -135,7 +136,7 @@ class Device:
         assert (spec.iteration, spec.attempt) == (self.iteration, self.attempt)
         assert not self.frozen or self.world.sliced
         if self.frozen:
-            return  # the fence decides with what the freeze has brought to an end
+            return  # a round that the freeze itself completed is left to the fence
         assert not self.complete
         self.complete, self.word = True, word
         squares = list(self.reducer.square_sums)
@@ -156,7 +157,7 @@ class Device:
         return RoundSpec(*tags, *place, CHUNKS, contributes, spread, policy.term)
 
     def enter(self) -> None:
-        """Begin an iteration, or go on with it as a fence has decided."""
+        """Begin an iteration, or continue it as a fence has decided."""
         decision, work = self.decision, self.policy.micro_batches(self.name)
         spread: tuple[Spread, ...] = ()
         self.contributed = self.complete = False
@@ -240,7 +241,7 @@ class World:
     """All members, linked each to each."""
 
     def __init__(self, seed: int, *, sliced: bool = False) -> None:
-        """`sliced`: reducers put work off; the caller makes slices short."""
+        """`sliced`: reducers put work off to later slices; the caller makes slices short."""
         self.sliced = sliced
         self.chance = random.Random(seed)
         names = [k.to_bytes(32, "big") for k in range(1, self.chance.randint(2, 6) + 1)]
@@ -313,7 +314,7 @@ class World:
             reducer.received(sender, header)
 
     def open_fence(self) -> None:
-        """A fence begins; most of the time because somebody is gone."""
+        """Begin a fence, most of the time because a member is gone."""
         self.fences += 1
         self.reports, self.decision = {}, None
         if len(self.devices) > 1 and self.chance.random() < 0.7:
@@ -325,7 +326,8 @@ class World:
         self.waiting = list(self.devices)
 
     def fence_step(self, name: bytes) -> None:
-        """One member freezes, or acts on the decision; the last that freezes brings it about."""
+        """Let one member freeze, or act on the decision, which is made when the last one
+        freezes."""
         assert self.waiting is not None
         self.waiting.remove(name)
         if self.decision is None:
@@ -374,7 +376,7 @@ def test_each_micro_batch_counts_once_whoever_dies_whenever(
         world.check()
         new = (world.discards, world.applied, world.kept, world.forks)
         counts = [a + b for a, b in zip(counts, new, strict=True)]
-    assert min(counts) > 5  # all that can happen did
+    assert min(counts) > 5  # everything that can happen has happened
 
 
 @pytest.mark.parametrize("seed", range(5))

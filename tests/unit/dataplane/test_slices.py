@@ -1,4 +1,4 @@
-"""Work on a large vector is done in slices, and comes to the same."""
+"""Work on a large vector is done in slices, with the same result."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The best assignment of shards by other means: all of them tried, or an integer program.
+"""The best assignment of shards, found by trying all of them or by an integer program.
 
-Law: nothing here shares a formula with the planner. `tried` tries every assignment; `solved` is the
-mixed-integer program P3 of Chaos with HiGHS, shards of equal size counted instead of named, and its
-answer is evaluated again from the whole numbers found.
+Nothing here shares a formula with the planner. `tried` tries every assignment. `solved` solves the
+mixed-integer program P3 of Chaos with HiGHS, in which shards of equal size are counted instead of
+named; its value is computed again from the whole numbers that were found.
 """
 
 from __future__ import annotations

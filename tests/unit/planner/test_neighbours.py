@@ -1,4 +1,4 @@
-"""Neighbours of joiners and links against taking every link away in turn, and all sets of links."""
+"""Neighbours and spare links, checked by removing each link in turn and by trying all sets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def changed(view: View, edges: list[Edge]) -> View:
 
 
 def bridges(view: View) -> list[Edge]:
-    """Links without which there are more parts than with them."""
+    """Return the links whose removal divides the view into more parts."""
     count = len(parts(view))
     return [
         e

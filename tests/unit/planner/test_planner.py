@@ -1,4 +1,4 @@
-"""The planner's answers against exhaustive search and plain counting."""
+"""The planner's answers compared with exhaustive search and plain counting."""
 
 from __future__ import annotations
 

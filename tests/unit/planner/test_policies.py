@@ -1,4 +1,4 @@
-"""Custom policies: found by real entry points, asked, checked, and replaced where they fail."""
+"""Custom policies: found by real entry points, asked, checked, and replaced if they fail."""
 
 from __future__ import annotations
 

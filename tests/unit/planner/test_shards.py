@@ -1,4 +1,4 @@
-"""Plans for shards against every assignment tried, integer programs and a simulated link."""
+"""Plans for shards compared with all assignments, integer programs and a simulated link."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sources(most: int) -> st.SearchStrategy[list[Source]]:
 
 
 def owners(plan: ShardPlan, count: int) -> list[int]:
-    """Who sends each shard; fails unless each shard is sent once."""
+    """Return the source of each shard; fail unless each shard is sent exactly once."""
     found = {shard: u for u in range(len(plan.runs)) for shard in plan.shards(u)}
     assert sum(len(run) for part in plan.runs for run in part) == count
     assert sorted(found) == list(range(count))
@@ -47,7 +47,7 @@ def owners(plan: ShardPlan, count: int) -> list[int]:
 def check(
     plan: ShardPlan, shards: Sequence[int], among: Sequence[Source], overhead_s: float = 0.0
 ) -> None:
-    """The plan is whole and says itself what comes of it."""
+    """Check that the plan has all shards, and that its own figures are right."""
     who = owners(plan, len(shards))
     assert plan.objective_s == pytest.approx(end_s(who, shards, among, overhead_s), rel=1e-9)
     assert plan.objective_s == max(plan.finish_s)
@@ -150,7 +150,7 @@ def test_algorithm_2_takes_who_is_done_first(
         u = after.index(min(after))
         load[u] = after[u]
     used = [u for u, part in enumerate(plan.runs) if part]
-    # Sources that are equally early may have been taken in another order, with another outcome.
+    # Equally early sources may have been taken in another order, which gives another result.
     if len(dict.fromkeys(map(repr, among))) == len(among) and not _near_ties(shards, among):
         assert plan.objective_s == pytest.approx(max((load[u] for u in used), default=0.0))
 

@@ -1,4 +1,4 @@
-"""Shares by speed against every way to deal out a few micro-batches, and against noise."""
+"""Shares by speed compared with every way to deal out a few micro-batches, and under noise."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_node_that_comes_back_works_again_however_many_there_are() -> None:
     without = measured_shares(nodes, 300, (node(30),), speeds).shares
     assert without[-1] == 0
     assert measured_shares(nodes, 300, (), speeds, without).shares == (10,) * 30
-    # but one that hardly gains anything is not called back
+    # but a member that hardly gains anything is not given a share again
     slow = speeds | {node(30): 11 * (IDLE_LIMIT + 0.05)}
     assert measured_shares(nodes, 300, (), slow).shares[-1] == 1
     assert measured_shares(nodes, 300, (), slow, without).shares == without
@@ -168,7 +168,7 @@ def test_right_shares_withstand_any_noise(
     ]
     noisy = known(nodes, [s * f for s, f in zip(seconds, factors, strict=True)])
     assert measured_shares(nodes, micro_batches, (), noisy, right).shares == right
-    assert 1 - (1 - NOISE) / (1 + NOISE) < LEAST_GAIN  # why
+    assert 1 - (1 - NOISE) / (1 + NOISE) < LEAST_GAIN  # so noise never seems to be a gain
 
 
 @pytest.mark.parametrize(

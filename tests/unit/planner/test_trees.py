@@ -1,6 +1,6 @@
-"""Trees against all spanning trees, all simple paths and a round played chunk by chunk.
+"""Planned trees compared with all spanning trees, all simple paths, and a round played by chunks.
 
-Law: the second implementations enumerate; where results must be equal exactly, rates are powers of
+The second implementations simply enumerate. If results must be exactly equal, rates are powers of
 two, so that no sum is rounded.
 """
 
@@ -135,8 +135,8 @@ def test_the_fastest_tree_has_shortest_paths_from_the_root_of_best_quality(
 
 
 def played(tree: Tree, measures: Measures, chunks: int, chunk_bytes: float) -> float:
-    """When the last node has the last chunk: each direction of an edge sends one chunk at a time,
-    a parent adds when it has the chunk of all its children."""
+    """Return when the last node has the last chunk. Each direction of an edge sends one chunk at a
+    time, and a parent adds a chunk when it has that of all its children."""
     order = sorted(tree.nodes, key=lambda n: len(tree.path(n)))
     up = dict(tree.edges)
     busy: dict[tuple[bytes, bytes], float] = {}

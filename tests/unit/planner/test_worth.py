@@ -1,4 +1,4 @@
-"""Which devices cost more than they give, and whether together is slower than alone."""
+"""Which devices cost more time than they save, and whether all together are slower than one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters in the small world that the tests of the node's parts start from."""
+"""Clusters in the small world, with which the tests of a node's parts begin."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.member.node import Node
 
-ENDLESS = 100_000  # steps: no scenario gets there
+ENDLESS = 100_000  # steps; no test gets that far
 ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, JoiningState.FAILED))
 
 
 def cluster(
     seed: int, size: int = 3, steps: int = ENDLESS, *, pauses: bool = False
 ) -> tuple[World, list[Host]]:
-    """A world with `size` members, each linked to each; the first is the scheduler."""
+    """Return a world with `size` members, each linked to each; the first is the scheduler."""
     world = World(seed, steps=steps)
     world.pauses = pauses
     first = world.found()
@@ -32,7 +32,7 @@ def cluster(
 
 
 def line(seed: int, size: int) -> tuple[World, list[Host]]:
-    """A world whose members form a line; the scheduler is at one end."""
+    """Return a world whose members form a line, with the scheduler at one end."""
     world = World(seed, steps=ENDLESS)
     world.sparse = True
     hosts = [world.found()]
@@ -55,20 +55,20 @@ def settle(world: World) -> None:
 
 
 def node_of(host: Host) -> Node:
-    """The host's machine."""
+    """Return the host's node, which must exist."""
     assert host.node is not None
     return host.node
 
 
 def policy_of(host: Host) -> Policy:
-    """The policy in force at the host."""
+    """Return the policy in force at the host, which must exist."""
     policy = node_of(host).context.policy
     assert policy is not None
     return policy
 
 
 def state_of(host: Host) -> JoiningState:
-    """Where the host stands in its join."""
+    """Return the state of the host's join."""
     joining = node_of(host).joining
     assert joining is not None
     return joining.state
@@ -101,7 +101,7 @@ def persist(world: World, host: Host, sponsor: Host) -> Host:
 
 
 def go_on(world: World, iterations: int = 12) -> None:
-    """Run until every member is so much further; digests are checked on the way."""
+    """Run until every member is `iterations` further; the world checks the states meanwhile."""
     goals = [(host, host.iteration + iterations) for host in world.members]
     assert goals
     world.run(lambda: all(h.gone is not None or h.iteration >= goal for h, goal in goals), 60.0)
@@ -109,5 +109,5 @@ def go_on(world: World, iterations: int = 12) -> None:
 
 
 def reported(host: Host, name: str) -> list[dict[str, object]]:
-    """The values of the host's reports of this event."""
+    """Return the values of the host's reports of this event."""
     return [report.values for report in host.reports if report.event == name]

@@ -1,7 +1,7 @@
 """Members, views, policies and messages for the tests: plain ones, and strategies for all of them.
 
-Law: what a record looks like is read from its declared fields, so that new messages and fields are
-covered without a change here; only records whose constructor adds checks are listed by hand.
+The values are derived from the declared fields of a record, so that new messages and fields are
+covered without a change here. Only records whose constructors add checks are listed by hand.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def star_policy(count: int, pulls: tuple[Pull, ...] = (), *, term: int = 1) -> P
 
 
 def electorates(count: int) -> tuple[Electorate, ...]:
-    """Return who decides in a cluster of members 1..count."""
+    """Return the electorates of a cluster of members 1..count."""
     return (star_policy(count).electorate,)
 
 
@@ -199,7 +199,7 @@ CHECKED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
 }
 
 
-_BUILT: dict[type, st.SearchStrategy[Any]] = {}  # building one takes longer than drawing from it
+_BUILT: dict[type, st.SearchStrategy[Any]] = {}  # kept, as building one takes longer than drawing
 
 
 def records(record: type[R]) -> st.SearchStrategy[R]:

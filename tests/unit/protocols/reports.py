@@ -1,4 +1,4 @@
-"""What members report to a fence, for the tests of decisions and of their scheduler."""
+"""Reports of members to a fence, for the tests of decisions and of the scheduler of a fence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def report_of(
     newest: int = 1,
     stored: tuple[Electorate, ...] = (),
 ) -> FenceReport:
-    """Return what a member says that is linked to all unless `links` are given."""
+    """Return the report of a member that is linked to all others, unless `links` are given."""
     return FenceReport(
         *EPOCH,
         iteration,

@@ -1,4 +1,4 @@
-"""Ahead is who has more samples: what a device does that has trained and is no member."""
+"""The cluster with more samples is ahead: what a device does that has trained and is no member."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_cluster_that_was_lost_catches_up_first() -> None:
     search = Founding(ME, (), True, 0.0)
     one_less = Heard(YOUNGER, True, 288, 2, PART, past=Past(9, PART))
     assert search.standing(1.0, "y:1", one_less, TRAINED, ready=True) == []
-    assert search.tick(LATE, 0, ready=True) == []  # nor is there any need to found
+    assert search.tick(LATE, 0, ready=True) == []  # and it does not found either
     level = Heard(YOUNGER, True, 320, 2, PART, past=Past(10, PART))
     assert search.standing(3.0, "y:1", level, TRAINED, ready=True) == [JoinAt("y:1")]
 

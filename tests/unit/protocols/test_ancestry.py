@@ -1,4 +1,4 @@
-"""What a state has behind it: when another state has all of that behind it, too."""
+"""Histories of states: when the history of one state contains that of another."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def test_in_one_lineage_the_later_state_contains_the_earlier() -> None:
 def test_the_last_update_of_who_was_lost_is_made_again() -> None:
     cluster, lost = Past(9, OLD), Past(10, OLD)
     assert cluster.stems_from(lost)
-    assert not cluster.contains(lost)  # not yet
+    assert not cluster.contains(lost)  # it has fewer iterations so far
     assert Past(10, NEW, (Ancestor(OLD, 9),)).contains(lost)
-    assert not Past(11, NEW, (Ancestor(OLD, 8),)).stems_from(lost)  # that one went on apart
+    assert not Past(11, NEW, (Ancestor(OLD, 8),)).stems_from(lost)  # it left that lineage earlier
 
 
 def test_a_lineage_that_parted_remembers_where_it_came_from() -> None:
@@ -58,4 +58,4 @@ def test_only_so_many_lineages_are_remembered() -> None:
         past = Past(past.iteration + 2, past.lineage, past.ancestors)
         past = past.in_lineage(k.to_bytes(limits.LINEAGE_BYTES, "big"))
     assert len(past.ancestors) == limits.MAX_ANCESTORS
-    assert not past.contains(Past(1, OLD))  # forgotten, so in doubt
+    assert not past.contains(Past(1, OLD))  # the lineage is forgotten, so this is not known

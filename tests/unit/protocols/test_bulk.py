@@ -19,7 +19,7 @@ COUNT = st.integers(0, (1 << 32) - 1)
 
 
 def up_to(most: int) -> st.SearchStrategy[int]:
-    """Numbers up to a limit, the limit itself often."""
+    """Strategy for numbers up to a limit, often the limit itself."""
     return st.integers(0, most) | st.just(most)
 
 
@@ -132,7 +132,7 @@ def changed(name: str, value: int) -> BulkHeader:
 
 @pytest.mark.parametrize("name", LIMITED)
 def test_numbers_are_held_to_the_limits_of_control_messages(name: str) -> None:
-    """And what follows from the largest that is read can still be written."""
+    """Whatever follows from the largest number that is read can still be written."""
     most = changed(name, LIMITED[name])
     assert decode_header(most.encode()) == most
     with pytest.raises(RemoteProtocolError, match="over its limit"):

@@ -1,4 +1,4 @@
-"""Control frames: every message reads back; hostile bytes are read or refused, and cheaply."""
+"""Control frames: every message can be read back; hostile bytes are read or refused, cheaply."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ raws = st.recursive(
 
 @given(st.data())
 def test_any_value_in_any_field_is_read_or_refused(data: st.DataObject) -> None:
-    """Exchange one value at a random depth of a valid frame."""
+    """One value at a random depth of a valid frame is replaced."""
     whole = at = msgpack.unpackb(plain_frame(data.draw(st.sampled_from(MESSAGES))))
     while True:
         place = data.draw(st.integers(0, len(at) - 1))

@@ -1,4 +1,4 @@
-"""Control words: how parts become one, against sets of numbers as the oracle."""
+"""Control words: how parts are merged, compared with sets of numbers."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ WORDS = word_lists().map(lambda words: words[0])
 
 
 def word_fields(**changes: object) -> list[object]:
-    """Return the fields of the empty word as they travel, with `changes`."""
+    """Return the fields of the empty word as they are sent, with `changes`."""
     plain = {f.name: getattr(EMPTY, f.name) for f in fields(EMPTY)}
     return list({**plain, **changes}.values())
 
 
 def members_of(bitmap: bytes) -> set[int]:
-    """Return the numbers in a bitmap, the dumb way."""
+    """Return the numbers in a bitmap, bit by bit."""
     return {8 * k + bit for k, byte in enumerate(bitmap) for bit in range(8) if byte >> bit & 1}
 
 

@@ -1,6 +1,6 @@
-"""What fences decide, whatever the reports say: members, kept chunks, micro-batches, quorums.
+"""What fences decide for any reports: members, kept chunks, micro-batches, quorums.
 
-The oracle is written out chunk by chunk and micro-batch by micro-batch.
+The second implementation computes each chunk and each micro-batch separately.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def test_a_member_that_does_more_than_its_share_gets_nothing_new() -> None:
 
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[Policy, dict[bytes, FenceReport]]:
-    """A policy in force and reports of connected members, such as honest ones may send: the P of
-    one round do not overlap, nobody is more than one iteration ahead."""
+    """A policy in force and reports of connected members, as honest members may send them: no
+    micro-batch is in two contributions, and no member is more than one iteration ahead."""
     count = draw(st.integers(1, 6))
     policy = star_policy(count)
     stay = draw(st.sets(st.sampled_from(policy.view.nodes), min_size=1))

@@ -1,4 +1,4 @@
-"""States that differ: who is right, who goes, what is summed again."""
+"""States that differ: which one counts, which members leave, and what is summed again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A, B, C = (bytes([n]) * limits.CLAIM_BYTES for n in (1, 2, 3))
 
 
 def word(*claims: tuple[bytes, int], refusing: tuple[int, ...] = ()) -> ControlWord:
-    """A word with these (digest, member) claims."""
+    """Return a word with these (digest, member) claims."""
     whole = b""
     for digest, member in claims:
         whole = merge_claims(whole, claim(digest, member))
@@ -201,7 +201,7 @@ def test_a_user_who_leaves_with_another_state_is_told(seed: int) -> None:
     world.run(lambda: hosts[1].is_wrong)
     hosts[1].handle(LeaveWanted())
     world.run(lambda: hosts[1].gone is not None)
-    assert hosts[1].gone in ("diverged", "left")  # it may have left before anybody compared
+    assert hosts[1].gone in ("diverged", "left")  # it may have left before states were compared
     go_on(world)
 
 
@@ -244,7 +244,7 @@ def test_a_fence_in_the_middle_changes_nothing(seed: int) -> None:
 @pytest.mark.parametrize("seed", variants(range(2), long=range(6)))
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_states_that_are_seldom_seen_are_compared_when_they_are(seed: int, keep: int) -> None:
-    """Of `keep` members the agents see the state only where it is read, as on other devices."""
+    """The agents of `keep` members see the state only when it may be read, as on a GPU."""
     world, hosts = cluster(seed, size=3)
     for host in hosts[:keep]:
         host.apart = True

@@ -209,7 +209,7 @@ def test_a_term_that_somebody_stood_for_is_not_stood_for_again() -> None:
     assert not votes(election, THREE, 8, (0, 0))
     [request, _] = [message for _, message in election.scheduler_lost(VOTERS, KEY, ())]
     assert request == VoteRequest(9, *KEY, False)
-    again = election.scheduler_lost(VOTERS, KEY, ())  # it did not win: once more
+    again = election.scheduler_lost(VOTERS, KEY, ())  # it has not won, so it stands again
     assert again[0][1] == VoteRequest(10, *KEY, False)
     assert election.vote(ONE, Vote(9, True)) == []
     assert not election.leads
@@ -278,12 +278,12 @@ def test_whoever_reaches_the_scheduler_unseats_it_only_if_it_wants_that(
 
 @dataclass
 class Net:
-    """Members whose messages are lost, doubled and overtake each other."""
+    """Members whose messages are lost and doubled, and overtake each other."""
 
     size: int
     chance: random.Random
     loss: float
-    doubt: float = 0.0  # how often a voter still reaches the scheduler
+    doubt: float = 0.0  # how likely it is that a voter still reaches the scheduler
     leaders: dict[int, bytes] = field(default_factory=dict)
     mail: list[tuple[bytes, bytes, object]] = field(default_factory=list)
 

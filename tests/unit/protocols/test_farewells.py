@@ -1,4 +1,4 @@
-"""Who has to go when a join was given up, who may stay, and whose link is missing."""
+"""Which links are closed when a join was given up, which may stay, and which are missing."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_join_that_is_entering_is_late_for_nothing() -> None:
 
 
 def test_a_new_neighbour_without_a_link_is_lost() -> None:
-    """The joiner dies when its entry cannot be stopped any more."""
+    """The joiner dies when its entry can no longer be stopped."""
     world, hosts = cluster(0, size=1)
     joiner = world.join(9, hosts[0])
     negotiator = negotiator_of(hosts[0])

@@ -1,7 +1,7 @@
 """The scheduler of a fence: reports in any order, late, twice or never; quorums, forks, waiting.
 
-Scheduler and members talk through plain lists here; `test_every_cell_of_the_table_is_taken` lets
-anything happen in any order and counts the moves.
+Scheduler and members exchange messages by plain lists here.
+`test_every_cell_of_the_table_is_taken` lets anything happen in any order and counts the moves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ONE, TWO, THREE, FOUR, FIVE = (node(k) for k in range(1, 6))
 
 
 class Bench:
-    """A scheduler and what it says; the test plays the members."""
+    """A scheduler and the messages that it sends; the test plays the members."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Bench:
 
 
 def to(mail: list[Letter], kind: type) -> list[bytes]:
-    """Return to whom messages of this kind go; there must be no others."""
+    """Return the destinations of messages of this kind; there must be no other messages."""
     assert all(isinstance(message, kind) for _, message in mail)
     return [name for name, _ in mail]
 
@@ -143,7 +143,7 @@ def test_those_who_are_out_are_told_once() -> None:
 def test_reports_may_come_in_any_order_twice_and_too_late() -> None:
     bench = Bench(3)
     bench.report(THREE, have=b"\x01")
-    bench.report(THREE, have=b"\x03")  # the newest counts
+    bench.report(THREE, have=b"\x03")  # the newest report of a member counts
     bench.report(TWO)
     bench.report(ONE)
     decision = bench.restart
@@ -228,7 +228,7 @@ def test_who_falls_silent_after_its_report_has_to_report_again() -> None:
 
 
 def test_nothing_is_decided_without_the_schedulers_own_report() -> None:
-    bench = Bench(3, Lost(nodes=(ONE,)))  # its own death is not its business
+    bench = Bench(3, Lost(nodes=(ONE,)))  # reports that the scheduler itself is lost are ignored
     bench.report(TWO, THREE)
     assert bench.stands(FenceState.REPORTING)
     bench.wait(limits.PARTITION_WAIT_SECONDS)
@@ -367,7 +367,7 @@ def test_the_newest_policy_that_a_report_shows_is_the_one_that_is_replaced() -> 
 
 
 def stored(*nodes: bytes) -> dict[str, object]:
-    """What a report says that has a newer policy with these members."""
+    """Return the fields of a report that has stored a newer policy with these members."""
     return {"stored": (Electorate(1, 9, nodes),)}
 
 
@@ -476,7 +476,8 @@ def test_every_cell_of_the_table_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def walk(chance: random.Random) -> None:
-    """Let anything happen in any order; what was decided stays, and nobody is bound too early."""
+    """Let anything happen in any order. A decision must not change, and must not be committed
+    before enough members have stored it."""
     size = chance.randint(1, 5)
     bench = Bench(size, some_lost(chance, size), node(chance.randint(1, size)))
     names = bench.policy.view.nodes

@@ -1,4 +1,4 @@
-"""What a member makes of silence and of old, late or foreign fence messages."""
+"""How a member reacts to silence, and to old, late or foreign messages of fences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_dropped_by_all() -> None:
 
 
 def test_dropped_by_all_where_members_pause() -> None:
-    """They may wait for each other: nobody goes before it knows that the others went on."""
+    """The members may all wait for each other, so none goes before it knows that the others have
+    gone on."""
     world, hosts = cluster(0, size=3, pauses=True)
     for other in (hosts[0], hosts[2]):
         world.say(other, hosts[1], m.Dropped())
@@ -50,7 +51,7 @@ def test_dropped_by_all_where_members_pause() -> None:
 
 
 def test_dropped_by_one_other() -> None:
-    """It cannot have gone on yet: the link is opened anew, and both go on."""
+    """The only other member cannot have gone on yet: the link is opened anew, and both go on."""
     world, hosts = cluster(0, size=2)
     world.say(hosts[0], hosts[1], m.Dropped())
     assert hosts[1].gone is None
@@ -59,7 +60,7 @@ def test_dropped_by_one_other() -> None:
 
 
 def test_dropped_by_a_joiner() -> None:
-    """It has no say in whether a cluster goes on: that of one device does."""
+    """A joiner does not decide whether a cluster goes on; that of one member does go on."""
     world, hosts = cluster(0, size=1)
     joiner = world.join(3, hosts[0])
     reach(world, joiner, JoiningState.REQUESTED)

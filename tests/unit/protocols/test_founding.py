@@ -1,4 +1,4 @@
-"""Before there is a cluster: rooms of agents that are born at once, and every single decision."""
+"""Before there is a cluster: rooms of agents that start at once, and every single decision."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def standing(
 
 
 def founder(own_lineage: bytes = b"m") -> tuple[Founding, Heard]:
-    """Return a search that ended in founding, and what its agent says of itself."""
+    """Return a search that ended in founding, and what its agent says about itself."""
     search = searcher()
     assert search.tick(LATE, 0, ready=True) == [Found()]
     return search, Heard(ME, True, 100, 1, own_lineage)
@@ -94,7 +94,7 @@ def test_addresses_are_asked_again_in_a_steady_rhythm() -> None:
     search = searcher("a:1")
     search.hint(0.0, "b:1")
     assert asked(search.tick(0.0, 0, ready=False)) == ["a:1", "b:1"]
-    search.hint(0.1, "a:1")  # known: the rhythm stays
+    search.hint(0.1, "a:1")  # a known address is not asked sooner
     assert asked(search.tick(ASK_AGAIN_SECONDS - 0.01, 0, ready=False)) == []
     assert asked(search.tick(ASK_AGAIN_SECONDS, 0, ready=False)) == ["a:1", "b:1"]
 
@@ -124,7 +124,7 @@ def test_a_cluster_is_joined_once_there_is_something_to_train() -> None:
     search = searcher()
     cluster = Heard(YOUNGER, True, 0, 3, b"l")
     assert standing(search, "y:1", cluster, ready=False) == []
-    assert search.tick(LATE, 0, ready=True) == []  # somebody founded: do not found as well
+    assert search.tick(LATE, 0, ready=True) == []  # another agent has founded, so this one must not
     assert standing(search, "y:1", cluster) == [JoinAt("y:1")]
     assert search.tick(LATE, 0, ready=True) == []
     assert standing(search, "z:1", cluster) == []  # one join at a time
@@ -179,7 +179,7 @@ def test_a_refused_join_begins_the_search_anew() -> None:
     search.tick(0.0, 0, ready=True)
     cluster = Heard(YOUNGER, True, 0, 3, b"l")
     standing(search, "y:1", cluster)
-    search.silent("y:1")  # while joining: only noted
+    search.silent("y:1")  # while joining this is only noted
     search.refused(9.0)
     assert search.tick(9.0, 0, ready=True) == []
     assert asked(search.tick(9.0 + ASK_AGAIN_SECONDS, 0, ready=True)) == ["y:1"]
@@ -198,7 +198,7 @@ def test_what_is_told_is_known_at_first_hand() -> None:
     assert search.elder == ME
     standing(search, "y:1", Heard(YOUNGER, False, elder=ELDER))
     assert search.state is FoundingState.DEFERRING
-    assert search.elder == ME  # not what somebody else has told us
+    assert search.elder == ME  # what another agent has told is not passed on
     standing(search, "e:1", Heard(node(2), False, elder=node(2)))
     assert search.elder == node(2)
     search.silent("e:1")
@@ -225,7 +225,7 @@ def test_a_spoilt_agent_only_joins() -> None:
     standing(search, "y:1", cluster)
     search.refused(9.0, may_found=False)
     search.silent("y:1")
-    assert search.elder == b""  # nobody shall wait for us
+    assert search.elder == b""  # so that no agent waits for this one
     assert asked(search.tick(9.0 + LATE, 0, ready=True)) == ["y:1"]
     assert Found() not in search.tick(20.0, 0, ready=True)
     standing(search, "z:1", Heard(YOUNGER, False, elder=YOUNGER))
@@ -397,7 +397,7 @@ def test_of_two_lone_founders_exactly_one_gives_way(one: Heard, two: Heard) -> N
 
 @dataclass
 class Agent:
-    """One agent of a room: what it is at present."""
+    """One agent of a room, and its present state."""
 
     name: bytes
     search: Founding
@@ -413,7 +413,7 @@ class Agent:
 
 @dataclass
 class Room:
-    """Agents that hear of and ask each other; answers take their time and overtake each other."""
+    """Agents that hear of and ask each other; answers are delayed and overtake each other."""
 
     agents: dict[str, Agent]
     chance: random.Random

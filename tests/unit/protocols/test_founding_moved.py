@@ -1,4 +1,4 @@
-"""A search whose device has moved, or whose cluster still counts on it."""
+"""A search whose device has moved to another network, or whose cluster still counts its node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which chunks a neighbour can send when: round by round, all of one before any of the next."""
+"""Which chunks a neighbour can send at which time: all of one round before any of the next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UP = BulkHeader(BulkKind.UP, LINEAGE, 3, 4, 5, 1, 1, 9, term=6)
 
 
 def whole(spec: RoundSpec = SPEC) -> Round:
-    """A round in which the child has sent all of its part."""
+    """Return a round in which the child has sent its whole part."""
     made = Round(spec)
     for chunk in range(spec.chunks):
         made.up(CHILD, chunk)
@@ -27,7 +27,7 @@ def whole(spec: RoundSpec = SPEC) -> Round:
 
 
 def changed(**what: object) -> BulkHeader:
-    """A header with other numbers than those of the running round."""
+    """Return a header of the running round with some numbers changed."""
     return replace(UP, **what)  # type: ignore[arg-type]  # names of its own fields
 
 

@@ -1,7 +1,7 @@
 """Messages and events that do not fit the moment are dropped; impossible ones are the peer's fault.
 
-Each test says something to a node in a running cluster that nobody should say there and then, and
-looks at what comes of it: nothing, or `RemoteProtocolError`.
+Each test sends a message to a node in a running cluster that no correct node sends at that time,
+and checks that it leads to nothing, or to a `RemoteProtocolError`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ STRANGER = member(77)
 
 
 def effects_of(world: World, host: Host, event: events.Event) -> list[effects.Effect]:
-    """What the host's machine wants done about `event`, without doing it."""
+    """Return the effects of `event` at the host's node, without performing them."""
     return node_of(host).handle(world.now, event)
 
 
 def said(
     world: World, sender: Host, to: Host, message: m.Message, *, hops: int = 0
 ) -> list[effects.Effect]:
-    """What the machine at `to` wants done about a message that `sender` sends it."""
+    """Return the effects of a message of `sender` at the node of `to`, without performing them."""
     context = node_of(sender).context
     tags = (context.lineage, context.election.term, 0, 0, 0, 0)
     envelope = context.router.stamp(tags, to.me.node, message)
@@ -210,7 +210,7 @@ def test_messages_to_a_joiner_are_dropped_by_a_founder() -> None:
 
 
 def joining_cluster(state: JoiningState) -> tuple[World, list[Host], Host, Negotiator]:
-    """A cluster, a joiner in `state`, the scheduler's negotiator."""
+    """Return a cluster, a joiner in `state`, and the scheduler's negotiator."""
     world, hosts = cluster(0)
     joiner = world.join(9, hosts[0])
     reach(world, joiner, state)
@@ -456,7 +456,8 @@ def test_shards_are_small_for_a_slow_source_and_never_too_many() -> None:
 
 
 def held_join() -> tuple[World, Host, Host, int]:
-    """A world, a source that holds its state for a joiner, the joiner, the join's number."""
+    """Return a world, a source that holds its state for a joiner, the joiner, and the number of the
+    join."""
     world, hosts, joiner, _ = joining_cluster(JoiningState.PULLING)
     number = number_of(joiner)
     source = next(h for h in hosts if node_of(h).cycle.holding_for == (number,))

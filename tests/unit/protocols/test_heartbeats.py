@@ -1,4 +1,4 @@
-"""Heartbeats: who is silent, on quick links, on slow and shaky ones, and after our own sleep."""
+"""Heartbeats: which neighbours count as silent, on fast and slow links, and after our own sleep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEAT = limits.HEARTBEAT_SECONDS
 
 
 def beats(hearing: Heartbeats, start: float, seconds: float) -> list[tuple[bytes, ...]]:
-    """Beat in time from `start` on; return what each beat said."""
+    """Call `beat` regularly from `start` on; return its results."""
     return [hearing.beat(start + k * BEAT) for k in range(int(seconds / BEAT) + 1)]
 
 

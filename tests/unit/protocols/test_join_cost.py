@@ -1,4 +1,4 @@
-"""How long a join makes the others stand: estimated, watched, refused with the figures."""
+"""How long a join stops the others: the estimate, the watch, and refusals with the figures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_slow_link_is_refused_with_the_figures_and_a_fast_one_is_not() -> None
 def test_links_carry_the_state_together() -> None:
     assert cost().refusal("t", (SLOW, SLOW)) == ""
     assert "the links to t carry 5 Mbit/s" in cost().refusal("t", (SLOW // 2, SLOW // 2))
-    assert cost().refusal("t", (SLOW, 0)) == ""  # the other is taken for such a one
+    assert cost().refusal("t", (SLOW, 0)) == ""  # the unknown link counts as one like the other
     assert cost().refusal("t", (0,)) == ""
 
 

@@ -1,4 +1,4 @@
-"""Joins that something befalls: the cluster goes on, and whoever wants in gets in."""
+"""Joins with mishaps: the cluster goes on, and every device that wants to join gets in."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_all_sources_lie(seed: int) -> None:
 
 
 def sources_of(joiner: Host) -> tuple[bytes, bytes]:
-    """The joiner's parent, and another of its sources."""
+    """Return the joiner's parent and another one of its sources."""
     pull = policy_of(joiner).pull_of(joiner.me.node)
     assert pull is not None
     return pull.parent, next(s for s in pull.sources if s != pull.parent)
@@ -171,7 +171,7 @@ def test_the_only_source_leaves(seed: int) -> None:
     world, hosts = cluster(seed)
     joiner = world.join(9, hosts[0], neighbours=("n2",))
     reach(world, joiner, JoiningState.PULLING)
-    world.tamper = partial(wrong, hosts)  # so that it is not done before
+    world.tamper = partial(wrong, hosts)  # so that the pull is not done before
     hosts[2].handle(LeaveWanted())
     world.run(lambda: hosts[2].gone == "left")
     world.tamper = partial(wrong, [])
@@ -233,7 +233,7 @@ def test_a_silent_joiner_is_given_up(state: JoiningState) -> None:
     joiner = world.join(9, hosts[0])
     reach(world, joiner, state)
     began = world.now
-    joiner.gone = "hangs"  # its links stay open
+    joiner.gone = "hangs"  # it does nothing any more, but its links stay open
     world.run(lambda: world.now > began + limits.JOIN_PROGRESS_SECONDS + 5.0)
     go_on(world)
     enter(world, world.join(8, hosts[0]))
@@ -262,7 +262,7 @@ RETRIED = (
 def test_messages_that_are_repeated_may_be_lost(seed: int) -> None:
     world, hosts = cluster(seed)
     world.most_compute = 0.2
-    world.linger = 30.0  # whoever lacks a body has the leaver in its view until it has fetched it
+    world.linger = 30.0  # a member that lacks a body counts the leaver until it has fetched that
     world.lose = lambda _s, _r, message: (
         isinstance(message, RETRIED) and world.random.random() < 0.4
     )
@@ -396,7 +396,7 @@ def test_a_source_from_which_a_round_arrives_is_not_given_up() -> None:
 
 
 def test_a_source_that_sends_nothing_is_replaced_by_the_others() -> None:
-    """It has said that it holds the state, and goes on saying that it is there."""
+    """The source has said that it holds the state, and answers heartbeats."""
     world, hosts = cluster(0)
     mute = next(h for h in hosts if h is not hosts[0])
     world.lose = lambda _sender, receiver, message: (

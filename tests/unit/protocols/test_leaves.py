@@ -1,4 +1,4 @@
-"""Leaves, hand-overs of the scheduler's role, wishes about shares, work that is handed back."""
+"""Leaves, hand-overs of the scheduler's role, wishes for shares, and work that is handed back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def left(host: Host) -> bool:
 
 
 def share(host: Host) -> int:
-    """How many micro-batches the policy in force gives the host."""
+    """Return how many micro-batches the policy in force gives the host."""
     return len(policy_of(host).micro_batches(host.me.node))
 
 
@@ -67,7 +67,7 @@ def test_a_scheduler_that_leads_a_fence_keeps_the_role_until_it_is_decided() -> 
             asked.append(world.now)
         return isinstance(message, m.FenceReport) and world.now < decided
 
-    decided = world.now + 1.0  # until then no report gets through
+    decided = world.now + 1.0  # until then all reports are lost
     world.lose = lose
     world.kill(hosts[3])
     scheduler = node_of(hosts[0])

@@ -27,8 +27,8 @@ from protocols.cluster.life import (
 )
 
 OLD, NEW = (bytes([k]) * limits.LINEAGE_BYTES for k in (1, 2))
-APART = Past(80, NEW, (Ancestor(OLD, 30),))  # has not the last 20 updates of TRAINED
-AHEAD = Past(80, NEW, (Ancestor(OLD, 50),))  # has all of them
+APART = Past(80, NEW, (Ancestor(OLD, 30),))  # lacks the last 20 updates of TRAINED
+AHEAD = Past(80, NEW, (Ancestor(OLD, 50),))  # contains all updates of TRAINED
 LEFT = [End("left")]
 
 
@@ -44,7 +44,7 @@ NEWCOMER, TRAINED = State(NOTHING), State(Past(50, OLD), trained=True)
 
 
 class Agent:
-    """An agent of which the trainer has `own`."""
+    """An agent whose trainer has the state `own`."""
 
     def __init__(self, own: State | None = NEWCOMER, *, goes_on: bool = True) -> None:
         self.own = own
@@ -177,7 +177,7 @@ def test_who_may_found() -> None:
     assert not Agent(TRAINED, goes_on=False).life.may_found  # it waits for the others
     assert not Agent(None).life.may_found
     agent = joining()
-    assert not agent.life.may_found  # it was let in: there is a cluster
+    assert not agent.life.may_found  # it was let in, so there is a cluster
     agent.own = TRAINED
     assert agent.life.may_found
 

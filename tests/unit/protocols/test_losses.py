@@ -1,4 +1,4 @@
-"""Losses: what is out of reach, against reachability by brute force."""
+"""Losses: what is out of reach, compared with reachability by brute force."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Report = tuple[bytes, bytes, bool]  # reporter, peer, by reset
 def everything(
     view: View, me: bytes, mine: list[bytes], reports: list[Report]
 ) -> tuple[list[bytes], list[bytes]]:
-    """The oracle: which nodes are silent and which are dead, by joining groups until none touch."""
+    """Return which nodes are silent and which are dead, by merging groups of linked nodes."""
     if not reports:
         return [], []
     broken = {frozenset((a, b)) for a, b, _ in reports} | {frozenset((me, n)) for n in view.nodes}

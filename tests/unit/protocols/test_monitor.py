@@ -1,4 +1,4 @@
-"""What a node measures, tells and hears; the meter of a link."""
+"""What a node measures, floods and takes from others; and the meter of a link."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE, TWO = member(1).node, member(2).node
 
 
 def told(effects: list[Effect]) -> list[m.Measured]:
-    """Return what the effects tell all others of measurements, each once."""
+    """Return the messages with measurements among the effects, each once."""
     sent = [e.envelope for e in effects if isinstance(e, Send)]
     found = [e.message for e in sent if e.tags.destination == EVERYONE]
     return list(dict.fromkeys(x for x in found if isinstance(x, m.Measured)))
@@ -48,7 +48,7 @@ def three() -> tuple[list[Host], list[Node]]:
     _, hosts = cluster(1, 3)
     nodes = [h.node for h in hosts if h.node is not None]
     for node in nodes:
-        node.debt.began()  # the tests let much time pass in which no trainer owes anything
+        node.debt.began()  # so no trainer is overdue, though the tests let much time pass
     return hosts, nodes
 
 
@@ -105,7 +105,7 @@ def test_a_new_link_and_another_speed_are_news() -> None:
     assert told(nodes[0].handle(now + 1.2, measured(incoming(b), incoming(c), pace=0.2)))
     strange = incoming(member(9).node)
     [word] = told(nodes[0].handle(now + 9.0, measured(incoming(b), strange)))
-    assert [link.peer for link in word.links] == [b]  # a link that is none
+    assert [link.peer for link in word.links] == [b]  # the other one is no open link
 
 
 def test_what_strangers_say_is_forgotten() -> None:
@@ -210,7 +210,7 @@ class Line:
         self._read = read
 
     def frames(self, count: int, burst: int = 0) -> None:
-        """Frames come right behind each other, the first `burst` bytes at once."""
+        """Let frames arrive right behind each other, the first `burst` bytes at once."""
         for _ in range(count):
             self.meter.begins(self.now)
             left = FRAME
@@ -248,7 +248,7 @@ def test_of_few_samples_the_fastest_counts_and_then_the_second_fastest() -> None
 
 
 def test_short_frames_alone_do_not_make_a_link_look_fast() -> None:
-    """A token bucket lets the first of each overtake the link's rate."""
+    """A token bucket lets the first bytes of each frame arrive faster than the link's rate."""
     line = Line(17e6)
     line.frames(40)
     for _ in range(100):

@@ -1,7 +1,7 @@
-"""Whose orders a member follows: its scheduler's, and none that cannot be.
+"""Whose orders a member follows: its scheduler's, and no impossible ones.
 
-Each test has a member say something that is not its to say, or that cannot be, to another member of
-a running cluster, and looks at what comes of it; afterwards the cluster must go on.
+In each test a member sends something to another member of a running cluster that it has no right to
+send, or that is impossible. The test checks the effects; afterwards the cluster must go on.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ FAR = limits.MAX_TERM
 
 
 def restart_at(host: Host) -> m.Restart:
-    """A decision that would fit `host` now."""
+    """Return a decision that fits the present state of `host`."""
     policy = policy_of(host)
     return decision(replace(policy, version=policy.version + 1), host.iteration)
 
 
 def calm(world: World, hosts: list[Host]) -> None:
-    """Nobody is frozen, and all go on with the terms they had."""
+    """Check that no member is frozen, and all go on with the terms they had."""
     assert not any(node_of(host).cycle.frozen for host in hosts)
     assert [node_of(host).context.election.term for host in hosts] == [1] * len(hosts)
     go_on(world)
@@ -152,7 +152,8 @@ def test_policies_that_cannot_be_are_the_senders_fault() -> None:
 
 
 def test_a_report_that_cannot_be_costs_its_sender_the_membership() -> None:
-    """It says to have stored a policy of strangers, and to be where nobody is."""
+    """The member claims to have stored a policy of strangers, and to be at an iteration at which
+    no member can be."""
     world, hosts = cluster(0, 5)
 
     def lie(sender: Host, receiver: Host, message: m.Message) -> bool:

@@ -1,4 +1,4 @@
-"""Clusters that part, devices that begin anew, fences that meet joiners: one step at a time."""
+"""Clusters that split, devices that start again, fences that meet joiners: one case at a time."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_who_says_that_it_lost_a_member_of_before_is_behind() -> None:
 
 
 def expelled(seed: int) -> tuple[World, list[Host]]:
-    """Three members that have expelled the fourth, whose link to the first is still open."""
+    """Return three members that have expelled the fourth, whose link to the first is still open."""
     world, hosts = cluster(seed, size=4)
     hosts[0].handle(ExpelWanted(hosts[3].me.node))
     world.run(lambda: all(len(policy_of(h).view.members) == 3 for h in hosts[:3]))
@@ -335,7 +335,7 @@ def test_a_newer_fence_finds_us_frozen_already() -> None:
 
 
 def stamped(world: World, hosts: list[Host], number: int) -> Envelope:
-    """The founder's fence of that number, for the second."""
+    """Return the founder's fence of that number, addressed to the second host."""
     context = node_of(hosts[0]).context
     tags = (context.lineage, context.election.term, 0, 0, 0, 0)
     return context.router.stamp(tags, hosts[1].me.node, m.Fence(1, number))

@@ -1,4 +1,4 @@
-"""Records as plain values: back to the same, and nothing else is taken."""
+"""Records as plain values: they are read back as the same, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_is_long_becomes_its_length_and_digest() -> None:
 
 @dataclass(frozen=True)
 class Odd:
-    """A record with a field of a kind that is not read."""
+    """A record with a field of a type that cannot be read."""
 
     value: complex
 

@@ -1,4 +1,4 @@
-"""Policies: whoever holds one may follow it blindly, so no ill-formed one can be built."""
+"""Policies: no ill-formed one can be built, so whoever holds one may follow it without checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bulk connections stand still, beat by beat."""
+"""Which connections are found to stand still, heartbeat by heartbeat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PEER, OTHER = b"p" * 32, b"o" * 32
 
 
 class Bench:
-    """Beats, and what two connections have done since the last one."""
+    """Heartbeats of one node with a link of several connections."""
 
     def __init__(self) -> None:
         self.progress = Progress()
@@ -32,7 +32,7 @@ class Bench:
         return self.progress.beat(self.now, sending, {PEER: delay, OTHER: None})
 
     def stands_for(self, delay: float = 0.0, *, hears: bool = True) -> float:
-        """Return how long nothing is acknowledged until that is noticed."""
+        """Return after how many seconds without acknowledgements that is noticed."""
         start = self.now
         while not (found := self.beat(resends=True, delay=delay, hears=hears)):
             assert self.now - start < 60.0
@@ -125,7 +125,7 @@ def test_the_other_end_may_notice_first_that_large_packets_are_swallowed() -> No
         for _ in range(3):
             bench.beat(resends=True)
         bench.progress.gone(bench.now, PEER)
-        bench.progress.gone(bench.now, PEER)  # it is no link any more
+        bench.progress.gone(bench.now, PEER)  # a second report of the same end
         assert bench.progress.segment(PEER) == expected
 
 

@@ -1,8 +1,8 @@
-"""Pulls: a dumb world of sources that lie, die and delay; nothing counts that does not match.
+"""Pulls in a simple world of sources that corrupt shards, die and delay.
 
-The world knows every shard's right digest. A source is honest, corrupts some shards, or dies after
-some answers. Whatever happens, a pull that ends DONE has verified every shard, and it ends FAILED
-only where no source was left that could have helped.
+The world knows the right digest of every shard. A source is honest, corrupts some shards, or dies
+after some answers. Whatever happens, a pull that ends DONE has verified every shard, and it ends
+FAILED only if no source was left that could have helped.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_sources_share_the_work_and_one_gives_the_manifest() -> None:
     assert pull.began(A) == [AskShards(A, (0,))]
     assert pull.expects(A, 0)
     assert not pull.expects(B, 0)
-    assert pull.manifest(A, leaves(4)) == []  # it was not asked
+    assert pull.manifest(A, leaves(4)) == []  # this source was not asked for the manifest
     assert pull.manifest(B, leaves(4)) == []
     assert pull.shard(B, 2, right(2)) == [AskShards(B, (1,))]
     assert pull.shard(A, 0, right(0)) == []
@@ -142,7 +142,7 @@ def test_the_other_source_of_a_bad_shard_may_begin_later() -> None:
     pull = pull_from(A, B, shards=2)
     pull.began(A)
     pull.manifest(A, leaves(2))
-    assert pull.shard(A, 0, b"wrong") == [AskShards(A, (1,))]  # nobody else may ever begin
+    assert pull.shard(A, 0, b"wrong") == [AskShards(A, (1,))]  # the others may never begin
     assert pull.began(B) == [AskShards(B, (0,))]
 
 
@@ -172,7 +172,7 @@ def test_a_lost_source_hands_over_only_what_is_not_here() -> None:
     pull.manifest(A, leaves(12))
     first, second = wanted[B]
     pull.shard(B, first, right(first))
-    assert not asked(pull.lost(B), A)  # it is busy
+    assert not asked(pull.lost(B), A)  # it still has enough to send
     assert pull.sources == (A, C)
     assert pull.verified == {first: B}
     with pytest.raises(RemoteProtocolError, match="not asked for"):
@@ -230,7 +230,7 @@ def test_what_nobody_asked_for_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="no source"):
         pull.began(C)
     pull.began(A)
-    assert pull.began(A) == []  # it says so again until it is asked
+    assert pull.began(A) == []  # a source repeats this until it is asked for something
     with pytest.raises(RemoteProtocolError, match="wrong number of shards"):
         pull.manifest(A, leaves(3))
     for source, shard in ((B, 1), (C, 0), (A, 7)):

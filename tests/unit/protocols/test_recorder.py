@@ -1,4 +1,4 @@
-"""The flight recorder: bounds, what it drops, what it leaves out, what it never keeps."""
+"""The flight recorder: its bounds, what it drops and shortens, and that it keeps no secrets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOKEN = b"a secret that nobody may read"
 
 
 class FakeNode:
-    """Answers every event as it is told to."""
+    """A node that answers every event as the test says."""
 
     def __init__(self, *answers: list[effects.Effect] | Exception) -> None:
         self._answers = list(answers)
@@ -48,7 +48,7 @@ class FakeNode:
 def recorded(
     recorder: Recorder, event: events.Event, *answers: list[effects.Effect] | Exception
 ) -> Entry:
-    """Record one event that has this answer; return its entry."""
+    """Record one event with these effects; return its entry."""
     recorder.handle(cast("Node", FakeNode(*answers)), 1.5, event)
     return recorder.entries()[-1]
 
@@ -156,7 +156,7 @@ def test_a_message_to_many_is_counted_once() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """An event with fields of kinds that none has."""
+    """An event with fields of types that no real event has."""
 
     things: dict[str, str] | None
     one: str
@@ -244,7 +244,7 @@ def test_the_names_of_tokens_are_bounded() -> None:
     for k in range(module.MOST_NAMES + 1):
         recorded(recorder, events.TokenWanted(b"t%d" % k))
     assert len(recorder._names) == module.MOST_NAMES
-    entry = recorded(recorder, events.TokenWanted(b"t0"))  # forgotten: it has another name
+    entry = recorded(recorder, events.TokenWanted(b"t0"))  # it was forgotten and gets a new name
     assert entry.call == events.TokenWanted(b"token %d" % (module.MOST_NAMES + 2))
 
 

@@ -1,7 +1,7 @@
 """What a node does about losses when messages of fences come late, twice, or from the wrong node.
 
-Each test says something to a node of a running cluster, mostly without doing what the node then
-wants done, and looks at what it answers.
+Each test sends a message to a node of a running cluster, mostly without performing the effects, and
+checks the effects.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FIRST = (1, 1)  # epoch of the first fence of a founder
 
 
 def effects_of(world: World, host: Host, event: events.Event) -> list[effects.Effect]:
-    """What the host's machine wants done about `event`, without doing it."""
+    """Return the effects of `event` at the host's node, without performing them."""
     return node_of(host).handle(world.now, event)
 
 
 def said(
     world: World, sender: Host, to: Host, message: m.Message, via: Host | None = None
 ) -> list[effects.Effect]:
-    """What the machine at `to` wants done about a message of `sender`, without doing it."""
+    """Return the effects of a message of `sender` at the node of `to`, without performing them."""
     context = node_of(sender).context
     tags = (context.lineage, context.election.term, 0, 0, 0, 0)
     envelope = context.router.stamp(tags, to.me.node, message)
@@ -42,12 +42,12 @@ def said(
 
 
 def sent(wanted: list[effects.Effect]) -> list[m.Message]:
-    """The messages among the effects."""
+    """Return the messages that the effects send."""
     return [e.envelope.message for e in wanted if isinstance(e, effects.Send)]
 
 
 def without(policy: Policy, host: Host) -> Policy:
-    """The policy that follows once `host` is gone."""
+    """Return the policy that follows when `host` is gone."""
     view = policy.view
     members = [x for x in view.members if x.node != host.me.node]
     edges = [e for e in view.edges if host.me.node not in (e.low, e.high)]
@@ -57,14 +57,15 @@ def without(policy: Policy, host: Host) -> Policy:
 
 
 def decision(policy: Policy, iteration: int) -> m.Restart:
-    """A decision to do `iteration` again, with nothing kept."""
+    """Return a decision to do `iteration` again, with nothing kept."""
     nothing = (b"",) * len(policy.view.members)
     work = tuple(control_word.bits(policy.micro_batches(n)) for n in policy.view.nodes)
     return m.Restart(policy, iteration, False, 1, 1, bytes(32), nothing, work)
 
 
 def failed_over(seed: int) -> tuple[World, Host, Host]:
-    """A world that has lost its founder, its scheduler, its other member."""
+    """Return a world that has lost its founder, the host that has been the scheduler since, and the
+    other member."""
     world, hosts = cluster(seed)
     world.kill(hosts[0])
     world.run(lambda: all(len(policy_of(h).view.members) == 2 for h in hosts[1:]))

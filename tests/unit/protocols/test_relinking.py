@@ -1,4 +1,4 @@
-"""Links that have ended are dialled again, where and when."""
+"""Links that have ended are dialled again: at which addresses, and when."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Rounds: whole trees of machines under every order of delivery; sums are written out as text.
 
-The oracle is the sentence of the law: own contribution first, then the children's partial sums in
-ascending order. A chunk's value is the text of its sum, so that a part that is missing, doubled or
-out of order shows.
+The expected sum has the own contribution first, then the children's partial sums in ascending
+order. The value of a chunk is the text of its sum, so that a part that is missing, doubled or out
+of order shows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Place:
         return f"{int.from_bytes(self.name, 'big')}.{chunk}"
 
     def perform(self, effects: list[RoundEffect]) -> list[Frame]:
-        """Do what the machine wants; return the frames it sends."""
+        """Perform effects of the machine; return the frames that it sends."""
         sent: list[Frame] = []
         for effect in effects:
             match effect:
@@ -97,8 +97,8 @@ class Place:
 
 
 def plant(parents: list[int], subscribed: list[int], chunks: int) -> dict[bytes, Place]:
-    """Return the places of a tree: node k's parent is `parents[k]`, node 0 is the root; then those
-    of subscribers, with the nodes they are subscribed to."""
+    """Return the places of a tree: node k's parent is `parents[k]`, and node 0 is the root. Behind
+    them are the places of subscribers; `subscribed` has the node that forwards to each."""
     count = len(parents)
     places = {}
     for k in range(count):
@@ -113,7 +113,7 @@ def plant(parents: list[int], subscribed: list[int], chunks: int) -> dict[bytes,
 
 
 def sum_below(parents: list[int], at: int, chunk: int) -> str:
-    """The oracle: the sum of the subtree of node `at`."""
+    """Return the expected sum of the subtree of node `at`."""
     total = f"{at}.{chunk}"
     for child in range(1, len(parents)):
         if parents[child] == at:
@@ -293,12 +293,12 @@ def test_whatever_is_held_all_end_with_it_and_with_new_sums_of_the_rest(
 
 
 def ways(source: dict[bytes, bytes], at: bytes) -> int:
-    """How many links a chunk crosses to `at`."""
+    """Return how many links a chunk crosses on its way to `at`."""
     return 1 + ways(source, source[at]) if at in source else 0
 
 
 def distance(parents: list[int], a: int, b: int) -> int:
-    """How many links of the tree lie between two nodes."""
+    """Return how many links of the tree are between two nodes."""
     if a == b:
         return 0
     return 1 + (distance(parents, parents[a], b) if a > b else distance(parents, a, parents[b]))

@@ -1,4 +1,4 @@
-"""Routing: floods over random graphs, twice and out of order, against dumb oracles."""
+"""Routing: floods over random graphs, doubled and out of order, compared with simple oracles."""
 
 from __future__ import annotations
 

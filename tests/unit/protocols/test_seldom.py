@@ -1,4 +1,4 @@
-"""What random histories reach in one of some hundred seeds, one case at a time."""
+"""Cases that random histories reach only in one of some hundred seeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def restart_of(policy: Policy, iteration: int) -> m.Restart:
-    """Return a decision to sum again, as any scheduler could make it."""
+    """Return a decision to do a round again, as any scheduler could make it."""
     members = len(policy.view.members)
     empty = (b"",) * members
     return m.Restart(policy, iteration, False, 0, 1, bytes(32), empty, empty)
@@ -103,7 +103,7 @@ def test_a_fence_keeps_the_join_of_who_may_be_a_member_by_now() -> None:
 
 
 def test_a_report_to_a_fence_of_an_older_term_asks_for_a_new_one() -> None:
-    """The member stands still for a fence that nobody leads any more."""
+    """The member is frozen by a fence that nobody leads any more."""
     world, hosts = cluster(0)
     world.kill(hosts[0])
     world.run(lambda: any(h.node is not None and h.node.negotiator for h in hosts[1:]))

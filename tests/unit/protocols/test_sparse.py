@@ -1,4 +1,4 @@
-"""Clusters whose members are not all linked: messages hop, and a leave may need a link first."""
+"""Clusters whose members are not all linked: messages are relayed; a leave may need a new link."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ each_seed = pytest.mark.parametrize("seed", variants(range(4), long=range(12)))
 
 
 def stopped(world: World, *hosts: Host) -> int:
-    """Run until all `hosts` have gone as at the last step, with one state; return its iteration."""
+    """Run until all `hosts` have ended as after the last step, with one state; return its
+    iteration."""
     world.run(lambda: all(host.gone is not None for host in hosts))
     assert [host.gone for host in hosts] == ["steps"] * len(hosts)
     (iteration,) = {host.iteration for host in hosts}
@@ -57,7 +58,7 @@ def test_the_last_step_comes_first_if_it_does() -> None:
 
 @each_seed
 def test_the_others_stop_when_one_is_killed_or_leaves_meanwhile(seed: int) -> None:
-    """The wish is in the round that runs again, whose sums are those of who is left."""
+    """The wish is in the round that is done again by those that are left."""
     world, hosts = cluster(seed, 4)
     hosts[1].stops = True
     if seed % 2:
@@ -69,7 +70,7 @@ def test_the_others_stop_when_one_is_killed_or_leaves_meanwhile(seed: int) -> No
 
 @each_seed
 def test_who_wanted_it_is_killed(seed: int) -> None:
-    """Either all others have heard of it or nobody has: they are never of two minds."""
+    """Either all others stop or none does, whether or not they have heard of the wish."""
     world, hosts = cluster(seed, 4)
     hosts[1].stops = True
     world.later(world.random.uniform(0.0, 0.3), partial(world.kill, hosts[1]))

@@ -1,4 +1,4 @@
-"""What a member that is behind hears: who is gone, and that the others went on without it."""
+"""What a member that is behind is told: which node is gone, and that the others went on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def parted(size: int = 3) -> tuple[World, list[Host]]:
-    """A cluster whose second member has the policy of before the third was put out behind it."""
+    """Return a cluster whose second member still stores the policy from before the third was
+    expelled."""
     world, hosts = cluster(0, size=size)
     context = node_of(hosts[1]).context
     context.policy = without(policy_of(hosts[1]), hosts[2])
@@ -24,7 +25,7 @@ def parted(size: int = 3) -> tuple[World, list[Host]]:
 
 
 def welcomes(world: World, reporter: Host, to: Host, via: Host | None = None) -> int:
-    """How often `to` tells a neighbour how things stand once `reporter` misses a link."""
+    """Return how often `to` sends a `Welcome` because `reporter` misses a link."""
     missed = m.LinkLost(to.world.members[0].me.node, False)
     answers = sent(said(world, reporter, to, missed, via))
     return sum(isinstance(answer, m.Welcome) for answer in answers)
@@ -54,7 +55,7 @@ def test_who_is_no_neighbour_or_was_no_member_is_told_nothing() -> None:
 def test_a_member_that_misses_who_was_put_out_hears_that_others_do_not_reach_it() -> None:
     world, (first, one, out) = parted()
     missed = m.LinkLost(out.me.node, False)
-    assert missed not in sent(said(world, first, one, missed))  # we do reach it
+    assert missed not in sent(said(world, first, one, missed))  # this member reaches the node
     del node_of(one).context.links[out.me.node]
     assert missed in sent(said(world, first, one, missed))
     assert missed not in sent(said(world, first, one, missed))

@@ -1,4 +1,4 @@
-"""Who is parted from whom, and who is let go for it."""
+"""Which members have accused each other, and which are let go because of that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE, TWO, THREE, FOUR, FIVE = (node(k) for k in range(1, 6))
 
 
 def parted(*pairs: tuple[bytes, bytes]) -> Suspicions:
-    """What is known after these accusations."""
+    """Return the suspicions after these accusations."""
     known = Suspicions()
     for accuser, accused in pairs:
         known.accuse(VIEW, accuser, accused, "said nonsense")

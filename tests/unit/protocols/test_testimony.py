@@ -1,4 +1,5 @@
-"""Which reports to a fence are believed: impossible ones never, strange ones if others allow it."""
+"""Which reports to a fence are believed: impossible ones never, others unless reports
+contradict."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ AT = (5, 0)
 
 
 def fault(**what: object) -> str:
-    """What is wrong with a report in which this is claimed."""
+    """Return what is wrong with a report with these fields."""
     policy = what.pop("policy", OWN)
     assert isinstance(policy, Policy)
     report = report_of(policy, **what)  # type: ignore[arg-type]  # names of its own arguments
@@ -30,7 +31,7 @@ def fault(**what: object) -> str:
 
 
 def later(policy: Policy, count: int = 2) -> Policy:
-    """The policy after `policy`, with its first members only."""
+    """Return the policy after `policy`, with only its first members."""
     view = policy.view
     members = list(view.members[:count])
     smaller = make_view(view.lineage, view.number + 1, members, list(view.edges))
@@ -65,7 +66,7 @@ def test_what_cannot_be_is_not_believed(what: dict[str, object], said: str) -> N
 
 
 def leader(size: int, known: tuple[Electorate, ...] = ()) -> tuple[FenceLeader, Policy]:
-    """A fence of member 1 in a cluster of `size`."""
+    """Return a fence of member 1 in a cluster of `size`, and the policy in force."""
     policy = star_policy(size)
     total = sum(policy.shares)
     made = FenceLeader(
@@ -75,7 +76,7 @@ def leader(size: int, known: tuple[Electorate, ...] = ()) -> tuple[FenceLeader, 
 
 
 def stands(fence: FenceLeader, state: FenceState) -> bool:
-    """Whether the fence is in that state by now."""
+    """Whether the fence is in `state` now."""
     return fence.state is state
 
 
@@ -151,7 +152,7 @@ def test_what_a_quorum_may_have_stored_counts_and_what_follows_from_it() -> None
     }
     assert testimony.may_be_in_force(OWN, reports, ()) == (next_one,)
     assert testimony.may_be_in_force(OWN, reports, (after,)) == (next_one, after)
-    del reports[TWO]  # silent: it may have stored anything
+    del reports[TWO]  # it is silent, so it may have stored any policy
     assert testimony.may_be_in_force(OWN, reports, ()) == (next_one, after)
 
 

@@ -26,7 +26,7 @@ USUAL_S = 1.0
 
 
 class Bench:
-    """A debt on its own, with a clock that the test sets."""
+    """A `TrainerDebt` without a node, with a clock that the test sets."""
 
     def __init__(self, *, size: int = 2, vector_bytes: int = 1 << 20) -> None:
         _, hosts = cluster(0, size=size)
@@ -58,7 +58,7 @@ class Bench:
         self.backs += 1
 
     def iteration(self, seconds: float = USUAL_S) -> None:
-        """A whole iteration of a trainer that keeps up."""
+        """Play a whole iteration of a trainer that keeps up."""
         assert self.debt.give(self.at, (0, 1))
         self.context.now += seconds
         assert self.debt.contributed(self.said())
@@ -76,7 +76,7 @@ class Bench:
         self.debt.tick()
 
     def missed(self) -> Apply:
-        """An iteration that the others do without this trainer."""
+        """Play an iteration that the others do without this trainer; return its update."""
         update = Apply(self.at, EMPTY, 2)
         self.debt.apply(update)
         self.context.iteration += 1
@@ -88,7 +88,7 @@ class Bench:
 
 
 def late() -> Bench:
-    """One whose trainer has let the deadline of its work pass."""
+    """Return a bench whose trainer has missed the deadline of its work."""
     bench = Bench()
     bench.debt.give(bench.at, (0, 1))
     bench.passes(limits.TRAINER_FACTOR * USUAL_S + 0.1)
@@ -372,7 +372,7 @@ def test_work_that_waits_for_a_trainer_that_stays_away_goes_back_in_time() -> No
 
 
 def fast(seed: int, size: int = 3, steps: int = ENDLESS) -> tuple[World, list[Host]]:
-    """A cluster that is past its first iterations."""
+    """Return a cluster past its first iterations, in which trainers are given more time."""
     world, hosts = cluster(seed, size=size, steps=steps)
     world.most_compute = 0.1  # so that few iterations pass while a trainer hangs
     begun = hosts[0].iteration
@@ -381,7 +381,7 @@ def fast(seed: int, size: int = 3, steps: int = ENDLESS) -> tuple[World, list[Ho
 
 
 def ahead(host: Host, world: World, by: int) -> None:
-    """Run until `host` has done so many more iterations."""
+    """Run until `host` has done `by` more iterations."""
     begun = host.iteration
     world.run(lambda: host.iteration >= begun + by)
 

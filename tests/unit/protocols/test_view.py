@@ -1,4 +1,4 @@
-"""Views: equal ones are equal, ill-formed ones cannot exist, and what they answer is right."""
+"""Views: equal views have equal bytes, ill-formed ones cannot be built, and answers are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom the members wait for, and when a user is told of it."""
+"""Which member the others wait for, and when a user is told so."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BYTES = 100_000
 def star(
     fast: float = 200.0, slow: float = 2.0, delay_s: float = 0.08
 ) -> dict[tuple[bytes, bytes], Rate]:
-    """The rates of a star around A in which C has slow links, in Mbit/s."""
+    """Return the measures of a star around A in which C has slow links; rates in Mbit/s."""
     links = {}
     for a, b in ((A, B), (A, C), (B, C)):
         here = Rate(delay_s, slow * MBIT) if C in (a, b) else Rate(0.001, fast * MBIT)
@@ -46,7 +46,7 @@ def star(
 def standing(
     times: dict[bytes, tuple[float, float]], policy: Policy | None = None, **others: object
 ) -> Standing:
-    """What is known where members took `times` for computing and for summing."""
+    """Return what is known if members took `times` for computing and for summing."""
     policy = policy or star_policy(3)
     known = {n: Times(*pair) for n, pair in times.items()}
     found = Standing(policy, known, measures=Measures(star()), vector_bytes=BYTES)
@@ -69,7 +69,7 @@ def test_the_parent_is_named_if_it_is_the_one_that_is_badly_connected() -> None:
 
 
 def test_transfer_beside_computing_is_what_is_waited_for() -> None:
-    """3.1 s of transfer beside 160 ms of computing."""
+    """The transfer takes 3.1 s and the computing 160 ms."""
     found = waited_for(standing({A: (0.05, 3.2), B: (0.05, 3.2), C: (0.16, 3.125)}))
     assert found is not None
     assert (found.cause, found.node, found.seconds) == (Cause.LINK, C, 3.125)

@@ -1,4 +1,4 @@
-"""Field kinds: what each accepts is exactly what it can have produced, within its bound."""
+"""Kinds of fields: each accepts exactly what it can produce, within its bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wishes, tokens and expulsions: what their machines make of strange and late messages."""
+"""Wishes, tokens and expulsions: how their machines react to strange and late messages."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_token_before_its_policy_is_kept_until_then() -> None:
     policy = policy_of(hosts[1])
     token = m.NewToken(b"t" * 16, policy.term, policy.version + 1, 1, ())
     assert said(world, hosts[0], hosts[1], token) == []
-    hosts[2].handle(LinkWanted(hosts[0].me.node, False))  # brings a new policy about
+    hosts[2].handle(LinkWanted(hosts[0].me.node, False))  # leads to a new policy
     world.run(lambda: hosts[1].token == b"t" * 16)
     assert said(world, hosts[0], hosts[1], token) == [], "known"
     go_on(world)

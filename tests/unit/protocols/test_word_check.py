@@ -1,4 +1,4 @@
-"""What a control word may say, of the job and of the members below its sender."""
+"""What a control word may contain, according to the job and to the members below its sender."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_result_has_our_part_and_lacks_only_what_was_handed_back() -> None:
 def test_a_result_has_our_wish_to_stop() -> None:
     whole, ours = replace(RIGHT, done=b"\xff"), replace(OURS, stop=True)
     check_result(replace(whole, stop=True), ours, 8)
-    check_result(replace(whole, stop=True), OURS, 8)  # somebody else's
+    check_result(replace(whole, stop=True), OURS, 8)  # the wish of another member
     with pytest.raises(RemoteProtocolError, match="without our wish to stop"):
         check_result(whole, ours, 8)
 

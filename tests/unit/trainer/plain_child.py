@@ -1,4 +1,4 @@
-"""For a script started by a test: a fake agent in a thread, for a trainer that feels plain."""
+"""For a script that a test starts: a fake agent in a thread, as if the script had started it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--device`: what can be used, what is said of what cannot, and what moves there."""
+"""`--device`: which devices can be used, what is said about others, and what is moved there."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_agent_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_the_optimizer_remembers_moves_with_its_parameter() -> None:
-    """Made as where a script loads its optimizer and moves its model later."""
+    """The optimizer is made as in a script that loads it and moves its model later."""
     model = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     for parameter in model.parameters():

@@ -12,7 +12,7 @@ from edgeagent.transport.job import difference_text, first_difference
 
 
 class Odd(nn.Module):
-    """Says where it lies in memory, or nothing at all."""
+    """A module whose text contains its address in memory, or is empty."""
 
     def __init__(self, *, fails: bool = False) -> None:
         super().__init__()

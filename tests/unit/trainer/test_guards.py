@@ -1,4 +1,4 @@
-"""What a script changes behind the trainer's back is refused by name; what it may do is not."""
+"""Changes of the state that the trainer does not make are refused by name; allowed ones are not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def _collected() -> Iterator[None]:
-    """Leave no average behind that the next test's trainer would warn of."""
+    """Collect garbage after each test, so that the next trainer does not warn of old averages."""
     yield
     gc.collect()
 

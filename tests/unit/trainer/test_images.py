@@ -160,7 +160,7 @@ def test_the_marks_are_about_what_lies_in_the_shared_memory() -> None:
     assert replica.marks == (0, 2)
     in_place = Lone(mirror=False)
     in_place.step()
-    in_place.step(is_read=False)  # in place there is nothing to bring
+    in_place.step(is_read=False)  # in place there is nothing to copy
     assert in_place.marks == (0, 2)
     assert bytes(replica.memory.state.view()) == bytes(in_place.memory.state.view())
 

@@ -1,4 +1,4 @@
-"""Samples fetched ahead by workers: the same as in the script, whatever is dealt to whom."""
+"""Samples that workers fetch ahead are the same as without workers, however shares change."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def as_lists(batch: list[torch.Tensor]) -> list[Any]:
     return [part.tolist() for part in batch]
 
 
-# Who is given what in each iteration: steady, growing, moved to others, returned in mid-iteration.
+# Micro-batches of this device in each iteration: steady, growing, moved to others, handed back in
+# mid-iteration.
 DEALS = (
     [(0, (0, 1, 2))] * 1 + [(i, (0, 1, 2)) for i in range(1, 5)],
     [(0, (0, 1)), (1, (0, 1, 2, 3)), (2, (4, 5)), (3, (4, 5)), (7, (1, 3)), (8, (3, 1))],
@@ -174,7 +175,7 @@ def test_samplers_decide_the_order_for_who_joins_late_too(make: Any) -> None:
 
 
 class Stubborn(Sampler[int]):
-    """What samplers do that cannot be had."""
+    """A sampler that behaves in ways that cannot be supported."""
 
     def __init__(self, how: str) -> None:
         self.how = how

@@ -1,4 +1,4 @@
-"""The scalars of the state: canonical bytes, and nothing but our error on foreign ones."""
+"""The scalars of the state: canonical bytes; foreign bytes raise our own error and nothing else."""
 
 from __future__ import annotations
 

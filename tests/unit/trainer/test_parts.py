@@ -1,4 +1,4 @@
-"""The small parts: sample order, layout, gradient vector, buffers, fingerprint."""
+"""Small parts of the trainer: sample order, layout, gradient vector, buffers, fingerprint."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def _collected() -> Iterator[None]:
-    """Leave no average behind that the next test's trainer would warn of."""
+    """Collect garbage after each test, so that the next trainer does not warn of old averages."""
     yield
     gc.collect()
 

@@ -59,7 +59,8 @@ def loop_setting(when: str) -> Any:
 
 
 def shares(iteration: int, active: int) -> list[int]:
-    """Node 0 has no share of some iterations, the joiner none of its first."""
+    """Return shares in which node 0 has none in some iterations, and the joiner none in its
+    first."""
     return {1: [5], 2: [[0, 5], [5, 0], [2, 3]][iteration % 3]}[active]
 
 

@@ -211,8 +211,8 @@ def test_a_round_completed_without_this_node_is_applied() -> None:
 
 
 def test_adoption_in_the_middle_drops_the_old_state() -> None:
-    """A founder discards its state and goes on from another cluster's; the loss of the iteration
-    before is not its own, nor is a wish to stop that was said of the old state."""
+    """A founder discards its state and goes on from another cluster's. The loss of the last
+    iteration is then not its own, and a wish to stop that concerned the old state is forgotten."""
     donor_served = Served(7, keep_states=True)
     model, trainer = simple(_agent=donor_served.agent)
     train(trainer, model)

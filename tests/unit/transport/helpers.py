@@ -1,6 +1,6 @@
 """What the transport's tests share: loops with leak checks, a recording agent, certificates.
 
-Law: no test sleeps to synchronise; it waits, for a bounded time, until something is true.
+No test sleeps to synchronise; it waits, for a bounded time, until something is true.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Discovery: agents of one cluster find each other, others are one line, trouble is no crash.
+"""Discovery: agents of one cluster find each other, others cost one line, errors are no crash.
 
 Multicast stays on 127.0.0.1, or inside two network namespaces that the test made.
 """
@@ -29,7 +29,7 @@ loops = pytest.mark.parametrize("loop_name", LOOPS)
 
 @pytest.fixture(autouse=True)
 def _alone_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other agents on this machine announce themselves, too: these tests are of another service."""
+    """Use another service type, because other agents on this machine announce themselves, too."""
     monkeypatch.setattr(discovery_module, "SERVICE", f"_ea{secrets.token_hex(4)}._tcp.local.")
 
 
@@ -78,7 +78,7 @@ def test_agents_find_each_other_on_loopback_and_not_themselves(loop_name: str, h
 
 @loops
 def test_a_change_of_the_tag_takes_over_whoever_has_the_new_one(loop_name: str) -> None:
-    """Three agents; two change to another tag, one after the other, and change again."""
+    """Of three agents, two change to another tag, one after the other, and then change again."""
     hints: list[Hints] = [[], [], []]
     lines: list[str] = []
     first, second, third = (f"{number:02x}" * 8 for number in (1, 2, 3))

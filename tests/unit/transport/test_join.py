@@ -1,4 +1,4 @@
-"""Joining: who is let in, who is not, and what each side is told."""
+"""Admission: which agents are let in, which are not, and what each side is told."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ async def connected(address: str) -> JoinStream:
 
 
 async def greet(stream: JoinStream, me: Agent, nonce: bytes, job: Job | None = None) -> Transcript:
-    """Say hello as `me` would and return what a right proof must be about."""
+    """Send a hello as `me` would; return the transcript that a right proof must cover."""
     hello = join_wire.JoinerHello((1,), nonce, me.me.certificate)
     await stream.write(join_wire.encode_joiner_hello(hello))
     answer = join_wire.decode_server_hello(await stream.read(8192))
@@ -469,8 +469,8 @@ def test_more_joins_at_once_than_allowed_are_told_to_come_back(
 
 
 def test_a_stranger_in_the_agents_place_learns_nothing_of_the_joiner(loop_name: str) -> None:
-    """Whatever the joiner says to a server that cannot prove the token: no name, no address, and
-    nothing that is the same the next time but its certificate."""
+    """A joiner sends a server that cannot prove the token neither its name nor an address, and
+    nothing except its certificate that is the same the next time."""
 
     async def body(anna: Agent, ben: Agent, address: str) -> None:
         context = tls.join_server_context(identity("mallory"))

@@ -1,6 +1,6 @@
 """How links end, and what each end is told of the reason (`protocols.network.link_end`).
 
-Law: a process that is killed is a process here, too: what its system sends is not imitated.
+A process that is killed is a real process here, so that the packets of its system are real, too.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def test_the_end_of_a_killed_process_is_known_for_what_it_is(
 @loops
 @pytest.mark.parametrize("unread", ["control", "bulk", "both"])
 def test_a_process_killed_with_bytes_unread(loop_name: str, unread: str, tmp_path: Path) -> None:
-    """One connection on which all was read is enough; two resets could come from anybody."""
+    """One connection on which everything was read proves the death; resets on both prove
+    nothing."""
 
     async def body(here: Agent) -> None:
         here.transport.trust(load_identity(str(tmp_path)).certificate)
@@ -120,8 +121,8 @@ def test_a_living_agent_that_cuts_a_link_is_not_taken_for_dead(loop_name: str) -
 @loops
 @pytest.mark.parametrize("broken", ["control", "bulk"])
 def test_who_closed_while_we_slept_is_not_taken_for_dead(loop_name: str, broken: str) -> None:
-    """Whoever wakes may write before it reads: what the other said on that connection is lost. Of
-    the other connection a TLS transport that finds the end there, too, reads only one buffer."""
+    """A device that wakes may write before it reads: then the other's last words on that connection
+    are lost. On the other connection a TLS transport that finds the end reads only one buffer."""
 
     async def body(small: Agent, large: Agent) -> None:
         link = await small.transport.dial(large.me)

@@ -1,4 +1,4 @@
-"""The proof of the token: whatever differs breaks it."""
+"""The proof of the token: any difference breaks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ports are taken, and which addresses are told to others."""
+"""Which ports are used, and which addresses are told to others."""
 
 from __future__ import annotations
 

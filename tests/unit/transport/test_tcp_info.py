@@ -1,4 +1,4 @@
-"""What the system says of how a connection sends, and connections with short segments."""
+"""What the system says about how a connection sends, and connections with short segments."""
 
 from __future__ import annotations
 

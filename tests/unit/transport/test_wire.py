@@ -149,7 +149,7 @@ def test_a_job_too_large_for_a_frame_is_cut() -> None:
 
 
 def read_or_refuse(decode: Decode, data: bytes) -> None:
-    """Any other exception, and an error of more than one line, fails the test."""
+    """Decode, or expect an error of one line; any other exception fails the test."""
     message = ""
     try:
         decode(data)
