@@ -65,7 +65,7 @@ def accumulated(global_batch: Any, micro_batch: int) -> int:
     if not isinstance(global_batch, int) or global_batch < 1 or global_batch % micro_batch:
         raise UsageError(
             f"global_batch is {global_batch}; it must be a multiple of the DataLoader's batch_size"
-            f" {micro_batch}: batch_size times processes times accumulated batches, as it was before"
+            f" {micro_batch}: batch_size times processes times accumulated batches of before"
         )
     return global_batch
 

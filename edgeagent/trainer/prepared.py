@@ -231,7 +231,7 @@ class PreparedSchedule:
 
 
 class PreparedScaler:
-    """`scale()` is the scaler's own; what sees one device's gradients only is left to the trainer."""
+    """`scale()` is the scaler's own; what sees one device's gradients only is the trainer's."""
 
     def __init__(self, scaler: Any, notes: BackwardNotes) -> None:
         self.scaler = scaler

@@ -430,7 +430,7 @@ class Trainer:
         if self._current is not None:
             raise UsageError(
                 "update(loss) was not called for the last micro-batch: call it after each of them."
-                " The trainer accumulates gradients itself; global_batch= says over how many samples"
+                " The trainer accumulates gradients by itself, over global_batch= samples"
             )
         self._settle_early()
         while not self._pending and self._ended is None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -26,12 +26,14 @@ from torch.utils.data import (
 )
 
 from edgeagent.errors import UsageError
-from edgeagent.trainer import Trainer
 from edgeagent.trainer.loader import InProcess, LoaderOptions, Samples
 from edgeagent.trainer.order import SampleOrder, SamplerOrder, sample_order
 from edgeagent.trainer.streams import RandomStreams
 from edgeagent.trainer.workers import Prefetching
 from tests.unit.trainer.replicas import network, run_cluster
+
+if TYPE_CHECKING:
+    from edgeagent.trainer import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 ROOT = Path(__file__).resolve().parents[3]

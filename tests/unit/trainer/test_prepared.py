@@ -214,9 +214,9 @@ def test_a_schedule_is_stepped_when_prepare_was_told() -> None:
             schedule.step()
 
     attempt(each_epoch, schedule=True, schedule_every="epoch")
-    with pytest.raises(UsageError, match="once in each epoch.*schedule_every='epoch'"):
+    with pytest.raises(UsageError, match=r"once in each epoch.*schedule_every='epoch'"):
         attempt(each_epoch, schedule=True)
-    with pytest.raises(UsageError, match="once in each iteration.*schedule_every='iteration'"):
+    with pytest.raises(UsageError, match=r"once in each iteration.*schedule_every='iteration'"):
         attempt(each_batch, schedule=True, schedule_every="epoch")
 
 
@@ -252,7 +252,7 @@ def test_a_scaler_scales_and_the_loss_is_the_unscaled_one() -> None:
                 break
         assert loader.trainer.loss == pytest.approx(sum(losses) / len(losses))
         assert scaling.get_scale() == 2.0**10
-        with pytest.raises(UsageError, match="that prepare.. has returned"):
+        with pytest.raises(UsageError, match=r"that prepare.. has returned"):
             scaling.step(optimizer.optimizer)
 
     attempt(loop, scaler=scaler)
