@@ -173,6 +173,13 @@ class PreparedLoader:
         self._is_out = False
         self.trainer.update(loss)
 
+    def finish(self) -> None:
+        """Wait for the end if the last step is done; a loop that counts steps ends before it."""
+        trainer = self.trainer
+        if 0 < trainer.steps <= trainer.iteration and not self._is_out:
+            for _ in trainer.loader(**self._options):
+                break
+
     def _check_stepped(self) -> None:
         if self._is_out:
             raise UsageError(

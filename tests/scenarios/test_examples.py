@@ -13,21 +13,26 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.cluster import Agent, Cluster, free_ports
+from tests.variants import variants
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-STEPS = 100
+STEPS = 60
 MOST_LINES = 10
 
-RUNS: list[tuple[str, list[str]]] = [
-    ("plain_loop", []),
-    ("gradient_accumulation", []),
-    ("mixed_precision", ["--dtype", "bfloat16"]),
-    ("mixed_precision", ["--dtype", "float16"]),
-    ("compiled_model", ["--backend", "aot_eager"]),
-    ("workers_and_collate", ["--workers", "1"]),
-    ("iterable_dataset", []),
-    ("ddp_ported", []),
-]
+Command = tuple[str, ...]  # the script and its arguments
+
+RUNS: tuple[Command, ...] = (
+    ("plain_loop",),
+    ("gradient_accumulation",),
+    ("mixed_precision", "--dtype", "float16"),
+    ("compiled_model", "--backend", "aot_eager"),
+    ("workers_and_collate", "--workers", "1"),
+    ("iterable_dataset",),
+    ("ddp_ported",),
+    ("huggingface_trainer",),
+    ("lightning_fit",),
+)
+OTHERS: tuple[Command, ...] = (("mixed_precision", "--dtype", "bfloat16"),)
 ELSEWHERE = {"ddp_before"}  # has a test of its own
 
 
@@ -38,7 +43,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def both(cluster: Cluster, script: str, arguments: list[str]) -> list[Agent]:
+def both(cluster: Cluster, script: str, *arguments: str) -> list[Agent]:
     """Start two agents at once; the second one joins in the first iterations of the first."""
     job = str(EXAMPLES / f"{script}.py")
     founder = cluster.start("alice", job=job, script=arguments)
@@ -49,9 +54,9 @@ def both(cluster: Cluster, script: str, arguments: list[str]) -> list[Agent]:
     return [founder, other]
 
 
-@pytest.mark.parametrize(("script", "arguments"), RUNS)
-def test_two_devices_train_one_model(cluster: Cluster, script: str, arguments: list[str]) -> None:
-    agents = both(cluster, script, arguments)
+@pytest.mark.parametrize("command", variants(RUNS, long=OTHERS), ids=" ".join)
+def test_two_devices_train_one_model(cluster: Cluster, command: Command) -> None:
+    agents = both(cluster, *command)
     for agent in agents:
         assert agent.wait_exit() == 0, agent.describe()
     founder, other = agents
@@ -92,6 +97,6 @@ def code(path: Path) -> list[str]:
 
 def test_every_example_is_run_and_described() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {script for script, _ in RUNS} | ELSEWHERE
+    assert names == {script for script, *_ in RUNS} | ELSEWHERE
     readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert not [name for name in names if f"`{name}.py`" not in readme]

@@ -95,7 +95,9 @@ class EdgeTrainer(transformers.Trainer):  # type: ignore[misc]  # seen as Any: n
         steps = _steps(args, each)
         self.create_optimizer_and_scheduler(num_training_steps=steps)
         if isinstance(self.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise UsageError("lr_scheduler_type reduce_lr_on_plateau follows one device's evaluation")
+            raise UsageError(
+                "lr_scheduler_type reduce_lr_on_plateau follows one device's evaluation"
+            )
         self.edge = edge = Trainer(
             self.model,
             self.optimizer,
@@ -117,7 +119,9 @@ class EdgeTrainer(transformers.Trainer):  # type: ignore[misc]  # seen as Any: n
     def _begin(self, steps: int, epochs: int) -> None:
         """Make the state that callbacks see."""
         self.is_in_train = True
-        if self.args.gradient_checkpointing or getattr(self.args, "activation_checkpointing", False):
+        if self.args.gradient_checkpointing or getattr(
+            self.args, "activation_checkpointing", False
+        ):
             self.model.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
         known = [*self.callback_handler.callbacks, self.control]
         self.state = TrainerState(
