@@ -8,6 +8,7 @@ trainer cannot do as the `DataLoader` would is refused by name before anything i
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.utils.data import (
 )
 
 from edgeagent.errors import UsageError
+from edgeagent.trainer.options import resolve_options
 from edgeagent.trainer.stream import is_stream
 
 
@@ -34,8 +36,13 @@ class LoaderArguments:
 
     def iterations(self, global_batch: int) -> int:
         """Return how many updates an epoch has, 0 if that is not known."""
-        whole, rest = divmod(self.samples, global_batch)
-        return max(1, whole + (rest > 0 and not self.drop_last)) if self.samples else 0
+        return iterations_of_an_epoch(self.samples, global_batch, self.drop_last)
+
+
+def iterations_of_an_epoch(samples: int, global_batch: int, drop_last: bool) -> int:
+    """Return how many updates an epoch of so many samples has; 0 of 0, which are not known."""
+    whole, rest = divmod(samples, global_batch)
+    return max(1, whole + (rest > 0 and not drop_last)) if samples else 0
 
 
 def loader_arguments(loader: Any) -> LoaderArguments:
@@ -60,14 +67,18 @@ def loader_arguments(loader: Any) -> LoaderArguments:
     return LoaderArguments(options, int(loader.batch_size or 1), samples, loader.drop_last)
 
 
-def accumulated(global_batch: Any, micro_batch: int) -> int:
-    """Return `global_batch` if batches of `micro_batch` samples make it up; else `UsageError`."""
+def batches_as_told(global_batch: Any, micro_batch: int) -> tuple[int, int]:
+    """Return the samples of an update and of a micro-batch, as `edgeagent run` may have said.
+
+    Raises `UsageError` unless batches of `micro_batch` samples make up `global_batch`.
+    """
     if not isinstance(global_batch, int) or global_batch < 1 or global_batch % micro_batch:
         raise UsageError(
             f"global_batch is {global_batch}; it must be a multiple of the DataLoader's batch_size"
             f" {micro_batch}: batch_size times processes times accumulated batches of before"
         )
-    return global_batch
+    told = resolve_options(os.environ, global_batch, micro_batch, None, None, None, None)
+    return told.global_batch, told.micro_batch
 
 
 def _check(loader: DataLoader[Any]) -> None:
@@ -104,5 +115,7 @@ def epochs_to_steps(epochs: Any, iterations: int) -> int:
     if not isinstance(epochs, int | float) or not math.isfinite(epochs) or epochs <= 0:
         raise UsageError(f"epochs is {epochs}; it must be a positive number")
     if not iterations:
-        raise UsageError("an IterableDataset has no length: give steps=, not epochs")
+        raise UsageError(
+            "an IterableDataset has no length: give the number of steps, not of epochs"
+        )
     return math.ceil(epochs * iterations)

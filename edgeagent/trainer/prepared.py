@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from edgeagent.errors import UsageError
 from edgeagent.trainer.backward import BackwardNotes
-from edgeagent.trainer.dataloaders import accumulated, epochs_to_steps, loader_arguments
+from edgeagent.trainer.dataloaders import batches_as_told, epochs_to_steps, loader_arguments
 from edgeagent.trainer.trainer import Trainer
 
 _UPDATES = "edgeagent_updates"
@@ -72,8 +72,7 @@ def prepare(
     if (epochs is not None) and (steps is not None):
         raise UsageError("prepare() takes epochs= or steps=, not both")
     given = loader_arguments(loader)
-    micro_batch = given.micro_batch
-    size = accumulated(global_batch, micro_batch)
+    size, micro_batch = batches_as_told(global_batch, given.micro_batch)
     length = given.iterations(size)
     if epochs is not None:
         steps = epochs_to_steps(epochs, length)

@@ -19,6 +19,7 @@ from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from edgeagent.errors import UsageError
+from edgeagent.trainer.dataloaders import batches_as_told, epochs_to_steps, iterations_of_an_epoch
 from edgeagent.trainer.loader import moved
 from edgeagent.trainer.stream import is_stream
 from edgeagent.trainer.trainer import Trainer
@@ -72,6 +73,8 @@ class EdgeTrainer(transformers.Trainer):  # type: ignore[misc]  # seen as Any: n
     ) -> None:
         super().__init__(*arguments, **options)
         self.edge: Trainer | None = None  # from train() on
+        self.state: Any
+        self.control: Any
         self._global_batch = global_batch
         self._edge_agent = _agent
         self._losses: list[float] = []
@@ -91,6 +94,7 @@ class EdgeTrainer(transformers.Trainer):  # type: ignore[misc]  # seen as Any: n
         size = self._global_batch
         if size is None:
             size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        size, micro_batch = batches_as_told(size, args.per_device_train_batch_size)
         each = _steps_of_an_epoch(self.train_dataset, size, args.dataloader_drop_last)
         steps = _steps(args, each)
         self.create_optimizer_and_scheduler(num_training_steps=steps)
@@ -98,13 +102,16 @@ class EdgeTrainer(transformers.Trainer):  # type: ignore[misc]  # seen as Any: n
             raise UsageError(
                 "lr_scheduler_type reduce_lr_on_plateau follows one device's evaluation"
             )
+        for group in self.optimizer.param_groups:
+            if "fused" in group:
+                group["fused"] = False  # a default of transformers: replicas must round alike
         self.edge = edge = Trainer(
             self.model,
             self.optimizer,
             size,
             self.lr_scheduler,
             args.max_grad_norm or None,
-            args.per_device_train_batch_size,
+            micro_batch,
             steps,
             args.seed,
             save_every=_save_every(args, each, steps),
@@ -234,18 +241,14 @@ def _check(trainer: EdgeTrainer, resume: str | bool | None, trial: Any) -> None:
 
 def _steps_of_an_epoch(dataset: Any, global_batch: int, drop_last: bool) -> int:
     """Return how many updates an epoch has, 0 for a stream."""
-    if is_stream(dataset):
-        return 0
-    whole, rest = divmod(len(dataset), global_batch)
-    return max(1, whole + (rest > 0 and not drop_last))
+    samples = 0 if is_stream(dataset) else len(dataset)
+    return iterations_of_an_epoch(samples, global_batch, drop_last)
 
 
 def _steps(args: Any, each: int) -> int:
-    if args.max_steps > 0:
-        return int(args.max_steps)
-    if not each:
-        raise UsageError("an IterableDataset has no epochs: give TrainingArguments(max_steps=...)")
-    return math.ceil(args.num_train_epochs * each)
+    """Return the last step."""
+    steps: int = args.max_steps
+    return steps if steps > 0 else epochs_to_steps(args.num_train_epochs, each)
 
 
 def _save_every(args: Any, each: int, steps: int) -> int:

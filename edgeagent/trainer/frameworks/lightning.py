@@ -17,7 +17,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from edgeagent.errors import UsageError
 from edgeagent.trainer.backward import BackwardNotes
-from edgeagent.trainer.dataloaders import accumulated, epochs_to_steps, loader_arguments
+from edgeagent.trainer.dataloaders import batches_as_told, epochs_to_steps, loader_arguments
 from edgeagent.trainer.prepared import EpochSchedule, PreparedLoader
 from edgeagent.trainer.trainer import Trainer
 
@@ -58,9 +58,15 @@ class EdgeStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # seen as Any: 
         super().__init__(device)
         self.edge: Trainer | None = None
         self._global_batch = global_batch
-        self._options = {"seed": seed, "save_every": save_every, "keep": keep, "_agent": _agent}
+        self._options: dict[str, Any] = {
+            "seed": seed,
+            "save_every": save_every,
+            "keep": keep,
+            "_agent": _agent,
+        }
         self._batches: _Batches | None = None
         self._schedules: list[Any] = []
+        self.lr_scheduler_configs: list[Any] = []
 
     def setup(self, trainer: Any) -> None:
         """Take the schedule from Lightning, which would step it for this device alone."""
@@ -84,7 +90,7 @@ class EdgeStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # seen as Any: 
         if self.edge is not None:
             raise UsageError("fit() was called before, or reloads its data: make another strategy")
         given = loader_arguments(dataloader)
-        size = accumulated(self._global_batch, given.micro_batch)
+        size, micro_batch = batches_as_told(self._global_batch, given.micro_batch)
         length = given.iterations(size)
         self.edge = Trainer(
             module,
@@ -92,12 +98,12 @@ class EdgeStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # seen as Any: 
             size,
             _schedule(self._schedules, length),
             trainer.gradient_clip_val or None,
-            given.micro_batch,
+            micro_batch,
             _steps(trainer, length),
             **self._options,
         )
         notes = BackwardNotes([p for p in module.parameters() if p.requires_grad])
-        micro_batches = size // given.micro_batch
+        micro_batches = size // micro_batch
         self._batches = _Batches(self.edge, given, length, notes, micro_batches, self._ended)
         return self._batches
 

@@ -20,6 +20,7 @@ from torch.utils.data import (
 )
 
 import edgeagent
+from edgeagent.config import RUN_VARIABLE, TrainerConfig, trainer_config_text
 from edgeagent.errors import UsageError
 from edgeagent.trainer import Trainer, prepare
 from edgeagent.trainer.dataloaders import loader_arguments
@@ -28,6 +29,11 @@ from tests.unit.trainer.replicas import SAMPLES, Points, Served, network, train
 
 MICRO, GLOBAL = 5, 20
 EPOCH = SAMPLES // GLOBAL
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 class Endless(IterableDataset[int]):
@@ -276,7 +282,7 @@ def test_a_scaler_scales_and_the_loss_is_the_unscaled_one() -> None:
         (batches(), {"epochs": 0}, "epochs is 0"),
         (batches(), {"epochs": 2, "steps": 3}, "not both"),
         (batches(), {"schedule_every": "day"}, "schedule_every is 'day'"),
-        (DataLoader(Endless(), MICRO), {"epochs": 2}, "give steps=, not epochs"),
+        (DataLoader(Endless(), MICRO), {"epochs": 2}, "give the number of steps"),
     ],
 )
 def test_what_cannot_be_prepared_is_named(loader: Any, options: dict[str, Any], said: str) -> None:
@@ -298,6 +304,7 @@ def test_what_a_dataloader_was_told_is_taken_over() -> None:
     assert loader_arguments(batches()).options["sampler"] is None
     assert type(loader_arguments(batches(shuffle=False)).options["sampler"]) is SequentialSampler
     assert order(DistributedSampler(Points2(), 1, 0)) is None
+    kept: Any
     for kept in (
         DistributedSampler(Points2(), 1, 0, shuffle=False),
         DistributedSampler(Points2(), 2, 0),
@@ -310,6 +317,15 @@ def test_what_a_dataloader_was_told_is_taken_over() -> None:
     odd = loader_arguments(DataLoader(range(23), MICRO))  # type: ignore[arg-type]  # torch's type
     assert odd.iterations(10) == 3
     assert loader_arguments(DataLoader(range(23), 5, drop_last=True)).iterations(10) == 2  # type: ignore[arg-type]  # torch's type
+
+
+def test_what_edgeagent_run_was_told_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = TrainerConfig(global_batch=4 * GLOBAL, micro_batch=MICRO)
+    monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(told))
+    model, optimizer, options = parts()
+    _, _, loader = prepare(model, optimizer, batches(), epochs=2, **options)
+    assert len(loader) == -(-SAMPLES // (4 * GLOBAL))
+    assert loader.trainer.steps == 2 * len(loader)
 
 
 def test_it_is_the_packages_own() -> None:

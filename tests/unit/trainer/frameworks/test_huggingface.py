@@ -19,6 +19,11 @@ from tests.unit.trainer.replicas import Served
 SAMPLES = 40
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
 class Texts(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __len__(self) -> int:
         return SAMPLES
@@ -103,6 +108,7 @@ def run(folder: Path, steps: int, **options: Any) -> tuple[Any, Any, Watcher]:
     )
     output = trainer.train()
     assert output.global_step == steps
+    assert trainer.edge is not None
     trainer.edge.close()
     return trainer, served.done(), watcher
 
@@ -193,7 +199,7 @@ def test_what_cannot_be_had_is_named(tmp_path: Path, options: dict[str, Any], sa
 def test_a_stream_needs_steps(tmp_path: Path) -> None:
     trainer = EdgeTrainer(model(), arguments(tmp_path), train_dataset=Stream())
     trainer.args = arguments(tmp_path, max_steps=-1)
-    with pytest.raises(UsageError, match="max_steps"):
+    with pytest.raises(UsageError, match="give the number of steps"):
         trainer.train()
 
 

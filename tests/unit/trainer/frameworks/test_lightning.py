@@ -26,6 +26,11 @@ GLOBAL, MICRO = 20, 5
 EPOCH = SAMPLES // GLOBAL
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
 class Data(Points, torch.utils.data.Dataset[Any]):
     """As torch's DataLoader wants it."""
 
@@ -106,7 +111,7 @@ def plain(steps: int, each: int) -> list[float]:
     [("step", 1, {"max_epochs": 2}), ("epoch", EPOCH, {"max_steps": 2 * EPOCH})],
 )
 def test_it_trains_what_a_loop_of_ones_own_does(
-    tmp_path: Path, interval: str, each: int, limits: dict[str, int]
+    tmp_path: Path, interval: str, each: int, limits: dict[str, Any]
 ) -> None:
     served = Served(2 * EPOCH)
     strategy = EdgeStrategy(GLOBAL, seed=3, _agent=served.agent)
