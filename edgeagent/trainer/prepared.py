@@ -69,13 +69,9 @@ def prepare(
     """
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise UsageError("prepare() takes the model without DistributedDataParallel: leave it away")
-    if (epochs is not None) and (steps is not None):
-        raise UsageError("prepare() takes epochs= or steps=, not both")
     given = loader_arguments(loader)
     size, micro_batch = batches_as_told(global_batch, given.micro_batch)
     length = given.iterations(size)
-    if epochs is not None:
-        steps = epochs_to_steps(epochs, length)
     schedule = _schedule(lr_scheduler, schedule_every, length)
     trainer = Trainer(
         model,
@@ -84,7 +80,7 @@ def prepare(
         schedule,
         max_grad_norm,
         micro_batch,
-        steps,
+        _steps(epochs, steps, length),
         seed,
         grad_scaler,
         save_every,
@@ -289,6 +285,15 @@ class EpochSchedule:
         own = dict(state)
         self._updates = own.pop(_UPDATES)
         self.schedule.load_state_dict(own)
+
+
+def _steps(epochs: float | None, steps: int | None, length: int) -> int | None:
+    """Return the last step, None for no end."""
+    if epochs is None:
+        return steps
+    if steps is not None:
+        raise UsageError("prepare() takes epochs= or steps=, not both")
+    return epochs_to_steps(epochs, length)
 
 
 def _schedule(schedule: Any, every: str, length: int) -> Any:

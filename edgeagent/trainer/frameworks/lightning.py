@@ -191,8 +191,10 @@ def _check(trainer: Any, strategy: EdgeStrategy) -> None:
     module = strategy.lightning_module
     precision = strategy.precision_plugin
     refused = (
-        (not module.automatic_optimization, "automatic_optimization=False steps by itself"),
-        (len(strategy.optimizers) != 1, "configure_optimizers() must return one optimizer"),
+        (
+            not module.automatic_optimization,
+            "automatic_optimization=False steps by itself, also several optimizers",
+        ),
         (
             trainer.accumulate_grad_batches != 1,
             "accumulate_grad_batches is the trainer's business: leave it away, and give"

@@ -8,6 +8,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
@@ -29,6 +30,9 @@ EPOCH = SAMPLES // GLOBAL
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+SCALING = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
 
 
 class Data(Points, torch.utils.data.Dataset[Any]):
@@ -60,8 +64,6 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # seen as Any: n
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
-        if self.how == "two":
-            return [optimizer, torch.optim.SGD(self.parameters(), lr=0.1)]
         if self.how == "plateau":
             schedule: Any = ReduceLROnPlateau(optimizer)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "x"}}
@@ -141,24 +143,19 @@ def test_an_end_before_lightnings_last_step_ends_the_fit(tmp_path: Path) -> None
     ("how", "options", "said"),
     [
         ("manual", {}, "automatic_optimization=False"),
-        ("two", {}, "one optimizer"),
         ("plateau", {}, "one schedule"),
         ("", {"accumulate_grad_batches": 2}, "accumulate_grad_batches is the trainer's"),
         ("", {"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value"}, "use 'norm'"),
         ("", {"limit_train_batches": 3}, "limit_train_batches"),
         ("", {"overfit_batches": 3}, "overfit_batches"),
         ("", {"validate": True}, "validation within fit"),
+        ("", {"plugins": [SCALING]}, "'16-mixed' scales on one device"),
     ],
 )
 def test_what_cannot_be_had_is_named(
     tmp_path: Path, how: str, options: dict[str, Any], said: str
 ) -> None:
-    if how == "two":
-        module = Module(None, how)
-        module.automatic_optimization = False
-        said = "automatic_optimization=False|one optimizer"
-    else:
-        module = Module(None, how)
+    module = Module(None, how)
     with pytest.raises(UsageError, match=said):
         fit(module, tmp_path, EdgeStrategy(GLOBAL), max_steps=5, **options)
 
@@ -171,6 +168,11 @@ def test_a_step_without_a_loss_is_named(tmp_path: Path) -> None:
     assert strategy.edge is not None
     strategy.edge._hang_up("")
     strategy.edge._closed = True
+
+
+def test_lightnings_own_checkpoints_are_not_gone_on_from() -> None:
+    with pytest.raises(UsageError, match="edgeagent run --resume"):
+        EdgeStrategy(GLOBAL).load_optimizer_state_dict({})
 
 
 def test_a_batch_that_does_not_fit_the_global_batch_is_named(tmp_path: Path) -> None:
