@@ -80,11 +80,11 @@ def test_a_loop_like_ddps_trains_as_the_trainers_own() -> None:
             stepper.step()
             rates.step()
         seen.append(loader.trainer.iteration)
+    assert loader.trainer.end_reason == "steps"  # awaited by the last epoch
     loader.trainer.close()
     cluster = served.done()
     assert len(loader) == EPOCH
     assert seen == [EPOCH, 2 * EPOCH, 3 * EPOCH]
-    assert loader.trainer.end_reason == "steps"
     assert ours.module is model
 
     again = Served(3 * EPOCH)
