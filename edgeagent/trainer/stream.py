@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset, default_collate
 
 from edgeagent.errors import UsageError
+from edgeagent.trainer.endings import say
 from edgeagent.trainer.fingerprint import SAMPLES_HASHED, digest_of_samples
 from edgeagent.trainer.loader import SAMPLES, Delivered
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from edgeagent.trainer.fingerprint import Fields
     from edgeagent.trainer.loader import LoaderOptions, MicroBatchSource
     from edgeagent.trainer.streams import RandomStreams
+
+_TOLD = 10_000  # samples to be dropped; fewer take no time that anybody would ask about
 
 
 def is_stream(dataset: Any) -> bool:
@@ -68,6 +71,8 @@ class Stream:
         while self._first < first and self._kept:
             self._kept.popleft()
             self._first += 1
+        if first - self._first >= _TOLD:
+            say(f"making and dropping {first - self._first} samples of the stream that are past")
         while self._first < first:
             self._next()
             self._first += 1

@@ -96,6 +96,15 @@ def test_no_more_is_made_than_is_needed_and_no_more_kept_than_a_global_batch() -
     assert numbers.made == 32
 
 
+def test_a_long_way_to_the_first_sample_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = Stream(Numbers(1000), streams())
+    stream.between(9_000, 9_000, 9_001)
+    assert capsys.readouterr().err == ""
+    stream.between(30_000, 30_000, 30_001)
+    said = "edgeagent: making and dropping 20999 samples of the stream that are past\n"
+    assert capsys.readouterr().err == said
+
+
 def test_the_fingerprint_takes_nothing_from_the_stream() -> None:
     of, numbers = data(), Numbers()
     fields = of.fields()
