@@ -1,7 +1,8 @@
 """Train one model together on the laptops, desktops and Jetsons in a room.
 
-`from edgeagent import Trainer` is all a script needs. The import is lazy: the agent, a process of
-its own, imports this package without ever importing torch.
+`from edgeagent import Trainer` is all a script needs, or `edgeagent.prepare` for a script in the
+shape of DistributedDataParallel's. The import is lazy: the agent, a process of its own, imports
+this package without ever importing torch.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["EdgeAgentError", "Trainer", "__version__"]
+__all__ = ["EdgeAgentError", "Trainer", "__version__", "prepare"]
 
 from edgeagent.errors import EdgeAgentError
 
 if TYPE_CHECKING:
-    from edgeagent.trainer import Trainer
+    from edgeagent.trainer import Trainer, prepare
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Trainer":
-        from edgeagent.trainer import Trainer
+    if name in ("Trainer", "prepare"):
+        from edgeagent import trainer
 
-        return Trainer
+        return getattr(trainer, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

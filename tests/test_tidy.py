@@ -462,7 +462,7 @@ def shared_sets(sources: Iterable[Source]) -> frozenset[str]:
 def all_sources() -> tuple[Source, ...]:
     """Every text file of the project."""
     paths = [path for path in ROOT.iterdir() if path.suffix in (".md", ".toml", ".txt")]
-    for directory in (*PACKAGES, "scripts", "tests", ".ci"):
+    for directory in (*PACKAGES, "examples", "scripts", "tests", ".ci"):
         paths += (ROOT / directory).rglob("*")
     files = [path for path in sorted(paths) if path.is_file() and path.parent.name != "__pycache__"]
     sources = [source for path in files if (source := _read(path)) is not None]
@@ -506,7 +506,7 @@ def test_project_keeps_the_rule(rule: Rule) -> None:
 
 def test_the_project_was_found() -> None:
     found = {source.path.partition("/")[0] for source in all_sources()}
-    assert found >= {*PACKAGES, "scripts", "tests", "pyproject.toml"}
+    assert found >= {*PACKAGES, "examples", "scripts", "tests", "pyproject.toml"}
 
 
 def test_the_agent_process_never_loads_torch() -> None:

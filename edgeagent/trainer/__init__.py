@@ -5,6 +5,7 @@ The only package of edgeagent that imports torch.
 
 from __future__ import annotations
 
+from edgeagent.trainer.prepared import prepare
 from edgeagent.trainer.trainer import Trainer
 
-__all__ = ["Trainer"]
+__all__ = ["Trainer", "prepare"]

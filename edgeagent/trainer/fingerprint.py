@@ -24,7 +24,7 @@ from edgeagent.trainer.slots import lone_optimizer
 from protocols import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch.optim import Optimizer
 
@@ -84,6 +84,14 @@ def dataset_fields(dataset: Any, length: int, streams: RandomStreams) -> Fields:
         finally:
             streams.leave()
     return (*fields, ("samples", str(length)), ("sample digest", digest.hexdigest()))
+
+
+def digest_of_samples(samples: Sequence[Any]) -> str:
+    """Return the SHA-256, in hex, of samples of any kind, in their order."""
+    digest = hashlib.sha256()
+    for sample in samples:
+        _hash_value(digest, sample)
+    return digest.hexdigest()
 
 
 def update_digest(optimizer: Optimizer) -> str:

@@ -131,10 +131,10 @@ def sample_order(
 def _check_sampler(sampler: Any) -> int:
     """Return how many samples an epoch has; raise `UsageError` if it cannot be used."""
     name = type(sampler).__name__
-    if isinstance(sampler, DistributedSampler):
+    if isinstance(sampler, DistributedSampler) and sampler.num_replicas != 1:
         raise UsageError(
-            f"{name} divides the samples among devices, which the trainer does: leave it away, or"
-            " give the sampler that chooses among all samples"
+            f"{name} divides the samples among devices, which the trainer does: leave it away, give"
+            " it num_replicas=1 and rank=0, or give the sampler that chooses among all samples"
         )
     if isinstance(sampler, BatchSampler):
         raise UsageError(f"{name} makes batches, which the trainer does: give the sampler inside")

@@ -34,27 +34,26 @@ from edgeagent.handover import (
 from edgeagent.trainer import endings
 from edgeagent.trainer.checkpoint import resume
 from edgeagent.trainer.client import AgentClient
+from edgeagent.trainer.data import training_data
 from edgeagent.trainer.devices import place_as_told
-from edgeagent.trainer.fingerprint import dataset_fields, job_fields
+from edgeagent.trainer.fingerprint import job_fields
 from edgeagent.trainer.interrupts import Interrupts
 from edgeagent.trainer.introduction import introduce, work_in_words
-from edgeagent.trainer.loader import LoaderOptions, Samples
+from edgeagent.trainer.loader import LoaderOptions
 from edgeagent.trainer.options import DEFAULT_GLOBAL_BATCH, resolve_options
-from edgeagent.trainer.order import sample_order
 from edgeagent.trainer.process import connect_agent, ended_with_a_reason
 from edgeagent.trainer.saving import Saving
 from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer.streams import RandomStreams
-from edgeagent.trainer.validation import check_dataset, check_job, settle_implementation
-from edgeagent.trainer.workers import fetching
+from edgeagent.trainer.validation import check_job, settle_implementation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from edgeagent.handover import Message
     from edgeagent.shared_memory import SharedMemory
+    from edgeagent.trainer.data import TrainingData
     from edgeagent.trainer.loader import MicroBatchSource
-    from edgeagent.trainer.order import SampleOrder
     from edgeagent.trainer.process import AgentConnection
 
 
@@ -123,9 +122,7 @@ class Trainer:
         self._client: AgentClient | None = None
         self._memory: SharedMemory | None = None
         self._interrupts: Interrupts | None = None
-        self._dataset: Any = None
-        self._sampler: Any = None
-        self._order: SampleOrder | None = None
+        self._data: TrainingData | None = None
         self._source: MicroBatchSource | None = None
         self._began = False
         self._ended: End | None = None
@@ -212,10 +209,12 @@ class Trainer:
         sampler: Any = None,
         pin_memory: bool = False,
         worker_init_fn: Callable[[int], Any] | None = None,
+        _until: int = 0,
     ) -> Iterator[Any]:
         """Join (at the first call) and return an iterator over this node's micro-batches.
 
-        `dataset` has `__len__` and `__getitem__`; samples are put together by `collate_fn`
+        `dataset` has `__len__` and `__getitem__`, or is a `torch.utils.data.IterableDataset`, of
+        which every device makes every sample (`stream.py`); they are put together by `collate_fn`
         (default: torch's `default_collate`) and, if `edgeagent run --device` chose one, moved to
         `device`. Rounds in which this node has no share run inside `next()`; a micro-batch that
         another node did not finish may be yielded after the others. Ends on all nodes at `steps`,
@@ -233,20 +232,12 @@ class Trainer:
         them) if training cannot begin or go on.
         """
         options = LoaderOptions(workers, prefetch, pin_memory, worker_init_fn)
-        length = check_dataset(dataset)
-        if self._order is None:
-            batches = (self._global_batch, self._micro_batch)
-            self._order = sample_order(sampler, length, self._streams, self._seed, *batches)
-            self._dataset, self._sampler = dataset, sampler
-        elif dataset is not self._dataset or sampler is not self._sampler:
-            raise UsageError("a Trainer trains on one data set and sampler; make another Trainer")
+        batches = (self._global_batch, self._micro_batch)
+        data = self._data = training_data(self._data, dataset, sampler, self._streams, *batches)
+        source = data.source(collate_fn, options, self._chosen, lambda: self._steps)
         if self._client is None:
-            self._join(dataset, length, self._order)
-        samples = Samples(dataset, collate_fn)
-        source = fetching(
-            samples, self._order, self._streams, options, self._chosen, lambda: self._steps
-        )
-        return self._micro_batches(source)
+            self._join(data)
+        return self._micro_batches(source, _until)
 
     def update(self, loss: Any) -> bool | None:
         """Take in the micro-batch whose `backward()` was just called.
@@ -385,7 +376,7 @@ class Trainer:
 
     # Joining.
 
-    def _join(self, dataset: Any, length: int, order: SampleOrder) -> None:
+    def _join(self, data: TrainingData) -> None:
         settings = {
             "max_grad_norm": self._max_grad_norm,
             "global batch": self._global_batch,
@@ -394,7 +385,7 @@ class Trainer:
             "grad_scaler": self._state.scaling.state(),
         }
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
-        job = (*fields, *dataset_fields(dataset, length, self._streams), *order.fields())
+        job = (*fields, *data.fields())
         self._memory = self._saving.memory = self._state.share()
         if self._config.resume:
             resume(self._config.resume, self._state, self._memory.state.view())
@@ -419,19 +410,28 @@ class Trainer:
 
     # Serving the agent.
 
-    def _micro_batches(self, source: MicroBatchSource) -> Iterator[Any]:
+    def _micro_batches(self, source: MicroBatchSource, until: int) -> Iterator[Any]:
+        """Yield what is to be computed before iteration `until`, 0 for all."""
         self._source = source
         try:
-            while self._next_is_ready():
+            while self._goes_on(until) and self._next_is_ready() and self._goes_on(until):
                 yield self._fetched(source)
         finally:
             source.close()
+
+    def _goes_on(self, until: int) -> bool:
+        """Whether `until` is still to come; after the last step the agent's word is awaited."""
+        done = self._state.iteration
+        return not 0 < until <= done or 0 < self._steps <= done
 
     def _next_is_ready(self) -> bool:
         """Wait for something to compute; False at the end."""
         self._state.guards.script_ran()
         if self._current is not None:
-            raise UsageError("update(loss) was not called for the last micro-batch")
+            raise UsageError(
+                "update(loss) was not called for the last micro-batch: call it after each of them."
+                " The trainer accumulates gradients by itself, over global_batch= samples"
+            )
         self._settle_early()
         while not self._pending and self._ended is None:
             self._advance()

@@ -58,11 +58,6 @@ def check_dataset(dataset: Any) -> int:
     """Return the data set's length; raise `UsageError` if it has none or no samples."""
     if isinstance(dataset, torch.utils.data.DataLoader):
         raise UsageError("loader() takes the data set itself, not a DataLoader")
-    if isinstance(dataset, torch.utils.data.IterableDataset):
-        raise UsageError(
-            f"{type(dataset).__name__} is an IterableDataset, whose samples have no numbers by"
-            " which devices could share them: give one with __len__ and __getitem__"
-        )
     try:
         length = len(dataset)
     except (TypeError, NotImplementedError):

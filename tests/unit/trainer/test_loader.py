@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -26,12 +26,14 @@ from torch.utils.data import (
 )
 
 from edgeagent.errors import UsageError
-from edgeagent.trainer import Trainer
 from edgeagent.trainer.loader import InProcess, LoaderOptions, Samples
 from edgeagent.trainer.order import SampleOrder, SamplerOrder, sample_order
 from edgeagent.trainer.streams import RandomStreams
 from edgeagent.trainer.workers import Prefetching
 from tests.unit.trainer.replicas import network, run_cluster
+
+if TYPE_CHECKING:
+    from edgeagent.trainer import Trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 ROOT = Path(__file__).resolve().parents[3]
@@ -243,18 +245,12 @@ def test_wrong_options_are_named(options: dict[str, Any], said: str) -> None:
         LoaderOptions(**options)
 
 
-def test_data_of_no_length_is_refused_by_name() -> None:
-    class Stream(torch.utils.data.IterableDataset[int]):
-        def __len__(self) -> int:
-            return 3
-
-        def __iter__(self) -> Any:
-            return iter(range(3))
-
-    model = nn.Linear(2, 2)
-    trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), 8)
-    with pytest.raises(UsageError, match="Stream is an IterableDataset"):
-        trainer.loader(Stream())
+def test_a_distributed_sampler_of_one_replica_chooses_among_all_samples() -> None:
+    sampler: Any = DistributedSampler(torch.utils.data.TensorDataset(torch.ones(30)), 1, 0)
+    order = SamplerOrder(sampler, 30, RandomStreams(7, [CPU]), 7, 3, 3)
+    epochs = [[k for i in range(10) for k in order.indices(10 * e + i, 0)] for e in (0, 1, 0)]
+    assert sorted(epochs[0]) == list(range(30))
+    assert epochs[0] == epochs[2] != epochs[1]
 
 
 def make() -> tuple[nn.Module, torch.optim.Optimizer, dict[str, Any]]:

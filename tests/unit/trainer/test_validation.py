@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -167,16 +167,10 @@ def test_fused_is_switched_off_with_a_warning() -> None:
     assert optimizer.param_groups[0]["foreach"] is False
 
 
-class Endless(torch.utils.data.IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(())
-
-
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
         ([], "empty"),
-        (Endless(), "__len__"),
         (iter([1]), "__len__"),
         ({1, 2}, "__getitem__"),
         (torch.utils.data.DataLoader([1, 2]), "not a DataLoader"),  # type: ignore[arg-type]

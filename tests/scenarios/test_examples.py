@@ -1,0 +1,102 @@
+"""Every script in `examples/` trains on two devices to one and the same model.
+
+The scripts are what users are shown, so each is run as it is, with fewer steps.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.cluster import Agent, Cluster, free_ports
+from tests.variants import variants
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+STEPS = 60
+MOST_LINES = 10
+
+Command = tuple[str, ...]  # the script and its arguments
+
+RUNS: tuple[Command, ...] = (
+    ("plain_loop",),
+    ("gradient_accumulation",),
+    ("mixed_precision", "--dtype", "float16"),
+    ("compiled_model", "--backend", "aot_eager"),
+    ("workers_and_collate", "--workers", "1"),
+    ("iterable_dataset",),
+    ("ddp_ported",),
+    ("huggingface_trainer",),
+    ("lightning_fit",),
+)
+OTHERS: tuple[Command, ...] = (("mixed_precision", "--dtype", "bfloat16"),)
+ELSEWHERE = {"ddp_before"}  # has a test of its own
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Two agents that run an example."""
+    with Cluster(tmp_path, options=["--steps", str(STEPS)]) as cluster:
+        yield cluster
+
+
+def both(cluster: Cluster, script: str, *arguments: str) -> list[Agent]:
+    """Start two agents at once; the second one joins in the first iterations of the first."""
+    job = str(EXAMPLES / f"{script}.py")
+    founder = cluster.start("alice", job=job, script=arguments)
+    other = cluster.start("bob", "--join-only", peers=[founder], job=job, script=arguments)
+    founder.wait("joined")
+    with founder.held():
+        other.wait_ready()
+    return [founder, other]
+
+
+@pytest.mark.parametrize("command", variants(RUNS, long=OTHERS), ids=" ".join)
+def test_two_devices_train_one_model(cluster: Cluster, command: Command) -> None:
+    agents = both(cluster, *command)
+    for agent in agents:
+        assert agent.wait_exit() == 0, agent.describe()
+    founder, other = agents
+    assert founder.iteration == other.iteration == STEPS
+    assert max(e["members"] for e in other.all("step")) == 2
+    assert sum(e["compute_s"] > 0 for e in other.all("step")) > 1
+    shared = other.digests
+    assert STEPS in shared
+    assert shared == {i: founder.digests[i] for i in shared}
+    assert founder.save_path.read_bytes() == other.save_path.read_bytes()
+    losses = founder.losses
+    assert losses[STEPS] < 0.95 * losses[1]
+    assert not founder.said("Traceback")
+
+
+def test_the_script_that_is_ported_runs_as_it_is(cluster: Cluster) -> None:
+    (port,) = free_ports(1)
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    script = str(EXAMPLES / "ddp_before.py")
+    agent = cluster.launch("before", [sys.executable, script, "--epochs", "2"], alone)
+    assert agent.wait_exit() == 0, agent.log
+    assert [line.split()[:3] for line in agent.said("epoch")] == [
+        ["epoch", "0", "loss"],
+        ["epoch", "1", "loss"],
+    ]
+
+
+def test_porting_it_changes_few_lines() -> None:
+    before, after = (code(EXAMPLES / f"ddp_{name}.py") for name in ("before", "ported"))
+    changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
+    assert 0 < len(changed) <= MOST_LINES, changed
+
+
+def code(path: Path) -> list[str]:
+    """Return the lines of a file behind its docstring."""
+    return path.read_text(encoding="utf-8").split('"""', 2)[2].splitlines()
+
+
+def test_every_example_is_run_and_described() -> None:
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert names == {script for script, *_ in RUNS} | ELSEWHERE
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert not [name for name in names if f"`{name}.py`" not in readme]
