@@ -175,8 +175,9 @@ SWALLOW_SECONDS = 20.0
 # Payload bytes of the shorter segments that are tried then: what every IPv6 path carries, then what
 # every IPv4 path carries.
 SHORT_SEGMENTS = (1220, 536)
-# A link that has stood still so often is not opened again.
+# A link that has stood still so often within this time is not opened again.
 MOST_STALLS = 3
+STALLS_WITHIN_SECONDS = 600.0
 
 # --- failures: fences and elections ---------------------------------------------------------------
 

@@ -218,7 +218,8 @@ class TrainerDebt:
         if counts and self._given_at is not None:
             seconds = self._context.now - self._given_at
             self._paces.append(seconds / max(1, self._given))
-        self._given_at = None
+        if event.turn == self.turn or self.is_behind:
+            self._given_at = None  # an older answer says nothing of work that was given since
         if counts and self._excused and not self.is_away:  # `give_anyway` was answered in time
             self._is_back()
         if self.is_behind and not self.is_away and not self.is_stale:

@@ -140,8 +140,9 @@ class Wishes:
     def new_token(self, token: bytes) -> None:
         """Use a token that this device's user has made, and pass it on to the other members."""
         policy = self._context.policy
-        key = policy.key if policy is not None else (0, 0)
-        before = self._token.count if self._token is not None else 0
+        key, before, known = policy.key if policy is not None else (0, 0), 0, self._token
+        if known is not None:  # perhaps of a newer policy: others would keep that one otherwise
+            key, before = max(key, (known.policy_term, known.version)), known.count
         outlaws = policy.view.expelled if policy is not None else ()
         message = m.NewToken(token, *key, min(before + 1, limits.MAX_INTEGER), outlaws)
         self._token, self._used = message, False

@@ -21,7 +21,7 @@ class Standstill:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._times: dict[bytes, int] = {}  # how often the link to a node has stood still
+        self._times: dict[bytes, list[float]] = {}  # when the link to a node has stood still lately
         self._given_up: dict[bytes, None] = {}
 
     def __contains__(self, node: object) -> bool:
@@ -29,9 +29,11 @@ class Standstill:
         return node in self._given_up
 
     def stalled(self, node: bytes) -> None:
-        """The link to `node` was ended because it stood still; give it up the third time."""
-        self._times[node] = self._times.get(node, 0) + 1
-        if self._times[node] >= limits.MOST_STALLS:
+        """The link to `node` was ended because it stood still; give it up if it does so often."""
+        now = self._context.now
+        lately = [t for t in self._times.get(node, []) if now - t < limits.STALLS_WITHIN_SECONDS]
+        self._times[node] = [*lately, now]
+        if len(self._times[node]) >= limits.MOST_STALLS:
             self._given_up[node] = None
 
     def switched(self) -> None:
@@ -39,6 +41,7 @@ class Standstill:
         policy may name them again."""
         near = dict.fromkeys(self._context.neighbours)
         self._given_up = {n: None for n in self._given_up if n in near}
+        self._times = {n: times for n, times in self._times.items() if n in near}
 
     @property
     def near(self) -> tuple[bytes, ...]:

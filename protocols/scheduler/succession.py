@@ -171,6 +171,8 @@ class Succession:
             if now >= self._asked_until:
                 self._asked_until, self._since = None, context.iteration
                 negotiator.hold_back(False)
+        elif negotiator.passing:  # this node wanted to go, and wants it no more: it is alone now
+            negotiator.hold_back(False)
         elif negotiator.is_idle and self._is_due:
             self.step_down(now)
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from protocols import limits
-from protocols.events import AwayWanted, LeaveWanted, YieldWanted
+from protocols.events import AwayWanted, LeaveWanted, Tick, YieldWanted
 from protocols.member.cycle import CycleState
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
@@ -244,3 +244,16 @@ def test_a_role_nobody_takes_is_offered_again() -> None:
     assert offers[:4] == [2, 3, 4, 5]
     assert world.now >= began + 3 * limits.RETRY_SECONDS
     go_on(world)
+
+
+def test_a_scheduler_whose_heir_dies_is_one_for_joiners_again() -> None:
+    world, hosts = cluster(0, 2)
+    node_of(hosts[0]).context.stalled = True  # it wants to go, as long as there are others
+    world.lose = lambda _s, _r, message: isinstance(message, m.PassRole)
+    hosts[0].handle(Tick())
+    negotiator = node_of(hosts[0]).negotiator
+    assert negotiator is not None
+    assert negotiator.passing
+    world.kill(hosts[1])
+    world.run(lambda: node_of(hosts[0]).context.is_alone)
+    enter(world, world.join(5, hosts[0]))

@@ -90,6 +90,15 @@ def test_a_link_that_stands_still_again_and_again_is_given_up() -> None:
         dials(world, hosts[0], LinkUp(hosts[1].me))
 
 
+def test_links_that_stand_still_seldom_are_not_given_up() -> None:
+    world, hosts = cluster(0)
+    for _ in range(2 * limits.MOST_STALLS):
+        assert lose(world, hosts[0], hosts[1], LinkEnd.STALLED)
+        dials(world, hosts[0], LinkUp(hosts[1].me))
+        node_of(hosts[0]).debt.began()  # no trainer owes anything for so long
+        world.now += limits.STALLS_WITHIN_SECONDS / (limits.MOST_STALLS - 1)
+
+
 def test_a_link_that_was_given_up_is_one_no_more_though_its_other_end_opens_it() -> None:
     world, hosts = cluster(0)
     one, other = hosts[1], hosts[2]

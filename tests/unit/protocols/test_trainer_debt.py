@@ -371,6 +371,16 @@ def test_work_that_waits_for_a_trainer_that_stays_away_goes_back_in_time() -> No
 # --- in a cluster ---------------------------------------------------------------------------------
 
 
+def test_an_answer_to_older_work_leaves_newer_work_its_deadline() -> None:
+    bench = late()
+    bench.debt.give_anyway(bench.at, (0, 1))  # the trainers of all others are late, too
+    due = bench.debt.deadline
+    assert not bench.debt.contributed(bench.said(turn=bench.debt.turn - 1))
+    assert bench.debt.deadline == due
+    bench.passes(10_000.0)
+    assert bench.backs == 2
+
+
 def fast(seed: int, size: int = 3, steps: int = ENDLESS) -> tuple[World, list[Host]]:
     """Return a cluster past its first iterations, in which trainers are given more time."""
     world, hosts = cluster(seed, size=size, steps=steps)

@@ -155,6 +155,16 @@ def test_a_token_before_its_policy_is_kept_until_then() -> None:
     go_on(world)
 
 
+def test_a_token_that_is_made_beside_one_of_a_newer_policy_is_the_newer_token() -> None:
+    world, hosts = cluster(0)
+    policy = policy_of(hosts[1])
+    theirs = m.NewToken(b"t" * 16, policy.term, policy.version + 1, 1, ())
+    said(world, hosts[0], hosts[1], theirs)
+    hosts[1].handle(TokenWanted(b"o" * 16))
+    hosts[2].handle(LinkWanted(hosts[0].me.node, False))  # leads to a new policy
+    world.run(lambda: all(host.token == b"o" * 16 for host in hosts))
+
+
 def test_tokens_of_strangers_and_before_there_is_a_cluster() -> None:
     world, hosts = cluster(0)
     joiner = world.join(3, hosts[0])
