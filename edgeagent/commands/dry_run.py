@@ -89,8 +89,8 @@ def dry_run(job: Job, config: TrainerConfig, *, as_json: bool) -> int:
         fits, line = (
             False,
             (
-                "does not fit: the system killed the trainer in its first micro-batch, as it does where"
-                f" memory is used up; the job needs at least {bytes_text(summed.need)}"
+                "does not fit: the system killed the trainer in its first micro-batch, as it does"
+                f" where memory is used up; the job needs at least {bytes_text(summed.need)}"
             ),
         )
     report = _report(job, found, summed, room)

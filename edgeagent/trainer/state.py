@@ -22,6 +22,7 @@ from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, Applied, Contribut
 from edgeagent.memory import room
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
+from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.gradients import (
     GradientSum,
     clip_coefficient,
@@ -284,7 +285,7 @@ class TrainingState:
         self._settings.put(reduced.settings, reduced.other_settings)
         if not self.image.apart:
             self._marks[MARK_APPLYING] = reduced.iteration + 1
-        with torch.no_grad(), self.guards.own_change():
+        with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
             if finite:
                 self._step(reduced)
             else:
