@@ -1,4 +1,4 @@
-"""A job whose optimizer multiplies matrices, which processors of different kinds round differently."""
+"""A job whose optimizer multiplies matrices, which each kind of processor rounds in its own way."""
 
 import torch
 from torch import nn
