@@ -81,7 +81,7 @@ EXAMPLES = """\
   edgeagent run digits                            the same on each device
   edgeagent run train.py -- --epochs 5            your script, its arguments
   edgeagent run digits --peer 192.168.1.20:7430   where there is no mDNS
-  edgeagent run train.py --dry-run                does this device have the memory?
+  edgeagent run train.py --dry-run                has this device the memory?
   edgeagent run digits --events - | jq .event     what happens, as JSON lines
 """
 

@@ -37,6 +37,9 @@ _Steps = Callable[[torch.Tensor, list[torch.Tensor], float], None]
 class ExactArithmetic(TorchDispatchMode):
     """The context; it acts on dense tensors of float64, float32, float16 and bfloat16 alone."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own has no annotations
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

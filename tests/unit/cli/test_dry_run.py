@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from edgeagent import memory
 from edgeagent.commands import dry_run as command
 from edgeagent.commands.dry_run import dry_run
 from edgeagent.config import TrainerConfig
@@ -24,7 +25,7 @@ MEASURED = replace(PLANNED, is_measured=True, micro_batch=17 * MB, update=25 * M
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command.memory, "room", lambda: Room(1 << 30, 0, None, 1 << 30))
+    monkeypatch.setattr(memory, "room", lambda: Room(1 << 30, 0, None, 1 << 30))
 
 
 def run(
