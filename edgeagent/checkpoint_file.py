@@ -1,4 +1,4 @@
-"""The file format of a training state (safetensors), and writing such a file.
+"""The file format of a training state (safetensors): writing such a file, and which can be read.
 
 Replicas with equal states write equal bytes, whichever process writes: the trainer, or its agent if
 the trainer does not answer any more. The file appears as a whole or not at all (`places.py`).
@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.errors import EdgeAgentError
+from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.places import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-FORMAT = "edgeagent/1"
+_FAMILY = "edgeagent/"
+NEWEST = 1  # grows whenever an older reader could not read what is written, scalars included
+FORMAT = f"{_FAMILY}{NEWEST}"
 LENGTH = struct.Struct("<Q")  # the file's first 8 bytes: the length of the header that follows
 KEYS = ("edgeagent", "meta")  # metadata of the header: the format, the state's scalars
 MODEL_KEYS = "model keys"  # metadata: how the model itself calls its tensors, as JSON
@@ -35,6 +37,22 @@ class Entry:
     shape: tuple[int, ...]
     offset: int
     size: int
+
+
+def check_format(path: str, notes: Mapping[str, Any]) -> int:
+    """Return the number of the format in which the file at `path`, whose header's metadata is
+    `notes`, was written; raise `UsageError` if this version cannot read it."""
+    text = notes.get(KEYS[0])
+    number = text.removeprefix(_FAMILY) if isinstance(text, str) else ""
+    known = number.isascii() and number.isdecimal() and len(number) < 10
+    if not known or text != f"{_FAMILY}{int(number)}" or int(number) < 1:
+        raise UsageError(f"{path} is no training state that edgeagent has saved")
+    if int(number) > NEWEST:
+        raise UsageError(
+            f"{path} was saved by a later version of edgeagent: its format is {int(number)} and"
+            f" this version reads up to {NEWEST}; install that version or a newer one here"
+        )
+    return int(number)
 
 
 def write_checkpoint(

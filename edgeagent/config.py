@@ -80,6 +80,7 @@ class TrainerConfig:
     resume: str = ""
     threads: int = 0  # torch threads; 0 = leave as it is
     data: str = ""
+    dry_run: bool = False  # compute one micro-batch and one update, report their memory, end
     arguments: tuple[str, ...] = field(default=())
 
 

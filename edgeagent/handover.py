@@ -15,6 +15,7 @@
     EndHeard                               -->          before it saves
     Saved                                  -->          the model is saved, the script still runs
     Finished                               -->          last word
+    Rehearsed                              -->          in a dry run, instead of all of the above
 
 Both ends belong to this project and trust each other. Large data lies in shared memory, and
 messages only say whose turn it is to use it. Frames are a little-endian uint32 length and a msgpack
@@ -299,6 +300,32 @@ class Saved:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What a dry run found of a job's memory, in bytes; nothing else is said in one.
+
+    `state_bytes`, `elements`, `accumulate`: as in `Hello`. `gradient_bytes`: the gradients of all
+    trainable parameters. `device`: where the model is. `process`: what the trainer has to itself
+    before it computes, weights and optimizer not counted. Sent once before there is any shared
+    memory, and with `is_measured` after one micro-batch and one update: the most that each of them
+    took beside `process`, and what the loader's `workers` have to themselves.
+    """
+
+    TAG: ClassVar[int] = 17
+    state_bytes: int
+    elements: int
+    accumulate: str
+    gradient_bytes: int
+    device: str
+    parameters: int
+    micro_batch_size: int
+    process: int
+    is_measured: bool = False
+    micro_batch: int = 0
+    update: int = 0
+    workers: int = 0
+
+
 Message = (
     Hello
     | Begin
@@ -316,6 +343,7 @@ Message = (
     | SavedAside
     | EndHeard
     | Saved
+    | Rehearsed
 )
 _TYPES: tuple[type[Message], ...] = (
     Hello,
@@ -334,6 +362,7 @@ _TYPES: tuple[type[Message], ...] = (
     SavedAside,
     EndHeard,
     Saved,
+    Rehearsed,
 )
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 

@@ -83,6 +83,7 @@ EXAMPLES = """\
   edgeagent run cifar10 --data DIR                pictures; text --data FILE
   edgeagent run train.py -- --epochs 5            your script, its arguments
   edgeagent run digits --peer 192.168.1.20:7430   where there is no mDNS
+  edgeagent run train.py --dry-run                has this device the memory?
   edgeagent run digits --events - | jq .event     what happens, as JSON lines
 """
 
@@ -99,6 +100,13 @@ def add_parser(commands: Commands) -> None:
     )
     parser.usage = "edgeagent run JOB [options] [-- script arguments]"
     parser.add_argument("job", metavar="JOB", help="built-in job or path of a script")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say what the job needs of this device's memory and whether it has it: computes "
+        "one micro-batch and one update, looks for no cluster, needs no token, saves nothing",
+    )
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print a JSON object")
     _add_cluster_options(parser)
     _add_training_options(parser)
     files = parser.add_argument_group("files")
@@ -241,14 +249,21 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the agent and its trainer until both are done; return the exit status."""
+    if args.json and not args.dry_run:
+        raise UsageError("--json goes with --dry-run; --events - writes what happens as JSON")
     if args.token is not None:
         print(_TOKEN_WARNING, file=sys.stderr)
     present_folder()
     job = resolve_job(args.job, args.script_arguments)
-    agent = agent_config(args, job, os.environ)
+    agent = None if args.dry_run else agent_config(args, job, os.environ)
     trainer = trainer_config(args, job, os.environ)
     if trainer.device not in ("", "cpu") and (note := check_device(trainer.device, os.environ)):
         print(f"edgeagent: {note}", file=sys.stderr)
+    if agent is None:
+        from edgeagent.commands.dry_run import dry_run
+
+        rehearsal = replace(trainer, dry_run=True, save="", save_every=0)
+        return dry_run(job, rehearsal, as_json=args.json)
     return _run(job, agent, trainer)
 
 

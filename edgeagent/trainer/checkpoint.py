@@ -15,7 +15,7 @@ import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.checkpoint_file import FORMAT, KEYS, LENGTH, Entry, write_checkpoint
+from edgeagent.checkpoint_file import KEYS, LENGTH, Entry, check_format, write_checkpoint
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.places import (
     MOST_ASIDE,
@@ -161,8 +161,8 @@ def _read_header(path: str, file: Any, size: int) -> tuple[dict[str, Any], int]:
 def _check_header(path: str, header: dict[str, Any], layout: StateLayout) -> bytes:
     """Return the scalars; raise `UsageError` naming the first tensor that does not fit."""
     notes = header.pop("__metadata__", None)
-    if not isinstance(notes, dict) or notes.get(KEYS[0]) != FORMAT:
-        raise UsageError(f"{path} was not saved by this version of edgeagent")
+    notes = notes if isinstance(notes, dict) else {}
+    check_format(path, notes)
     at = 0
     for spec in layout.specs:
         entry = header.pop(spec.name, None)

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from edgeagent.checkpoint_file import FORMAT, KEYS, MODEL_KEYS
+from edgeagent.checkpoint_file import MODEL_KEYS, check_format
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.places import check_save_path, write_whole
 
@@ -63,8 +63,7 @@ def read_model(path: str) -> dict[str, torch.Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
             notes = file.metadata() or {}
-            if notes.get(KEYS[0]) != FORMAT:
-                raise UsageError(f"{path} is no training state that this version has saved")
+            check_format(path, notes)
             names = [name for name in file.keys() if name.startswith(_MODEL)]  # noqa: SIM118
             found = {name.removeprefix(_MODEL): file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:

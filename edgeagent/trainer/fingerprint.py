@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from edgeagent.errors import UsageError
+from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.loader import sample_numbers
 from edgeagent.trainer.numerics import numeric_fields
 from edgeagent.trainer.schedule import future_rates
@@ -118,7 +119,8 @@ def _updated(optimizer: Optimizer, group: dict[str, Any], like: torch.Tensor) ->
     for step in range(1, _TEST_STEPS + 1):
         trial.grad = _fixed_values(step).to(like.dtype).to(like.device)
         try:
-            type(lone).step(lone)
+            with ExactArithmetic():  # as the update of the training state
+                type(lone).step(lone)
         except Exception as error:
             raise UsageError(f"{type(optimizer).__name__} cannot step: {error}") from error
     return trial.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.transport.job import ABOUT
 
 if TYPE_CHECKING:
@@ -65,12 +66,15 @@ def accelerator(device: torch.device) -> str:
 
 
 def rounding(device: torch.device) -> str:
-    """Return digests of fixed numbers under each operation that optimizers are made of."""
+    """Return digests of fixed numbers under each operation that optimizers are made of, computed
+    as an update computes them (`exact_arithmetic.py`)."""
     numbers = [_fixed_numbers(label).to(device) for label in range(3)]
     found = []
     for name, operation in _OPERATIONS.items():
-        result = operation(*numbers).cpu().numpy().tobytes()
-        found.append(f"{name} {hashlib.sha256(result).hexdigest()[:_DIGITS]}")
+        with ExactArithmetic():
+            result = operation(*numbers)
+        data = result.cpu().numpy().tobytes()
+        found.append(f"{name} {hashlib.sha256(data).hexdigest()[:_DIGITS]}")
     return ", ".join(found)
 
 

@@ -17,9 +17,12 @@ import torch
 
 from edgeagent.checkpoint_file import MODEL_KEYS
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.footprint import check_it_fits
 from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, Applied, Contributed
+from edgeagent.memory import room
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
+from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.gradients import (
     GradientSum,
     clip_coefficient,
@@ -105,9 +108,13 @@ class TrainingState:
         )
 
     def share(self) -> SharedMemory:
-        """Return new shared memory, in which this replica lies from now on."""
-        vector = self.vector
-        memory = create_shared_memory(self.layout.size, vector.elements, vector.accumulate)
+        """Return new shared memory, in which this replica lies from now on.
+
+        Raises `EdgeAgentError` if this device has not enough memory for it.
+        """
+        sizes = (self.layout.size, self.vector.elements, self.vector.accumulate)
+        check_it_fits(*sizes, room())
+        memory = create_shared_memory(*sizes)
         self.attach(memory)
         return memory
 
@@ -278,7 +285,7 @@ class TrainingState:
         self._settings.put(reduced.settings, reduced.other_settings)
         if not self.image.apart:
             self._marks[MARK_APPLYING] = reduced.iteration + 1
-        with torch.no_grad(), self.guards.own_change():
+        with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
             if finite:
                 self._step(reduced)
             else:

@@ -1,9 +1,8 @@
 """The `Trainer`: what a training script uses, and the trainer's side of every round.
 
-Law: the script's thread is the only thread. It works on the messages of the agent inside
-`loader()`'s `next()`, `update()`, `request_node_exit()` and `close()`, and nowhere else; the agent
-keeps the cluster alive meanwhile. The training state changes only between `Reduced` and `Applied`,
-and when the agent hands over another state (`Begin` with `adopt`).
+The script's thread is the only thread. It works on the agent's messages inside `update()`, the
+loader's `next()`, `request_node_exit()` and `close()` alone; the agent keeps the cluster alive. The
+training state changes between `Reduced` and `Applied`, and with a `Begin` that has `adopt`.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ from edgeagent.trainer.introduction import introduce, work_in_words
 from edgeagent.trainer.loader import LoaderOptions
 from edgeagent.trainer.options import DEFAULT_GLOBAL_BATCH, resolve_options
 from edgeagent.trainer.process import connect_agent, ended_with_a_reason
+from edgeagent.trainer.rehearsal import Rehearsal
 from edgeagent.trainer.saving import Saving
 from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer.streams import RandomStreams
@@ -127,8 +127,7 @@ class Trainer:
         self._began = False
         self._ended: End | None = None
         self._leaving = False  # handing back all work until the agent says End
-        self._exit_sent = False
-        self._closed = False
+        self._exit_sent = self._closed = False
         self._round = -1  # the iteration that this node's sum belongs to; -1: none yet
         self._turn = 0  # grows when the agent takes back what was computed of an iteration
         self._pending: deque[int] = deque()
@@ -386,19 +385,20 @@ class Trainer:
         }
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
         job = (*fields, *data.fields())
+        if self._config.dry_run:
+            self._agent = self._agent or connect_agent()
+            self._client = Rehearsal(self._agent, self._state, self._micro_batch)
         self._memory = self._saving.memory = self._state.share()
         if self._config.resume:
             resume(self._config.resume, self._state, self._memory.state.view())
-        save = self._config.save or ""
-        hello = introduce(
-            self._state, job, self._global_batch, self._micro_batch, self._steps, save
-        )
+        batches = (self._global_batch, self._micro_batch)
+        hello = introduce(self._state, job, *batches, self._steps, self._config.save)
         self._saving.changed(hello.meta)
         endings.say(work_in_words(hello))
         agent = self._agent = self._agent or connect_agent()
         self._interrupts = Interrupts(agent.plain)
         wake = self._interrupts.wake
-        self._client = AgentClient(agent.connection, wake, self._pass_interrupt_on)
+        self._client = self._client or AgentClient(agent.connection, wake, self._pass_interrupt_on)
         endings.end_fast()
         atexit.register(self._close_at_exit)
         with ended_with_a_reason(agent):

@@ -93,8 +93,11 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "shape": ("model.0.bias is F32", lambda h: h["model.0.bias"].update(shape=[23])),
     "dtype": ("model.0.bias is F16", lambda h: h["model.0.bias"].update(dtype="F16")),
     "place": ("wrong place", lambda h: h["model.0.bias"].update(data_offsets=[4, 100])),
-    "version": ("this version", lambda h: h["__metadata__"].update(edgeagent="2")),
-    "notes": ("this version", lambda h: h.pop("__metadata__")),
+    "version": (
+        "no training state that edgeagent",
+        lambda h: h["__metadata__"].update(edgeagent="2"),
+    ),
+    "notes": ("no training state", lambda h: h.pop("__metadata__")),
     "meta": ("damaged", lambda h: h["__metadata__"].update(meta="AAAA")),
     "base64": ("damaged", lambda h: h["__metadata__"].update(meta="?")),
     "no meta": ("damaged", lambda h: h["__metadata__"].update(meta=7)),
