@@ -187,6 +187,9 @@ FENCE_REPEAT_SECONDS = 0.25
 FENCE_SILENT_SECONDS = 0.5
 # A member that has not answered a fence by then is taken for lost.
 FENCE_REPORT_SECONDS = 2.0
+# The same for each further fence of a term, both for reports and for the answers to its decision:
+# the first one may have failed only because there and back takes longer over many slow hops.
+FENCE_AGAIN_SECONDS = 4.0
 # When a link of a node is reported broken, the other ends of its links have so long to report
 # theirs, before the node is taken for lost or not.
 LINK_CONFIRM_SECONDS = 0.3
@@ -203,7 +206,7 @@ HALF_WAIT_SECONDS = 8.0
 # A part without a quorum goes on by itself only after this.
 PARTITION_WAIT_SECONDS = 10.0
 # The scheduler is to blame for a fence that is not decided by then although a quorum is in reach.
-FENCE_PATIENCE_SECONDS = 10.0
+FENCE_PATIENCE_SECONDS = 15.0
 # The root of a round is to blame if the policy that it named cannot be had from anybody by then.
 FETCH_PATIENCE_SECONDS = 5.0
 # A member that is parted from so many others is let go,

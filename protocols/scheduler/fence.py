@@ -138,7 +138,9 @@ class FenceLeader:
         self._answer_by = math.inf
         self._silent_at = now + limits.FENCE_SILENT_SECONDS
         self._half_at = now + limits.HALF_WAIT_SECONDS
-        self._deadline = now + limits.FENCE_REPORT_SECONDS
+        again = epoch[1] > 1
+        self._patience = limits.FENCE_AGAIN_SECONDS if again else limits.FENCE_REPORT_SECONDS
+        self._deadline = now + self._patience
         wait = limits.FENCE_REPORT_SECONDS if waited else limits.PARTITION_WAIT_SECONDS
         self._partition_at = math.inf if pauses else now + wait
 
@@ -210,7 +212,7 @@ class FenceLeader:
                 self._reports.pop(node, None)
         if any(n not in lost.nodes and n not in lost.dead for n in self._lost.nodes):
             self._repeat_at = now
-            self._deadline = now + limits.FENCE_REPORT_SECONDS
+            self._deadline = now + self._patience
         self._lost = lost
         return self._try(now, "lost") if FENCE_TABLE.allows(self.state, "lost") else []
 
@@ -354,7 +356,7 @@ class FenceLeader:
         self.state = FENCE_TABLE.step(self.state, event, FenceState.PREPARING)
         self._answers = {}
         self._repeat_at = now
-        self._answer_by = now + limits.FENCE_REPORT_SECONDS
+        self._answer_by = now + self._patience
         return self.tick(now)
 
 

@@ -39,6 +39,7 @@ class Bench:
         lost: Lost = NOTHING,
         node_id: bytes = ONE,
         links: list[tuple[int, int]] | None = None,
+        epoch: tuple[int, int] = EPOCH,
     ) -> None:
         self.policy = star_policy(size)
         if links is not None:
@@ -47,7 +48,7 @@ class Bench:
             self.policy = replace(self.policy, view=view, parents=plan.parents, shares=plan.shares)
         self.now = 0.0
         total = sum(self.policy.shares)
-        make = (node_id, EPOCH, self.policy, (), lost, CHUNKS, total, PLANNER, self.now)
+        make = (node_id, epoch, self.policy, (), lost, CHUNKS, total, PLANNER, self.now)
         self.leader = FenceLeader(*make, at=AT)
         self.said: list[Letter] = []
 
@@ -178,13 +179,22 @@ def test_answers_of_strangers_count_for_nobody() -> None:
     assert bench.stands(FenceState.COMMITTING)
 
 
-def test_a_member_that_does_not_report_is_given_up_after_a_while() -> None:
-    bench = Bench(3)
+each_patience = pytest.mark.parametrize(
+    ("number", "patience"),
+    [(1, limits.FENCE_REPORT_SECONDS), (2, limits.FENCE_AGAIN_SECONDS)],
+)
+
+
+@each_patience
+def test_a_member_that_does_not_report_is_given_up_after_a_while(
+    number: int, patience: float
+) -> None:
+    bench = Bench(3, epoch=(3, number))
     bench.report(ONE, TWO)
     assert bench.stands(FenceState.REPORTING)
-    bench.wait(limits.FENCE_REPORT_SECONDS / 2)
+    bench.wait(patience / 2)
     assert bench.stands(FenceState.REPORTING)
-    mail = bench.wait(limits.FENCE_REPORT_SECONDS / 2)
+    mail = bench.wait(patience / 2)
     assert to(mail, Prepare) == [ONE, TWO]
 
 
@@ -417,14 +427,17 @@ def test_who_was_to_enter_says_that_it_is_no_member() -> None:
     assert bench.leader.outside(bench.now, THREE) == []
 
 
-def test_a_decision_that_nobody_stores_is_overdue_after_a_while() -> None:
-    bench = Bench(3)
+@each_patience
+def test_a_decision_that_nobody_stores_is_overdue_after_a_while(
+    number: int, patience: float
+) -> None:
+    bench = Bench(3, epoch=(3, number))
     bench.report(ONE, TWO, THREE)
     assert bench.stands(FenceState.PREPARING)
-    assert not bench.leader.is_overdue(bench.now)
-    assert bench.leader.is_overdue(bench.now + limits.FENCE_REPORT_SECONDS)
+    assert not bench.leader.is_overdue(bench.now + patience - 0.1)
+    assert bench.leader.is_overdue(bench.now + patience)
     bench.prepared(ONE, TWO)
-    assert not bench.leader.is_overdue(bench.now + limits.FENCE_REPORT_SECONDS)
+    assert not bench.leader.is_overdue(bench.now + patience)
 
 
 def test_who_has_waited_before_the_election_does_not_wait_twice() -> None:
