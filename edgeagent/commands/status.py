@@ -22,7 +22,7 @@ from edgeagent.plain_json import json_text
 from edgeagent.terminal.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from edgeagent.commands.options import Commands
 
@@ -126,7 +126,7 @@ def _watch(args: argparse.Namespace) -> int:
 
     Raises `NoAgent` if no agent runs at the beginning.
     """
-    with _signals_as_interrupts(), contextlib.suppress(KeyboardInterrupt):
+    with _signals_as_interrupts() as interrupted, contextlib.suppress(KeyboardInterrupt):
         from edgeagent.local.api import NoAgent, fetch_status
         from edgeagent.terminal.watch import screen_for
 
@@ -135,7 +135,7 @@ def _watch(args: argparse.Namespace) -> int:
         screen = screen_for(sys.stdout, as_json=args.json)
         try:
             due = time.monotonic()
-            while True:
+            while not interrupted():
                 screen.show(status)
                 now = time.monotonic()
                 due = max(due + (args.interval or INTERVAL_S), now)
@@ -145,28 +145,33 @@ def _watch(args: argparse.Namespace) -> int:
             pass
         finally:
             screen.close()
-        print(f"{clean(agent.name)} has ended", file=sys.stderr if args.json else sys.stdout)
+        if not interrupted():
+            print(f"{clean(agent.name)} has ended", file=sys.stderr if args.json else sys.stdout)
     return 0
 
 
 @contextlib.contextmanager
-def _signals_as_interrupts() -> Iterator[None]:
+def _signals_as_interrupts() -> Iterator[Callable[[], bool]]:
     """Let SIGTERM and SIGHUP end the watching like Ctrl+C, so that the cursor becomes visible
-    again.
+    again. Yields a function that tells whether one of the three has come: a KeyboardInterrupt is
+    lost if the signal comes while the interpreter runs a destructor.
 
     Signals that are ignored (`nohup`) stay ignored.
     """
+    came: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # only that can handle signals
-        yield
+        yield lambda: False
         return
 
     def interrupt(number: int, frame: object) -> NoReturn:
+        came.append(number)
         raise KeyboardInterrupt
 
-    heeded = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heeded = [n for n in endings if signal.getsignal(n) != signal.SIG_IGN]
     before = {n: signal.signal(n, interrupt) for n in heeded}
     try:
-        yield
+        yield lambda: bool(came)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

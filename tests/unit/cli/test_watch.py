@@ -225,6 +225,36 @@ def start(home: Path, *options: str, **streams: Any) -> subprocess.Popen[bytes]:
     )
 
 
+class KilledInDestructor:
+    """Sends this process a signal as it is destroyed: what the handler raises is lost there."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_comes_in_a_destructor_ends_it(
+    home: Path, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: lost.append(what.exc_type))
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert len(slept) < 3
+        KilledInDestructor(number)
+
+    monkeypatch.setattr(status_command.time, "sleep", sleep)
+    with Beside(home):
+        assert main(["status", "--watch"]) == 0
+    assert lost == [KeyboardInterrupt]
+    assert "has ended" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_signal_ends_it_gracefully(home: Path, number: int, options: list[str]) -> None:
