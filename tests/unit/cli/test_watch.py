@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -248,7 +249,7 @@ def test_a_signal_that_comes_in_a_destructor_ends_it(
         assert len(slept) < 3
         KilledInDestructor(number)
 
-    monkeypatch.setattr(status_command.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     with Beside(home):
         assert main(["status", "--watch"]) == 0
     assert lost == [KeyboardInterrupt]
