@@ -31,8 +31,12 @@ class Standstill:
     def stalled(self, node: bytes) -> None:
         """The link to `node` was ended because it stood still; give it up if it does so often."""
         now = self._context.now
-        lately = [t for t in self._times.get(node, []) if now - t < limits.STALLS_WITHIN_SECONDS]
-        self._times[node] = [*lately, now]
+        self._times.setdefault(node, []).append(now)
+        lately = {
+            n: [t for t in times if now - t < limits.STALLS_WITHIN_SECONDS]
+            for n, times in self._times.items()
+        }
+        self._times = {n: times for n, times in lately.items() if times}
         if len(self._times[node]) >= limits.MOST_STALLS:
             self._given_up[node] = None
 
@@ -41,7 +45,6 @@ class Standstill:
         policy may name them again."""
         near = dict.fromkeys(self._context.neighbours)
         self._given_up = {n: None for n in self._given_up if n in near}
-        self._times = {n: times for n, times in self._times.items() if n in near}
 
     @property
     def near(self) -> tuple[bytes, ...]:
