@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from protocols.cluster.ancestry import Past
-from protocols.cluster.election import Election, Role
+from protocols.cluster.election import Election
 from protocols.cluster.founding import Founding, Heard
 from protocols.member.context import Context
 from protocols.member.cycle import Cycle
@@ -58,13 +58,11 @@ def no_freeze() -> Iterator[None]:
 
 @contextmanager
 def two_votes() -> Iterator[None]:
-    """A voter that is no candidate itself forgets that it has voted in this term (protocol.md,
-    7.1)."""
+    """A voter forgets that it has voted in this term (protocol.md, 7.1)."""
     real = Election.vote_wanted
 
     def vote(election: Election, sender: bytes, message: m.VoteRequest, *a: Any, **k: Any) -> Any:
-        if election.state is not Role.CANDIDATE:
-            election.voted_term = min(election.voted_term, message.next_term - 1)
+        election.voted_term = min(election.voted_term, message.next_term - 1)
         return real(election, sender, message, *a, **k)
 
     with patch.object(Election, "vote_wanted", vote):
