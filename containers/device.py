@@ -1,11 +1,13 @@
 """One device of a scenario, inside its container: slows its links, runs its agent, plays its part.
 
-What to do comes as JSON in TESTBED_PLAN, made by `scripts/testbed compose`. All devices write
-their events into the folder they share, so each sees for itself when the timeline begins: when all
-starters have done a step together.
+What it has to do is JSON in the environment variable TESTBED_PLAN, made by `scripts/testbed
+compose`. All devices write their events into a folder that they share. The timeline begins when all
+starters have done a step together, and each device sees that for itself in these files, so no
+process has to direct them.
 
-Law: needs the standard library alone. Every wait ends. The exit status is the agent's; 0 if the
-timeline killed it, 2 if nothing could be started.
+This module uses the standard library alone, because it is copied into the image by itself. Every
+wait has a limit, so that a container always ends. The exit status is the agent's, except that it is
+0 if the timeline killed the agent, and 2 if nothing could be started.
 """
 
 from __future__ import annotations
@@ -22,12 +24,18 @@ from types import FrameType
 from typing import Any
 
 PLAN_VARIABLE = "TESTBED_PLAN"
-BEGIN_S = 180.0  # until all starters have done a step together
-LEAVE_S = 60.0  # after Ctrl+C
+# How many seconds may pass until all starters have done a step together: containers start slowly.
+BEGIN_S = 180.0
+# How many seconds the agent may take to end after Ctrl+C, before it is killed.
+LEAVE_S = 60.0
+# How many seconds pass between two looks at a condition that is waited for.
 POLL_S = 0.02
+# How many seconds a command such as `tc` may take.
 COMMAND_S = 30.0
 
-Shaping = dict[str, Any]  # "ip", "tc" with "netem" and "plain", "gate"; each may be missing
+# Input for the commands that shape links: "ip" (lines), "tc" (lines for kernels with netem under
+# "netem" and for others under "plain") and "gate" (rules of iptables); each may be missing.
+Shaping = dict[str, Any]
 
 
 class Refusal(Exception):
@@ -35,16 +43,19 @@ class Refusal(Exception):
 
 
 class Asked(Exception):
-    """Somebody wants the device to end."""
+    """The device was told to end, by SIGINT or SIGTERM."""
 
 
 def say(text: str) -> None:
-    """Tell the user."""
+    """Print one line for the user."""
     print(f"device: {text}", flush=True)
 
 
 def run(*command: str, text: str = "") -> str:
-    """Run a command; raise `Refusal` with what it said if it fails."""
+    """Run a command with `text` as its input, and return its output.
+
+    Raises `Refusal`, with what the command said, if it fails.
+    """
     try:
         ended = subprocess.run(
             command, input=text, capture_output=True, text=True, check=False, timeout=COMMAND_S
@@ -57,7 +68,7 @@ def run(*command: str, text: str = "") -> str:
 
 
 def has_netem() -> bool:
-    """Whether this kernel can make packets late."""
+    """Return whether this kernel can delay packets, by trying it on the loopback device."""
     try:
         run("tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
     except Refusal:
@@ -67,9 +78,9 @@ def has_netem() -> bool:
 
 
 def trained(events: Path, members: int) -> bool:
-    """Whether the last step in a file of events was done by so many."""
+    """Return whether at least `members` did the last step in a file of events."""
     try:
-        lines = events.read_bytes().split(b"\n")[:-1]
+        lines = events.read_bytes().split(b"\n")[:-1]  # the last line may still be written to
     except FileNotFoundError:
         return False
     for line in reversed(lines):
@@ -80,10 +91,14 @@ def trained(events: Path, members: int) -> bool:
 
 
 class Device:
-    """One device, from its start to its end."""
+    """One device, from its start to its end.
+
+    `kind` says which of the settings for `tc` this kernel can use, `lives` counts how often the
+    agent was started, and `killed` says that the timeline has killed it.
+    """
 
     def __init__(self, plan: dict[str, Any], folder: Path) -> None:
-        """`folder`: the one that all devices share."""
+        """Take the `plan` of this device and the `folder` that all devices share."""
         self.plan = plan
         self.node = str(plan["node"])
         self.folder = folder
@@ -93,7 +108,7 @@ class Device:
         self.kind = "plain"
 
     def play(self) -> int:
-        """Play all of it; return the exit status."""
+        """Play the device's part from beginning to end; return the exit status."""
         if (self.folder / f"{self.node}.events.jsonl").exists():
             raise Refusal(f"a former run has left its files in {self.folder}: remove them first")
         self.prepare()
@@ -110,7 +125,7 @@ class Device:
         return self.leave()
 
     def prepare(self) -> None:
-        """Make the links slow."""
+        """Give the links their rates, delays and losses; raise `Refusal` if that is impossible."""
         if has_netem():
             self.kind = "netem"
         elif self.plan["delays"] and not self.plan["rate_only"]:
@@ -123,14 +138,14 @@ class Device:
         device = str(self.plan["device"])
         if "noqueue" not in run("tc", "qdisc", "show", "dev", device, "root"):
             run("tc", "qdisc", "del", "dev", device, "root")
-        if self.kind == "netem":
+        if self.kind == "netem":  # or one delayed or lost packet would be a whole burst of TCP's
             run("ip", "link", "set", "dev", device, "gso_max_segs", "1")
-        if not run("ip", "route", "show", "default"):  # multicast needs one
+        if not run("ip", "route", "show", "default"):  # multicast (mDNS) needs a default route
             run("ip", "route", "add", "default", "dev", device)
         self.shape(self.plan["shaping"])
 
     def shape(self, shaping: Shaping) -> None:
-        """Change links as this says."""
+        """Change the links as `shaping` says."""
         if lines := shaping.get("ip"):
             run("ip", "-batch", "-", text="\n".join(lines) + "\n")
         if lines := shaping.get("tc", {}).get(self.kind):
@@ -141,7 +156,7 @@ class Device:
     # --- the agent ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the agent."""
+        """Start the agent; each life of it has a name and a file of events of its own."""
         self.lives += 1
         self.killed = False
         name = self.node if self.lives == 1 else f"{self.node}-{self.lives}"
@@ -164,14 +179,16 @@ class Device:
 
     @property
     def running(self) -> bool:
-        """Whether the agent is there."""
+        """Return whether the agent's process is there."""
         return self.agent is not None and self.agent.poll() is None
 
     def signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to the agent and its trainer alike."""
+        """Send a signal to the agent and all that it has started: its whole session."""
         assert self.agent is not None
         for name in filter(str.isdecimal, os.listdir("/proc")):
             try:
+                # The name of the program is in parentheses and may have spaces in it. Behind it the
+                # fourth field is the session, whose number is that of the agent's process.
                 fields = Path(f"/proc/{name}/stat").read_text(errors="replace")
                 if int(fields.rpartition(")")[2].split()[3]) == self.agent.pid:
                     os.kill(int(name), number)
@@ -179,12 +196,15 @@ class Device:
                 continue  # it has ended meanwhile
 
     def leave(self) -> int:
-        """Have the agent leave, if it still runs; return the exit status."""
+        """Have the agent leave if it still runs, and return the exit status.
+
+        Whatever it leaves behind is killed.
+        """
         if self.agent is None:
             return 0
         try:
             if self.running:
-                self.signal_all(signal.SIGCONT)
+                self.signal_all(signal.SIGCONT)  # the timeline may have stopped it
                 self.agent.send_signal(signal.SIGINT)
                 self.agent.wait(LEAVE_S)
         except (subprocess.TimeoutExpired, Asked):
@@ -197,13 +217,13 @@ class Device:
     # --- the timeline -------------------------------------------------------------------------
 
     def all_train(self) -> bool:
-        """Whether all starters have done a step together."""
+        """Return whether all starters have done a step together."""
         starters = self.plan["starters"]
         files = [self.folder / f"{starter}.events.jsonl" for starter in starters]
         return all(trained(path, len(starters)) for path in files)
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Wait until it is done; return whether it was, in this time."""
+        """Wait until `done()`, at most this many seconds; return whether it was."""
         deadline = time.monotonic() + seconds
         while not done():
             if (left := deadline - time.monotonic()) <= 0:
@@ -212,7 +232,11 @@ class Device:
         return True
 
     def timeline(self, began: float) -> None:
-        """Play this device's part of the timeline; return when there is nothing left to do."""
+        """Play this device's part of the timeline, which began at `began` of the monotonic clock.
+
+        This returns when the scenario is over, or earlier if the agent has ended and no later line
+        of the timeline starts it again.
+        """
         say("all train; the timeline begins")
         steps = list(self.plan["timeline"])
         while steps:
@@ -227,7 +251,7 @@ class Device:
         self.wait(lambda: not self.running, began + self.plan["end_s"] - time.monotonic())
 
     def do(self, step: dict[str, Any]) -> None:
-        """Do one line of the timeline, now."""
+        """Do now what one line of the timeline says."""
         do = step["do"]
         say(f"-- {step['text']}")
         if do == "join":

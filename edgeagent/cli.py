@@ -1,8 +1,10 @@
 """The command `edgeagent`: parses the command line and runs one command.
 
-Law: exit status 0 done or left gracefully, 2 wrong usage or configuration, 1 any other failure;
-each failure is one line `edgeagent: ...` on stderr, never a traceback for what can be expected.
-Nothing heavy is imported before a command needs it.
+The exit status is 0 if the command was done or the node left gracefully, 2 for wrong usage or
+configuration, and 1 for any other failure, so that a script can tell them apart. Each failure that
+can be expected is one line `edgeagent: ...` on stderr; a traceback would only hide what the user
+can do about it. Large modules are imported by the command that needs them, because a command such
+as `edgeagent status` shall answer at once.
 """
 
 from __future__ import annotations
@@ -37,10 +39,13 @@ exit status: 0 done or left gracefully, 2 wrong usage or configuration,
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, raised as `UsageError`."""
+    """An argument parser that raises its errors as `UsageError`.
+
+    argparse itself would print the usage and end the process; here `main` prints one line.
+    """
 
     def error(self, message: str) -> NoReturn:
-        """Raise `message` with a hint where to read on."""
+        """Raise `UsageError` with `message` and the `--help` that explains the option."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
 
@@ -63,7 +68,8 @@ def build_parser() -> Parser:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the parsed command line; raise `UsageError` if it is wrong.
 
-    What follows the first `--` is for the user's script and ends up in `script_arguments`.
+    What follows the first `--` is for the user's script and ends up in `script_arguments`. It is
+    cut off before argparse sees it, because the script may have options of the same names.
     """
     own, separator, rest = list(argv), False, []
     if "--" in own:
@@ -95,7 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("edgeagent: stopped by Ctrl+C", file=sys.stderr)
         return 1
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of a pipe has gone, as in `edgeagent status | head`
+        # What is still buffered goes nowhere, or Python would complain again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

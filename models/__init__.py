@@ -1,5 +1,6 @@
 """Networks and data sets of the built-in jobs and the benchmarks.
 
-Law: imports only torch, numpy and the standard library, nothing of ours. The agent's core never
-imports this package; built-in jobs do, when they are asked for.
+This package imports torch, numpy and the standard library and nothing else of this project, so that
+its networks can be used without the rest. The agent never imports it, because it does without
+torch; built-in jobs import it when they are started.
 """

@@ -1,7 +1,9 @@
 """The handwritten digits that come with the package (source: `data/SOURCE.md`).
 
-Law: works without network and without pickle, and is the same everywhere: the split into training
-and test part follows from SHA-256 alone, not from any library's generator.
+They are for first steps and tests, so they need no download. All devices must train on the same
+samples, so the split into a training and a test part follows from SHA-256 alone, and not from a
+library's random generator, which may change between versions. The table is text and not a pickle,
+because reading a pickle can execute code.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+# How many images there are, and how many of them are the test part: about a fifth.
 IMAGES = 1797
 TEST_IMAGES = 360
+# The width and the height of an image, in pixels.
 SIDE = 8
+# The value of a pixel that is all ink; 0 is paper.
 MAX_PIXEL = 16
 
 
@@ -34,7 +39,10 @@ def _load() -> npt.NDArray[np.uint8]:
 
 
 def split(*, train: bool) -> list[int]:
-    """Row numbers of the training part (1437) or the test part (360), in a fixed mixed order."""
+    """Return the row numbers of the training part (1437) or the test part (360).
+
+    Their order is mixed, because neighbouring rows may be of one writer, and always the same.
+    """
     order = sorted(
         range(IMAGES), key=lambda row: hashlib.sha256(f"edgeagent digits {row}".encode()).digest()
     )
@@ -42,7 +50,7 @@ def split(*, train: bool) -> list[int]:
 
 
 class Digits(Dataset[tuple[Tensor, int]]):
-    """1437 training or 360 test images of handwritten digits, 8x8.
+    """1437 training or 360 test images of handwritten digits, 8x8 pixels each.
 
     `images` is float32 [n, 1, 8, 8] from 0 to 1, `labels` is int64 [n] from 0 to 9; an item is
     (float32 [1, 8, 8], int).

@@ -6,9 +6,9 @@ The four files are looked for in
     3. the user's cache, `$XDG_CACHE_HOME/edgeagent/fashion-mnist` or `~/.cache/edgeagent/...`,
 and otherwise downloaded into the cache.
 
-Law: contents are checked by SHA-256 wherever they come from, so every node trains on the same
-data. The sums are of the uncompressed files, because gzip headers differ between distributors. A
-file appears in the cache complete and checked, or not at all.
+Contents are checked by SHA-256 wherever they come from, so that every node trains on the same data.
+The sums are of the uncompressed files, because gzip headers differ between distributors. A file
+appears in the cache complete and checked, or not at all (`download.py`).
 """
 
 from __future__ import annotations
@@ -42,19 +42,27 @@ CONTENT_SHA256 = {
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
 CLASSES = 10
+# The width and the height of a picture, in pixels.
 SIDE = 28
+# The most bytes that a download may have: the largest file has 26 MB, so more is something else.
 MAX_DOWNLOAD_BYTES = 64 << 20
+# The most bytes that a file may have when it is unpacked: the largest has 47 MB. Without a limit a
+# small file could unpack to more than the disk or the memory holds.
 MAX_CONTENT_BYTES = 64 << 20
+# How many bytes are unpacked at a time.
 _PIECE = 1 << 18
 
 
 def cache_directory() -> Path:
-    """Where downloads are kept."""
+    """Return the directory in which downloads of this data set are kept."""
     return download_cache("fashion-mnist")
 
 
 def _digest(source: idx.Source) -> str:
-    """SHA-256 of all that the source yields; ValueError if that is too much."""
+    """Return the SHA-256, in hex, of all that `source` yields.
+
+    Raises ValueError if that is more than `MAX_CONTENT_BYTES`.
+    """
     digest = hashlib.sha256()
     size = 0
     while piece := source.read(_PIECE):
@@ -80,7 +88,7 @@ def _content_digest(path: Path) -> str:
 
 
 def _check(path: Path, name: str) -> None:
-    """DataError unless the file's content is that of Fashion-MNIST's file `name`."""
+    """Raise DataError unless the file's content is that of Fashion-MNIST's file `name`."""
     try:
         found = _content_digest(path)
     except (OSError, ValueError) as error:
@@ -93,7 +101,7 @@ def _check(path: Path, name: str) -> None:
 
 
 def _files_in(directory: Path) -> dict[str, Path] | None:
-    """All four files of a directory, gzipped or plain, or None if one is missing."""
+    """Return the four files of a directory by name, gzipped or plain; None if one is missing."""
     found = {}
     for name in CONTENT_SHA256:
         for path in (directory / f"{name}.gz", directory / name):
@@ -106,7 +114,10 @@ def _files_in(directory: Path) -> dict[str, Path] | None:
 
 
 def _download(directory: Path, report: Report) -> dict[str, Path]:
-    """Fills the cache with what is missing there; DataError with advice when that fails."""
+    """Download the files that `directory` lacks, and return all four by name.
+
+    Raises DataError, which says what else to do, if that fails.
+    """
     files = {name: directory / f"{name}.gz" for name in CONTENT_SHA256}
     try:
         for name, path in files.items():
@@ -124,9 +135,10 @@ def _download(directory: Path, report: Report) -> dict[str, Path]:
 
 
 def locate(data: str | os.PathLike[str] | None = None, *, report: Report = say) -> dict[str, Path]:
-    """Paths of the four files by name, downloaded if need be (progress lines go to `report`).
+    """Return the paths of the four files by name, downloaded if they are found nowhere.
 
-    Raises DataError when `data` is given and lacks one of them, or when the download fails.
+    Each line of progress goes to `report`. Raises DataError when `data` is given and lacks one of
+    them, or when the download fails.
     """
     if data is not None:
         named = _files_in(Path(data))

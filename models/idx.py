@@ -7,8 +7,9 @@
     4       4 * d  size of each dimension, unsigned, big-endian
     ...            elements, row-major, big-endian, and nothing after them
 
-Law: a file that breaks this in any way raises ValueError that names the file, and no file makes
-the reader allocate more than `max_bytes`.
+A data file may come from anywhere. A file that deviates from this format in any way raises a
+ValueError that names the file, and the reader checks what the header declares before it allocates
+memory: never more than `max_bytes` for the elements.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+# The element types of the format, by the byte that stands for each. Numbers are big-endian.
 DTYPES: dict[int, np.dtype[Any]] = {
     0x08: np.dtype("u1"),
     0x09: np.dtype("i1"),
@@ -31,8 +33,11 @@ DTYPES: dict[int, np.dtype[Any]] = {
     0x0D: np.dtype(">f4"),
     0x0E: np.dtype(">f8"),
 }
+# The most dimensions of an array: data sets have up to four.
 MAX_DIMENSIONS = 8
+# The most bytes that the elements may take unless the caller says otherwise.
 MAX_BYTES = 1 << 30
+# What every gzip file begins with.
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -40,11 +45,14 @@ class Source(Protocol):
     """Anything to read bytes from: a file, a gzip stream, a buffer."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Return at most `size` bytes, and none at the end."""
 
 
 def _fill(stream: Source, size: int, what: str) -> bytearray:
-    """Exactly `size` bytes of the stream; ValueError if it ends before."""
+    """Return exactly `size` bytes of the stream.
+
+    Raises ValueError, which says that `what` is cut off, if the stream ends before.
+    """
     buffer = bytearray(size)
     view = memoryview(buffer)
     filled = 0
@@ -58,7 +66,7 @@ def _fill(stream: Source, size: int, what: str) -> bytearray:
 
 
 def parse(stream: Source, *, max_bytes: int = MAX_BYTES) -> npt.NDArray[Any]:
-    """The array in an uncompressed IDX stream, writable and in native byte order.
+    """Return the array in an uncompressed IDX stream, writable and in native byte order.
 
     Raises ValueError on any deviation from the format and when the elements take more than
     `max_bytes` bytes.
@@ -83,7 +91,7 @@ def parse(stream: Source, *, max_bytes: int = MAX_BYTES) -> npt.NDArray[Any]:
 
 
 def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> npt.NDArray[Any]:
-    """The array in an IDX file, gzipped or plain (told apart by content, not by name).
+    """Return the array in an IDX file, gzipped or plain, told apart by content and not by name.
 
     Raises ValueError (naming the file) for a file that is not valid IDX or not valid gzip, and
     OSError for one that cannot be read.

@@ -1,7 +1,8 @@
 """`edgeagent run JOB`: an agent on this device, and the trainer it starts.
 
-Law: everything that can be wrong with the command line is found before anything starts. An option
-wins over its environment variable, that over the default.
+Everything that can be wrong with the command line is found before anything starts, so that a
+mistake is one line and leaves nothing behind. An option overrules its environment variable, and the
+variable overrules the default.
 """
 
 from __future__ import annotations
@@ -55,8 +56,11 @@ if TYPE_CHECKING:
     from edgeagent.commands.options import Commands
     from edgeagent.launch import TrainerProcess
 
+# The most bytes of a file with a token. Tokens are far shorter; a longer file is another one.
 MAX_TOKEN_FILE_BYTES = 4096
-BUILT_IN_END_S = 30.0  # a built-in job has nothing more to do once training is over
+# How many seconds a built-in job may take to end after training, when it has nothing more to do. A
+# script of the user's may take as long as it likes, because it may evaluate its model.
+BUILT_IN_END_S = 30.0
 _DEVICE = re.compile(r"(cpu|mps|cuda(:[0-9]{1,3})?)")
 _NO_TOKEN = (
     "no token: make one with `export EDGEAGENT_TOKEN=$(edgeagent token new)` and set the same "
@@ -306,7 +310,11 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
 
 
 def checked_policy(name: str) -> str:
-    """Return the name of a custom policy that can be loaded, "" for none."""
+    """Return `name`, the name of a custom policy, "" for none, after loading the policy.
+
+    Raises `UsageError` if it cannot be loaded, because the device may become the scheduler, which
+    needs it, only hours later.
+    """
     if name:
         from edgeagent.plugins import load_policy
 
@@ -379,6 +387,7 @@ def _read_token_file(path: str) -> str:
 
 
 def _run(job: Job, agent: AgentConfig, trainer: TrainerConfig) -> int:
+    """Start the trainer, run the agent in this process, and return the exit status."""
     from edgeagent.agent import run_agent
     from edgeagent.launch import start_trainer, stop_trainer
 
@@ -388,7 +397,8 @@ def _run(job: Job, agent: AgentConfig, trainer: TrainerConfig) -> int:
             try:
                 status = run_agent(agent, ours, process)
             except (EdgeAgentError, KeyboardInterrupt):
-                process.terminate()  # before it says that it misses an agent: nothing has begun
+                # Otherwise the script would print, beside the real reason, that it lost its agent.
+                process.terminate()
                 raise
             if status == 0 and not process.dismissed:
                 status = _wait_for_script(job, process)
@@ -398,8 +408,11 @@ def _run(job: Job, agent: AgentConfig, trainer: TrainerConfig) -> int:
 
 
 def _wait_for_script(job: Job, process: TrainerProcess) -> int:
-    """Let the job do what it does after training (Ctrl+C ends it); return the exit status. A job
-    that hung and was ended by the agent, which has saved its model, has ended well."""
+    """Wait until the job has done what it does after training, and return the exit status.
+
+    Ctrl+C ends it. A job that hung and was ended by the agent counts as a success, because the
+    agent has saved its model. Raises `EdgeAgentError` if the job fails or a built-in job hangs.
+    """
     import subprocess
 
     try:

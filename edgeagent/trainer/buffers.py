@@ -1,12 +1,16 @@
 """Module buffers (batch norm's statistics and the like) across micro-batches and nodes.
 
-Law: every micro-batch starts from the iteration's buffers, whoever computes it. After the round a
-floating buffer is the mean of its values after each micro-batch; any other buffer must be left the
-same by all micro-batches. The mean is taken of the *change*, so that a buffer nobody changes stays
-exactly what it is (elements that start out infinite or NaN contribute their value instead).
-The module works on buffers of its own; the training state changes only when a step is applied.
-Between two rounds everything stays on the device: what the micro-batches left in the buffers that
-must agree is looked at when the share is handed in (`exact`, `exact_agree`), in one copy.
+Every micro-batch starts from the buffers that the iteration began with, so that its result does not
+depend on which node computes it or in which order. After the round a floating-point buffer is the
+mean of its values after each micro-batch. Any other buffer, such as a counter, has no mean that
+makes sense, so all micro-batches must leave the same value in it. The mean is taken of the change,
+so that rounding never alters a buffer that nobody changes; an element that starts out infinite or
+NaN contributes its value instead.
+
+The module works on buffers of its own, and the training state changes only when a step is applied.
+Between two rounds everything stays on the device. What the micro-batches left in the buffers that
+must agree is read when the share is handed in (`exact`, `exact_agree`), in one copy, because each
+copy waits for the device.
 """
 
 from __future__ import annotations
@@ -24,17 +28,19 @@ if TYPE_CHECKING:
 
     from edgeagent.trainer.gradients import VectorLayout
 
+# What `exact` begins with: the number of buffers in it.
 _COUNT = struct.Struct("<I")
-_ENTRY = struct.Struct("<II")  # buffer number, bytes
+# What comes before the bytes of each buffer: its number, and how many bytes they are.
+_ENTRY = struct.Struct("<II")
 
 
 def is_averaged(buffer: torch.Tensor) -> bool:
-    """Return whether `buffer` is averaged over micro-batches; otherwise they must agree on it."""
+    """Return whether `buffer` is averaged; if not, all micro-batches must agree on its value."""
     return buffer.dtype.is_floating_point
 
 
 class ModelBuffers:
-    """All buffers of one model, in canonical order, tied ones once."""
+    """All buffers of one model, numbered in canonical order; a tied buffer counts once."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -48,18 +54,21 @@ class ModelBuffers:
         self._working = list(found.values())
         self._owners = [owners[id(buffer)] for buffer in self._working]
         self._count = sum(len(places) for places in owners.values())
-        self._shared: list[torch.Tensor] = []
-        self._sums: dict[int, torch.Tensor] = {}
-        self._left: dict[int, torch.Tensor] = {}  # by the first micro-batch, where all must agree
-        self._differs: torch.Tensor | None = None  # whether a later one left anything else
-        self._found: tuple[bytes, bool] | None = None  # what both mean, if that was looked at
+        self._shared: list[torch.Tensor] = []  # the iteration's buffers, in the training state
+        self._sums: dict[int, torch.Tensor] = {}  # of the changes of averaged buffers, by number
+        # What the first micro-batch left in each buffer on which all must agree, by number.
+        self._left: dict[int, torch.Tensor] = {}
+        # Whether a later micro-batch left anything else: a bool on the device, None for no.
+        self._differs: torch.Tensor | None = None
+        # `exact` and `exact_agree`, once they have been read from the device.
+        self._found: tuple[bytes, bool] | None = None
 
     def averaged(self) -> list[int]:
         """Return the numbers of the buffers that are averaged."""
         return [n for n, buffer in enumerate(self._working) if is_averaged(buffer)]
 
     def exact_sizes(self) -> tuple[tuple[int, int], ...]:
-        """Return number and bytes of each buffer that all micro-batches must leave the same."""
+        """Return (number, size in bytes) of each buffer on which all micro-batches must agree."""
         averaged = self.averaged()
         every = enumerate(self._working)
         return tuple((n, buffer.nbytes) for n, buffer in every if n not in averaged)
@@ -75,14 +84,17 @@ class ModelBuffers:
     def attach(
         self, shared: Mapping[str, torch.Tensor], layout: VectorLayout, vector: torch.Tensor
     ) -> None:
-        """Use `shared` (by name) as the iteration's buffers and `vector` for the sums."""
+        """Use `shared` (by name) as the iteration's buffers, and `vector` for this node's sums.
+
+        The present values of the model's buffers become those of the iteration.
+        """
         self._shared = [shared[name] for name in self.names]
         for view, buffer in zip(self._shared, self._working, strict=True):
             view.copy_(buffer)
         self._sums = self.section(layout, vector)
 
     def section(self, layout: VectorLayout, vector: torch.Tensor) -> dict[int, torch.Tensor]:
-        """Return the part of a flat vector that belongs to each averaged buffer."""
+        """Return the part of a flat vector that belongs to each averaged buffer, by its number."""
         return {
             n: vector[offset : offset + self._working[n].numel()].view(self._working[n].shape)
             for n, offset in zip(self.averaged(), layout.buffer_offsets, strict=True)
@@ -95,19 +107,22 @@ class ModelBuffers:
 
     @property
     def exact(self) -> bytes:
-        """Return what the micro-batches so far left in the buffers that must agree.
+        """Return what the micro-batches left in those buffers on which they must agree.
 
-        Raises `UsageError` if that is more than fits.
+        Only buffers that changed are in it. Raises `UsageError` if it is more than a message holds.
         """
         return self._look()[0]
 
     @property
     def exact_agree(self) -> bool:
-        """Return whether they left all of them the same."""
+        """Return whether all micro-batches left the same in these buffers."""
         return self._look()[1]
 
     def restore(self) -> None:
-        """Give the module the iteration's buffers."""
+        """Set the module's buffers to those that the iteration began with.
+
+        A buffer that `forward()` replaced by another tensor is put back as well.
+        """
         for owners, working, shared in zip(self._owners, self._working, self._shared, strict=True):
             for module, key in owners:
                 if module._buffers[key] is not working:
@@ -115,7 +130,10 @@ class ModelBuffers:
             working.copy_(shared)
 
     def collect(self) -> None:
-        """Take in what one micro-batch left; raise `UsageError` if a buffer changed its kind."""
+        """Take in what one micro-batch left in the buffers.
+
+        Raises `UsageError` if a buffer changed its shape or dtype, or if one came or went.
+        """
         for number, (name, shared) in enumerate(zip(self.names, self._shared, strict=True)):
             module, key = self._owners[number][0]
             value = module._buffers.get(key)
@@ -129,9 +147,10 @@ class ModelBuffers:
         self._check_new()
 
     def apply(self, means: Mapping[int, torch.Tensor], exact: bytes) -> None:
-        """Write the next iteration's buffers; raise `EdgeAgentError` if `exact` does not fit.
+        """Make the buffers of the next iteration.
 
-        `means`: of the changes of the averaged buffers, by number.
+        `means` has the means of the changes of the averaged buffers, by number, and `exact` the
+        bytes of the others that changed. Raises `EdgeAgentError` if `exact` does not fit.
         """
         for number, data in _read_exact(exact):
             view = self._shared[number] if number < len(self._shared) else None
@@ -147,10 +166,11 @@ class ModelBuffers:
         self.restore()
 
     def disagreeing(self) -> str:
-        """Return the names of the buffers that must agree, for a message."""
+        """Return the names of all buffers on which micro-batches must agree, for a message."""
         return ", ".join(n for k, n in enumerate(self.names) if k not in self._sums)
 
     def _keep(self, number: int, after: torch.Tensor) -> None:
+        """Keep what the first micro-batch left, and compare what each later one left with it."""
         self._found = None
         first = self._left.setdefault(number, after)
         if first is after:
@@ -165,7 +185,7 @@ class ModelBuffers:
         return self._found
 
     def _read_left(self) -> tuple[bytes, bool]:
-        """Return what changed, packed, and whether all agree; one copy from the device."""
+        """Return what changed, packed, and whether all agree, with one copy from the device."""
         pairs = [(self._left[n], self._shared[n]) for n in self._left]
         parts = [tensor.reshape(-1).view(torch.uint8) for pair in pairs for tensor in pair]
         if self._differs is not None:
@@ -204,6 +224,7 @@ class ModelBuffers:
 
 
 def _add_change(total: torch.Tensor, start: torch.Tensor, after: torch.Tensor) -> None:
+    """Add the change from `start` to `after` to `total`, computed in the wider of the dtypes."""
     wide_start, wide_after = start.to(total.dtype), after.to(total.dtype)
     if start.dtype == torch.float64:
         change = (after - start).to(total.dtype)
@@ -213,6 +234,7 @@ def _add_change(total: torch.Tensor, start: torch.Tensor, after: torch.Tensor) -
 
 
 def _read_exact(data: bytes) -> list[tuple[int, bytes]]:
+    """Return the (number, bytes) pairs that `_packed` wrote; raise `EdgeAgentError` otherwise."""
     if not data:
         return []
     try:

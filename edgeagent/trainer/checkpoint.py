@@ -1,9 +1,9 @@
 """The training state in one file, in the safetensors format.
 
-Law: replicas with equal states write equal bytes. Reading checks everything before it changes
-anything; the first mismatch is named. What would be lost is given another name first. Tensors are
-called as in `layout.py`; the scalars are text in the file's metadata. Nothing is ever executed to
-read a file.
+Replicas with equal states write equal bytes, so files of two devices can be compared. Tensors have
+the names of `layout.py`, and the scalars are text in the file's metadata. Reading executes nothing
+that is in a file. It checks names, types, shapes, places and length before it changes anything, and
+names the first mismatch. A file that would be lost is given another name before one is written.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from edgeagent.trainer.layout import StateLayout
     from edgeagent.trainer.state import TrainingState
 
-ASIDE = "before-joining"  # marks what another cluster's state has replaced
-EARLIER = "earlier"  # marks what a later run did not overwrite
+# In the name of a file that has what was trained here before another cluster's state replaced it.
+ASIDE = "before-joining"
+# In the name of a file that a later run has found in its place and not overwritten.
+EARLIER = "earlier"
+# The longest header, in bytes, that is read: a damaged length must not take all memory.
 _MAX_HEADER_BYTES = 64 << 20
 
 
@@ -44,16 +47,17 @@ def save_checkpoint(
     meta: bytes,
     notes: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Write the state to `path`; `state` is the shared state, `meta` its scalars; `notes` as in
-    `write_checkpoint`.
+    """Write the state to `path`: the shared memory `state`, laid out as `layout`, and `meta`.
 
-    Raises `EdgeAgentError` if the file cannot be written; an older file then stays as it was.
+    `meta` has the state's scalars, and `notes` are further texts of the file's metadata, as in
+    `write_checkpoint`. Raises `EdgeAgentError` if the file cannot be written; an older file then
+    stays as it was.
     """
     write_checkpoint(path, entries_of(layout), state, meta, notes)
 
 
 def entries_of(layout: StateLayout) -> list[Entry]:
-    """Return where each tensor lies, and what it is."""
+    """Return name, dtype, shape and place in the shared state of each tensor."""
     return [
         Entry(spec.name, spec.dtype_name, spec.shape, offset, spec.bytes)
         for spec, offset in zip(layout.specs, layout.offsets, strict=True)
@@ -61,9 +65,12 @@ def entries_of(layout: StateLayout) -> list[Entry]:
 
 
 def keep_what_is_there(path: str, layout: StateLayout, iteration: int) -> str:
-    """Move the file at `path` to another name if a state after `iteration` steps must not replace
-    it: it holds more training, or is no checkpoint of this job. Return what was done, "" for
-    nothing. Raises `EdgeAgentError` if it could not be moved."""
+    """Rename the file at `path` if a state after `iteration` steps must not replace it.
+
+    That is so if it holds more training, or is no checkpoint of this job. Returns a line for the
+    user that says what was done, "" if nothing was. Raises `EdgeAgentError` if the file could not
+    be moved.
+    """
     target = os.path.realpath(path)
     try:
         if not is_replaceable(target) or not os.path.exists(target) or not os.path.getsize(target):
@@ -82,8 +89,11 @@ def keep_what_is_there(path: str, layout: StateLayout, iteration: int) -> str:
 
 
 def aside_place(save: str, layout: StateLayout) -> tuple[str, str]:
-    """Return where, beside `save`, to keep the state that another cluster's will replace, and what
-    to say of a file that has to go for it, "" if none has."""
+    """Return the file, beside `save`, for the state that another cluster's will replace.
+
+    At most `MOST_ASIDE` such files are kept. If there are so many, the one with the least training
+    is replaced; the second result is the line that tells the user so, "" if no file has to go.
+    """
     if free := free_name(save, ASIDE, MOST_ASIDE):
         return free, ""
     taken = [(_iteration_or_none(path, layout), path) for path in numbered(save, ASIDE, MOST_ASIDE)]
@@ -106,6 +116,7 @@ def checkpoint_iteration(path: str, layout: StateLayout) -> int:
 
 
 def _iteration_or_none(path: str, layout: StateLayout) -> int | None:
+    """Return `checkpoint_iteration`, or None if the file is no checkpoint of this job."""
     try:
         return checkpoint_iteration(path, layout)
     except (OSError, UsageError):
@@ -113,7 +124,7 @@ def _iteration_or_none(path: str, layout: StateLayout) -> int | None:
 
 
 def load_checkpoint(path: str, layout: StateLayout, state: memoryview) -> tuple[int, bytes]:
-    """Read `path` into the shared state; return its iteration and scalars.
+    """Read `path` into the shared memory `state`; return its iteration and its scalars as bytes.
 
     Raises `UsageError`, with `state` unchanged, if the file is not a checkpoint of this job.
     """
@@ -133,9 +144,9 @@ def load_checkpoint(path: str, layout: StateLayout, state: memoryview) -> tuple[
 
 
 def resume(path: str, state: TrainingState, memory: memoryview) -> None:
-    """Have `state`, whose shared state is `memory`, go on from the checkpoint in `path`.
+    """Have `state`, whose shared memory is `memory`, go on from the checkpoint in `path`.
 
-    Raises `UsageError` if that is none of this job.
+    Raises `UsageError` if the file is not a checkpoint of this job.
     """
     iteration, meta = load_checkpoint(path, state.layout, memory)
     try:
@@ -145,6 +156,7 @@ def resume(path: str, state: TrainingState, memory: memoryview) -> None:
 
 
 def _read_header(path: str, file: Any, size: int) -> tuple[dict[str, Any], int]:
+    """Return the header of a file of `size` bytes, and where in the file the tensors begin."""
     lead = file.read(LENGTH.size)
     length = LENGTH.unpack(lead)[0] if len(lead) == LENGTH.size else 0
     if not 0 < length <= min(_MAX_HEADER_BYTES, size - LENGTH.size):
@@ -188,6 +200,7 @@ def _check_header(path: str, header: dict[str, Any], layout: StateLayout) -> byt
 
 
 def _fill(path: str, file: Any, target: memoryview) -> None:
+    """Fill `target` from the file; raise `UsageError` if the file ends before."""
     at = 0
     while at < len(target):
         count = file.readinto(target[at:])

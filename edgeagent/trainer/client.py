@@ -1,7 +1,8 @@
-"""The trainer's end of the hand-over socket.
+"""The trainer's end of the hand-over socket, over which trainer and agent exchange messages.
 
-Law: blocking, one thread, frames are written whole. Waiting means sleeping in the kernel until the
-agent says something or Ctrl+C is pressed; nothing polls on a clock.
+The script's thread is the only one that uses it, so calls block and each message is written whole.
+While the trainer waits it sleeps in the kernel until the agent says something or Ctrl+C is pressed;
+nothing polls on a clock, because that would delay every round.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ if TYPE_CHECKING:
     from edgeagent.handover import Hello, Message
     from edgeagent.shared_memory import SharedMemory
 
+# How many bytes are read at once, at most: messages are far smaller than these 64 KiB.
 _READ_BYTES = 1 << 16
 
 
 class AgentClient:
     """Speaks the hand-over protocol with the agent process.
 
-    `interrupted` is called whenever `wake` (a descriptor, -1 for none) becomes readable while
-    waiting; it must empty it.
+    `wake` is a descriptor, -1 for none. Whenever it becomes readable while the client waits,
+    `interrupted` is called, which must empty it. `leave_asked` becomes true when the agent asks the
+    script to leave.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class AgentClient:
         self.leave_asked = False
 
     def greet(self, hello: Hello, memory: SharedMemory) -> None:
-        """Pass the shared memory and introduce the job."""
+        """Pass the descriptors of the shared memory to the agent, then introduce the job."""
         send_descriptors(self._connection, memory)
         self.send(hello)
 
@@ -57,16 +60,17 @@ class AgentClient:
             self._connection.sendall(encode(message))
 
     def receive(self) -> Message:
-        """Return the next message, waiting as long as it takes; `AgentLost` if none will come.
+        """Return the next message, waiting as long as it takes.
 
-        `LeaveAsked` is not returned; it sets `leave_asked`.
+        `LeaveAsked` is not returned; it sets `leave_asked`. Raises `AgentLost` if the agent has
+        ended, so that no message will come.
         """
         while not self._inbox:
             self._take_in(None)
         return self._inbox.popleft()
 
     def poll(self) -> None:
-        """Take in what has arrived, without waiting."""
+        """Take in what has arrived, without waiting; raise `AgentLost` if the agent has ended."""
         self._take_in(0)
 
     def waiting(self) -> tuple[Message, ...]:
@@ -79,6 +83,7 @@ class AgentClient:
         self._connection.close()
 
     def _take_in(self, timeout: float | None) -> None:
+        """Read once what is readable within `timeout` seconds, None for no limit."""
         for key, _ in self._selector.select(timeout):
             if key.fileobj is not self._connection:
                 self._interrupted()
@@ -88,7 +93,7 @@ class AgentClient:
             except OSError:
                 data = b""
             if not data:
-                if timeout is not None and self._inbox:
+                if timeout is not None and self._inbox:  # its last words are to be received first
                     return
                 raise AgentLost("the agent process ended; see its last message above")
             for message in self._decoder.feed(data):

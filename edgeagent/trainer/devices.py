@@ -1,8 +1,9 @@
-"""The device that `edgeagent run --device` names: whether it can be used, and what moves there.
+"""The device that `edgeagent run --device` names: whether it can be used, and moving a model there.
 
-Law: a device that cannot be used is refused in one line that says what can be, before anything is
-started or joined. Run as a program (`python -m edgeagent.trainer.devices NAME`) it answers that for
-the agent, which has no torch: exit status 0, or 2 and the line on stdout.
+A device that cannot be used is refused before anything is started or joined, in one line that says
+which devices can be used. The agent does not import torch, so it runs this module as a program
+(`python -m edgeagent.trainer.devices NAME`) to find out. The exit status is 0 if the device can be
+used; otherwise it is 2 and the line is on stdout.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ MPS_NOTE = (
 
 
 def usable_device(name: str) -> torch.device:
-    """Return the device called `name`, with its number; raise `UsageError` if it is of no use."""
+    """Return the device called `name`, with its number.
+
+    Raises `UsageError` if it does not exist or cannot add two numbers: some builds of torch list a
+    device for which they have no code.
+    """
     problem = ""
     try:
         device = torch.device(name)
@@ -49,15 +54,19 @@ def usable_device(name: str) -> torch.device:
 
 
 def place_as_told(name: str, model: torch.nn.Module, optimizer: Optimizer) -> None:
-    """Move both to the device called `name`, "" for nowhere; raise `UsageError` if that fails."""
+    """Move both to the device called `name`, or leave them where they are if it is "".
+
+    Raises `UsageError` if that fails.
+    """
     if name:
         place_on(model, optimizer, usable_device(name))
 
 
 def place_on(model: torch.nn.Module, optimizer: Optimizer, device: torch.device) -> None:
-    """Move a model, and what its optimizer remembers, to `device`; both stay the same objects.
+    """Move a model and its optimizer's slots to `device`; both stay the same objects.
 
-    Raises `UsageError` if something has a dtype that `device` does not know.
+    Raises `UsageError` if a tensor has a dtype that `device` does not have, or if moving makes new
+    parameters, of which the optimizer would know nothing.
     """
     if device.type == "mps":
         refuse_on_mps({**dict(model.named_parameters()), **dict(model.named_buffers())})
@@ -72,18 +81,19 @@ def place_on(model: torch.nn.Module, optimizer: Optimizer, device: torch.device)
     for parameter, slots in optimizer.state.items():
         for slot, value in slots.items():
             beside = isinstance(value, torch.Tensor) and value.device == at.get(parameter)
-            if beside and slot != "step":  # which torch keeps on the CPU
+            if beside and slot != "step":  # torch's optimizers keep this counter on the CPU
                 slots[slot] = value.to(device)
 
 
 def refuse_on_mps(tensors: dict[str, Any]) -> None:
-    """Raise `UsageError` if a tensor has a dtype that mps has not."""
+    """Raise `UsageError`, naming it, if a tensor has a dtype that mps does not have."""
     for name, tensor in tensors.items():
         if tensor.dtype == torch.float64:
             raise UsageError(f"{name} is float64, which mps does not have: make it float32")
 
 
 def _cuda_problem(device: torch.device) -> str:
+    """Return why a CUDA device cannot be used, and what to do; "" if nothing speaks against it."""
     if not torch.backends.cuda.is_built():
         return (
             f"torch {torch.__version__} here is built without CUDA: install a build with CUDA"
@@ -102,6 +112,7 @@ def _cuda_problem(device: torch.device) -> str:
 
 
 def _mps_problem(device: torch.device) -> str:
+    """Return why an MPS device cannot be used; "" if nothing speaks against it."""
     if not torch.backends.mps.is_built():
         return f"torch {torch.__version__} here is built without MPS, which only macOS has"
     if not torch.backends.mps.is_available():
@@ -112,7 +123,7 @@ def _mps_problem(device: torch.device) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Say whether the one device named by `arguments` can be used; return the exit status."""
+    """Say whether the device that `arguments[0]` names can be used; return the exit status."""
     try:
         device = usable_device(arguments[0])
     except UsageError as error:

@@ -1,7 +1,8 @@
-"""How a script ends: edgeagent's own errors as one line and an exit status, and who crashed.
+"""How a script ends: with which exit status, which line for the user, and what the agent is told.
 
-Law: only errors that edgeagent raises on purpose lose their traceback; every other exception is
-shown as always, and remembered, so that the agent is told that the script failed.
+An error that edgeagent raises on purpose says in one line what to do, so it is shown without a
+traceback. Every other exception is shown as Python always shows it, because it is the script's own,
+and it is remembered, so that the agent can be told that the script failed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class AgentRefused(EdgeAgentError):
-    """Training ended with an error; `shown` if the agent tells the user of it."""
+    """Training ended with an error of the agent's.
+
+    `shown` says that the agent tells the user of it, so that this process shall not say it again.
+    """
 
     def __init__(self, message: str, exit_status: int, shown: bool) -> None:
         super().__init__(message)
@@ -29,7 +33,11 @@ class AgentRefused(EdgeAgentError):
 
 
 class _Ending:
-    """Process-wide: Python has one `sys.excepthook`."""
+    """What is known of how the script ends; global, because Python has one `sys.excepthook`.
+
+    `crash` is the reason why the script failed, "" if it has not. `agent_speaks` is explained in
+    the function of that name. `status` is the exit status of `fail_at_exit`, 0 for Python's own.
+    """
 
     installed = False
     crash = ""
@@ -38,11 +46,13 @@ class _Ending:
 
 
 def watch_for_crashes() -> None:
-    """Install the hook; idempotent."""
+    """Install a `sys.excepthook` that remembers what ends the script; idempotent."""
     if _Ending.installed:
         return
     _Ending.installed = True
-    atexit.register(_exit_at_exit)  # first in, so after all that is registered from now on
+    # Python calls exit handlers in reverse order, so this one runs after all that are registered
+    # from now on, and they can do their work before it ends the process.
+    atexit.register(_exit_at_exit)
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -59,30 +69,44 @@ def watch_for_crashes() -> None:
 
 
 def agent_speaks(speaks: bool) -> None:
-    """Say whether the agent tells the user what ends the script: then that is its one line."""
+    """Say whether the agent tells the user why the script ends.
+
+    If it does, this process stays silent, because a failure shall be one line and not two.
+    """
     _Ending.agent_speaks = speaks
 
 
 def end_fast() -> None:
-    """Spare the interpreter, at its end, a second in which it looks for cycles in all of torch."""
+    """Make the end of the process about a second faster.
+
+    The interpreter, at its end, looks for reference cycles among all objects, and torch has many.
+    The exit handler that prevents it is registered again at each call, so that it runs early.
+    """
     atexit.unregister(_freeze)
     atexit.register(_freeze)
 
 
 def _freeze() -> None:
-    """Not where nanobind is loaded (by triton, for one): it counts what is still there when the
-    interpreter has ended, which is all that lies in cycles, and lists it as leaked."""
+    """Exempt all objects from the last garbage collection, unless nanobind is loaded.
+
+    nanobind, which triton loads for one, counts its objects that are still there when the
+    interpreter has ended. It would list all that lie in cycles as leaked.
+    """
     if not any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type)):
         gc.freeze()
 
 
 def fail_at_exit(status: int) -> None:
-    """Have the interpreter, which is on its way out already, end with `status`."""
+    """Have the interpreter, which is running its exit handlers already, end with `status`."""
     _Ending.status = status
 
 
 def _exit_at_exit() -> None:
-    """An exception in an exit handler changes no exit status; only this does."""
+    """End the process with the status of `fail_at_exit`, if there is one.
+
+    `os._exit` is the only way: an exception in an exit handler does not change the exit status. It
+    flushes nothing, so the standard streams are flushed before.
+    """
     if _Ending.status:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -91,10 +115,10 @@ def _exit_at_exit() -> None:
 
 
 def say(line: str) -> None:
-    """Tell the user."""
+    """Print one line for the user on stderr."""
     print(f"edgeagent: {line}", file=sys.stderr, flush=True)
 
 
 def crash() -> str:
-    """Return what ended the script, "" if it runs or ended by itself."""
+    """Return the exception that ended the script, in words; "" if it runs or ended normally."""
     return _Ending.crash

@@ -1,8 +1,9 @@
-"""A model alone, out of the file of a training state: for plain torch, without edgeagent.
+"""Writes the model of a saved training state to a file of its own, for use without edgeagent.
 
-Law: the keys are those of the model's own `state_dict()`, tied weights under all of their names,
-without the `_orig_mod.` of a compiled model. Nothing in a file is ever executed; what does not look
-like one of ours is refused. The new file appears whole or not at all.
+The keys are those of the model's own `state_dict()`, so plain torch can load the file: tied weights
+are there under all of their names, and the `_orig_mod.` that `torch.compile` puts before names is
+taken away. Reading executes nothing that is in a file, and a file that edgeagent has not written is
+refused. The new file appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 SAFETENSORS = (".safetensors",)
 PICKLED = (".pt", ".pth")
+# What the names of the model's tensors begin with in the file of a training state.
 _MODEL = "model."
+# What torch.compile puts before the names of the model that it wraps.
 _COMPILED = "_orig_mod."
 
 
@@ -46,7 +49,7 @@ def export_model(state: str, model: str) -> int:
     def write(file: Any) -> None:
         if ending in PICKLED:
             torch.save(tensors, file)
-        else:  # which takes no two that share memory
+        else:  # safetensors refuses tensors that share memory, as tied weights do
             apart = {key: tensor.clone() for key, tensor in tensors.items()}
             file.write(save(apart, metadata={"format": "pt"}))
 
@@ -58,8 +61,11 @@ def export_model(state: str, model: str) -> int:
 
 
 def read_model(path: str) -> dict[str, torch.Tensor]:
-    """Return the model's `state_dict()` in the file of a training state; tied weights share memory
-    as they do in a model."""
+    """Return the `state_dict()` of the model whose training state is in the file at `path`.
+
+    Tied weights share memory, as they do in a model. Raises `UsageError` if the file cannot be
+    read, is no training state or is damaged.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             notes = file.metadata() or {}
@@ -77,7 +83,10 @@ def read_model(path: str) -> dict[str, torch.Tensor]:
 
 
 def _model_keys(path: str, notes: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return other names of the model's tensors, and which are not in its `state_dict()`."""
+    """Return the second names of tied weights, and the tensors that are not in the `state_dict()`.
+
+    The latter are buffers that a module has registered with `persistent=False`.
+    """
     try:
         value = json.loads(notes.get(MODEL_KEYS, "{}"))
         aliases, transient = dict(value.get("aliases", {})), list(value.get("transient", []))

@@ -1,9 +1,10 @@
-"""What makes two jobs the same: (field, value) pairs that every member must agree on.
+"""The fingerprint of a job: (field, value) pairs on which every member must agree.
 
-Law: fields come in a fixed order and are plain text; the first one that differs is named to the
-user. Whatever changes the meaning of a micro-batch or the bits of an update is in here; whatever
-does not (the number of steps, names, devices) is not, or in fields that are not compared
-(`numerics.py`).
+Members that train different things together would train nothing, so a device whose fingerprint
+differs is refused, and the first field that differs is named to the user. That is why fields are
+plain text and come in a fixed order. Whatever changes the meaning of a micro-batch or the bits of
+an update is in the fingerprint. Whatever does not, such as the number of steps, names and devices,
+is left out, or is in fields that explain a refusal and are not compared (`numerics.py`).
 """
 
 from __future__ import annotations
@@ -32,13 +33,23 @@ if TYPE_CHECKING:
     from edgeagent.trainer.state import TrainingState
     from edgeagent.trainer.streams import RandomStreams
 
+# How many samples of the data set are hashed: few, because each has to be fetched at the start.
 SAMPLES_HASHED = 16
+# How many parameters and buffers get a field each; more are hashed into one field, because a
+# fingerprint has at most `MAX_JOB_FIELDS`, and other fields need room, too.
 _MOST_NAMED = limits.MAX_JOB_FIELDS // 2
+# The same for the modules of the model.
 _MOST_MODULES = limits.MAX_JOB_FIELDS // 4
+# An address in memory within Python's text for an object. It differs in each process.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+# How many updates `update_digest` makes: several, so that slots influence the later ones.
 _TEST_STEPS = 3
+# The learning rate of these updates where the script's own is 0, which would leave nothing to test.
 _TEST_RATE = 0.01
-_TEST_SHAPE = (15, 51)  # odd on purpose: vector code and its scalar remainder both run
+# The shape of the tensor that they update. The number of elements is odd, so that both the vector
+# instructions and the scalar code for the remainder run: they may round differently.
+_TEST_SHAPE = (15, 51)
+# Entries of a parameter group that are no settings but lists of its parameters.
 _NOT_HYPER = ("params", "param_names")
 
 Fields = tuple[tuple[str, str], ...]
@@ -47,7 +58,7 @@ Fields = tuple[tuple[str, str], ...]
 def job_fields(
     state: TrainingState, optimizer: Optimizer, scheduler: Any, settings: Mapping[str, Any]
 ) -> Fields:
-    """Return the fields of model, optimizer, schedule and `settings`, in this order."""
+    """Return the fields of model, optimizer, schedule, replicated tensors and `settings`."""
     fields = [*numeric_fields(state.device), *_tensor_fields(state), *_module_fields(state)]
     fields.append(("state layout", state.layout.digest()))
     fields.append(("gradient sums", f"{state.vector.accumulate}, {state.vector.chunk_elements}"))
@@ -70,10 +81,10 @@ def job_fields(
 
 
 def dataset_fields(dataset: Any, length: int, streams: RandomStreams) -> Fields:
-    """Return the length and the hash of 16 samples, fetched under fixed random streams.
+    """Return the number of samples and the hash of 16 of them, fetched under fixed random streams.
 
-    Before them comes what the data set says of its content, if it has an attribute `data_digest`
-    that is a text: 16 samples do not show every difference.
+    If the data set has an attribute `data_digest` that is a text, that comes first: it can show
+    differences that 16 samples do not.
     """
     said = getattr(dataset, "data_digest", None)
     fields = [("data", _short(said))] if isinstance(said, str) else []
@@ -96,10 +107,12 @@ def digest_of_samples(samples: Sequence[Any]) -> str:
 
 
 def update_digest(optimizer: Optimizer) -> str:
-    """Return a SHA-256 of a few updates of fixed numbers: equal where updates round alike.
+    """Return a SHA-256, in hex, of a few updates of fixed numbers.
 
-    Runs the optimizer's own class and settings, one group after the other, on small tensors of each
-    group's first dtype and device; the optimizer itself is not touched.
+    Devices whose processors round an update differently get different digests, so they are refused
+    before their replicas drift apart. The updates use the optimizer's class and settings, one group
+    after the other, on a small tensor with the dtype and device of the group's first trainable
+    parameter; the optimizer itself is not touched. Raises `UsageError` if it cannot step.
     """
     digest = hashlib.sha256()
     for group in optimizer.param_groups:
@@ -127,11 +140,12 @@ def _updated(optimizer: Optimizer, group: dict[str, Any], like: torch.Tensor) ->
 
 
 def trial_slots(slots: Mapping[str, Any], like: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the memory of a trial parameter, from the `slots` that the parameter `like` has.
+    """Return slots for a trial parameter, made from the `slots` that the parameter `like` has.
 
-    Some optimizers make their slots when they are constructed, and a script may have loaded them:
-    they are where the optimizer has them. Empty, so that the optimizer makes new ones, if a slot is
-    neither a number nor shaped like the parameter.
+    Some optimizers make their slots when they are constructed and would fail without them, and a
+    script may have loaded some. Each slot that has the shape of `like` is filled with its first
+    element. The result is empty, so that the optimizer makes new slots, if a slot is neither a
+    single number nor shaped like the parameter.
     """
     tensors = {slot: v for slot, v in slots.items() if isinstance(v, torch.Tensor) and v.numel()}
     if any(value.dim() and value.shape != like.shape for value in tensors.values()):
@@ -145,7 +159,10 @@ def trial_slots(slots: Mapping[str, Any], like: torch.Tensor) -> dict[str, torch
 
 
 def _fixed_values(label: int) -> torch.Tensor:
-    """Return fixed numbers in [-0.5, 0.5) that need no rounding to be the same everywhere."""
+    """Return fixed numbers in [-0.5, 0.5), float64 of `_TEST_SHAPE`; `label` chooses which.
+
+    They come from integer arithmetic and a division by a power of two, which round nowhere.
+    """
     count = _TEST_SHAPE[0] * _TEST_SHAPE[1]
     mixed = (np.arange(1, count + 1, dtype=np.uint64) + np.uint64(label * count)) * np.uint64(
         2654435761
@@ -168,8 +185,11 @@ def _tensor_fields(state: TrainingState) -> list[tuple[str, str]]:
 
 
 def _module_fields(state: TrainingState) -> list[tuple[str, str]]:
-    """Return the kind and the settings of each module: what is no tensor, an activation or the
-    probability of a dropout, makes another model, too."""
+    """Return the kind and the settings of each module.
+
+    The tensors do not tell everything: another activation or another probability of dropout makes
+    another model, too.
+    """
     fields = []
     for name, module in state.model.named_modules():
         text = f"{type(module).__name__}({_extra(module)})"
@@ -181,7 +201,7 @@ def _module_fields(state: TrainingState) -> list[tuple[str, str]]:
 
 
 def _extra(module: torch.nn.Module) -> str:
-    """Return a module's own settings, without what is another address in each process."""
+    """Return a module's own settings without memory addresses, which differ in each process."""
     try:
         return _ADDRESS.sub("", " ".join(module.extra_repr().split()))
     except Exception:  # whatever a module of the script's own raises
@@ -189,6 +209,7 @@ def _extra(module: torch.nn.Module) -> str:
 
 
 def _hash_value(digest: Any, value: Any) -> None:
+    """Add `value`, with its type and shape, to `digest`; of an unknown object its type alone."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         digest.update(f"tensor {value.dtype} {tuple(value.shape)} ".encode())

@@ -1,11 +1,13 @@
-"""Gradients as one flat vector: summed over micro-batches, reduced elsewhere, handed to the step.
+"""Gradients as one flat vector: summed over micro-batches, reduced by the agents, then applied.
 
-Law: the vector holds the gradients of all trainable parameters in canonical order, then the
-changes of the floating buffers. Every tensor starts at a multiple of 16 elements; if there are
-buffers, the first section ends with a chunk, so that a chunk never holds both. Padding is zero.
-A node sums on its own device and brings the vector home once for its share. Everything the step
-sees (division, clipping) is computed on the CPU from the reduced bytes alone, so it is the same on
-all replicas, and then goes to the device as one vector.
+The vector holds the gradients of all trainable parameters in canonical order, and behind them the
+changes of the floating-point buffers. Every tensor starts at a multiple of 16 elements, and padding
+is zero. If there are buffers, the section of gradients ends where a chunk ends, so that no chunk
+holds both: the squares of whole chunks give the norm of the gradients.
+
+A node sums on its own device and copies the vector into the shared memory once for its share. What
+the step sees is divided and clipped on the CPU, from the reduced bytes alone, so that it is the
+same on all replicas whatever devices they have. Then it goes to the device as one vector.
 """
 
 from __future__ import annotations
@@ -25,17 +27,31 @@ if TYPE_CHECKING:
 
     from edgeagent.trainer.staging import Staging
 
-ELEMENT_STEP = 16  # tensors, chunks and later shards are cut at multiples of this
+# Tensors and chunks start at multiples of this number of elements: 64 bytes in float32, which is a
+# line of the processor's cache.
+ELEMENT_STEP = 16
+# The number of elements that a chunk of a large vector aims at: 256 KiB in float32.
 CHUNK_ELEMENTS_AIM = 65536
+# The number of elements below which chunks of a small vector are not made shorter on purpose, since
+# the cost of a message would outweigh that of its bytes.
 CHUNK_ELEMENTS_LEAST = 4096
-CHUNKS_AIM = 16  # enough to keep a tree of a few levels busy
+# How many chunks a small vector aims at: enough to keep all links of a tree with a few levels busy
+# at the same time.
+CHUNKS_AIM = 16
+# From how many chunks on the chunks of a very large vector become longer instead of more, since
+# each needs some bookkeeping in every round.
 CHUNKS_MOST = 4096
-CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_
+# What is added to the norm before clipping divides by it, as in torch.nn.utils.clip_grad_norm_.
+CLIP_EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class VectorLayout:
-    """Where each tensor lies in the flat vector; all numbers are elements of `dtype`."""
+    """Where each tensor lies in the flat vector; all numbers are elements of `dtype`.
+
+    `gradient_elements` is the length of the section of gradients, `elements` that of the vector,
+    both with padding.
+    """
 
     dtype: torch.dtype
     gradient_offsets: tuple[int, ...]
@@ -63,7 +79,7 @@ class VectorLayout:
 def plan_vector(
     gradient_sizes: Sequence[int], buffer_sizes: Sequence[int], dtype: torch.dtype
 ) -> VectorLayout:
-    """Lay out a vector for tensors of the given numbers of elements."""
+    """Return the layout of a vector for tensors with these numbers of elements."""
     gradient_offsets, gradients = _place(gradient_sizes, 0)
     chunk = chunk_elements_for(gradients, dtype.itemsize)
     if buffer_sizes:
@@ -75,7 +91,10 @@ def plan_vector(
 
 
 def chunk_elements_for(elements: int, item_bytes: int) -> int:
-    """Return the chunk length, a multiple of 16: short for small vectors, at most 1 MiB."""
+    """Return the length of a chunk for a vector of `elements` elements of `item_bytes` bytes each.
+
+    It is a multiple of 16 elements, shorter for small vectors, and at most 1 MiB.
+    """
     most = limits.MAX_CHUNK_BYTES // item_bytes
     aim = min(CHUNK_ELEMENTS_AIM, max(CHUNK_ELEMENTS_LEAST, elements // CHUNKS_AIM))
     aim = min(most, max(aim, elements // CHUNKS_MOST))
@@ -86,8 +105,9 @@ def chunk_elements_for(elements: int, item_bytes: int) -> int:
 class GradientSum:
     """This node's own contribution: the sum over the micro-batches it computed.
 
-    `shared`: the flat vector in shared memory. `parameters`: trainable ones in canonical order.
-    `staging`: how the sum comes from `device` to the shared memory; None sums there at once.
+    `shared` is the flat vector in the shared memory, `parameters` are the trainable parameters in
+    canonical order, and `names` are theirs. `staging` copies the sum from `device` to the shared
+    memory; if it is None, the sum is made in the shared memory itself.
     """
 
     def __init__(
@@ -109,12 +129,12 @@ class GradientSum:
             self.vector[offset : offset + parameter.numel()].view(parameter.shape)
             for offset, parameter in zip(layout.gradient_offsets, parameters, strict=True)
         ]
-        self._bits = 0
-        self._clean = True
-        self._is_home = True
+        self._bits = 0  # bit k is set if parameter k had a gradient
+        self._clean = True  # the vector is all zeros
+        self._is_home = True  # the shared memory has what the vector has
 
     def clear(self) -> None:
-        """Start a new iteration with zeros."""
+        """Set the sum to zero."""
         if not self._clean:
             self.vector.zero_()
             self._is_home = False
@@ -122,9 +142,9 @@ class GradientSum:
         self._clean = True
 
     def add(self) -> bool:
-        """Add every parameter's `.grad` and set it to None; return whether there was any.
+        """Add the `.grad` of every parameter and set it to None; return whether there was any.
 
-        Raises `UsageError` for a sparse one.
+        Raises `UsageError` for a sparse gradient.
         """
         self._clean = self._is_home = False
         found = False
@@ -141,7 +161,7 @@ class GradientSum:
         return found
 
     def bring_home(self) -> None:
-        """Have the sum, buffers included, in the shared memory."""
+        """Copy the sum, buffers included, into the shared memory if it is not there yet."""
         if self._staging is not None and not self._is_home:
             self._staging.copy(self.vector, self._shared)
         self._is_home = True
@@ -152,7 +172,10 @@ class GradientSum:
 
 
 def is_finite(square_sums: Sequence[float], layout: VectorLayout) -> bool:
-    """Return whether all gradients are finite; raise `EdgeAgentError` if chunks are missing."""
+    """Return whether all gradients are finite, by the sum of squares of each chunk.
+
+    Raises `EdgeAgentError` if there are not as many sums as chunks.
+    """
     if len(square_sums) != layout.chunks:
         raise EdgeAgentError("the agent reported the squares of another number of chunks")
     return all(math.isfinite(value) for value in square_sums[: layout.gradient_chunks])
@@ -161,9 +184,10 @@ def is_finite(square_sums: Sequence[float], layout: VectorLayout) -> bool:
 def clip_coefficient(
     square_sums: Sequence[float], layout: VectorLayout, weight: float, max_norm: float | None
 ) -> float | None:
-    """Return what to multiply the mean gradient by, None if its norm is within `max_norm`.
+    """Return the factor that clips the mean gradient to `max_norm`, None if it need not be clipped.
 
-    The norm is that of the mean (sum / weight), added up in chunk order in float64.
+    The norm is that of the mean, which is the sum divided by `weight`. Its squares are added up in
+    the order of the chunks in float64, so that all replicas get the same factor.
     """
     if max_norm is None:
         return None
@@ -181,17 +205,19 @@ def mean_of(
     coefficient: float | None,
     scale: float = 1.0,
 ) -> torch.Tensor:
-    """Return the mean that the step sees, a vector of its own on the CPU: of gradients clipped.
+    """Return the mean that the step sees, as a new vector on the CPU.
 
-    `reduced`: the summed vector, not changed. `weight`: micro-batches summed. `scale`: what every
-    loss was multiplied by. Raises `EdgeAgentError` if the weight is impossible.
+    `reduced` is the summed vector, which is not changed, and `weight` the number of micro-batches
+    in it. The gradients, and not the buffers, are divided by `scale`, by which every loss was
+    multiplied, and multiplied by `coefficient` unless that is None. Raises `EdgeAgentError` if the
+    weight is impossible.
     """
     if weight < 1:
         raise EdgeAgentError("the agent reported an impossible reduction")
     mean = reduced / weight
     gradients = mean[: layout.gradient_elements]
     if scale != 1.0:
-        gradients /= scale  # for itself: their product may be more than a float32 holds
+        gradients /= scale  # apart from the weight: float32 may not hold the product of the two
     if coefficient is not None:
         gradients *= coefficient
     return mean
@@ -205,7 +231,8 @@ def set_gradients(
 ) -> None:
     """Set `.grad` of each parameter to its part of `mean`, or None where nobody had a gradient.
 
-    Raises `EdgeAgentError` if the bitmap is impossible.
+    `bitmap` has one bit for each parameter, little-endian: whether any micro-batch of the cluster
+    gave it a gradient. Raises `EdgeAgentError` if it is impossible.
     """
     bits = int.from_bytes(bitmap, "little")
     if len(bitmap) != math.ceil(len(parameters) / 8) or bits >> len(parameters):
@@ -221,6 +248,7 @@ def set_gradients(
 
 
 def _place(sizes: Sequence[int], start: int) -> tuple[list[int], int]:
+    """Return where tensors of these sizes begin, one behind the other from `start`, and the end."""
     offsets = []
     for size in sizes:
         offsets.append(start)

@@ -1,12 +1,15 @@
-"""What a script changes behind the trainer's back: found at the next update, refused by name.
+"""Finds what a script changes in the training state behind the trainer's back, and refuses it.
 
-Law: between two updates nothing changes the training state. What is looked at costs no pass over
-the tensors: the version counters that PyTorch keeps for in-place changes, which object is a
-parameter and where its values lie, the optimizer's groups and memory, the schedule's state; and
-on the CPU some words of the values themselves, because writing through `.data` or numpy counts no
-version (elsewhere the processor would have to wait for the device).
-What the trainer changes itself it notes anew. Buffers are not looked at: `forward()` may change
-them, and the trainer gives every micro-batch the iteration's own.
+Between two updates nothing may change the training state, because a change on one device alone
+would make its replica differ from all others. A change is found at the next `update()` and named to
+the user. Checking must be cheap, so it never reads all values. It looks at
+- the version counters that PyTorch keeps for in-place changes;
+- which object is a parameter, and where its values lie;
+- the optimizer's groups and slots, and the schedule's state;
+- on the CPU, some words of the values, because writing through `.data` or numpy counts no version.
+  On another device reading them would make the processor wait for it.
+After the trainer's own changes it notes the state anew. Buffers are not checked: `forward()` may
+change them, and the trainer gives every micro-batch the iteration's own.
 """
 
 from __future__ import annotations
@@ -26,9 +29,15 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
-_SAMPLED_WORDS = 4096  # of all tensors together,
-_LEAST_WORDS = 4  # and of each at least
+# How many 32-bit words of all tensors together are compared at each check: few enough to take no
+# noticeable time. A model of very many tensors has more, because of the next limit.
+_SAMPLED_WORDS = 4096
+# How many words of each tensor are compared at least, so that none goes unwatched, ...
+_LEAST_WORDS = 4
+# ... and at most: who overwrites a tensor changes nearly all of it, so a few words show it.
 _MOST_WORDS = 64
+# After how many iterations in a row without any gradient the script is refused. The first may be a
+# slip of a script that warms up; more would be training that teaches nothing.
 _ITERATIONS_WITHOUT = 3
 
 
@@ -43,7 +52,10 @@ class Place:
 
 
 def module_places(prefix: str, module: torch.nn.Module, tensors: dict[str, Any]) -> list[Place]:
-    """Return where `module` keeps `tensors` (by name); a tied one is in several places."""
+    """Return where `module` keeps `tensors`, which are by name; a tied one is in several places.
+
+    `prefix` is put before the names that the user is shown.
+    """
     names = {id(tensor): name for name, tensor in tensors.items()}
     return [
         Place(f"{prefix}{names[id(tensor)]}", owner, key, tensor)
@@ -55,13 +67,19 @@ def module_places(prefix: str, module: torch.nn.Module, tensors: dict[str, Any])
 
 
 def _owners(part: torch.nn.Module) -> list[dict[str, Any]]:
-    """Return what holds a module's tensors; a TorchScript module keeps its own elsewhere."""
+    """Return the dictionaries in which a module has its tensors.
+
+    There are none for a TorchScript module, which keeps its tensors outside Python.
+    """
     owners: tuple[Any, Any] = (part._parameters, part._buffers)
     return [owner for owner in owners if isinstance(owner, dict)]
 
 
 class Guards:
-    """Compares the state with what it was after the trainer's own last change."""
+    """Compares the state with what it was after the trainer's own last change.
+
+    `schedule` returns the schedule's state as bytes.
+    """
 
     def __init__(self, optimizer: Optimizer, schedule: Callable[[], bytes]) -> None:
         self._optimizer = optimizer
@@ -81,10 +99,10 @@ class Guards:
         words: torch.Tensor | None,
         spans: Sequence[tuple[int, int]],
     ) -> None:
-        """Begin: from now on only the trainer may change the tensors in `places`.
+        """Begin to watch: from now on only the trainer may change the tensors in `places`.
 
-        `words`: the state as int32, None where looking at it takes too long; `spans`: (first word,
-        words) of each tensor in it that holds values of `places`.
+        `words` is the flat state, int32, or None where reading it would take too long. `spans` has,
+        for each tensor of `places` in it, its first word and its number of words.
         """
         self._places = list(places)
         self._tensors = list({id(place.tensor): place.tensor for place in places}.values())
@@ -93,14 +111,14 @@ class Guards:
         self._hook = self._optimizer.register_step_pre_hook(self._stepped)
 
     def release(self) -> None:
-        """Training is over: the script may do as it likes."""
+        """End the watch, because training is over and the script may change what it likes."""
         if self._hook is not None:
             self._hook.remove()
         self._hook = None
 
     @contextlib.contextmanager
     def own_change(self) -> Iterator[None]:
-        """Allow what the trainer itself does; it says `note` when it is done."""
+        """Allow the trainer to step the optimizer inside this context; `note` must follow."""
         self._own = True
         try:
             yield
@@ -108,7 +126,10 @@ class Guards:
             self._own = False
 
     def note(self, slots: Sequence[tuple[torch.nn.Parameter, str, torch.Tensor]]) -> None:
-        """The state is as it shall be; `slots`: parameter, slot, tensor of the optimizer's."""
+        """Take the present state as the right one, with which `check` compares from now on.
+
+        `slots` has the parameter, the name and the tensor of each slot of the optimizer.
+        """
         groups = self._optimizer.param_groups
         self._groups = [(group, list(group["params"])) for group in groups]
         self._memory = self._optimizer.state
@@ -120,11 +141,14 @@ class Guards:
         self._sample = self._sampled_now()
 
     def script_ran(self) -> None:
-        """The script has called the trainer, so it may have changed something before."""
+        """Note that the script has run, so it may have changed something since the last check."""
         self._fresh = False
 
     def check(self) -> None:
-        """Raise `UsageError`, saying what to do instead, if anything was changed since."""
+        """Raise `UsageError`, saying what to do instead, if the script has changed the state.
+
+        A second check in a row does nothing until the script has run again (`script_ran`).
+        """
         if self._hook is None or self._fresh:
             return
         self._fresh = True
@@ -204,6 +228,7 @@ class Guards:
         return self._words[self._index]
 
     def _stepped(self, *_: Any) -> None:
+        """Raise `UsageError` if it was the script that called `optimizer.step()`."""
         if not self._own:
             raise UsageError(
                 "the script called optimizer.step(): the trainer steps the optimizer, once an"
@@ -221,7 +246,11 @@ class GradientWatch:
         self._warned_of_zeros = False
 
     def computed(self, iteration: int, has_gradient: bool) -> None:
-        """Take in a micro-batch; raise `UsageError` after three iterations without gradients."""
+        """Take in whether a micro-batch left a gradient.
+
+        Warns the first time there is none, and raises `UsageError` after three iterations in which
+        none of this node's micro-batches had one.
+        """
         if has_gradient:
             self._since = -1
             return
@@ -237,7 +266,10 @@ class GradientWatch:
             warnings.warn(reason, stacklevel=4)  # where the script calls update()
 
     def reduced(self, squares: float, has_gradients: bool) -> None:
-        """Take in the whole cluster's sum: the sum of its squares, and whether it has gradients."""
+        """Take in the whole cluster's gradient: the sum of its squares, and whether there is one.
+
+        Warns once if it is exactly zero, which is what clearing the gradients too early leaves.
+        """
         if has_gradients and squares == 0.0 and not self._warned_of_zeros:
             self._warned_of_zeros = True
             warnings.warn(
@@ -248,7 +280,7 @@ class GradientWatch:
 
 
 def _sampled(spans: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """Return which words of the state to look at: spread evenly over each tensor."""
+    """Return which words of the state to compare, int64: spread evenly over each of `spans`."""
     each = min(_MOST_WORDS, max(_LEAST_WORDS, _SAMPLED_WORDS // max(1, len(spans))))
     index: list[int] = []
     for first, count in spans:

@@ -1,10 +1,11 @@
-"""The flat training state where the trainer works on it.
+"""The flat training state on the device where the trainer works on it.
 
-Law: on the CPU that is the shared memory itself. For any other device it is an image of the shared
-memory there, with the same layout, in which parameters and optimizer slots lie; it becomes the
-shared memory's content when it is brought home, in one copy, and takes that over in one. A tensor
-that cannot lie in the image, such as the step counter that Adam keeps on the CPU, is copied by
-itself then (a stray).
+On the CPU the trainer works in the memory that it shares with the agent. On any other device it
+works in an image: one block of that device's memory with the same layout, in which parameters and
+optimizer slots lie. "Bringing home" copies the whole image into the shared memory, and "taking
+over" copies the shared memory into the image. Each is one copy of the whole block, because a copy
+for each tensor would cost far more than its bytes. A tensor that cannot lie in the image, such as
+the step counter that Adam keeps on the CPU, is called a stray and copied by itself.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ CPU = torch.device("cpu")
 
 
 class StateImage:
-    """`views`: every tensor of the state by name, where the trainer works on it.
+    """The state on `device`; `views` has every tensor of it by its name in the layout.
 
-    `device`: where that is. `apart` forces an image of its own on the CPU, too.
+    `apart` says that the image is not the shared memory itself. Passing `apart=True` forces that on
+    the CPU, too, for a model that is spread over several devices and for tests.
     """
 
     def __init__(
@@ -43,15 +45,15 @@ class StateImage:
         self.views = layout.cut(self._flat) if self.apart else self._shared_views
 
     def holds(self, device: torch.device) -> bool:
-        """Return whether a tensor there can be a view of the image; else it is a stray."""
+        """Return whether a tensor on `device` can be a view of the image; else it is a stray."""
         return device == self.device
 
     def changed(self) -> None:
-        """The trainer has changed the image."""
+        """Note that the trainer has changed the image, so the shared memory may be out of date."""
         self.is_home = not self.apart
 
     def bring_home(self, strays: Mapping[str, torch.Tensor]) -> None:
-        """Make the shared memory what the image, and each of the `strays` by name, is."""
+        """Copy the image, and each of the `strays` by its name, into the shared memory."""
         if self.apart:
             self.staging.copy(self._flat, self._shared)
         for name, tensor in strays.items():
@@ -59,16 +61,16 @@ class StateImage:
         self.is_home = True
 
     def take_over(self) -> None:
-        """Make the image what the shared memory is; strays are the caller's, see `stray`."""
+        """Copy the shared memory into the image. Strays are left to the caller; see `stray`."""
         if self.apart:
             self.staging.copy(self._shared, self._flat)
         self.is_home = True
 
     def stray(self, name: str) -> torch.Tensor:
-        """Return what the shared memory has for a stray."""
+        """Return the stray called `name` as the shared memory has it, on the CPU."""
         return self._shared_views[name]
 
 
 def device_of(tensors: Iterable[torch.Tensor]) -> torch.device:
-    """Return where most of the work is: the first device that is no CPU, else the CPU."""
+    """Return the first device that is not the CPU, for most of the work is there; else the CPU."""
     return next((tensor.device for tensor in tensors if tensor.device != CPU), CPU)

@@ -1,8 +1,9 @@
-"""Ctrl+C in a plain script: once leaves gracefully, twice ends at once.
+"""Ctrl+C in a plain script: pressed once it leaves gracefully, pressed twice it ends at once.
 
-Law: the signal handler only sets a flag, wakes the waiting client through a pipe and prints one
-line; it never touches the hand-over socket. Under `edgeagent run` the agent has the terminal and
-asks the trainer to leave, so the trainer ignores the signal.
+The signal handler only sets a flag, wakes the waiting client through a pipe and prints one line. It
+never touches the hand-over socket, because the signal may come while a frame is being written
+there. Under `edgeagent run` the agent has the terminal and asks the trainer to leave, so the
+trainer ignores the signal.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ _SAID = "edgeagent: leaving after this iteration; press Ctrl+C again to end at o
 
 
 class Interrupts:
-    """Installed between the first `loader()` and the end of training, in the main thread only."""
+    """Handles Ctrl+C between the first `loader()` and the end of training.
+
+    `plain` says that the script was started without `edgeagent run`. `asked` is true once Ctrl+C
+    was pressed, and `wake` is a descriptor that becomes readable then, -1 if there is none. Outside
+    the main thread nothing is installed, because Python delivers signals to that thread only.
+    """
 
     def __init__(self, plain: bool) -> None:
         self.asked = False
@@ -37,13 +43,13 @@ class Interrupts:
             self._before = signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def drain(self) -> None:
-        """Empty the pipe."""
+        """Empty the pipe, so that it wakes nobody a second time."""
         if self.wake >= 0:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 64)
 
     def restore(self) -> None:
-        """Put the former handler back; idempotent."""
+        """Put the former handler back and close the pipe; idempotent."""
         if not self._installed:
             return
         self._installed = False
@@ -59,6 +65,6 @@ class Interrupts:
                 sys.stdout.flush()
             os._exit(1)
         self.asked = True
-        os.write(2, _SAID.encode())
+        os.write(2, _SAID.encode())  # print() may not be called again while it is interrupted
         with contextlib.suppress(BlockingIOError):
             os.write(self._write, b"!")

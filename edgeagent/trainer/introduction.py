@@ -1,6 +1,7 @@
 """How a trainer introduces itself to its agent: its job and the layout of what they share.
 
-Law: everything that the agent must know of a job beside the script is in this one message.
+The agent neither imports torch nor reads the script. Everything that it must know of the job is in
+this first message.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
 def introduce(
     state: TrainingState, job: Fields, global_batch: int, micro_batch: int, steps: int, save: str
 ) -> Hello:
-    """Return the first message. `job`: its fingerprint, taken before `state` was resumed; `save`:
-    where the state is saved at the end, "" for nowhere."""
+    """Return the first message.
+
+    `job` is the job's fingerprint. It is taken before `state` was resumed from a file, because all
+    members must have the same and others do not resume. `save` is the file into which the state is
+    written at the end, "" for none.
+    """
     vector = state.vector
     return Hello(
         version=HANDOVER_VERSION,
@@ -46,7 +51,7 @@ def introduce(
 
 
 def work_in_words(hello: Hello) -> str:
-    """Return what an iteration consists of, for people."""
+    """Return in words what an iteration consists of, for a line that the user sees."""
     count, size = hello.micro_batches, hello.micro_batch_size
     return (
         f"global batch {count * size} = {count} micro-batches of {size} samples, dealt to devices"

@@ -1,8 +1,10 @@
 """Where each tensor of the training state lies in the flat shared state.
 
-Law: the layout follows from the names, shapes and dtypes alone: sorted by name, each tensor starts
-at a multiple of 64 bytes, the bytes between tensors are zero. Equal jobs have equal layouts.
-Names: `model.<name>` for parameters and buffers, `optimizer.<parameter>.<slot>` for slots.
+Equal jobs have equal layouts, so that members can exchange the state as bytes. Therefore a layout
+follows from the names, shapes and dtypes of the tensors alone: they are sorted by name, each starts
+at a multiple of 64 bytes, and the bytes between tensors are zero. Parameters and buffers are called
+`model.<name>`, optimizer slots `optimizer.<parameter>.<slot>`, and what `Trainer.replicate` was
+given `replicated.<name>.<key>`.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from mmap import mmap
 
+# The bytes to a multiple of which each tensor starts: a line of the processor's cache, which also
+# suits its vector instructions and every dtype.
 ALIGNMENT = 64
-# Names as in the safetensors file format.
+# The dtypes that the state can hold, with their names in the safetensors file format.
 DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -60,7 +64,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """All tensors of the training state, sorted by name, with their offsets in bytes."""
+    """All tensors of the training state, sorted by name, with their offsets in bytes.
+
+    `size` is the length of the whole state in bytes, padding included.
+    """
 
     specs: tuple[TensorSpec, ...]
     offsets: tuple[int, ...]
@@ -81,7 +88,8 @@ class StateLayout:
     def views(self, memory: mmap) -> dict[str, torch.Tensor]:
         """Return every tensor as a view of `memory`, which holds at least `size` bytes.
 
-        Each is a storage of its own, for `torch.save` writes a tensor's whole storage.
+        Each view has a storage of its own, because `torch.save` writes the whole storage of a
+        tensor: a script that saves one parameter shall not save the whole state.
         """
         return {
             spec.name: _view(memory, spec, offset)
@@ -89,7 +97,7 @@ class StateLayout:
         }
 
     def cut(self, raw: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return every tensor as a view of `raw`: at least `size` bytes, as uint8, anywhere."""
+        """Return every tensor as a view of `raw`: uint8 [at least `size`], on any device."""
         return {
             spec.name: raw[offset : offset + spec.bytes].view(spec.dtype).view(spec.shape)
             for spec, offset in zip(self.specs, self.offsets, strict=True)
@@ -104,7 +112,10 @@ def _view(memory: mmap, spec: TensorSpec, offset: int) -> torch.Tensor:
 
 
 def tensor_spec(name: str, tensor: torch.Tensor) -> TensorSpec:
-    """Return the spec of `tensor`; raise `UsageError` for a dtype the state cannot hold."""
+    """Return what the layout has to know of `tensor`, under this `name`.
+
+    Raises `UsageError` for a dtype that the state cannot hold.
+    """
     dtype_name = DTYPE_NAMES.get(tensor.dtype)
     if dtype_name is None:
         raise UsageError(f"{name} has dtype {tensor.dtype}, which edgeagent cannot replicate")
@@ -112,7 +123,10 @@ def tensor_spec(name: str, tensor: torch.Tensor) -> TensorSpec:
 
 
 def plan_layout(specs: Iterable[TensorSpec]) -> StateLayout:
-    """Place `specs`; raise `UsageError` if two have the same name or all are too large."""
+    """Return a layout of the tensors that `specs` describe.
+
+    Raises `UsageError` if two have the same name, or if all of them together are too large.
+    """
     ordered = tuple(sorted(specs))
     offsets: list[int] = []
     end = 0

@@ -1,8 +1,9 @@
 """Samples from the data set, collated into micro-batches.
 
-Law: samples are fetched and collated inside random streams that follow from (seed, iteration,
-micro-batch) alone, whether in the script's own process and thread or in a worker (`workers.py`):
-which of them did it cannot be told from what comes out.
+Samples are fetched and collated under random streams that follow from (seed, iteration,
+micro-batch) alone (`streams.py`). This holds in the script's own thread as well as in a worker
+process (`workers.py`), so a micro-batch is the same whoever fetched it, and devices with different
+numbers of workers can train together.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ if TYPE_CHECKING:
     from edgeagent.trainer.order import SampleOrder
     from edgeagent.trainer.streams import RandomStreams
 
-SAMPLES = "samples"  # label of the streams in which a micro-batch's samples are fetched
-DEFAULT_PREFETCH = 2  # micro-batches that each worker is ahead, as in torch
+# The label of the streams under which samples are fetched; those of the computation have none.
+SAMPLES = "samples"
+# How many micro-batches each worker fetches ahead, as many as torch's DataLoader does.
+DEFAULT_PREFETCH = 2
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """How samples are fetched: `workers` processes, each of them `prefetch` micro-batches ahead.
+    """How samples are fetched: by `workers` processes, each of them `prefetch` micro-batches ahead.
 
-    Raises `UsageError` if the numbers cannot be used.
+    Without workers the script's own thread fetches them. `pin_memory` puts them into page-locked
+    memory, from which a GPU copies faster. `worker_init_fn` is called in each worker with its
+    number. Raises `UsageError` if the numbers cannot be used.
     """
 
     workers: int = 0
@@ -62,8 +67,9 @@ class Samples:
         self._collate = collate or default_collate
 
     def collated(self, indices: list[int]) -> Any:
-        """Return one micro-batch."""
-        several = getattr(self._dataset, "__getitems__", None)  # as torch's own DataLoader
+        """Return one micro-batch: the samples with these `indices`, collated."""
+        # A data set may fetch several samples at once, by a method that torch's DataLoader uses.
+        several = getattr(self._dataset, "__getitems__", None)
         samples = several(indices) if several else [self._dataset[k] for k in indices]
         return self._collate(samples)
 
@@ -72,11 +78,14 @@ class MicroBatchSource(Protocol):
     """Where the trainer gets micro-batches from."""
 
     def fetch(self, iteration: int, micro_batch: int, pending: Sequence[int]) -> Any:
-        """Return a micro-batch's samples. `pending`: what this node has to compute of the same
-        iteration after it. Leaves the global generators in any state."""
+        """Return the samples of a micro-batch.
+
+        `pending` has the micro-batches of the same iteration that this node has to compute after
+        it. The global random generators may be in any state afterwards.
+        """
 
     def close(self) -> None:
-        """Nothing is fetched any more; idempotent."""
+        """Give up what the source holds, for nothing is fetched any more; idempotent."""
 
 
 class InProcess:
@@ -88,20 +97,20 @@ class InProcess:
         self._streams = streams
 
     def fetch(self, iteration: int, micro_batch: int, _pending: Sequence[int]) -> Any:
-        """Fetch it now."""
+        """Fetch the micro-batch now and return it."""
         indices = self._order.indices(iteration, micro_batch)
         self._streams.enter(iteration, micro_batch, SAMPLES)
         return self._samples.collated(indices)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because this source holds nothing."""
 
 
 class Delivered:
-    """Brings what another source fetched to where the model is.
+    """Brings the micro-batches of another source to the device where the model is.
 
-    `device`: moved there, None for nowhere. `pin`: through page-locked memory, if the source does
-    not do that itself.
+    They stay on the CPU if `device` is None. `pin` copies them into page-locked memory first, from
+    which a GPU copies faster; it is for a source that does not do so itself.
     """
 
     def __init__(self, source: MicroBatchSource, device: torch.device | None, *, pin: bool) -> None:
@@ -111,7 +120,7 @@ class Delivered:
         self.close = source.close
 
     def fetch(self, iteration: int, micro_batch: int, pending: Sequence[int]) -> Any:
-        """Fetch and move it."""
+        """Fetch the micro-batch from the other source, move it and return it."""
         batch = self._source.fetch(iteration, micro_batch, pending)
         if self._pin:
             batch = mapped(batch, torch.Tensor.pin_memory)
@@ -137,7 +146,10 @@ def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def default_micro_batch(global_batch: int) -> int:
-    """Return the smallest divisor of `global_batch` that is at least 8 and 1/64 of it."""
+    """Return the smallest divisor of `global_batch` that is at least 8 and at least 1/64 of it.
+
+    Small micro-batches can be shared out more evenly, but each costs a call of the script's loop.
+    """
     for count in range(min(64, global_batch // 8), 0, -1):
         if global_batch % count == 0:
             return global_batch // count

@@ -1,8 +1,9 @@
 """The losses that the script hands to `update()`, summed over a node's share.
 
-Law: a loss on another device stays there until the share is handed in: reading each at once would
-have the processor wait for the device after every micro-batch. All of them then come in one copy,
-and are added in float64 in the order of the micro-batches.
+A loss on another device stays there until the share is handed in, because reading each loss at once
+would make the processor wait for the device after every micro-batch. Then all of them come in one
+copy. They are added in float64 in the order of the micro-batches, so that the sum does not depend
+on where they were kept.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ _WRONG = "update() takes the micro-batch's mean loss, a single number"
 
 
 class LossSum:
-    """The sum over the micro-batches of one share. `waits`: as for a device, also on the CPU."""
+    """The sum over the micro-batches of one share.
+
+    `waits=True` treats losses on the CPU like those on another device, for tests.
+    """
 
     def __init__(self, *, waits: bool = False) -> None:
         self._waits = waits
@@ -25,16 +29,16 @@ class LossSum:
         self._waiting: list[torch.Tensor] = []
 
     def clear(self) -> None:
-        """Start a new share."""
+        """Start a new share with a sum of zero."""
         self._total = 0.0
         self._waiting = []
 
     def add(self, loss: Any) -> None:
-        """Take in one micro-batch's mean loss; raise `UsageError` if it is not one number."""
+        """Add the mean loss of one micro-batch; raise `UsageError` if it is not one number."""
         if isinstance(loss, torch.Tensor) and (self._waits or loss.device.type != "cpu"):
             if loss.numel() != 1 or loss.is_complex():
                 raise UsageError(_WRONG)
-            if self._waiting and self._waiting[0].dtype != loss.dtype:
+            if self._waiting and self._waiting[0].dtype != loss.dtype:  # they are stacked in total
                 self.total()
             self._waiting.append(loss.detach().reshape(()).clone())
             return
@@ -42,7 +46,7 @@ class LossSum:
         self._total += number_of(loss)
 
     def total(self) -> float:
-        """Return the sum; waits for the device."""
+        """Return the sum, for which this waits for the device."""
         if self._waiting:
             for value in torch.stack(self._waiting).tolist():
                 self._total += value

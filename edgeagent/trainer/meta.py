@@ -1,9 +1,13 @@
-"""The scalars of the training state as bytes: what is not in a tensor and still decides the future.
+"""The scalars of the training state as bytes: learning rates, counters, the schedule's state.
 
-Law: equal states give equal bytes, on every machine; bytes come from peers, so nothing is executed
-to read them and whatever is not exactly what this trainer would have written raises
-`EdgeAgentError`. Values: None, bool, int (64 bits), float, str, bytes, and lists, tuples and
-dictionaries of them (containers are tagged arrays, dictionaries sorted by key).
+They are the part of the training state that is not in a tensor, and training goes on from them as
+much as from the weights. Equal states give equal bytes on every machine, because replicas compare
+digests of them. The bytes come from peers, so reading them executes nothing, and whatever is not
+exactly what this trainer would have written raises `EdgeAgentError`.
+
+A value is None, a bool, an int of 64 bits, a float, a str, bytes, or a list, tuple or dictionary of
+values. The encoding is msgpack; a container is an array that begins with a number for its kind, so
+that lists and tuples can be told apart, and a dictionary is sorted by key.
 """
 
 from __future__ import annotations
@@ -18,20 +22,26 @@ import msgpack
 from edgeagent.errors import EdgeAgentError, UsageError
 from protocols import limits
 
+# The number of this encoding, the first entry of the bytes. Bytes with another one are refused.
 META_VERSION = 1
-_MAX_DEPTH = 16  # of nested containers; schedules made of schedules need about 7
+# How deeply containers may be nested. Schedules made of schedules need about 7; without a limit,
+# bytes from a peer could exhaust the stack.
+_MAX_DEPTH = 16
+# The first entry of an array says which container the array stands for.
 _LIST, _TUPLE, _DICT = 0, 1, 2
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class StateMeta:
-    """Everything of the training state that is no tensor, at the start of `iteration`.
+    """Everything of the training state that is not a tensor, at the start of `iteration`.
 
-    `groups`: each parameter group's entries without "params". `presence`: bit s (little-endian)
-    set if tensor slot s of the layout exists. `scalar_slots`: (parameter index, slot, value).
-    `schedule`: the scheduler's state, None without one. `skipped`: steps left out as non-finite.
-    `loss_scale`: the scaler's scalars, None (and no bytes) without one.
+    `skipped` counts the steps that were left out because a gradient was not finite.
+    `groups` has the entries of each of the optimizer's parameter groups, without "params".
+    `presence` is a bitmap (little-endian): bit s is set if tensor slot s of the layout exists.
+    `scalar_slots` has (parameter number, slot, value) of each optimizer slot that is no tensor.
+    `schedule` is the state of the learning-rate scheduler, None if there is none.
+    `loss_scale` has the scalars of the gradient scaler; without one it is None and takes no bytes.
     """
 
     iteration: int
@@ -43,7 +53,10 @@ class StateMeta:
     loss_scale: dict[str, Any] | None = None
 
     def encode(self) -> bytes:
-        """Return the canonical bytes; raise `UsageError` for a value that has none."""
+        """Return the canonical bytes.
+
+        Raises `UsageError` for a value that cannot be encoded, and if the bytes are too many.
+        """
         value = [
             META_VERSION,
             self.iteration,
@@ -65,7 +78,11 @@ class StateMeta:
 
 
 def decode_meta(data: bytes) -> StateMeta:
-    """Read what `StateMeta.encode` wrote; raise `EdgeAgentError` on anything else."""
+    """Read what `StateMeta.encode` wrote; raise `EdgeAgentError` for anything else.
+
+    What was read is encoded again and compared, which refuses every other spelling of the same
+    values: two replicas with equal states must not have different bytes.
+    """
     if len(data) > limits.MAX_STATE_META_BYTES:
         raise EdgeAgentError("the state's scalars are larger than allowed")
     try:
@@ -109,10 +126,12 @@ def decode_value(data: bytes) -> Any:
 
 
 def adopt_value(mine: Any, theirs: Any, where: str) -> Any:
-    """Return `theirs` in the shape of `mine`; raise `EdgeAgentError` if the kinds differ.
+    """Return `theirs` in the types of `mine`; raise `EdgeAgentError` if the two do not fit.
 
-    None and numbers may replace each other; containers need the same kind, dictionaries that are
-    not empty the same keys, so that foreign bytes can never add an attribute or remove one.
+    None and numbers may replace each other. Containers must be of the same kind, and dictionaries
+    must have the same keys unless all keys are integers, because keys that are text become
+    attributes of a schedule, and foreign bytes must never add an attribute or remove one.
+    `where` says in the error which value it was.
     """
     if isinstance(mine, Mapping) and isinstance(theirs, dict):
         if set(mine) != set(theirs) and not all(isinstance(key, int) for key in (*mine, *theirs)):
@@ -141,13 +160,14 @@ def adopt_value(mine: Any, theirs: Any, where: str) -> Any:
 
 
 def _pack(value: Any, where: str, depth: int = 0) -> Any:
+    """Return `value` as msgpack shall encode it; raise `UsageError` if it has no encoding."""
     if depth > _MAX_DEPTH:
         raise UsageError(f"{where} is nested too deeply to be replicated")
     if value is None or isinstance(value, bool | str | bytes):
         return value
     if type(value) is int and -(1 << 63) <= value < 1 << 63:
         return value
-    if isinstance(value, float):
+    if isinstance(value, float):  # NaN has many bit patterns; all of them become the same one
         return math.nan if math.isnan(value) else float(value)
     if isinstance(value, list):
         return [_LIST, *(_pack(item, where, depth + 1) for item in value)]
@@ -164,6 +184,7 @@ def _pack(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def _unpack(value: Any, depth: int) -> Any:
+    """Return the value that `_pack` was given; raise `ValueError` for anything it never makes."""
     if depth > _MAX_DEPTH:
         raise ValueError("nested too deeply")
     if value is None or isinstance(value, bool | int | float | str | bytes):

@@ -1,8 +1,8 @@
-"""How this device computes, in words: what a refusal shows where two devices' updates differ.
+"""How this device computes, in words, for the refusal of a device whose updates differ.
 
-Law: these fields explain and decide nothing. Devices with other processors may train together as
-long as their updates round alike, so the names begin with `ABOUT`, and the job's fingerprint leaves
-them out. Each is at most `MOST` characters.
+These fields explain a refusal and never cause one. Devices with different processors may train
+together as long as their updates round alike, so the names of these fields begin with `ABOUT`, and
+fingerprints are compared without them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,20 @@ from edgeagent.transport.job import ABOUT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# The most characters of a field: room for the digests of all operations in `_OPERATIONS`.
 MOST = 160
+# The most characters of what is said of the processor or the device, for one line of a refusal.
 _SHOWN = 80
-_COUNT = 771  # odd, so that vector code and its scalar remainder both run
+# How many numbers each operation computes. The count is odd, so that both the vector instructions
+# and the scalar code for the remainder run: they may round differently.
+_COUNT = 771
+# How many hexadecimal digits of each digest are shown: enough to see that two differ.
 _DIGITS = 8
+# One name for each architecture, which operating systems call differently.
 _ARCHITECTURES = {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}
-_INSTRUCTIONS = {"DEFAULT": "", "NO AVX": "", "AVX512": "AVX-512"}  # as torch calls them
+# What torch calls the vector instructions that it uses, and what they are called here.
+_INSTRUCTIONS = {"DEFAULT": "", "NO AVX": "", "AVX512": "AVX-512"}
+# The operations of which optimizers consist and that processors may round differently.
 _OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "square roots": lambda a, b, _: torch.sqrt(a * b),
     "divisions": lambda a, b, _: a / b,
@@ -36,7 +44,7 @@ _OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torc
 
 
 def numeric_fields(device: torch.device) -> tuple[tuple[str, str], ...]:
-    """Return (field, value) pairs about torch, the processor, `device` and how that rounds."""
+    """Return (field, value) pairs about torch, the processor, `device` and how it rounds."""
     pairs = (
         ("torch", f"torch {torch.__version__}"),
         ("processor", processor()),
@@ -58,7 +66,7 @@ def processor() -> str:
 
 
 def accelerator(device: torch.device) -> str:
-    """Return what computes the update, in words."""
+    """Return in words what computes the updates of a model on `device`."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         return f"on {name} with CUDA {torch.version.cuda or torch.version.hip}"[:_SHOWN]
@@ -66,8 +74,10 @@ def accelerator(device: torch.device) -> str:
 
 
 def rounding(device: torch.device) -> str:
-    """Return digests of fixed numbers under each operation that optimizers are made of, computed
-    as an update computes them (`exact_arithmetic.py`)."""
+    """Return the digest of what each operation makes of fixed numbers on `device`.
+
+    The operations are computed as in an update (`exact_arithmetic.py`).
+    """
     numbers = [_fixed_numbers(label).to(device) for label in range(3)]
     found = []
     for name, operation in _OPERATIONS.items():
@@ -79,7 +89,10 @@ def rounding(device: torch.device) -> str:
 
 
 def _fixed_numbers(label: int) -> torch.Tensor:
-    """Return numbers in [0.5, 1.5) that need no rounding to be the same everywhere."""
+    """Return fixed numbers in [0.5, 1.5), float32 [_COUNT]; `label` chooses which.
+
+    They come from integer arithmetic and a division by a power of two, which round nowhere.
+    """
     mixed = (np.arange(1, _COUNT + 1, dtype=np.uint64) + np.uint64(label * _COUNT)) * np.uint64(
         2654435761
     )

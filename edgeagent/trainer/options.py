@@ -1,7 +1,9 @@
-"""What a `Trainer` goes by: the arguments of the script, under what `edgeagent run` was told.
+"""The options of a `Trainer`, from the script's arguments and from what `edgeagent run` was told.
 
-Law: resolved once, before anything is joined: an option of `edgeagent run`, then its variable, then
-the script's argument, then the default.
+For each option the first of these that says anything holds: the option of `edgeagent run`, its
+environment variable, the argument of the script, the default. Whoever starts a script can thus
+overrule it. The options are resolved once, before a cluster is joined, so that a mistake stops
+nobody else.
 """
 
 from __future__ import annotations
@@ -21,15 +23,21 @@ from protocols import limits
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# How many samples an iteration has if nobody says so.
 DEFAULT_GLOBAL_BATCH = 256
+# How many of the files of `save_every` stay if nobody says so.
 DEFAULT_KEEP = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`save`: where the state is written at the end, "" for nowhere. `save_every`: after how many
-    iterations it is written to a file of its own beside `beside`, 0 for never, and `keep`: how many
-    of those files stay, 0 for all."""
+    """The options that hold.
+
+    `global_batch` and `micro_batch` are numbers of samples, and `steps` is the iteration at which
+    training ends, 0 for never. `save` is the file into which the state is written at the end, ""
+    for none. After every `save_every` iterations, 0 for never, it is written to a file of its own
+    whose name is made from `beside`, and `keep` of those files stay, 0 for all.
+    """
 
     config: TrainerConfig
     global_batch: int
@@ -51,7 +59,7 @@ def resolve_options(
     save_every: Any,
     keep: Any,
 ) -> Options:
-    """Return what holds; raise `UsageError` for what cannot be used."""
+    """Return the options that hold; raise `UsageError` for one that cannot be used."""
     told = trainer_config_from(environment)
     config = told or TrainerConfig()
     every, kept = config.save_every, config.keep
@@ -90,7 +98,8 @@ def resolve_options(
 
 
 def _script_place() -> str:
-    """Return where a plain script would save: `edgeagent-SCRIPT.safetensors`, as under run."""
+    """Return `edgeagent-SCRIPT.safetensors`, the default file under `edgeagent run`, for a plain
+    script."""
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
     return f"edgeagent-{name or 'script'}.safetensors"
 

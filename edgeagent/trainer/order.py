@@ -1,10 +1,12 @@
 """Which samples a micro-batch consists of.
 
-Law: global batch i takes positions [i*G, (i+1)*G) of the endless sequence of epochs; epoch e is a
-permutation of the data set that follows from (seed, e, length) alone: the order of numpy's raw
-Philox output, whose stream numpy guarantees; or what a sampler of torch's gives when all generators
-are seeded for that epoch. Nothing depends on the number of nodes, nor on the epochs before: a
-device that joins in epoch 7 has drawn none of them.
+The epochs follow one another without end, and global batch i takes the positions [i*G, (i+1)*G) of
+that sequence, G being its size. Epoch e is a permutation of the data set that follows from (seed,
+e, length) alone: the order in which numbers of numpy's Philox generator would be sorted, because
+numpy guarantees that generator's raw output in all versions. If the script gives a sampler of
+torch's, the epoch is what it yields after all generators were seeded for that epoch. Nothing
+depends on the number of nodes, nor on the epochs before, because a device that joins in epoch 7 has
+drawn none of them.
 """
 
 from __future__ import annotations
@@ -23,11 +25,15 @@ from edgeagent.trainer.streams import derived_seed
 if TYPE_CHECKING:
     from edgeagent.trainer.streams import RandomStreams
 
+# How many epochs' orders are kept: two, because a batch may begin in one and end in the next.
 _EPOCHS_KEPT = 2
 
 
 class SampleOrder:
-    """Maps (iteration, micro-batch) to sample indices of a data set of `length` samples."""
+    """Maps (iteration, micro-batch) to sample indices of a data set of `length` samples.
+
+    `global_batch` and `micro_batch` are numbers of samples; the second divides the first.
+    """
 
     def __init__(self, seed: int, length: int, global_batch: int, micro_batch: int) -> None:
         self._seed = seed
@@ -37,7 +43,7 @@ class SampleOrder:
         self._epochs: OrderedDict[int, np.ndarray[Any, Any]] = OrderedDict()
 
     def fields(self) -> tuple[tuple[str, str], ...]:
-        """Return what members must have in common, for the job's fingerprint."""
+        """Return what members must have in common, as fields of the job's fingerprint."""
         return (("sampler", "none"),)
 
     def indices(self, iteration: int, micro_batch: int) -> list[int]:
@@ -65,7 +71,8 @@ class SampleOrder:
 class SamplerOrder(SampleOrder):
     """The order that `sampler` gives, over a data set of `samples` samples.
 
-    Raises `UsageError`, by name, for one whose order does not follow from the epoch alone.
+    The first epoch is drawn twice. Raises `UsageError`, naming the sampler, if the two differ,
+    because the order must follow from the seed and the epoch alone.
     """
 
     def __init__(
@@ -90,8 +97,8 @@ class SamplerOrder(SampleOrder):
             )
 
     def fields(self) -> tuple[tuple[str, str], ...]:
-        """Return its name, and the hash of the first epoch."""
-        order = self._epoch(0).astype("<i8").tobytes()
+        """Return the sampler's name and the hash of the first epoch's order."""
+        order = self._epoch(0).astype("<i8").tobytes()  # the same bytes on every processor
         digest = hashlib.sha256(order).hexdigest()
         return (("sampler", self._name), ("sampler order", digest))
 
@@ -100,6 +107,7 @@ class SamplerOrder(SampleOrder):
         try:
             if callable(set_epoch := getattr(self._sampler, "set_epoch", None)):
                 set_epoch(epoch)
+            # One more than there should be shows a sampler that yields too many, or has no end.
             drawn = list(islice(iter(self._sampler), self._length + 1))
         finally:
             self._streams.leave()
@@ -122,7 +130,7 @@ def sample_order(
     global_batch: int,
     micro_batch: int,
 ) -> SampleOrder:
-    """Return the order that `sampler` gives, or the trainer's own if that is None."""
+    """Return the order that `sampler` gives, or the trainer's own if `sampler` is None."""
     if sampler is None:
         return SampleOrder(seed, samples, global_batch, micro_batch)
     return SamplerOrder(sampler, samples, streams, seed, global_batch, micro_batch)

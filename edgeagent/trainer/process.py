@@ -1,8 +1,9 @@
 """Finding or starting the agent process that belongs to this trainer.
 
-Law: under `edgeagent run` the agent started this process and left the hand-over socket's descriptor
-in `EDGEAGENT_SOCKET`; a plain `python script.py` starts an agent of its own, in a process group of
-its own, so that Ctrl+C in the terminal reaches the trainer alone.
+Under `edgeagent run` the agent has started this process and left the descriptor of the hand-over
+socket in the environment variable `EDGEAGENT_SOCKET`. A plain `python script.py` starts an agent
+itself, in a process group of its own, so that Ctrl+C in the terminal reaches the trainer alone: it
+leaves gracefully, for which it needs its agent.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from edgeagent.trainer.workers import keep_from_workers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# The module that an agent of a plain script runs.
 AGENT_MODULE = "edgeagent.agent_process"
+# How many seconds a child agent may take to end by itself, since it tells its neighbours first.
 AGENT_END_SECONDS = 10.0
-AGENT_GONE_SECONDS = 2.0  # from the end of its connection to that of its process
+# How many seconds may pass between the end of an agent's connection and that of its process.
+AGENT_GONE_SECONDS = 2.0
 
 
 class AgentConnection:
@@ -48,7 +52,7 @@ class AgentConnection:
         return 0
 
     def finish(self) -> None:
-        """Wait for a child agent to end; after `AGENT_END_SECONDS`, end it."""
+        """Wait for a child agent to end, and terminate it after `AGENT_END_SECONDS`."""
         if self.child is None:
             return
         try:
@@ -61,8 +65,11 @@ class AgentConnection:
 
 @contextlib.contextmanager
 def ended_with_a_reason(agent: AgentConnection) -> Iterator[None]:
-    """Where the agent is lost in this block, and is one of our own that ended with an error, raise
-    `AgentRefused`: it has said why."""
+    """Raise `AgentRefused` instead of `AgentLost` if the agent in this block gave a reason.
+
+    That is so if it is a child of this process that ended with an error: it has printed why, and
+    its exit status becomes the script's.
+    """
     try:
         yield
     except AgentLost as error:
@@ -74,7 +81,8 @@ def ended_with_a_reason(agent: AgentConnection) -> Iterator[None]:
 def connect_agent() -> AgentConnection:
     """Return the connection to this trainer's agent.
 
-    Raises `UsageError` if the descriptor in the environment is no socket, or is already in use.
+    Raises `UsageError` if the descriptor in the environment is no socket, or if it was used by
+    another `Trainer` of this script before.
     """
     text = os.environ.pop(SOCKET_VARIABLE, None)
     if text is not None:
@@ -91,6 +99,7 @@ def connect_agent() -> AgentConnection:
 
 
 def _start_agent() -> AgentConnection:
+    """Start an agent as a child of this process and return the connection to it."""
     ours, theirs = socket.socketpair()
     with theirs:
         descriptor = theirs.fileno()

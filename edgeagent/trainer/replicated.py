@@ -1,8 +1,9 @@
 """Tensors beside the model that belong to the training state: an EMA copy, a teacher, statistics.
 
-Law: they lie in the flat state like parameters, so that they are pulled, hashed, saved and resumed
-with it; they change in `apply` only, by the script's own function, which every replica calls after
-every step; and anywhere else they must not change.
+They lie in the flat state like parameters, so that a joiner pulls them, replicas compare digests of
+them, and they are saved and resumed with the model. The script's own function changes them, which
+every replica calls after every step. Nothing else may change them, because the replicas would then
+differ; `guards.py` finds such changes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """What one call of `Trainer.replicate` was given."""
+
     name: str
     tensors: dict[str, torch.Tensor]  # by their names in the layout
     places: list[Place]
@@ -33,12 +36,13 @@ class _Entry:
 
 
 class ReplicatedTensors:
-    """All that `Trainer.replicate` was given. `model`: what the updates are called with."""
+    """All that `Trainer.replicate` was given; the updates are called with `model`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._entries: list[_Entry] = []
-        self._image: StateImage | None = None  # of the state, once that is attached
+        self._image: StateImage | None = None  # the state's image, once `attach` was called
+        # Where the values of each tensor begin, to notice one that shares memory with another.
         self._homes: set[int] = {
             tensor.data_ptr()
             for tensor in (*model.parameters(), *model.buffers())
@@ -48,8 +52,8 @@ class ReplicatedTensors:
     def add(
         self, name: str, what: Any, update: Update | None, device: torch.device | None = None
     ) -> None:
-        """Take in a module, moved to `device` if there is one, or a dictionary of tensors; raise
-        `UsageError` if it cannot be."""
+        """Take in a module, which is moved to `device` unless that is None, or a dictionary of
+        tensors; raise `UsageError` if it cannot be part of the state."""
         if not name or not name.isprintable():
             raise UsageError(f"replicate() wants a name to call the tensors by, not {name!r}")
         if any(entry.name == name for entry in self._entries):
@@ -72,27 +76,27 @@ class ReplicatedTensors:
         self._entries.append(_Entry(name, tensors, places, update))
 
     def specs(self) -> list[TensorSpec]:
-        """Return what they take in the layout."""
+        """Return name, dtype and shape of each tensor, for the layout."""
         return [tensor_spec(name, tensor) for name, tensor in self.tensors().items()]
 
     def fields(self) -> list[tuple[str, str]]:
-        """Return them as fields of the job's fingerprint; their shapes are in the layout's."""
+        """Return a field of the job's fingerprint for each entry; shapes are in the layout's."""
         return [
             (f"replicated {entry.name}", f"{len(entry.tensors)} tensors, {_named(entry.update)}")
             for entry in self._entries
         ]
 
     def places(self) -> list[Place]:
-        """Return where the script keeps them."""
+        """Return where the script keeps each tensor."""
         return [place for entry in self._entries for place in entry.places]
 
     def holds(self, module: torch.nn.Module) -> bool:
-        """Return whether (a part of) `module` is among them."""
+        """Return whether at least one tensor of `module` is among them."""
         known = {id(tensor) for tensor in self.tensors().values()}
         return any(id(t) in known for t in (*module.parameters(), *module.buffers()))
 
     def attach(self, image: StateImage) -> None:
-        """Move into the state's image; what lies on another device stays there."""
+        """Move the tensors into the state's image; those on another device stay there."""
         self._image = image
         for name, tensor in self.tensors().items():
             if image.holds(tensor.device):
@@ -100,7 +104,7 @@ class ReplicatedTensors:
                 tensor.data = image.views[name]
 
     def strays(self) -> dict[str, torch.Tensor]:
-        """Return those that cannot lie in the image, by name."""
+        """Return the tensors that cannot lie in the image, by name."""
         image = self._image
         return {
             name: tensor.detach()
@@ -109,7 +113,10 @@ class ReplicatedTensors:
         }
 
     def apply(self) -> None:
-        """Call every update, and have what it left in the state."""
+        """Call every update, and see to it that its results are in the state.
+
+        Raises `UsageError` if an update moved a tensor or replaced it by one of another shape.
+        """
         for entry in self._entries:
             if entry.update is not None:
                 entry.update(self._model)
@@ -122,7 +129,7 @@ class ReplicatedTensors:
                 raise UsageError(f"{name} was moved while training; an update writes in place")
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return all of them by their names in the layout."""
+        """Return all tensors by their names in the layout."""
         return {name: t for entry in self._entries for name, t in entry.tensors.items()}
 
     def _check(self, name: str, tensor: Any) -> None:
@@ -137,7 +144,11 @@ class ReplicatedTensors:
 
 
 def _back_in_place(place: Place) -> None:
-    """An update may have put another tensor in the place instead of writing into it."""
+    """Copy what the update has put into this place into the state's own tensor, and put that back.
+
+    An update may put another tensor into a dictionary or a module instead of writing into the one
+    that was there. Raises `UsageError` if that is no tensor of the same shape.
+    """
     value = place.owner.get(place.key)
     if value is place.tensor:
         return

@@ -1,9 +1,11 @@
-"""What a trainer saves: the model at its end, the state every so many iterations, and what it
-trained before another state replaces it.
+"""What a trainer saves, and when.
 
-Law: nothing that is worth more is written over, and one line says what became of it. A state that
-was put aside once is not put aside again while it is the same. Of the files that are written every
-so many iterations only those go that this trainer has written itself.
+It saves the state at the end of training, after every so many iterations if asked to, and, when a
+cluster's state is about to replace its own, what it has trained until then. A file that holds more
+training or belongs to another job is never overwritten: it gets another name, and one line tells
+the user. A state that was put aside once is not put aside again while it is the same. Of the files
+that are written every so many iterations this trainer removes only those it has written itself,
+because the others may be all that is left of another run.
 """
 
 from __future__ import annotations
@@ -27,11 +29,15 @@ if TYPE_CHECKING:
 
 
 class Saving:
-    """The files of one trainer. `say` tells the user."""
+    """Writes the files of one trainer; `say` is called with each line for the user.
+
+    `saved` is where the state was written at the end, "" if it was not, and `error` is why.
+    `memory` is the shared memory with the state; until it is set, nothing is written.
+    """
 
     def __init__(self, options: Options, state: TrainingState, say: Callable[[str], None]) -> None:
-        self.error = ""  # why the model is not saved
-        self.saved = ""  # where it lies
+        self.error = ""
+        self.saved = ""
         self.memory: SharedMemory | None = None
         self._path = options.save
         self._beside = options.beside
@@ -39,17 +45,23 @@ class Saving:
         self._keep = options.keep
         self._state = state
         self._say = say
-        self._meta = b""  # the state's scalars, which the script may have changed since
-        self._aside = ""  # where the present state was put aside
-        self._written: deque[str] = deque()  # every so many iterations, oldest first
+        # The state's scalars after its last change. They are kept, because the script may have
+        # changed the optimizer's since, which is not part of the state yet.
+        self._meta = b""
+        self._aside = ""  # the file in which the present state was put aside, "" if it was not
+        # The files of `save_every` that this trainer has written and not removed, oldest first.
+        self._written: deque[str] = deque()
 
     def changed(self, meta: bytes) -> None:
-        """The state is another one from now on, with these scalars."""
+        """Note that the state is another one from now on, whose scalars are `meta`."""
         self._meta = meta
         self._aside = ""
 
     def applied(self, meta: bytes) -> None:
-        """An update was made: write the state if it is time."""
+        """Note that an update was made, and write the state if `save_every` says so.
+
+        If that fails, the user is told and training goes on.
+        """
         self.changed(meta)
         iteration = self._state.iteration
         if not self._every or iteration % self._every:
@@ -71,7 +83,7 @@ class Saving:
         self._write(path)
 
     def at_end(self) -> None:
-        """Write the model; `saved` or `error` says what came of it."""
+        """Write the state at the end of training; `saved` or `error` says what came of it."""
         if not self._path:
             return
         try:
@@ -82,7 +94,10 @@ class Saving:
             self.saved = self._path
 
     def aside(self, keep: bool) -> SavedAside:
-        """Keep, if there is something to, what was trained before another state replaces it."""
+        """Write the state to a file of its own, because another state is about to replace it.
+
+        `keep` says whether it is worth that. Returns the file, or why there is none.
+        """
         if not keep or not self._path:
             return SavedAside("", "")
         if not self._aside:
@@ -97,7 +112,7 @@ class Saving:
         return SavedAside(self._aside, "")
 
     def _write_over(self, path: str) -> None:
-        """Write the state; what is worth more than it gets another name."""
+        """Write the state to `path`; a file there that is worth more is renamed before."""
         line = keep_what_is_there(path, self._state.layout, self._state.iteration)
         if line:
             self._say(line)

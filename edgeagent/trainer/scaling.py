@@ -1,10 +1,12 @@
 """The loss scale of mixed precision: a `torch.amp.GradScaler` as part of the training state.
 
-Law: the scale is the same on all replicas throughout an iteration. Gradients are summed scaled;
-the update divides by the scale, is skipped on all replicas alike if they are not finite, and then
-lets the scale grow or shrink by GradScaler's own rule (its settings, float32). The script scales
-the loss and does nothing else with the scaler: its `step`, `unscale_` and `update` see one device's
-gradients only.
+In half precision small gradients vanish, so the script multiplies its loss by a scale, which
+multiplies the gradients. The scale is the same on all replicas throughout an iteration, because
+gradients are summed while they are scaled. The update divides the sum by the scale. It is skipped
+on all replicas alike if the gradients are not finite, and afterwards the scale grows or shrinks by
+GradScaler's own rule: with its settings, in float32. The script scales the loss and does nothing
+else with the scaler, because the scaler's `step`, `unscale_` and `update` see the gradients of one
+device only.
 """
 
 from __future__ import annotations
@@ -21,37 +23,48 @@ from edgeagent.errors import EdgeAgentError, UsageError
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
 
+# The entries of a GradScaler's `state_dict()`, all of which are part of the training state.
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+# Packing a number as float32 rounds it as the scaler's own tensor does.
 _SINGLE = struct.Struct("<f")
 
 
 class _Scaled:
-    """Process-wide: the scaler that scaled something last; scaled gradients look like others."""
+    """Which scaler has scaled something last, in this process.
+
+    It is global, because nothing in a gradient shows that it was scaled: `GradScaler.scale` itself
+    is wrapped for all scalers. `installed` says that it is.
+    """
 
     installed = False
     by: GradScaler | None = None
 
 
 class LossScale:
-    """What the gradients are multiplied by; 1 without a scaler."""
+    """The factor of the gradients: that of `scaler`, or 1 if there is none or it is disabled.
+
+    Raises `UsageError` if `scaler` is no `torch.amp.GradScaler`.
+    """
 
     def __init__(self, scaler: Any) -> None:
         if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
             kind = type(scaler).__name__
             raise UsageError(f"grad_scaler is a {kind}, not a torch.amp.GradScaler")
         self._scaler: GradScaler | None = scaler if scaler and scaler.is_enabled() else None
-        self._seen: tuple[torch.Tensor, int] | None = None  # its scale, and what wrote there last
+        # The tensor in which the scaler has its scale, and that tensor's version after the last
+        # change that was allowed. Another tensor or version means that the script changed it.
+        self._seen: tuple[torch.Tensor, int] | None = None
         if self._scaler is not None:
             self._state = {key: self._scaler.state_dict()[key] for key in _KEYS}
             self._keep(_single(self._state["scale"]), self._state["_growth_tracker"])
 
     @property
     def scale(self) -> float:
-        """Return the scale that this iteration's gradients have."""
+        """Return the factor by which this iteration's gradients are multiplied."""
         return float(self._state["scale"]) if self._scaler is not None else 1.0
 
     def watch(self) -> None:
-        """Begin: from now on it matters which scaler scales."""
+        """Begin to note which scaler the script uses; what it used before does not matter."""
         if not _Scaled.installed:
             every: Any = torch.amp.GradScaler
             every.scale = _noted(every.scale)
@@ -59,11 +72,15 @@ class LossScale:
         _Scaled.by = None
 
     def state(self) -> dict[str, Any] | None:
-        """Return the scalars of it, None without a scaler."""
+        """Return the scaler's scalars for the training state, None without a scaler."""
         return dict(self._state) if self._scaler is not None else None
 
     def check(self) -> None:
-        """Raise `UsageError` if the script does with a scaler what only the trainer can do."""
+        """Raise `UsageError` if the script has not used the scaler as it must.
+
+        It must scale each loss with the scaler that `Trainer` was given, and do nothing else with
+        it. To be called once after each micro-batch.
+        """
         scaler = self._scaler
         used, _Scaled.by = _Scaled.by, None
         if used is not None and used is not scaler:
@@ -85,7 +102,10 @@ class LossScale:
             )
 
     def stepped(self, finite: bool) -> None:
-        """Grow or shrink after an iteration, as `GradScaler.update` does."""
+        """Let the scale grow or shrink after an iteration, as `GradScaler.update` does.
+
+        `finite` says whether the cluster's gradients were finite.
+        """
         if self._scaler is None:
             return
         state = self._state
@@ -98,7 +118,7 @@ class LossScale:
         self._keep(scale, count)
 
     def fits(self, state: dict[str, Any] | None) -> None:
-        """Raise `EdgeAgentError` if a state to adopt has no such scale."""
+        """Raise `EdgeAgentError` if the scalars of a state to adopt do not fit this scaler."""
         if (state is None) != (self._scaler is None):
             raise EdgeAgentError("the state to adopt was trained with another grad_scaler")
         if state is None:
@@ -109,21 +129,25 @@ class LossScale:
             raise EdgeAgentError("the state to adopt has an impossible loss scale")
 
     def adopt(self, state: dict[str, Any] | None) -> None:
-        """Go on with the scale of another replica; `fits` has accepted it."""
+        """Go on with the scale of another replica, which `fits` has accepted."""
         if state is not None and self._scaler is not None:
             self._state = {key: state[key] for key in _KEYS}
             self._keep(_single(state["scale"]), state["_growth_tracker"])
 
     def _was_changed(self, scaler: GradScaler) -> bool:
-        """Whether the script has written to the scale; reading it would wait for the device."""
+        """Return whether the script has written to the scale.
+
+        The tensor's version tells; reading its value would wait for the device.
+        """
         tensor = scaler._scale
         if tensor is None:
             return True
-        known, version = self._seen or (tensor, 0)  # the first `scale()` has made it
+        known, version = self._seen or (tensor, 0)  # the scaler makes it at its first `scale()`
         self._seen = (tensor, tensor._version)
         return tensor is not known or tensor._version != version
 
     def _keep(self, scale: float, count: int) -> None:
+        """Make `scale` the present one, after `count` iterations in which it did not grow."""
         self._state |= {"scale": scale, "_growth_tracker": count}
         if self._scaler is not None:
             self._scaler.load_state_dict(dict(self._state))
@@ -132,7 +156,7 @@ class LossScale:
 
 
 def _noted(scale: Any) -> Any:
-    """Return `GradScaler.scale` that also notes who scaled."""
+    """Return the method `GradScaler.scale` wrapped so that it notes which scaler was called."""
 
     @functools.wraps(scale)
     def noted(self: GradScaler, outputs: Any) -> Any:
@@ -144,7 +168,7 @@ def _noted(scale: Any) -> Any:
 
 
 def _single(value: float) -> float:
-    """Return `value` rounded to float32, as the scaler's own tensor holds it."""
+    """Return `value` rounded to float32, infinity if it is too large for that."""
     try:
         rounded: float = _SINGLE.unpack(_SINGLE.pack(value))[0]
     except OverflowError:

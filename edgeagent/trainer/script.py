@@ -1,8 +1,9 @@
 """The statements of the user's script, so that two devices notice that they run different ones.
 
-Law: comments, blank lines, layout and docstrings do not count. Of each statement, in the order of
-the files, there are a digest, which others may see, and its place and text, which stay here. What
-cannot be read, and a job of our own, has no statements: then nothing is compared.
+Comments, blank lines, layout and docstrings do not count, because they do not change what a script
+computes. Each statement, in the order of the files, gives a digest, which other members may see,
+and its place and text, which stay on this device to be shown to its user. A script that cannot be
+read has no statements, and neither has a job that comes with edgeagent; then nothing is compared.
 """
 
 from __future__ import annotations
@@ -20,15 +21,22 @@ from edgeagent.transport.job import MAX_STATEMENTS, SCRIPT_DIGEST_BYTES, Script
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_SOURCE_BYTES = 1 << 20  # of one file; a longer one is data rather than a program
+# The most bytes of one file that are parsed; a longer one is data rather than a program.
+MAX_SOURCE_BYTES = 1 << 20
+# The most characters of a statement that are shown, so that a place and a text fit on one line.
 MAX_TEXT = 60
-_BODIES = ("body", "orelse", "finalbody")  # of statements
+# The fields of a node of the syntax tree in which a statement keeps the statements it contains.
+_BODIES = ("body", "orelse", "finalbody")
+# What the path of a package that was installed with pip has in it, even inside the script's folder.
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 def script_statements() -> Script:
-    """Return the statements of the running script, then those of its own modules: what it has
-    imported from its folder or below."""
+    """Return the statements of the running script, then those of its own modules.
+
+    Its own modules are those that it has imported from its folder or below. At most
+    `MAX_STATEMENTS` are returned; the last stands for all the rest if there are more.
+    """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if main is None or _is_ours(main):
         return ()
@@ -46,7 +54,10 @@ def script_statements() -> Script:
 
 
 def statements_of(path: str, name: str) -> list[tuple[bytes, str]]:
-    """Return the statements of the file at `path`, which is shown as `name`."""
+    """Return digest and description of each statement of the file at `path`, shown as `name`.
+
+    There are none if the file is too long, or cannot be read or parsed.
+    """
     try:
         if os.path.getsize(path) > MAX_SOURCE_BYTES:
             return []
@@ -59,7 +70,10 @@ def statements_of(path: str, name: str) -> list[tuple[bytes, str]]:
 
 
 def _statements(tree: ast.AST) -> Iterator[tuple[ast.stmt | ast.ExceptHandler, str]]:
-    """Yield each statement below `tree` with its text; of one that holds others, its head."""
+    """Yield each statement below `tree` with its text.
+
+    A statement that contains others gives its first line, such as `if x:`, and then theirs.
+    """
     for field in ("body", "handlers", "cases", "orelse", "finalbody"):
         for node in getattr(tree, field, ()):
             if isinstance(node, ast.ExceptHandler):
@@ -73,11 +87,12 @@ def _statements(tree: ast.AST) -> Iterator[tuple[ast.stmt | ast.ExceptHandler, s
 
 
 def _says_nothing(node: ast.stmt) -> bool:
+    """Return whether a statement is a lone constant, such as a docstring, and has no effect."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _head(node: ast.stmt) -> str:
-    """Return the text of a statement without those that it holds."""
+    """Return the text of a statement without the statements that it contains."""
     if isinstance(node, ast.Try | ast.TryStar):
         return "try:"
     if isinstance(node, ast.Match):
@@ -92,12 +107,13 @@ def _head(node: ast.stmt) -> str:
 
 
 def _is_ours(path: str) -> bool:
+    """Return whether a file is part of edgeagent."""
     package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     return os.path.realpath(path).startswith(package + os.sep)
 
 
 def _is_own(path: str, folder: str) -> bool:
-    """Whether a module is the user's: in the folder of the script, and not installed there."""
+    """Return whether a module is the user's: in the script's `folder`, and not installed there."""
     real = os.path.realpath(path)
     if not real.startswith(folder + os.sep) or not real.endswith(".py") or _is_ours(real):
         return False

@@ -1,12 +1,16 @@
 """The optimizer's scalars (learning rate, weight decay, ...) that the script sets by hand.
 
-Law: what holds in an update is what the reduced control word says, on every replica alike; what a
-script wrote into its own optimizer is a wish, noted at `update()` and taken back before the step.
-A script that wrote nothing has no opinion: it may have had no micro-batch, or be new. A number
-counts as written if another object is in its place: the groups hold objects that nobody else has,
-so that a rate that is set to what it was is a wish, too. Scalars that are no floating-point numbers
-count as written if they changed. Wishes: a list of (group, name, value), ascending, as canonical
-bytes.
+A script may set a learning rate in its loop, and all replicas must use the same one. Therefore what
+a script writes into its optimizer is only a wish. It is noted at `update()`, travels to all members
+in the control word of the round, and is taken back before the step. What holds in the step is what
+the reduced control word says, which is the same on every replica. A script that wrote nothing has
+no wish, and that contradicts nobody: it may have had no micro-batch, or have joined just now.
+
+A floating-point number counts as written if another object is in its place. The groups hold objects
+that nobody else has, so a rate that is set to the value that it had is a wish, too. Without this, a
+script that keeps the rate by writing it again would not contradict one that writes another. Other
+scalars count as written if they changed. Wishes are a list of (group, name, value), ascending, in
+canonical bytes (`meta.py`).
 """
 
 from __future__ import annotations
@@ -20,16 +24,20 @@ from protocols import limits
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+# Entries of a parameter group that are lists of its parameters.
 NOT_SCALARS = ("params", "param_names")
+# Entries that torch's schedules set, so that a script must not set them beside a schedule.
 _OF_A_SCHEDULE = ("lr", "initial_lr", "max_lr", "min_lr")
+# Entries that those of torch's schedules set that cycle the momentum, too.
 _OF_A_CYCLE = ("momentum", "betas", "base_momentum", "max_momentum")
+# Stands for an entry that does not exist; None may be the value of one.
 _NOT_SET = object()
 
-Wish = tuple[int, str, Any]
+Wish = tuple[int, str, Any]  # number of the parameter group, name, value
 
 
 def group_scalars(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return each parameter group's entries that are no lists of parameters."""
+    """Return the entries of each parameter group that are no lists of its parameters."""
     return [
         {key: value for key, value in group.items() if key not in NOT_SCALARS}
         for group in optimizer.param_groups
@@ -37,7 +45,11 @@ def group_scalars(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 class GroupSettings:
-    """What the script set in the running iteration, and what the state says."""
+    """Tells what the script set in the running iteration from what the training state says.
+
+    `settings` has this script's wishes in canonical bytes, b"" if there are none. `other_settings`
+    is not b"" if it had different wishes at different micro-batches, which is an error.
+    """
 
     def __init__(self, optimizer: Optimizer, scheduler: Any) -> None:
         self._optimizer = optimizer
@@ -48,7 +60,7 @@ class GroupSettings:
         self.note()
 
     def note(self) -> None:
-        """What the groups hold now is the state's: nothing in them is the script's wish."""
+        """Take what the groups hold now as the training state's, and nothing as a wish."""
         self._noted = [
             {key: _fresh(value) for key, value in scalars.items()}
             for scalars in group_scalars(self._optimizer)
@@ -57,11 +69,14 @@ class GroupSettings:
             group.update(noted)
 
     def clear(self) -> None:
-        """A new iteration begins."""
+        """Forget the wishes, because a new iteration begins."""
         self.settings = self.other_settings = b""
 
     def collect(self) -> None:
-        """Note what the script has set by now; raise `UsageError` if that cannot be done."""
+        """Note what the script has set by now.
+
+        Raises `UsageError` if it set what it must not set, or more than a control word holds.
+        """
         wishes = self._wishes()
         if not wishes:
             return
@@ -76,10 +91,11 @@ class GroupSettings:
         self.other_settings = known[-1] if len(known) > 1 else b""
 
     def put(self, settings: bytes, other_settings: bytes) -> None:
-        """Let the groups hold what the scripts of the cluster set, and nothing else.
+        """Write the wishes of the cluster's scripts into the groups, and take back all others.
 
-        Raises `EdgeAgentError`, before anything changes, if they set different things, or what
-        does not fit this optimizer.
+        The two arguments are those of the reduced control word. Raises `EdgeAgentError`, before
+        anything changes, if the scripts had different wishes, or one that does not fit this
+        optimizer.
         """
         if other_settings:
             raise EdgeAgentError(_difference(_read(settings), _read(other_settings)))
@@ -134,11 +150,12 @@ class GroupSettings:
 
 
 def _fresh(value: Any) -> Any:
-    """Return the same number as an object that nobody else has."""
+    """Return a float as a new object that nobody else has; anything else as it is."""
     return value * 1.0 if type(value) is float else value
 
 
 def _same(value: Any, noted: Any) -> bool:
+    """Return whether a scalar that is no float has not changed; for a float, False."""
     return type(noted) is not float and type(value) is type(noted) and bool(value == noted)
 
 

@@ -1,9 +1,11 @@
-"""The optimizer's per-parameter memory (momentum and the like), kept in the shared state.
+"""The optimizer's slots, which are its memory of each parameter, such as momentum.
 
-Law: which slots exist, with which shape and dtype, is found out before training by dry steps on
-copies, one parameter at a time; nothing of the real optimizer changes by that. After a real step
-every slot tensor is a view of the state's image (`rehome`); one on another device is a stray, which
-is copied. A slot that does not exist yet has zeros in the state and a clear bit in `presence`.
+They are part of the training state, so each needs a place in it before training begins, when the
+optimizer has not made them yet. Which slots there will be, and with which shape and dtype, is found
+out by dry steps on copies, one parameter at a time, which change nothing of the real optimizer.
+After each real step every slot tensor is moved into the state's image (`rehome`). A slot that is on
+another device is a stray (`image.py`) and copied. A slot that does not exist yet has zeros in the
+state and a clear bit in `presence`.
 """
 
 from __future__ import annotations
@@ -25,15 +27,22 @@ if TYPE_CHECKING:
 
     from edgeagent.trainer.image import StateImage
 
+# How many dry steps a copy of a parameter makes: two, because an optimizer may make a slot only
+# once it has stepped before.
 _DRY_STEPS = 2
+# Each element of the gradient in a dry step: a usual size, so that infinity or NaN after the step
+# is the optimizer's doing and not the gradient's.
 _DRY_GRADIENT = 1e-3
+# Where torch's optimizers keep the hooks that a user has registered.
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+# The types that a slot may have if it is no tensor.
 _SCALARS = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSpec:
-    """One tensor slot: parameter number and name, slot name, what it is, and on which device."""
+    """One slot that is a tensor: the number of its parameter, its name in the optimizer's memory,
+    its name, shape and dtype in the layout, and the device on which the optimizer keeps it."""
 
     parameter: int
     slot: str
@@ -42,14 +51,15 @@ class SlotSpec:
 
 
 def slot_name(parameter: str, slot: str) -> str:
-    """Return the name of a slot in the layout."""
+    """Return the name that `slot` of the parameter called `parameter` has in the layout."""
     return f"optimizer.{parameter}.{slot}"
 
 
 def lone_optimizer(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Optimizer:
     """Return an optimizer of the same class and settings for `groups`, with empty memory.
 
-    Shares nothing that a step changes, and runs none of the user's hooks.
+    It shares nothing with `optimizer` that a step changes, and runs none of the user's hooks, so it
+    can be stepped for a trial. Its class is not called: its arguments are not known here.
     """
     kind = type(optimizer)
     lone: Optimizer = object.__new__(kind)
@@ -64,11 +74,12 @@ def lone_optimizer(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Optimi
 def discover_slots(
     optimizer: Optimizer, names: Mapping[torch.nn.Parameter, str]
 ) -> tuple[SlotSpec, ...]:
-    """Return the tensor slots `optimizer` will keep for its trainable parameters.
+    """Return the tensor slots that `optimizer` will keep, by parameter number and slot name.
 
-    `names`: the model's trainable parameters in canonical order. Takes, for a moment, the memory of
-    the largest parameter, its gradient and its slots. Raises `UsageError` if a slot cannot be
-    replicated or the optimizer cannot step.
+    `names` has the model's trainable parameters in canonical order. For a moment this takes memory
+    for a copy of the largest parameter, its gradient and its slots; parameters of the same group,
+    shape, dtype and device are tried once. Raises `UsageError` if a slot cannot be replicated or
+    the optimizer cannot step.
     """
     numbers = {parameter: number for number, parameter in enumerate(names)}
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -95,7 +106,10 @@ def discover_slots(
 def _dry_slots(
     optimizer: Optimizer, group: dict[str, Any], parameter: torch.nn.Parameter
 ) -> dict[str, Any]:
-    """Return a new parameter's memory after dry steps, tensors without their storage."""
+    """Return the slots that a copy of `parameter` has after dry steps.
+
+    The tensors are stand-ins with the shape, dtype and device, and one element of storage.
+    """
     copy = torch.nn.Parameter(torch.zeros_like(parameter, memory_format=torch.contiguous_format))
     lone = lone_optimizer(optimizer, [{**group, "params": [copy]}])
     lone.state[copy] = {
@@ -121,7 +135,7 @@ def _dry_slots(
 
 
 def _check_result(lone: Optimizer, group: dict[str, Any], copy: torch.nn.Parameter) -> None:
-    """Raise `UsageError` if steps with ordinary gradients left no numbers, as Adam does in fp16."""
+    """Raise `UsageError` if dry steps left infinity or NaN, as those of Adam in float16 do."""
     if copy.is_meta or bool(torch.isfinite(copy.detach()).all()):
         return
     kind, dtype, eps = type(lone).__name__, str(copy.dtype).removeprefix("torch."), group.get("eps")
@@ -135,7 +149,10 @@ def _check_result(lone: Optimizer, group: dict[str, Any], copy: torch.nn.Paramet
 
 
 class OptimizerSlots:
-    """Keeps the optimizer's memory and the state's image the same thing."""
+    """Keeps the optimizer's slots in the state's image.
+
+    Slot s is `specs[s]`; that numbering is the one of the bits in `presence`.
+    """
 
     def __init__(
         self,
@@ -156,9 +173,10 @@ class OptimizerSlots:
             self._known[spec.parameter].add(spec.slot)
 
     def rehome(self) -> None:
-        """Move what the last step created into the image.
+        """Move the slot tensors that the last step created or replaced into the image.
 
-        Raises `EdgeAgentError` if the optimizer made a slot that the dry steps did not show.
+        Raises `EdgeAgentError` if the optimizer made a slot that the dry steps did not show, or one
+        of another shape or dtype: the state has no place for it.
         """
         for number, parameter in enumerate(self._parameters):
             for slot, value in self._optimizer.state.get(parameter, {}).items():
@@ -215,7 +233,7 @@ class OptimizerSlots:
         return bits.to_bytes(math.ceil(len(self._specs) / 8), "little")
 
     def scalars(self) -> tuple[tuple[int, str, Any], ...]:
-        """Return (parameter number, slot, value) of the slots that are no tensors, in order."""
+        """Return (parameter number, slot, value) of the slots that are no tensors, ascending."""
         return tuple(
             (number, slot, value)
             for number, parameter in enumerate(self._parameters)
@@ -234,7 +252,10 @@ class OptimizerSlots:
                 raise EdgeAgentError(f"the state to adopt has an unknown optimizer slot {slot!r}")
 
     def adopt(self, presence: bytes, scalars: Sequence[tuple[int, str, Any]]) -> None:
-        """Rebuild the optimizer's memory from the shared state; what it held before is dropped."""
+        """Rebuild the optimizer's slots from the shared state; those that it had are dropped.
+
+        Raises `EdgeAgentError`, before anything changes, if they do not fit this optimizer.
+        """
         self.check(presence, scalars)
         bits = int.from_bytes(presence, "little")
         for parameter in self._parameters:

@@ -1,19 +1,21 @@
 """Flat copies between the trainer's device and the host's memory, in large pieces.
 
-Law: whatever crosses between the device and the memory that the agent maps crosses here, and what
-is copied is one flat vector, never tensor by tensor. For CUDA the pieces go through pinned memory,
-which the device reads and writes by itself; `copies` counts them.
+The flat vectors of state and gradients cross here between the device and the memory that the agent
+maps, always as a whole and never tensor by tensor, because each copy has a fixed cost. For CUDA the
+pieces go through pinned (page-locked) memory, which the device reads and writes by itself.
 """
 
 from __future__ import annotations
 
 import torch
 
-PIECE_BYTES = 64 << 20  # bounds the pinned memory
+# The longest piece, in bytes. It bounds the pinned memory, which the system cannot swap out, and is
+# large enough for the fixed cost of a copy not to matter.
+PIECE_BYTES = 64 << 20
 
 
 class Staging:
-    """Copies between `device` and the host; vectors of one dtype and length at a time."""
+    """Copies vectors between `device` and the host; `copies` counts the pieces, for the tests."""
 
     def __init__(self, device: torch.device, piece_bytes: int = PIECE_BYTES) -> None:
         self.copies = 0
@@ -24,7 +26,8 @@ class Staging:
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy `source` into `target`, one of which is on the device and the other on the host.
 
-        Returns when the copy is done: `source` may change afterwards.
+        Both are one-dimensional and have the same dtype and length. When this returns, the copy is
+        done and `source` may change.
         """
         for start, end in self._pieces(source):
             piece, pinned = source[start:end], self._room(source, end - start)

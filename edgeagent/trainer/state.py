@@ -1,10 +1,12 @@
 """The training state of one replica: model, optimizer, schedule, iteration, and its one update.
 
-Law: the state changes in `apply` and `adopt` only, and in `apply` only from bytes that are the same
-on all replicas. A micro-batch reads it and adds to this node's own sum. Parameters and optimizer
-slots are views of the state's image (`image.py`): on the CPU that is the shared memory itself;
-elsewhere the shared memory is brought up to date when somebody is going to read it, and read within
-`adopt`.
+Replicas stay equal because the state changes in two places only. `apply` changes it from bytes that
+are the same on all replicas, and `adopt` replaces it by the state of another replica or of a file.
+A micro-batch only reads the state and adds to this node's own sum of gradients.
+
+Parameters and optimizer slots are views of the state's image (`image.py`). On the CPU that is the
+shared memory itself. On another device the shared memory is brought up to date only when somebody
+is going to read it, because that copies the whole state, and it is read only in `adopt`.
 """
 
 from __future__ import annotations
@@ -53,7 +55,12 @@ if TYPE_CHECKING:
 
 
 class TrainingState:
-    """One replica. `mirror` forces an image of its own, as on other devices, on the CPU, too."""
+    """One replica of the training state.
+
+    `iteration` is how many updates it has behind it, and `skipped` how many of these were left out
+    because a gradient was not finite. `mirror` has the CPU use an image apart from the shared
+    memory, as other devices do, so that this can be tested without one.
+    """
 
     def __init__(
         self,
@@ -80,7 +87,7 @@ class TrainingState:
         self.guards = Guards(optimizer, self.schedule_bytes)
         self._settings = GroupSettings(optimizer, scheduler)
         self._watch = GradientWatch()
-        self._looked = False
+        self._looked = False  # whether undeclared averages have been looked for
         self.plan()
         wide = any(p.dtype == torch.float64 for p in self.parameters.values())
         self.vector = plan_vector(
@@ -94,12 +101,12 @@ class TrainingState:
         self.stop = False  # the script wants training to end, on all nodes
         self._micro_batches: list[int] = []
         self._losses = LossSum(waits=mirror)
-        self._compute_seconds = 0.0
-        self._started = 0.0
-        self._turn = 0
+        self._compute_seconds = 0.0  # spent on the micro-batches in the sum
+        self._started = 0.0  # when the present micro-batch began, on the monotonic clock
+        self._turn = 0  # of the work that the sum belongs to, as the agent counts
 
     def plan(self) -> None:
-        """Place all tensors that are known by now in the flat state."""
+        """Give every tensor that is known by now its place in the flat state."""
         model_tensors = {**self.parameters, **self.buffers.tensors()}
         self.layout = plan_layout(
             [tensor_spec(f"model.{name}", tensor) for name, tensor in model_tensors.items()]
@@ -110,7 +117,7 @@ class TrainingState:
     def share(self) -> SharedMemory:
         """Return new shared memory, in which this replica lies from now on.
 
-        Raises `EdgeAgentError` if this device has not enough memory for it.
+        Raises `EdgeAgentError` if this device does not have enough memory for it.
         """
         sizes = (self.layout.size, self.vector.elements, self.vector.accumulate)
         check_it_fits(*sizes, room())
@@ -150,16 +157,20 @@ class TrainingState:
 
     @property
     def device(self) -> torch.device:
-        """Return where the model is, or most of it."""
+        """Return the device that the model is on, or most of it."""
         return device_of(self.parameters.values())
 
     @property
     def devices(self) -> list[torch.device]:
-        """Return where each parameter is."""
+        """Return the device of each parameter."""
         return [parameter.device for parameter in self.parameters.values()]
 
     def bring_home(self) -> None:
-        """Have the state in the shared memory, for whoever is going to read it there."""
+        """Bring the shared memory up to date, for whoever is going to read the state there.
+
+        While it is being written, a mark beside it says so: if this process dies meanwhile, nobody
+        takes half a state for a whole one.
+        """
         image = self.image
         if not image.is_home:
             self._marks[MARK_APPLYING] = self.iteration + 1
@@ -168,7 +179,10 @@ class TrainingState:
         self._marks[MARK_APPLYING] = 0
 
     def meta(self) -> bytes:
-        """Return the scalars of the state, canonical; raise `UsageError` if one has no bytes."""
+        """Return the scalars of the state in canonical bytes.
+
+        Raises `UsageError` if one of them cannot be encoded.
+        """
         return StateMeta(
             self.iteration,
             self.skipped,
@@ -180,8 +194,9 @@ class TrainingState:
         ).encode()
 
     def notes(self) -> dict[str, str]:
-        """Return what a file says of the model beside its tensors: the keys of its `state_dict()`
-        that are other names of the same tensors, and which tensors are not in there."""
+        """Return what a file says of the model beside its tensors, so that `export.py` can make the
+        `state_dict()`: its keys that are second names of tied tensors, and the tensors that are not
+        in it."""
         if self._notes is None:
             known = {**self.parameters, **self.buffers.tensors()}
             names = {id(tensor): name for name, tensor in known.items()}
@@ -198,8 +213,11 @@ class TrainingState:
         return StateMeta(0, 0, (), b"", (), schedule).encode()
 
     def start_iteration(self, turn: int) -> None:
-        """Start this node's sum at zero: the agent gave work of a new iteration, or took back what
-        was computed of this one and gave work in another `turn`."""
+        """Start this node's sum at zero.
+
+        That is needed when the agent gives work of a new iteration, and when it takes back what was
+        computed of this one and gives work in another `turn`.
+        """
         self._turn = turn
         self._sum.clear()
         self.buffers.clear()
@@ -209,14 +227,15 @@ class TrainingState:
         self._compute_seconds = 0.0
 
     def start_micro_batch(self) -> None:
-        """Give the model the iteration's buffers; computing starts now."""
+        """Give the model the buffers with which the iteration began, and start the clock."""
         self.buffers.restore()
         self._started = time.monotonic()
 
     def collect(self, micro_batch: int, loss: Any) -> None:
-        """Add to this node's sum what `micro_batch` left: gradients, buffers, its mean `loss`.
+        """Add what `micro_batch` left to this node's sum: gradients, buffers and its mean `loss`.
 
-        Raises `UsageError` for what a script must not have done since the last one.
+        Raises `UsageError` if the script has done something since the last micro-batch that it must
+        not do.
         """
         self.guards.check()
         self.scaling.check()
@@ -246,11 +265,14 @@ class TrainingState:
         return tuple(self._micro_batches)
 
     def contribution(self) -> Contributed:
-        """Say what this node's sum holds, and what the script has set by now."""
+        """Return what this node's sum holds and what the script has set by now, for the agent.
+
+        The sum itself is in the shared memory afterwards.
+        """
         self.guards.check()
         self._settings.collect()
         began = time.monotonic()
-        self._sum.bring_home()  # what a device computes behind our back is waited for here
+        self._sum.bring_home()  # waits for a device that still computes, which counts as computing
         loss_sum = self._losses.total()
         exact, agree = self.buffers.exact, self.buffers.exact_agree
         self._compute_seconds += time.monotonic() - began
@@ -269,10 +291,12 @@ class TrainingState:
         )
 
     def apply(self, reduced: Reduced) -> Applied:
-        """Step from the round's sums; the one place where training changes the state.
+        """Make the update of this iteration from the round's sums.
 
-        Raises `EdgeAgentError` if the sums cannot be those of this iteration, or if the scripts set
-        different rates, and `UsageError` if this one has changed the state meanwhile.
+        The step is skipped, on all replicas alike, if a gradient is not finite; the iteration
+        counts nevertheless. Raises `EdgeAgentError` if the sums cannot be those of this iteration,
+        or if scripts set different values in their optimizers, and `UsageError` if the script has
+        changed the state since the last update.
         """
         if reduced.iteration != self.iteration or reduced.weight < 1:
             raise EdgeAgentError("the agent reduced another iteration than the trainer computes")
@@ -283,7 +307,7 @@ class TrainingState:
         finite = is_finite(reduced.square_sums, self.vector)
         self.guards.check()
         self._settings.put(reduced.settings, reduced.other_settings)
-        if not self.image.apart:
+        if not self.image.apart:  # the step writes into the shared memory itself
             self._marks[MARK_APPLYING] = reduced.iteration + 1
         with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
             if finite:
@@ -303,7 +327,7 @@ class TrainingState:
         return Applied(reduced.iteration, loss, not finite, self.meta())
 
     def adopt(self, iteration: int, data: bytes) -> None:
-        """Become the replica whose tensors lie in the shared state and whose scalars are `data`.
+        """Become the replica whose tensors lie in the shared memory and whose scalars are `data`.
 
         Raises `EdgeAgentError`, before anything changes, if they do not fit this job.
         """
@@ -333,7 +357,7 @@ class TrainingState:
         self._drop_gradients()
         self.iteration = iteration
         self.skipped = meta.skipped
-        self.stop = False  # that was said of another state
+        self.stop = False  # the script has asked for the end of another training
         self.bring_home()
         self._note()
 
@@ -353,6 +377,7 @@ class TrainingState:
         self.buffers.apply(self.buffers.section(self.vector, mean), reduced.integer_buffers)
 
     def _on_device(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return `vector`, which is on the CPU, where the image is; the same one on the CPU."""
         if not self.image.apart:
             return vector
         target = torch.empty_like(vector, device=self.device)
@@ -360,10 +385,11 @@ class TrainingState:
         return target
 
     def _strays(self) -> dict[str, torch.Tensor]:
+        """Return all tensors that cannot lie in the image, by their names in the layout."""
         return {**self._fixed_strays(), **self._slots.strays()}
 
     def _fixed_strays(self) -> dict[str, torch.Tensor]:
-        """Return those that are the same tensors all the time, by their names in the layout."""
+        """Return the strays that no step replaces: all but the optimizer's slots."""
         strays = {
             f"model.{name}": parameter.detach()
             for name, parameter in self.parameters.items()
@@ -372,7 +398,10 @@ class TrainingState:
         return {**strays, **self.replicated.strays()}
 
     def _is_spread(self) -> bool:
-        """Whether tensors of the state lie on several devices: then none is in shared memory."""
+        """Return whether tensors of the state lie on several devices.
+
+        Then the trainer works on none of them in the shared memory itself.
+        """
         tensors = (*self.parameters.values(), *self.replicated.tensors().values())
         devices = [tensor.device for tensor in tensors]
         devices += [slot.device for slot in self._slot_specs]
@@ -392,10 +421,10 @@ class TrainingState:
         ]
 
     def _guard(self, memory: SharedMemory) -> None:
-        """From now on the script must not change what is part of the state."""
+        """Begin to watch that the script changes nothing that is part of the state."""
         places = [*module_places("", self.model, self.parameters), *self.replicated.places()]
         count = self.layout.size // 4
-        words: torch.Tensor | None = None  # on a device a look at them would wait for it
+        words: torch.Tensor | None = None  # reading those of a device would wait for it
         if not self.image.apart:
             words = torch.frombuffer(memory.state.memory, dtype=torch.int32, count=max(1, count))
         slots = {slot.spec.name for slot in self._slot_specs}
@@ -409,7 +438,7 @@ class TrainingState:
         self.scaling.watch()
 
     def _note(self) -> None:
-        """The state is as the trainer wants it: what differs from now on is the script's."""
+        """Take the state as it is for right; whatever differs from now on is the script's doing."""
         self._settings.note()
         self.guards.note(self._slots.tensors())
 

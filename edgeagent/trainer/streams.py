@@ -1,10 +1,11 @@
 """Random numbers that follow from (seed, iteration, micro-batch) alone.
 
-Law: before a micro-batch's samples are fetched, and again before it is computed, Python's `random`,
-numpy's global generator and torch's generators (CPU and the model's devices) are seeded from a hash
-of those three numbers (with a label for the samples), so augmentation and dropout do not depend on
-who fetches, nor on who computes the micro-batch. Between micro-batches the
-script has its own streams back, as if none of this happened.
+Any member may compute any micro-batch, and the result must not depend on which one does. Therefore
+Python's `random`, numpy's global generator and torch's generators (of the CPU and of the model's
+devices) are seeded from a hash of those three numbers before a micro-batch is computed, so that
+dropout draws the same numbers everywhere. Before its samples are fetched they are seeded from the
+same numbers and a label, so that augmentation does not depend on who fetches them, either. Between
+micro-batches the script has its own streams back, as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def derived_seed(seed: int, *labels: object) -> int:
-    """Return 64 bits that follow from `seed` and `labels` on every machine and version."""
+    """Return 64 bits that follow from `seed` and `labels` alone, on every machine and version.
+
+    Python's own `hash` would not do: it differs between processes.
+    """
     text = "/".join(["edgeagent", str(seed), *(str(label) for label in labels)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -42,7 +46,7 @@ class RandomStreams:
         """
         if self._saved is None:
             self._saved = self._state()
-        torch_seed = derived_seed(self.seed, *labels, "torch") >> 1
+        torch_seed = derived_seed(self.seed, *labels, "torch") >> 1  # 63 bits: not negative in C
         torch.default_generator.manual_seed(torch_seed)  # torch.manual_seed is 50 times slower
         for generator in self._generators:
             generator.manual_seed(torch_seed)
@@ -50,7 +54,7 @@ class RandomStreams:
         random.seed(derived_seed(self.seed, *labels, "random"))
 
     def leave(self) -> None:
-        """Give the script's streams back."""
+        """Give the script its own streams back; nothing happens if they were not set aside."""
         if self._saved is None:
             return
         cpu, legacy, python, others = self._saved
@@ -68,9 +72,9 @@ class RandomStreams:
 
 
 def generator_of(device: torch.device) -> torch.Generator:
-    """Return the default generator of `device`, as a tensor names it with its number.
+    """Return the default generator of `device`, which has its number, as in `tensor.device`.
 
-    That need not be the current device, which torch's own functions mean.
+    torch's own functions would use the current device, which may be another one.
     """
     module: Any = torch.get_device_module(device)
     generator: torch.Generator

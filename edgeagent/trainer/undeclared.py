@@ -1,7 +1,8 @@
-"""An average of the model that the script keeps and Trainer() was not told of.
+"""Warns of an average of the model that the script keeps and `Trainer` was not told of.
 
-Law: looked for once, at the first update, among all living objects, for it is nobody's parameter;
-an average that only this device keeps is worth a warning, and no more: it may be another model's.
+Such an average is not part of the training state, so it differs between devices, and a joiner has
+none of the past. No argument leads to it, so it is looked for among all living objects, once, at
+the first update. It is worth a warning and not an error, because it may be of another model.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def warn_of_undeclared_averages(replicated: ReplicatedTensors) -> None:
-    """Warn of an AveragedModel that is not replicated."""
+    """Warn of each `AveragedModel` that is not among the `replicated` tensors."""
     for thing in gc.get_objects():
-        kind = type(thing)  # not isinstance(), which asks objects that import when they are asked
+        # isinstance() would ask objects for their class, and some import a module when asked.
+        kind = type(thing)
         if issubclass(kind, AveragedModel) and not replicated.holds(thing):
             warnings.warn(
                 "an AveragedModel is not part of the training state, so it will differ between"

@@ -1,10 +1,13 @@
 """Micro-batches fetched ahead by worker processes of torch's DataLoader.
 
-Law: workers are told what to fetch, one micro-batch at a time, in an order that follows from what
-this node was given and what it will be given if nothing changes; each seeds its generators for that
-micro-batch. A guess that turns out wrong costs time and nothing else: what nobody asks for is
-dropped, and what was not guessed is fetched next. A worker ends with this process, whatever ends
-that, holds nothing of the agent's, and leaves Ctrl+C to the trainer.
+Which micro-batches a node computes is known only when the agent gives work, which is too late to
+begin fetching. So workers are also told to fetch what this node will be given if its share stays
+the same, one micro-batch at a time. A wrong guess costs time and nothing else: a micro-batch that
+nobody asks for is dropped, and one that was not guessed is fetched next. Each worker seeds its
+generators for the micro-batch (`streams.py`), so the samples do not depend on who fetched them.
+
+A worker ends with this process, whatever ends that. It holds no descriptor of the agent's, because
+the agent would not notice then that the trainer has gone. It leaves Ctrl+C to the trainer.
 """
 
 from __future__ import annotations
@@ -27,18 +30,25 @@ if TYPE_CHECKING:
     from edgeagent.trainer.order import SampleOrder
 
 Key = tuple[int, int]  # iteration and micro-batch
-_NOTHING = -1  # the iteration of a key that asks for nothing
-_not_for_workers: list[Callable[[], None]] = []  # closes what a forked worker finds open
-_fork_duties: list[Callable[[], None]] = []  # of a forked worker; a spawned one finds none
+# The iteration in a key that asks for nothing; with it the second number only makes the key unique.
+_NOTHING = -1
+# Functions that close what a forked worker must not hold.
+_not_for_workers: list[Callable[[], None]] = []
+# What a forked worker has to call first. It is set while workers are started and inherited by fork;
+# a worker that is spawned imports this module anew, finds none and holds nothing, either.
+_fork_duties: list[Callable[[], None]] = []
 
 
 def keep_from_workers(close: Callable[[], None]) -> None:
-    """Have each worker that is forked from now on `close` what it must not hold."""
+    """Have each worker that is forked from now on call `close` on what it must not hold."""
     _not_for_workers.append(close)
 
 
 class Prefetching:
-    """Keeps `workers` processes busy. `steps()`: how many iterations there are, 0 for no end."""
+    """Keeps `options.workers` processes busy with what this node is expected to need.
+
+    `steps()` returns how many iterations there are, 0 for no end: nothing beyond is fetched.
+    """
 
     def __init__(
         self,
@@ -61,16 +71,16 @@ class Prefetching:
             collate_fn=_as_it_is,
             pin_memory=options.pin_memory and torch.cuda.is_available(),
             worker_init_fn=_WorkerStart(options.worker_init_fn),
-            generator=torch.Generator(),  # else it draws from the script's
+            generator=torch.Generator(),  # otherwise DataLoader draws from the script's stream
         )
         self._arrivals: Iterator[Any] | None = None
         self._iteration = _NOTHING
-        self._share: tuple[int, ...] = ()  # what this node was given of it
-        self._guessed = 0  # the next iteration of which the same share is expected
-        self._planned: deque[Key] = deque()
-        self._sent: dict[Key, None] = {}  # to workers, oldest first
-        self._ready: dict[Key, Any] = {}
-        self._blanks = 0
+        self._share: tuple[int, ...] = ()  # the micro-batches of it that this node was given
+        self._guessed = 0  # the next iteration for which the same share is to be planned
+        self._planned: deque[Key] = deque()  # what workers will be told to fetch
+        self._sent: dict[Key, None] = {}  # what workers were told, oldest first
+        self._ready: dict[Key, Any] = {}  # what they have fetched and nobody has asked for yet
+        self._blanks = 0  # how often they were told to fetch nothing
 
     def fetch(self, iteration: int, micro_batch: int, pending: Sequence[int]) -> Any:
         """Return a micro-batch that was fetched ahead, or have it fetched next."""
@@ -83,12 +93,15 @@ class Prefetching:
         return self._ready.pop(wanted)
 
     def close(self) -> None:
-        """End the workers."""
-        self._arrivals = None  # torch ends them when nobody holds this
+        """End the workers and drop what they have fetched; idempotent."""
+        self._arrivals = None  # torch ends the workers when nobody refers to this iterator
         self._ready.clear()
 
     def _expect(self, iteration: int, micro_batches: tuple[int, ...]) -> None:
-        """Plan what to send next: first what is missing, then the same share again and again."""
+        """Plan what to fetch next: first what is missing of `micro_batches`, in their order.
+
+        After that `_next_to_send` plans the same share of one iteration after the other.
+        """
         if iteration != self._iteration:
             self._iteration, self._share = iteration, ()
             self._planned.clear()
@@ -100,7 +113,7 @@ class Prefetching:
         self._planned.extendleft(reversed(missing))
 
     def _receive(self, arrivals: Iterator[Any], wanted: Key) -> None:
-        """Take in what was sent first."""
+        """Take in what was sent first: DataLoader returns batches in the order of the requests."""
         key = next(iter(self._sent))
         try:
             batch = next(arrivals)
@@ -108,18 +121,23 @@ class Prefetching:
             del self._sent[key]
             if key == wanted or not self._sent:
                 raise
-            return  # of a guess: whoever computes it meets the same error
+            return  # a guess failed; if it is ever asked for, it is fetched again and fails then
         del self._sent[key]
         if self._is_wanted(key):
             self._ready[key] = batch
 
     def _is_wanted(self, key: Key) -> bool:
-        """Whether this node has still to compute the micro-batch, as far as is known."""
+        """Return whether this node still has to compute the micro-batch, as far as is known."""
         return key[0] >= self._iteration and key[1] in self._share
 
     def _next_to_send(self) -> tuple[int, int, list[int]] | None:
+        """Return iteration, micro-batch and sample indices to send to a worker, None for nothing.
+
+        DataLoader asks whenever a worker has room, and takes an answer each time.
+        """
         last = self._steps()
-        room = len(self._ready) < self._ahead  # else what was fetched in vain would pile up
+        # Without this limit micro-batches that were fetched in vain would pile up.
+        room = len(self._ready) < self._ahead
         while room and not self._planned and self._share and not 0 < last <= self._guessed:
             expected = [(self._guessed, m) for m in self._share]
             self._planned += [k for k in expected if k not in self._sent and k not in self._ready]
@@ -141,7 +159,10 @@ def fetching(
     device: torch.device | None,
     steps: Callable[[], int],
 ) -> MicroBatchSource:
-    """Return the source that `options` ask for; `device` as in `Delivered`."""
+    """Return the source of micro-batches that `options` ask for.
+
+    `device` is where they shall be, as in `Delivered`, and `steps` as in `Prefetching`.
+    """
     if not options.workers:
         return Delivered(InProcess(samples, order, streams), device, pin=options.pin_memory)
     source = Prefetching(samples, order, streams.seed, options, steps)
@@ -149,7 +170,7 @@ def fetching(
 
 
 class _Told:
-    """What torch calls a sampler: it never ends."""
+    """What torch calls a sampler: an endless iterator over what `tell` returns."""
 
     def __init__(self, tell: Callable[[], Any]) -> None:
         self._tell = tell
@@ -162,7 +183,7 @@ class _Told:
 
 
 class _InWorker(Dataset[Any]):
-    """What torch calls a data set: its items are micro-batches."""
+    """What torch calls a data set: its items are whole micro-batches, made in a worker."""
 
     def __init__(self, samples: Samples, seed: int) -> None:
         self._samples = samples
@@ -180,7 +201,11 @@ class _InWorker(Dataset[Any]):
 
 
 class _WorkerStart:
-    """What a worker does first. Ctrl+C is blocked in it until it knows better."""
+    """What a worker does first; `then` is the script's own `worker_init_fn`.
+
+    The worker was started with SIGINT blocked, so that Ctrl+C cannot end it before it ignores the
+    signal.
+    """
 
     def __init__(self, then: Callable[[int], Any] | None) -> None:
         self._then = then
@@ -195,7 +220,7 @@ class _WorkerStart:
 
 
 def _started(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Start the workers."""
+    """Start the workers and return the iterator over what they fetch."""
     bind = dies_with_parent()
     _fork_duties[:] = [*_not_for_workers, *([bind] if bind is not None else [])]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -207,4 +232,5 @@ def _started(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def _as_it_is(batch: Any) -> Any:
+    """Return `batch`: a collate function for batches that are collated already."""
     return batch

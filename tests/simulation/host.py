@@ -1,8 +1,10 @@
-"""One device of the small world: its node, its trainer stand-in, its data plane.
+"""One device of the simulated world: its node, a stand-in for its trainer, and its data plane.
 
-Law: does what the agent's shell does for each effect, and decides nothing. Training is a stand-in:
-the contribution of micro-batch (i, m) is a known integer vector and an update adds the sum to the
-state, so that the right state of every iteration is known exactly. A host reads its own clock.
+A host performs the effects of its node as the agent's shell does, and decides nothing itself, so
+that the tests examine the protocol alone. In place of training, micro-batch (i, m) contributes a
+known vector of integers and an update adds the sum of all contributions to the state. Thus the
+right state after every iteration is known exactly, and a micro-batch that was lost or counted twice
+shows. A host reads its own clock, which may run faster or slower than the world's.
 """
 
 from __future__ import annotations
@@ -39,18 +41,21 @@ if TYPE_CHECKING:
     from protocols.member.node import Node
     from tests.simulation.world import World
 
-VECTOR = 4  # elements of the stand-in gradient, one a chunk
-STATE_ELEMENTS = 4096  # the stand-in state is larger, so that a pull has several shards
-LEAST_RATE = 1e5  # bytes/s that a probe finds
+# How many elements the gradient has. Each is a chunk, so this few keep histories quick.
+VECTOR = 4
+# How many elements the training state has: so many that a pull has several shards.
+STATE_ELEMENTS = 4096
+# The least rate in bytes per second that a probe of a link finds.
+LEAST_RATE = 1e5
 
 
 def contribution(iteration: int, micro_batch: int) -> list[int]:
-    """Return the known gradient of one micro-batch."""
+    """Return the known gradient of one micro-batch, which differs from those of its neighbours."""
     return [(iteration * 31 + micro_batch * 7 + k * 3) % 1009 + 1 for k in range(VECTOR)]
 
 
 def settings(iteration: int) -> bytes:
-    """Return what a script sets of the optimizer's scalars in an iteration."""
+    """Return what every script sets in its optimizer in an iteration, as opaque bytes."""
     return b"lr of %d" % iteration
 
 
@@ -65,23 +70,27 @@ def expected_state(iteration: int, micro_batches: int) -> list[int]:
 
 
 def state_bytes(state: list[int]) -> bytes:
-    """Return the flat training state that stands for `state`."""
+    """Return the flat training state that stands for `state`, which it repeats many times."""
     return b"".join(x.to_bytes(16, "little") for x in state) * (STATE_ELEMENTS // VECTOR)
 
 
 @cache
 def leaves_of(whole: bytes, shard_bytes: int) -> tuple[bytes, ...]:
-    """Return the digests of all shards of a state."""
+    """Return the SHA-256 of each shard of the flat state `whole`, in order."""
     pieces = [whole[k : k + shard_bytes] for k in range(0, len(whole), shard_bytes)]
     return tuple(hashlib.sha256(p).digest() for p in pieces)
 
 
-Mark = tuple[object, ...]
+Mark = tuple[object, ...]  # the key of a round's attempt
 
 
 @dataclass
 class Reduce:
-    """The stand-in data plane of one node: the real `Round`, integers for chunks."""
+    """The data plane of one node for one round: the real `Round`, with integers for chunks.
+
+    `own` and `word` are this node's contribution, `partial` has the sums by chunk, and `inbox` what
+    children have sent and is not added yet. A `frozen` round accepts no chunk any more.
+    """
 
     round: Round
     own: list[int] | None = None
@@ -93,7 +102,7 @@ class Reduce:
 
 
 class Host:
-    """One device: its node, its trainer stand-in, its data plane."""
+    """One device of `world`; `who` names it as its cluster does."""
 
     def __init__(self, world: World, who: Member) -> None:
         self.world = world
@@ -101,73 +110,78 @@ class Host:
         self.links: dict[bytes, Host] = {}
         self.trusted: dict[bytes, None] = {}
         self.node: Node | None = None
-        self.gone: str | None = None  # why it departed
-        self.state = [0] * VECTOR
-        self.home = self.state  # what the agent hashes and sends: a trainer may keep it to itself
-        self.apart = False  # it does: the agent claims nothing of a state that it has not read
+        self.gone: str | None = None  # why the device has gone, None while it runs
+        self.state = [0] * VECTOR  # the state where the trainer works on it
+        self.home = self.state  # the state in the shared memory, which the agent hashes and sends
+        self.apart = False  # whether the trainer works elsewhere, so that `home` may be older
         self.iteration = 0
-        self.done: tuple[int, ...] = ()
-        self.own = [0] * VECTOR
-        self.reduce: Reduce | None = None
+        self.done: tuple[int, ...] = ()  # the micro-batches in `own`
+        self.own = [0] * VECTOR  # this node's sum of gradients
+        self.reduce: Reduce | None = None  # the round under way
+        # Chunks of rounds that have not begun here yet: sender, round, direction, chunk and value.
         self.early: list[tuple[bytes, tuple[object, ...], str, int, object]] = []
-        self.sums: dict[int, list[int]] = {}
-        self.made: dict[int, tuple[tuple[int, Mark], ...]] = {}  # how each sum came about
-        self.pulled: dict[int, bytes] = {}
+        self.sums: dict[int, list[int]] = {}  # the reduced gradient of each iteration
+        # Which attempt has reduced each chunk of an iteration's sum.
+        self.made: dict[int, tuple[tuple[int, Mark], ...]] = {}
+        self.pulled: dict[int, bytes] = {}  # the shards that have arrived, by number
+        # The lineage, the commit id and the state at the start of each iteration.
         self.history: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
         self.reports: list[effects.Report] = []
         self.joins_failed: list[str] = []
-        self.serves: dict[int, list[int]] = {}
-        self.kept: dict[int, Reduce] = {}  # rounds that are over
-        self.token = b""  # the one that a member passed on
-        self.inbox: list[events.Event] = []
-        self.busy = False
-        self.refuses = False  # the trainer hands everything back ...
-        self.stops = False  # its script wants training to end, on all nodes
-        self.most_work: int | None = None  # ... or what exceeds this number of micro-batches
-        self.ends: dict[bytes, int] = {}  # number of the link to each neighbour
-        self.rate = 1.0  # its clock's seconds in one of the world
-        self.offset = 0.0
-        self.armed = math.inf  # its clock's time of the next tick
+        self.serves: dict[int, list[int]] = {}  # the shards that it has sent, by join
+        self.kept: dict[int, Reduce] = {}  # rounds that are over, by iteration
+        self.token = b""  # the new token that a member has passed on
+        self.inbox: list[events.Event] = []  # what its node has still to handle
+        self.busy = False  # whether its node is handling an event
+        self.refuses = False  # whether the trainer hands all micro-batches back
+        self.stops = False  # whether its script wants training to end, on all nodes
+        self.most_work: int | None = None  # micro-batches beyond this number are handed back
+        self.ends: dict[bytes, int] = {}  # the number of the link to each neighbour
+        self.rate = 1.0  # how many of its clock's seconds pass in one of the world's
+        self.offset = 0.0  # what its clock is ahead, in seconds
+        self.armed = math.inf  # when its node wants its next tick, by its own clock
         self.asleep = False
-        self.waiting: list[Callable[[], None]] = []  # what came up in its sleep
-        self.life = 0  # grows when its node is given up for another
-        self.rates: dict[bytes, float] = {}  # of links, as probes have shown, in bytes/s
-        self.spoilt = False  # a pull has begun to overwrite the state
-        self.turn = 0  # of the work that the trainer does
-        self.hangs = False  # the trainer answers nothing
-        self.undone: list[Callable[[], None]] = []  # what it has to do then
-        self.slips = False  # the next update goes wrong here, and nobody notices
-        self.is_wrong = False  # the state is another than that of the others
-        self.past = Past()  # of the state, while no member has it
-        self.commit = bytes(32)  # the same, as the oracle wants it
-        self.trained = False  # it has been a member with a whole state since it was let in last
-        self.aside: list[int] = []  # iterations of the states that were put aside
+        self.waiting: list[Callable[[], None]] = []  # what came up while it was asleep
+        self.life = 0  # grows when its node is given up for another one
+        self.rates: dict[bytes, float] = {}  # of links, in bytes/s, as probes have shown
+        self.spoilt = False  # whether a pull has begun to overwrite the state
+        self.turn = 0  # of the work that the trainer does, as the node counts
+        self.hangs = False  # whether the trainer answers nothing at present
+        self.undone: list[Callable[[], None]] = []  # what the trainer has to do after it has hung
+        self.slips = False  # whether the next update goes wrong here, unnoticed by this device
+        self.is_wrong = False  # whether the state differs from that of the others
+        self.past = Past()  # the ancestry of its state, for when it has to join or found again
+        self.commit = bytes(32)  # the commit id of that state, as the world computes it
+        self.trained = False  # whether it has been a member with a whole state since its last join
+        self.aside: list[int] = []  # the iterations of the states that were put aside
         self.progress = Progress()
-        self.segments: dict[bytes, int] = {}  # to whom new links need segments so short
+        self.segments: dict[bytes, int] = {}  # the longest segments of new links, by neighbour
 
     @property
     def is_member(self) -> bool:
-        """Whether it takes part in a cluster at present."""
+        """Return whether the device takes part in a cluster at present."""
         return self.gone is None and self.node is not None and self.node.context.is_member
 
     @property
     def has_time(self) -> bool:
-        """Whether its trainer answers nothing, and the others still wait for that, until a time
-        that is known."""
+        """Return whether its trainer answers nothing and the protocol still allows it time.
+
+        Until that time, which is known, the others wait.
+        """
         debt = self.node.debt if self.node is not None else None
         due = debt.deadline if debt is not None and not debt.is_behind else None
         return self.hangs and due is not None and self.clock() <= due
 
     def clock(self) -> float:
-        """Return what this device's clock says."""
+        """Return the time of this device's clock, in its own seconds."""
         return self.world.now * self.rate + self.offset
 
     def soon(self, delay: float, what: Callable[[], None]) -> None:
-        """Have the trainer do something, unless this node is given up before."""
+        """Have something done after `delay` seconds, unless this node is given up before."""
         self.world.later(delay, partial(self.awake, self.life, what))
 
     def awake(self, life: int, what: Callable[[], None]) -> None:
-        """Do it now, or as soon as the device wakes up."""
+        """Do `what` now, or as soon as the device wakes up, unless its node is of another life."""
         if life != self.life or self.gone is not None:
             return
         if self.asleep:
@@ -176,7 +190,7 @@ class Host:
             what()
 
     def forget(self) -> None:
-        """Another node begins in this process: forget the rounds of the one before."""
+        """Forget the rounds of the present node, because another begins in the same process."""
         self.life += 1
         self.reduce = None
         self.early, self.sums, self.kept, self.pulled, self.made = [], {}, {}, {}, {}
@@ -186,6 +200,10 @@ class Host:
     # --- effects ------------------------------------------------------------------------------
 
     def handle(self, event: events.Event) -> None:
+        """Have the node handle an event and perform its effects.
+
+        Effects may cause further events; they wait until those before them are done.
+        """
         if self.asleep:
             self.waiting.append(partial(self.handle, event))
             return
@@ -221,7 +239,8 @@ class Host:
                 world.probe(self, node)
             case effects.CloseLink(node):
                 end = self.ends.get(node)
-                world.later(world.most_delay, lambda: self.hang_up(node, end))  # flushed
+                # What was sent before arrives first, as a real link is flushed before it closes.
+                world.later(world.most_delay, lambda: self.hang_up(node, end))
             case effects.BeginTraining(iteration, adopt, _, _):
                 self.iteration = iteration
                 if adopt:
@@ -269,21 +288,21 @@ class Host:
                 world.departed(self, why if why != "error" else message)
 
     def hang_up(self, node: bytes, end: int | None) -> None:
-        """Close this link to `node`, not one that was opened since."""
+        """Close link number `end` to `node`, and not one that was opened since."""
         if self.ends.get(node) == end:
             self.world.hang_up(self, node)
 
     # --- trainer stand-in ---------------------------------------------------------------------
 
     def work(self, what: Callable[[], None]) -> None:
-        """The trainer does one thing after the other, unless it hangs."""
+        """Have the trainer do something now, or after it has hung."""
         if self.hangs:
             self.undone.append(partial(self.awake, self.life, what))
         else:
             what()
 
     def hang(self, seconds: float, *, promised: bool = False) -> None:
-        """The trainer answers nothing for so long; `promised`: its script has said so."""
+        """Have the trainer answer nothing for this long; `promised`: its script has said so."""
         if self.hangs or self.gone is not None:
             return
         self.hangs = True
@@ -292,7 +311,7 @@ class Host:
         self.world.later(seconds, partial(self.wake, promised=promised))
 
     def wake(self, *, promised: bool) -> None:
-        """The trainer goes on with what has come up."""
+        """End the trainer's silence: it does what has come up meanwhile."""
         self.hangs = False
         if promised:
             self.handle(events.AwayWanted(False))
@@ -315,7 +334,7 @@ class Host:
         for m in micro_batches:
             assert m not in self.done, "a micro-batch given twice"
             self.own = [a + b for a, b in zip(self.own, contribution(iteration, m), strict=True)]
-            self.own[0] += self.is_wrong  # a gradient at another place
+            self.own[0] += self.is_wrong  # another state has another gradient
         self.done += micro_batches
         wanted = settings(iteration) if self.done else b""
         said = (iteration, self.done, float(len(self.done)), b"", b"", True, self.turn, wanted, b"")
@@ -340,12 +359,16 @@ class Host:
         self.handle(events.Applied(iteration, b"meta %d" % self.iteration, self.digest()))
 
     def digest(self) -> bytes:
-        """Return what this device claims of its state, b"" if the agent cannot see that."""
+        """Return the digest that this device claims for its state.
+
+        It is b"" where the agent does not see the present state, because the trainer has it.
+        """
         if self.apart and self.home is not self.state:
             return b""
         return hashlib.sha256(repr(self.state).encode()).digest()[: limits.CLAIM_BYTES]
 
     def adopt(self) -> None:
+        """Make the pulled shards the state, after checking that they are of one state."""
         joining = self.node.joining if self.node else None
         assert joining is not None
         whole = b"".join(self.pulled[k] for k in sorted(self.pulled))
@@ -371,7 +394,11 @@ class Host:
             self.chunk(sender, key, kind, chunk, value)
 
     def freeze(self) -> bytes:
-        """Accept and complete nothing more; sums that lack handed-back work are not kept."""
+        """Accept and complete no more chunks of this round; return which are worth keeping.
+
+        The sums are not kept if the control word says that they lack a micro-batch that was handed
+        back, because the round will run again.
+        """
         assert self.reduce is not None
         self.reduce.frozen = True
         word = self.reduce.partial.get(0)
@@ -401,7 +428,10 @@ class Host:
     def chunk(
         self, sender: bytes, key: tuple[object, ...], kind: str, chunk: int, value: object
     ) -> None:
-        """A chunk of a round came in over bulk."""
+        """Take in a chunk of a round that came over the bulk connection of a link.
+
+        `key` is its round, and `kind` is "up" for a child's sum and "down" for the result.
+        """
         if self.gone is not None:
             return
         if self.asleep:
@@ -423,11 +453,13 @@ class Host:
             self.drive(reduce.round.down(sender, chunk))
 
     def part(self, chunk: int) -> object:
+        """Return this node's own part of a chunk; chunk 0 is the control word."""
         assert self.reduce is not None
         assert self.reduce.own is not None
         return self.reduce.word if chunk == 0 else self.reduce.own[chunk - 1]
 
     def drive(self, wanted: list[RoundEffect]) -> None:
+        """Perform what the round wants, with integers in place of vectors."""
         reduce = self.reduce
         assert reduce is not None
         for effect in wanted:
@@ -466,8 +498,10 @@ class Host:
         self.world.stream(self, to, lambda host: host.chunk(me, key, kind, chunk, value), size)
 
     def probed(self, sender: Host) -> None:
-        """A joiner knows the rate of a link as soon as a probe came over it; what members measure
-        is one of the storm's faults."""
+        """Take in a probe from `sender`: a joiner then knows the rate of the link.
+
+        Members learn nothing from it here; what they measure is one of the storm's faults.
+        """
         joining = self.node.joining if self.node is not None else None
         if joining is None or not joining.on_the_way or sender.me.node not in self.links:
             return
@@ -502,7 +536,7 @@ class Host:
 
 
 def add(a: object, b: object) -> object:
-    """Sum two parts of a chunk."""
+    """Return the sum of two parts of a chunk: of two numbers, or of two control words."""
     if isinstance(a, ControlWord) and isinstance(b, ControlWord):
         return control_word.decode_word(control_word.merge(a, b).encode())
     assert isinstance(a, int)

@@ -1,9 +1,11 @@
 """One random history per seed: a cluster comes together, and then everything goes wrong.
 
-Law: the seed decides everything, so a seed that fails, fails again. `play` raises AssertionError
-when an invariant breaks (`truth.py`) or when, `CALM_SECONDS` after the last fault has healed, some
-device still runs. Every device that nobody sent away finishes; only one on which half a pull lies
-may give up, and only if nobody is left to join.
+The seed decides everything that happens, so a seed that fails once fails again and can be examined.
+`play` raises AssertionError when an invariant breaks (`truth.py`), and when some device still runs
+`CALM_SECONDS` after the last fault has healed, besides the time that its steps take. Every device
+that did not leave and was not killed has to finish. The exception is a device whose state a pull
+has half overwritten: it may give up, because it has no state to go on from, but only if no member
+is left that it could join.
 """
 
 from __future__ import annotations
@@ -26,9 +28,14 @@ if TYPE_CHECKING:
 
     from tests.simulation.faults import Intensities
 
-MOST_HOSTS = 20  # devices that ever exist in one history
+# How many devices ever exist in one history: the largest cluster, and some that come later.
+MOST_HOSTS = 20
+# How many seconds of the world's clock the devices may take to end after the last fault has healed.
 CALM_SECONDS = 240.0
-FOUND_SECONDS = 45.0  # after that a hole that lasts for ever is known, or a way round it
+# How many seconds after it begins a fault that never heals counts as healed: by then the devices
+# have noticed it, or found a way round it.
+FOUND_SECONDS = 45.0
+# The kinds of faults that are spread over a history; each is a method of `Storm` or a partition.
 PLANNED = (
     *faults.LINK_KINDS,
     *faults.PARTITION_KINDS,
@@ -41,6 +48,7 @@ PLANNED = (
     "pause",
     "clock_step",
 )
+# The messages at whose arrival an ambush may strike: those with which members agree on something.
 AMBUSHED = (
     *m.FENCE_MESSAGES,
     m.VoteRequest,
@@ -54,31 +62,36 @@ AMBUSHED = (
     m.CaughtUp,
     m.LinkLost,
 )
+# The reasons for which a device may have gone at the end; anything else is an error of its node.
 ENDINGS = ("steps", "left", "killed", "powered off", "given up")
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a history is."""
+    """How large a history is: devices at its beginning, and iterations until training ends."""
 
     nodes: int
     steps: int
 
 
 def size_of(seed: int) -> Size:
-    """Draw the size of a history: mostly small clusters."""
+    """Draw the size of a history: mostly small clusters, which are quick and show most errors."""
     dice = faults.stream(seed, "size")
     nodes = dice.randint(3, 5) if dice.random() < 0.97 else dice.randint(6, 16)
     return Size(nodes, dice.randint(20, 60))
 
 
 def run(seed: int, intensities: Intensities | None = None, size: Size | None = None) -> HarshWorld:
-    """Play the history of `seed` to its end and check it."""
+    """Play the history of `seed` to its end, check it and return its world.
+
+    `intensities`, which say how many faults there are of each kind, and `size` follow from the seed
+    unless they are given. Raises AssertionError if the history breaks an invariant.
+    """
     return Storm(seed, intensities or faults.draw(seed), size or size_of(seed)).play()
 
 
 class Storm:
-    """One history."""
+    """One history, which `play` plays."""
 
     def __init__(self, seed: int, intensities: Intensities, size: Size) -> None:
         dice = faults.stream(seed, "world")
@@ -87,16 +100,18 @@ class Storm:
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         self._size = size
-        self._together = dice.random() < 0.3  # everything goes wrong from the beginning
+        # Whether faults begin at once, while the devices still come together.
+        self._together = dice.random() < 0.3
         self._dice = dice
-        self._calm_at = 0.0  # when the last fault has healed
-        self._numbers = 0  # devices so far
-        self._worst: list[float] = []  # moments after which faults come together
+        self._calm_at = 0.0  # when the last fault will have healed
+        self._numbers = 0  # how many devices have been started so far
+        self._worst: list[float] = []  # the moments around which most faults happen
 
     def play(self) -> HarshWorld:
-        """Play it to the end."""
+        """Play the history to its end, check it and return its world."""
         world, nodes = self.world, self._size.nodes
-        alone = self._dice.random() < 0.8  # the first founds at once; else all look around
+        # Mostly the first device founds the cluster at once; otherwise all look for one first.
+        alone = self._dice.random() < 0.8
         self._start(first=alone)
         for _ in range(nodes - 1):
             world.later(self._dice.uniform(0.0, 1.0), self._start)
@@ -113,6 +128,7 @@ class Storm:
 
     @property
     def _patience(self) -> float:
+        """Return how many seconds all devices may take to end once there is calm."""
         slowest = self._size.steps * (world_round(self.world) + 0.1)
         return CALM_SECONDS + slowest
 
@@ -121,7 +137,8 @@ class Storm:
         return [h for h in self.world.hosts.values() if h.gone is None]
 
     def _judge(self) -> None:
-        """Everybody has ended: rightly?"""
+        """Check, at the end, that every device has ended for a good reason and with the right
+        state."""
         world = self.world
         for host in world.hosts.values():
             assert host.gone in ENDINGS, f"{host.me.name} ended with {host.gone!r}"
@@ -137,7 +154,11 @@ class Storm:
     # --- what happens ---------------------------------------------------------------------------
 
     def _plan(self, kind: str, window: float) -> None:
-        """Let faults of a kind happen at random moments within `window`."""
+        """Let as many faults of this kind as the intensities say happen at random moments.
+
+        They lie within the first `window` seconds or shortly after one of the worst moments, since
+        faults that come together are the most likely to show an error.
+        """
         dice = self.world.dice[kind]
         happen: Callable[[random.Random, str], None] = getattr(self, f"_{kind}", self._partition)
         for _ in range(int(getattr(self.world.intensities, kind))):
@@ -148,8 +169,9 @@ class Storm:
             self.world.later(at, partial(happen, random.Random(dice.random()), kind))
 
     def _calm(self, seconds: float) -> None:
+        """Note that there is a fault until `seconds` from now."""
         self._calm_at = max(self._calm_at, self.world.now + seconds)
-        self.world.later(seconds, lambda: None)  # so that something happens then
+        self.world.later(seconds, lambda: None)  # the world's clock moves on to events alone
 
     def _stall(self, dice: random.Random, kind: str) -> None:
         host = self._linked(dice)
@@ -158,8 +180,11 @@ class Storm:
             self._block(dice, kind, [(host.me.node, other)])
 
     def _small_frames(self, dice: random.Random, kind: str) -> None:
-        """Large frames are swallowed between two devices, or between one and all others, one way or
-        both ways; for ever, unless no segments are short enough."""
+        """Have large frames swallowed between two devices or between one and all others.
+
+        This is one way or both ways, for some seconds or for ever. It is not for ever where no
+        segment is short enough to pass and a device could reach nobody: that could not end well.
+        """
         host = self._linked(dice)
         if host is None:
             return
@@ -184,7 +209,11 @@ class Storm:
             self.world.cut(host, host.links[dice.choice(sorted(host.links))])
 
     def _partition(self, dice: random.Random, kind: str) -> None:
-        """Divide all devices, those to come too, into sides."""
+        """Divide all devices, including those that come later, into two sides.
+
+        A bridge is one device that both sides still reach; `isolate` leaves one device alone; in a
+        partition that is `one_way` only the messages of one side are lost.
+        """
         nodes = [member(k).node for k in range(MOST_HOSTS)]
         dice.shuffle(nodes)
         alive = [n for n in nodes if n in self.world.hosts and self.world.hosts[n].gone is None]
@@ -219,7 +248,10 @@ class Storm:
             self._come_back(victim)
 
     def _ambush(self, dice: random.Random, kind: str) -> None:
-        """Wait for a message and let something befall its sender, its receiver or both."""
+        """Wait for a message of one kind, then strike its sender, its receiver or both.
+
+        A fault at a random moment rarely meets the few messages at which it matters.
+        """
         what, left = dice.choice(AMBUSHED), dice.randint(1, 6)
         seconds = dice.choice((dice.uniform(0.05, 2.0), dice.uniform(2.0, 15.0)))
 
@@ -242,7 +274,7 @@ class Storm:
         self.world.ambushes.append(Ambush(what, left, strike))
 
     def _come_back(self, dead: Host) -> None:
-        """A dead device may be switched on again, with its disk or without."""
+        """Perhaps switch a dead device on again, with its disk or as a new device."""
         world = self.world
         for kind in faults.RESTART_KINDS:
             dice = world.dice[kind]
@@ -279,7 +311,7 @@ class Storm:
             self.world.seekers[victim.me.node].leave()
 
     def _measure(self, dice: random.Random, kind: str) -> None:
-        """Several devices measure something at about the same time, so that the plan changes."""
+        """Let most devices measure other speeds at the same time, so that the plan changes."""
         for host in self._running:
             if dice.random() < 0.7:
                 self.world.fire(kind)
@@ -290,7 +322,7 @@ class Storm:
                 host.handle(Measured(links, 10 ** -dice.uniform(1, 3), 0.1, 0.1))
 
     def _hang(self, dice: random.Random, kind: str) -> None:
-        """A trainer stops for a while; now and then those of all devices."""
+        """Have a trainer answer nothing for a while, and now and then those of all devices."""
         everybody = dice.random() < 0.15
         for victim in self._running if everybody else [self._victim(dice)]:
             if victim is not None:
@@ -315,5 +347,5 @@ class Storm:
 
 
 def world_round(world: HarshWorld) -> float:
-    """The longest that an undisturbed iteration takes."""
+    """Return how many seconds an undisturbed iteration takes at most."""
     return 2 * world.most_compute + 6 * world.most_delay

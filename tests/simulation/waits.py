@@ -1,19 +1,23 @@
-"""Nobody waits without limit: looked at all through a history, not only at its end.
+"""Checks that no device waits without limit, all through a random history and not only at its end.
 
-Law: whoever runs goes on within a stated time of the world's clock, counted from its last step and
-from the last fault that began or ended anywhere. A member goes on with each iteration; a device
-that is none becomes one. Longer waits only those for whom one of these holds, each of which has an
-end that the history itself brings about:
+A device that hangs for an hour and then goes on would end its history well, so the end shows
+nothing. Every device that runs has to make progress within a stated time of the world's clock: a
+member finishes an iteration, and a device that is not a member becomes one. The time counts from
+the device's last progress or from the last moment at which a fault began or ended anywhere,
+whichever is later. A device may wait longer only while one of these holds, each of which ends in
+the course of the history:
 
-- the device is asleep;
-- no trainer answers, of all the members that this one can reach;
-- the trainer of one of them does not, and may take that long (`protocols/member/trainer_debt.py`);
-- the trainer of a joiner that may have been named does not, and may take that long;
-- it is a member without a quorum in reach, and members are told to pause then;
-- it is no member, and there is none that it can reach over paths that pass whole frames, or its own
-  trainer does not answer.
+- The device is asleep.
+- It is a member, and no trainer answers of all the members that it can reach, itself included.
+- It is a member, the trainer of a member that it can reach does not answer, and the protocol still
+  allows that trainer time (`protocols/member/trainer_debt.py`).
+- It is a member, and the same holds for a device that is joining and that a plan may name already.
+- It is a member that cannot reach a quorum, and members pause in that case.
+- It is not a member, and either it reaches no member over paths that pass whole frames, or its own
+  trainer or that of a member in reach does not answer.
 
-While a member keeps its state unchanged for a joiner that copies it, `JOIN_PROGRESS_SECONDS` more.
+While any member keeps its state unchanged for a joiner that copies it, all members may take
+`JOIN_PROGRESS_SECONDS` more.
 """
 
 from __future__ import annotations
@@ -29,15 +33,27 @@ if TYPE_CHECKING:
     from tests.simulation.harsh import HarshWorld
     from tests.simulation.host import Host
 
+# All times are seconds of the world's clock.
+# How often the devices are looked at: more often would slow down the histories.
 LOOK_SECONDS = 1.0
-MEMBER_SECONDS = 35.0  # 10 for silent members, 8 for a half, fences and elections that fail
-NARROW_SECONDS = 15.0  # more where frames are swallowed: three stalls, then another way
-JOINER_SECONDS = 90.0  # several joins may fail, one after the other
+# How long a member may take for an iteration. About 10 pass until a silent member is expelled and 8
+# until the half of a divided cluster goes on; the rest is for fences and elections that fail.
+MEMBER_SECONDS = 35.0
+# How much longer it may take where large frames are swallowed: three stalls of a link pass until
+# another way is tried.
+NARROW_SECONDS = 15.0
+# How long a device may take to become a member: several joins may fail, one after the other.
+JOINER_SECONDS = 90.0
 
 
 @dataclass
 class Standing:
-    """Where one stands, since when, what it has waited for meanwhile and how long it may."""
+    """How far one device is.
+
+    `mark` changes whenever the device makes progress, and `since` is when it last did, or when a
+    fault last began or ended. `what` is what it waits for, in words, and `most` how many seconds it
+    may.
+    """
 
     mark: tuple[object, ...]
     since: float
@@ -46,21 +62,24 @@ class Standing:
 
 
 class Waits:
-    """Since when everybody of one world waits."""
+    """Watches the progress of all devices of `world`."""
 
     def __init__(self, world: HarshWorld) -> None:
         self._world = world
         self._look_at = 0.0
-        self.disturbed_at = 0.0  # when a fault began or ended last
+        self.disturbed_at = 0.0  # when a fault last began or ended
         self._standing: dict[bytes, Standing] = {}
-        self.longest: dict[str, float] = {}  # that anybody has waited, by what for
+        self.longest: dict[str, float] = {}  # the longest wait of any device, by what it was for
 
     def disturb(self) -> None:
-        """A fault begins or ends."""
+        """Note that a fault begins or ends now, which gives everybody time anew."""
         self.disturbed_at = self._world.now
 
     def look(self) -> None:
-        """Some time has passed."""
+        """Look at all devices if `LOOK_SECONDS` have passed since the last time.
+
+        Raises AssertionError, naming the device, if one has waited for too long.
+        """
         now = self._world.now
         if now < self._look_at:
             return
@@ -71,12 +90,12 @@ class Waits:
             moved = known is None or known.mark != here or known.since < self.disturbed_at
             if known is None or moved or host.gone is not None or self._is_excused(host):
                 known = self._standing[host.me.node] = Standing(here, now, what, most)
-            if most > known.most:
+            if most > known.most:  # what allowed a longer wait once does so until it is over
                 known.what, known.most = what, most
             self._judge(host, known, now - known.since)
 
     def _mark(self, host: Host) -> tuple[object, ...]:
-        """What changes when `host` goes on."""
+        """Return a value that changes when `host` makes progress."""
         if not host.is_member or host.node is None:
             return (id(host), "out")
         context = host.node.context
@@ -91,7 +110,7 @@ class Waits:
         )
 
     def _limit(self, host: Host) -> tuple[str, float]:
-        """What `host` may wait for, and how long."""
+        """Return what `host` waits for, in words, and how many seconds it may."""
         if not host.is_member:
             return "to become a member", JOINER_SECONDS
         most = MEMBER_SECONDS + (NARROW_SECONDS if self._world.narrow.active else 0.0)
@@ -102,6 +121,7 @@ class Waits:
         return "for an iteration", most
 
     def _is_excused(self, host: Host) -> bool:
+        """Return whether `host` may wait for longer, for a reason that the module names."""
         world = self._world
         if host.asleep:
             return True
