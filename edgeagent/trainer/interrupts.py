@@ -53,7 +53,8 @@ class Interrupts:
         if not self._installed:
             return
         self._installed = False
-        signal.signal(signal.SIGINT, self._before or signal.default_int_handler)
+        before = signal.default_int_handler if self._before is None else self._before
+        signal.signal(signal.SIGINT, before)
         for descriptor in (self.wake, self._write):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -65,6 +66,8 @@ class Interrupts:
                 sys.stdout.flush()
             os._exit(1)
         self.asked = True
-        os.write(2, _SAID.encode())  # print() may not be called again while it is interrupted
         with contextlib.suppress(BlockingIOError):
             os.write(self._write, b"!")
+        # print() may not be called again while it is interrupted; nobody may read, either.
+        with contextlib.suppress(OSError):
+            os.write(2, _SAID.encode())

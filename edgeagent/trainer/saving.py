@@ -72,6 +72,8 @@ class Saving:
         except EdgeAgentError as error:
             self._say(f"{error}; training goes on")
             return
+        if path in self._written:  # a younger state was adopted meanwhile, and has come here again
+            self._written.remove(path)
         self._written.append(path)
         while 0 < self._keep < len(self._written):
             with contextlib.suppress(OSError):  # an agent in the same folder may have done it

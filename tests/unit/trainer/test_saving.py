@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from edgeagent.config import RUN_VARIABLE, TrainerConfig, trainer_config_text
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.trainer import Trainer
 from edgeagent.trainer.export import export_model
+from edgeagent.trainer.saving import Saving, step_path
 from tests.unit.trainer.replicas import FEATURES, Points, Served, network, train
 
 
@@ -74,6 +76,19 @@ def test_every_so_many_steps_and_how_many_stay(
     trained(network(), 13, save_every=5, keep=2)
     every = [f"m-step-{k:06d}.safetensors" for k in (3, 6, 9, 12)]
     assert names(folder) == [*every[4 - left :], "m.safetensors"]
+
+
+def test_the_newest_files_stay_though_a_younger_state_was_adopted(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    options = SimpleNamespace(save="m", beside=str(folder / "m"), save_every=10, keep=3)
+    state = SimpleNamespace(iteration=0)
+    saving = Saving(options, state, lambda line: None)  # type: ignore[arg-type]
+    monkeypatch.setattr(saving, "_write_over", lambda path: Path(path).touch())
+    for state.iteration in (10, 20, 30, 20, 30, 40):
+        saving.applied(b"")
+    kept = [step_path(options.beside, iteration) for iteration in (20, 30, 40)]
+    assert names(folder) == [Path(path).name for path in kept]
 
 
 def test_what_is_saved_of_a_state_elsewhere_is_the_same(
