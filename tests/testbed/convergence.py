@@ -9,6 +9,7 @@ only by the order in which gradients are added, so their greatest difference is 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -74,7 +75,13 @@ def train(
         first, *others = cluster.together(*NAMES[: plan.devices])
         _reach(first, steps // 2, say)
         if plan.change > 0:
-            others.append(cluster.start(NAMES[plan.devices], peers=[first]))
+            with contextlib.ExitStack() as stack:  # else a short job ends before Python has started
+                for agent in (first, *others):
+                    stack.enter_context(agent.held())
+                newcomer = cluster.start(NAMES[plan.devices], peers=[first])
+                newcomer.wait_ready()
+            newcomer.wait_members(*NAMES[: plan.devices + 1])
+            others.append(newcomer)
         elif plan.change < 0:
             leaver = others.pop()
             status, _ = leaver.interrupt()

@@ -15,16 +15,13 @@ if TYPE_CHECKING:
 CURVE = Curve(Plan(4), (2.0, 1.0), (0.0, 0.5), (4, 4), None, {"accuracy": 0.5}, "d")
 
 
-@pytest.mark.parametrize("change", [1, -1])
-def test_a_device_that_comes_or_goes_changes_no_loss_by_more_than_rounding(
-    tmp_path: Path, change: int
-) -> None:
+def test_a_device_that_leaves_changes_no_loss_by_more_than_rounding(tmp_path: Path) -> None:
     said: list[str] = []
-    changed = train("digits", Plan(2, change), 40, tmp_path / "changed", (), said.append)
+    changed = train("digits", Plan(2, -1), 40, tmp_path / "changed", (), said.append)
     alone = train("digits", Plan(1), 40, tmp_path / "alone", (), said.append)
     assert changed.changed_at is not None
     assert 2 in changed.members  # the founder does the first iterations alone
-    assert changed.members[-1] == 2 + change
+    assert changed.members[-1] == 1
     assert alone.changed_at is None
     assert greatest_difference(changed, alone) < 0.02
     assert changed.scores.keys() == alone.scores.keys() == {"accuracy"}
