@@ -225,7 +225,8 @@ TRAINER_LEAST_SECONDS = 2.0
 # The first iterations may take so long each, because of compilation, page-ins and cold caches.
 TRAINER_FIRST_SECONDS = 60.0
 TRAINER_FIRST_ITERATIONS = 3
-# Later ones may take so many times what the slowest of the last samples took.
+# Later ones may take so many times what the second slowest of the last samples took: the slowest may
+# have been a hang.
 TRAINER_FACTOR = 4.0
 TRAINER_SAMPLES = 5
 # Users are told of a trainer that takes longer than this and longer than usual.
@@ -249,6 +250,9 @@ RETRY_SECONDS = 1.0  # after which a request is repeated that was not answered
 LINK_RETRY_SECONDS = 2.0  # after which a link is dialled again that could not be opened
 # A source that owes a joiner something and sends nothing for so long is replaced by the others.
 PULL_STALL_SECONDS = 10.0
+# A joiner whose requests no scheduler answers for so long looks for a cluster anew: its sponsor, or
+# all that its sponsor knew, may have left.
+JOIN_ANSWER_SECONDS = 30.0
 # A join without any progress for so long is given up by the scheduler.
 JOIN_PROGRESS_SECONDS = 60.0
 # A joiner that would stop the others for too long asks again after the first time, or after the

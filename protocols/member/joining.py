@@ -127,6 +127,7 @@ class Joining:
         self._received: dict[bytes, int] = {}  # neighbour -> payload bytes it has sent us so far
         self._hosts: dict[bytes, None] = {sponsor.node: None}  # members of the cluster we join
         self._attach_by: float | None = None  # when the sponsor must have sent its `Welcome`
+        self._answer_by = 0.0  # when a scheduler must have said which links to open
         self._early: dict[bytes, PullBegins] = {}  # source -> its message, before the pull began
         self._repeat_at = 0.0
         self._pull_began = 0.0
@@ -184,6 +185,7 @@ class Joining:
             context.lineage = message.policy.view.lineage
             context.steps = message.steps
             self.state = JOINING_TABLE.step(self.state, "welcome", JoiningState.REQUESTED)
+            self._answer_by = now + limits.JOIN_ANSWER_SECONDS
             self.repeat(now)
 
     def open_links(self, now: float, message: OpenLinks) -> None:
@@ -276,6 +278,8 @@ class Joining:
                 self._attach_by = now + limits.LINK_OPEN_SECONDS
             elif now >= self._attach_by:
                 self.fail(f"{self._sponsor.name} does not say how things stand")
+        if self.state is JoiningState.REQUESTED and now >= self._answer_by:
+            self.fail(f"no scheduler has answered for {limits.JOIN_ANSWER_SECONDS:.0f} s")
         if self.state is JoiningState.CAUGHT_UP and self._is_alone and not self.may_enter:
             self.fail("the round that was here did not name this device, and every link broke")
         self._look_at_fetching(now)

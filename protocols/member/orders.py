@@ -33,7 +33,9 @@ def may_order(context: Context, sender: bytes, term: int) -> bool:
     election = context.election
     if term == election.term:
         return sender == election.scheduler
-    return term > election.term and election.is_credible(term) and _may_lead(context, sender)
+    # Whether it may lead is asked first, because the election remembers each term that it is asked
+    # about, and those of another cluster, to which a link has just been opened, say nothing here.
+    return term > election.term and _may_lead(context, sender) and election.is_credible(term)
 
 
 def _may_lead(context: Context, sender: bytes) -> bool:

@@ -127,9 +127,9 @@ class TrainerDebt:
         if self.is_behind:
             return (KeepingUp.AWAY if self.is_away else KeepingUp.LATE), seconds
         if self._applying is not None:
-            usual = max(self._updates, default=0.0)
+            usual = _usual(self._updates)
         else:
-            usual = max(self._paces, default=0.0) * max(1, self._given)
+            usual = _usual(self._paces) * max(1, self._given)
         slow = seconds > max(limits.TRAINER_NOTICE_SECONDS, 2 * self._patience * usual)
         return (KeepingUp.SLOW, seconds) if slow else (KeepingUp.PROMPT, 0.0)
 
@@ -300,34 +300,36 @@ class TrainerDebt:
         is catching up, otherwise with any answer at all."""
         context = self._context
         if self.state is DebtState.CATCHING_UP:
-            return self._answered_at + self._allowed(max(self._updates, default=0.0))
+            return self._answered_at + self._allowed(_usual(self._updates))
         waits = self.is_away or context.stalled or context.diverged
         return None if waits else self._let_go_at
 
     @property
     def _later_due(self) -> float | None:
-        """When work that waits for the replay of updates is handed back."""
+        """When work that waits for the replay of updates is handed back. The first iterations get
+        no more time than later ones: another trainer that was late, too, may answer meanwhile, and
+        if none does, the work comes back with twice the patience."""
         if self._later is None:
             return None
-        usual = max(self._paces, default=0.0) * max(1, len(self._later.micro_batches))
-        return self._later_at + self._patience * self._allowed(usual)
+        usual = _usual(self._paces) * max(1, len(self._later.micro_batches))
+        allowed = max(limits.TRAINER_LEAST_SECONDS, limits.TRAINER_FACTOR * usual)
+        return self._later_at + self._patience * allowed
 
     @property
     def _work_due(self) -> float | None:
         if self._given_at is None:
             return None
-        usual = max(self._paces, default=0.0) * max(1, self._given)
+        usual = _usual(self._paces) * max(1, self._given)
         return self._given_at + self._patience * self._allowed(usual)
 
     @property
     def _update_due(self) -> float | None:
         if self._applying is None:
             return None
-        return self._applying_at + self._patience * self._allowed(max(self._updates, default=0.0))
+        return self._applying_at + self._patience * self._allowed(_usual(self._updates))
 
     def _allowed(self, usual: float) -> float:
-        """Return how many seconds the trainer may take for what took `usual` seconds at most in the
-        last samples."""
+        """Return how many seconds the trainer may take for what usually takes `usual` seconds."""
         first = self._iterations < limits.TRAINER_FIRST_ITERATIONS
         least = limits.TRAINER_FIRST_SECONDS if first else limits.TRAINER_LEAST_SECONDS
         return max(least, limits.TRAINER_FACTOR * usual)
@@ -378,3 +380,14 @@ class TrainerDebt:
         else:  # the trainer has been told of this update already, so nothing is sent again
             self._kept.append(applying)
             self._context.own.append(Applied(applying.iteration, b""))
+
+
+def _usual(samples: deque[float]) -> float:
+    """Return how long something takes at most, in seconds: the second longest of the last samples.
+
+    The longest may be the time for which the trainer hung, because work that is not handed back
+    (`give_anyway`) is answered late and yet counts. A trainer that has become slower shows that in
+    two samples.
+    """
+    longest = sorted(samples)[-2:]
+    return longest[0] if longest else 0.0

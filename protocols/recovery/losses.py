@@ -26,12 +26,14 @@ class Losses:
         self._broken: dict[tuple[bytes, bytes], bool] = {}  # (reporter, peer) -> by a departure
         self._since: dict[tuple[bytes, bytes], float] = {}  # (reporter, peer) -> first reported at
 
-    def note(self, now: float, reporter: bytes, peer: bytes, *, reset: bool) -> None:
+    def note(self, now: float, reporter: bytes, peer: bytes, *, reset: bool) -> bool:
         """Note that the link of `reporter` to `peer` has ended; `reset`: its end proves that `peer`
-        has departed."""
+        has departed. Return whether neither end has reported this before."""
+        is_news = not self._is_broken(reporter, peer)
         if (reporter, peer) not in self._broken:
             self._since[reporter, peer] = now
         self._broken[reporter, peer] = reset or self._broken.get((reporter, peer), False)
+        return is_news
 
     def renewed(self, a: bytes, b: bytes) -> None:
         """Note that a link between `a` and `b` is open again. It still counts as lost for the

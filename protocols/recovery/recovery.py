@@ -21,6 +21,7 @@ from protocols.recovery.relinking import Relinking
 from protocols.recovery.standstill import Standstill
 from protocols.recovery.stragglers import Stragglers
 from protocols.recovery.suspicion import Suspicions
+from protocols.recovery.unsteady import Unsteady
 from protocols.scheduler.fence import Epoch, FenceLeader, FenceState, Lost
 from protocols.wire import messages as m
 
@@ -61,6 +62,7 @@ class Recovery:
         self._succession = succession
         self._blame = blame
         self.losses = Losses()
+        self._unsteady = Unsteady()
         self.relinking = Relinking(context)
         self.suspicions = Suspicions()
         self.fence: FenceLeader | None = None
@@ -213,7 +215,7 @@ class Recovery:
         if self.suspicions.accuse(policy.view, accuser, accused, reason):
             names = context.name(accuser), context.name(accused)
             context.report("accused", by=names[0], node=names[1], reason=reason)
-            self.part_pairs()
+            self._part_pairs()
 
     def bars(self, now: float, joiner: bytes) -> list[Letter]:
         """Return a refusal for `joiner` if it was let go a short while ago, otherwise nothing."""
@@ -221,11 +223,23 @@ class Recovery:
             return []
         return [(joiner, m.JoinAborted(0, joiner, "it has sent what cannot be"))]
 
-    def part_pairs(self) -> None:
+    def brief(self) -> None:
+        """This node begins to negotiate as the scheduler: keep what the one before it knew of pairs
+        that are not to be linked."""
+        self._part_pairs()
+        self._spare_links()
+
+    def _part_pairs(self) -> None:
         """If this node is the scheduler: keep accused and accuser from being linked again."""
         if self._succession.negotiator is not None:
             for pair in self.suspicions.pairs:
                 self._succession.negotiator.part(pair)
+
+    def _spare_links(self) -> None:
+        """If this node is the scheduler: ask for no links that break again and again."""
+        if self._succession.negotiator is not None:
+            for pair, until in self._unsteady.until.items():
+                self._succession.negotiator.spare(pair, until)
 
     def _lose_patience(self, now: float, policy: Policy, lost: Lost) -> None:
         """Accuse the node that is to blame for this node's standing still, if there is one."""
@@ -248,7 +262,9 @@ class Recovery:
         if reporter == peer:
             return
         if reporter in nodes and peer in nodes:
-            self.losses.note(now, reporter, peer, reset=reset)
+            if self.losses.note(now, reporter, peer, reset=reset):
+                self._unsteady.lost(now, reporter, peer)
+                self._spare_links()
         else:
             if reporter in nodes:
                 self._lost_before(now, reporter, peer)

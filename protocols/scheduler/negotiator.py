@@ -317,6 +317,11 @@ class Negotiator:
         else:
             self._dirty = True
 
+    def spare(self, pair: Edge, until: float) -> None:
+        """Ask for no link between these two before `until`, unless without it the cluster would be
+        in parts."""
+        self._link_wanted[pair.low, pair.high] = until
+
     def expel(self, sender: bytes, node: bytes, *, known: bool) -> list[Letter]:
         """Expel `node` for good, as a member's user wants; `known`: it is or was a member."""
         if sender not in self.policy.view.nodes or node in self.policy.view.expelled:

@@ -47,8 +47,8 @@ class Watch(Protocol):
         """This node is the scheduler now."""
         ...
 
-    def part_pairs(self) -> None:
-        """Have the scheduler keep accused and accuser from being linked again."""
+    def brief(self) -> None:
+        """Tell the negotiator, which is new, which pairs of members it is not to link."""
         ...
 
     def open_fence(self, now: float, policy: Policy) -> None:
@@ -159,7 +159,7 @@ class Succession:
         negotiator = Negotiator(context.node, term, policy, total, context.planner, cost)
         negotiator.resume(now)
         self.negotiator = negotiator
-        self._watch.part_pairs()
+        self._watch.brief()
 
     def rotate(self, now: float) -> None:
         """Hand the role over if it is time to and nothing is open; take it up again if the heir
