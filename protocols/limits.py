@@ -225,8 +225,8 @@ TRAINER_LEAST_SECONDS = 2.0
 # The first iterations may take so long each, because of compilation, page-ins and cold caches.
 TRAINER_FIRST_SECONDS = 60.0
 TRAINER_FIRST_ITERATIONS = 3
-# Later ones may take so many times what the second slowest of the last samples took: the slowest may
-# have been a hang.
+# Later ones may take so many times what the second slowest of the last samples took; the slowest
+# may have been a hang.
 TRAINER_FACTOR = 4.0
 TRAINER_SAMPLES = 5
 # Users are told of a trainer that takes longer than this and longer than usual.

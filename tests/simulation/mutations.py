@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from protocols import limits
 from protocols.cluster.ancestry import Past
 from protocols.cluster.election import Election
 from protocols.cluster.founding import Founding, Heard
@@ -312,6 +313,20 @@ def wait_for_reports_for_ever() -> Iterator[None]:
 
 
 @contextmanager
+def wait_for_an_answer_for_ever() -> Iterator[None]:
+    """A joiner waits without limit for a scheduler to say which links to open."""
+    with patch.object(limits, "JOIN_ANSWER_SECONDS", math.inf):
+        yield
+
+
+@contextmanager
+def ask_for_links_that_break() -> Iterator[None]:
+    """The scheduler asks for a link again as often as it breaks."""
+    with patch.object(Negotiator, "spare", lambda *_: None):
+        yield
+
+
+@contextmanager
 def forget_what_was_trained() -> Iterator[None]:
     """A device that was left behind looks for a cluster as if it had trained nothing."""
     real = Seeker.own
@@ -346,6 +361,8 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         blame_no_segments_for_silence,
         wait_for_a_trainer_for_ever,
         wait_for_reports_for_ever,
+        wait_for_an_answer_for_ever,
+        ask_for_links_that_break,
         forget_what_was_trained,
         # Found by histories of their own (`rare.py`), since other rules nearly always hide them.
         two_votes,

@@ -294,6 +294,17 @@ def test_no_link_to_any_chosen_neighbour() -> None:
     go_on(world)
 
 
+def test_a_joiner_whose_request_nobody_answers_looks_for_a_cluster_anew() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[1])
+    reach(world, joiner, JoiningState.REQUESTED)
+    node_of(joiner).context.election.scheduler = b"s" * 32  # who has left, and was the scheduler
+    asked_at = world.now
+    world.run(lambda: bool(joiner.joins_failed))
+    assert joiner.joins_failed == ["no scheduler has answered for 30 s"]
+    assert world.now - asked_at < limits.JOIN_ANSWER_SECONDS + 2 * limits.RETRY_SECONDS
+
+
 @each_seed
 def test_one_chosen_neighbour_out_of_reach(seed: int) -> None:
     world, hosts = cluster(seed)

@@ -60,6 +60,15 @@ def test_the_scheduler_of_another_cluster_orders_nothing() -> None:
     calm(world, hosts)
 
 
+def test_the_terms_of_another_cluster_are_not_remembered() -> None:
+    _, hosts = cluster(0)
+    context = node_of(hosts[2]).context
+    for term in range(2, 10 * limits.MAX_TERM_STEP, limits.MAX_TERM_STEP):
+        assert not may_order(context, node(9), term)
+    assert context.election.seen_term <= 1
+    assert not context.election.is_credible(10 * limits.MAX_TERM_STEP)
+
+
 def test_who_waits_for_a_policy_in_force_does_not_know_who_may_lead() -> None:
     _, hosts = cluster(0)
     context = node_of(hosts[2]).context

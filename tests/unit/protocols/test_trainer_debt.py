@@ -368,6 +368,30 @@ def test_work_that_waits_for_a_trainer_that_stays_away_goes_back_in_time() -> No
     assert bench.taken() == []
 
 
+def test_work_that_waits_in_the_first_iterations_goes_back_as_soon_as_later() -> None:
+    bench = Bench()
+    bench.debt.began()  # so that the next iterations are the first ones
+    bench.debt.away(True)
+    bench.passes(0.0)
+    bench.missed()
+    bench.debt.give_anyway(bench.at, (0, 1))
+    usual = limits.TRAINER_FACTOR * USUAL_S
+    assert bench.debt.deadline == pytest.approx(bench.context.now + 2 * usual)
+    assert 2 * usual < limits.TRAINER_FIRST_SECONDS
+
+
+@pytest.mark.parametrize("hangs", [1, 2])
+def test_what_took_long_once_is_no_pace_but_twice_is(hangs: int) -> None:
+    bench = Bench()
+    for _ in range(hangs):
+        bench.iteration(60.0)
+    for _ in range(limits.TRAINER_SAMPLES - hangs):
+        bench.iteration()
+    bench.debt.give(bench.at, (0, 1))
+    usual = USUAL_S if hangs == 1 else 60.0
+    assert bench.debt.deadline == bench.context.now + limits.TRAINER_FACTOR * usual
+
+
 # --- in a cluster ---------------------------------------------------------------------------------
 
 

@@ -1,0 +1,70 @@
+"""Links that break again and again are not asked for anew, whoever is the scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from protocols import limits
+from protocols.cluster.view import edge
+from protocols.recovery.unsteady import Unsteady
+from protocols.wire import messages as m
+from tests.unit.protocols.clusters import cluster, node_of, policy_of
+from tests.unit.protocols.records import node
+
+WITHIN = limits.STALLS_WITHIN_SECONDS
+
+
+def test_a_link_is_spared_after_it_was_lost_often_and_until_that_is_long_ago() -> None:
+    links = Unsteady()
+    for k in range(limits.MOST_STALLS - 1):
+        links.lost(float(k), node(1), node(2))
+    links.lost(0.5, node(3), node(1))
+    assert links.until == {}
+    links.lost(50.0, node(2), node(1))
+    assert links.until == {edge(node(1), node(2)): WITHIN}
+    links.lost(60.0, node(2), node(1))  # the first of the last three was at 1 s
+    assert links.until == {edge(node(1), node(2)): 1.0 + WITHIN}
+
+
+def test_losses_of_long_ago_are_forgotten() -> None:
+    links = Unsteady()
+    for _ in range(limits.MOST_STALLS):
+        links.lost(0.0, node(1), node(2))
+    links.lost(WITHIN + 1.0, node(3), node(4))
+    assert links.until == {}
+
+
+@pytest.mark.parametrize("losses", range(limits.MOST_STALLS + 1))
+def test_no_scheduler_asks_for_a_link_that_was_lost_often(losses: int) -> None:
+    world, hosts = cluster(0, size=3)
+    leader = node_of(next(h for h in hosts if node_of(h).negotiator is not None))
+    one, two = (h.me.node for h in hosts if node_of(h) is not leader)
+    for _ in range(losses):
+        leader.recovery.link_lost(world.now, one, two, reset=False)
+        leader.recovery.losses.renewed(one, two)
+    policy = leader.context.policy
+    assert policy is not None
+    center = leader.context.node
+    view = replace(policy.view, edges=tuple(e for e in policy.view.edges if e != edge(one, two)))
+    parents = tuple(b"" if n == center else center for n in view.nodes)
+    star = replace(policy, view=view, parents=parents)
+    for _ in range(2):  # the second time as a scheduler that has just begun
+        leader.succession.lead(world.now, star)
+        negotiator = leader.negotiator
+        assert negotiator is not None
+        asked = [x for _, x in negotiator.tick(world.now) if isinstance(x, m.OpenLinks)]
+        assert len(asked) == (losses < limits.MOST_STALLS)
+
+
+def test_a_spared_link_is_opened_if_the_cluster_would_be_in_parts_without_it() -> None:
+    world, hosts = cluster(0, size=2)
+    leader = node_of(next(h for h in hosts if node_of(h).negotiator is not None))
+    negotiator, (pair,) = leader.negotiator, policy_of(hosts[0]).view.edges
+    assert negotiator is not None
+    negotiator.spare(pair, world.now + 1000.0)
+    apart = replace(negotiator.policy.view, edges=())
+    negotiator.policy = SimpleNamespace(view=apart)  # type: ignore[assignment]
+    assert [type(x) for _, x in negotiator._repair()] == [m.OpenLinks]
