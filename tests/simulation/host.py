@@ -289,7 +289,9 @@ class Host:
 
     def hang_up(self, node: bytes, end: int | None) -> None:
         """Close link number `end` to `node`, and not one that was opened since."""
-        if self.ends.get(node) == end:
+        if self.asleep:
+            self.waiting.append(partial(self.hang_up, node, end))
+        elif self.ends.get(node) == end:
             self.world.hang_up(self, node)
 
     # --- trainer stand-in ---------------------------------------------------------------------
