@@ -217,6 +217,7 @@ class HarshWorld(World):
         try:
             codec.decode(frame)
         except RemoteProtocolError:
+            self.waits.breaks += 1
             self.reset_end(self.hosts[sender], host.me.node, host.ends[sender], LinkEnd.RESET)
             self.end(host, sender, LinkEnd.PROTOCOL_ERROR)
         else:
