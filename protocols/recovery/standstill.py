@@ -1,9 +1,10 @@
 """Links that stand still again and again, because the path carries small frames and loses large
 ones.
 
-Such a link is given up: it no longer counts as a link, although it may be open, as long as a policy
-that may be in force names it. A fence then finds a tree without it. It stays given up even if the
-other end opens it anew, because that end may not have noticed that anything stood still.
+Such a link is given up: it no longer counts as a link for ten minutes, although it may be open. A
+fence then finds a tree without it, and a member that no other link reaches is lost. It stays given
+up even if the other end opens it anew, because that end may not have noticed that anything stood
+still. Only a policy that names it again, as when a user asks for it, gives it another chance.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ class Standstill:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._times: dict[bytes, list[float]] = {}  # when the link to a node has stood still lately
-        self._given_up: dict[bytes, None] = {}
+        self._given_up: dict[bytes, float] = {}  # node -> until when
+        self._named: tuple[bytes, ...] = ()  # neighbours in the policy that came into force last
 
     def __contains__(self, node: object) -> bool:
         """Whether the link to `node` has been given up."""
-        return node in self._given_up
+        return any(n == node and self._context.now < t for n, t in self._given_up.items())
 
     def stalled(self, node: bytes) -> None:
         """The link to `node` was ended because it stood still; give it up if it does so often."""
@@ -38,22 +40,26 @@ class Standstill:
         }
         self._times = {n: times for n, times in lately.items() if times}
         if len(self._times[node]) >= limits.MOST_STALLS:
-            self._given_up[node] = None
+            self._given_up[node] = now + limits.STALLS_WITHIN_SECONDS
 
     def switched(self) -> None:
-        """Another policy came into force: forget links that it does not name, so that a later
-        policy may name them again."""
-        near = dict.fromkeys(self._context.neighbours)
-        self._given_up = {n: None for n in self._given_up if n in near}
+        """Another policy came into force. Links that it names and the one before did not name count
+        again. Those that neither names stay given up: a fence would name them if they were open,
+        and where all links to a member carry nothing large it would choose one after the other."""
+        now, before = self._context.now, self._named
+        self._named = near = self._context.neighbours
+        again = [n for n in near if n not in before]
+        kept = {n: t for n, t in self._given_up.items() if now < t and n not in again}
+        self._given_up = kept
 
     @property
     def near(self) -> tuple[bytes, ...]:
         """Members to which a link is open that has not been given up."""
-        return tuple(n for n in self._context.near if n not in self._given_up)
+        return tuple(n for n in self._context.near if n not in self)
 
     @property
     def unlinked(self) -> list[bytes]:
         """Neighbours to which no link is open, or only one that has been given up."""
         missing = self._context.unlinked
-        given_up = [n for n in self._context.neighbours if n in self._given_up]
+        given_up = [n for n in self._context.neighbours if n in self]
         return missing + [n for n in given_up if n not in missing]
