@@ -97,6 +97,7 @@ class Shell:
             options.rotate_every,
             payload,
             options.join_stall_s,
+            hello.constant_bytes,
         )
         self._router = Router(me.node, me.incarnation)
         heartbeats = self.peers.heartbeats
@@ -288,7 +289,7 @@ class Shell:
             self.rounds.perform(effect)
         elif isinstance(effect, effects.TrainerEffect):
             self.trainer.perform(effect)
-        elif isinstance(effect, effects.SourceEffect):
+        elif isinstance(effect, effects.ShardEffect):
             self.pulls.perform(effect)
         else:
             self._perform_for_owner(effect)

@@ -53,6 +53,7 @@ class NodeConfig:
     - `vector_bytes`: the size of the gradient vector.
     - `join_stall_s`: a join may stop the other members for this many seconds while this node is
       the scheduler; 0 means that it may take as long as it needs.
+    - `constant_bytes`: so many bytes at the beginning of the state never change while training.
     """
 
     me: Member
@@ -66,6 +67,7 @@ class NodeConfig:
     rotate_every: int = 0
     vector_bytes: int = 0
     join_stall_s: float = 0.0
+    constant_bytes: int = 0
 
 
 @dataclass(slots=True)

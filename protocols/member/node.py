@@ -31,6 +31,7 @@ from protocols.events import (
     Located,
     ManifestReady,
     Measured,
+    OwnShardsHashed,
     PiecesTaken,
     Received,
     RoundReduced,
@@ -190,6 +191,9 @@ class Node:
             case ManifestReady(joiner, join, leaves):
                 if join in self.cycle.holding_for:
                     self.context.send(joiner, m.Manifest(join, leaves))
+            case OwnShardsHashed(join, digests):
+                if self.joining is not None and join == self.joining.number:
+                    self.joining.own_shards(digests)
             case LeaveWanted():
                 self.departure.leave(now)
             case YieldWanted():

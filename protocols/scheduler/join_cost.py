@@ -102,17 +102,17 @@ class JoinCost:
             f"and {links} to {name} {verb} {rate / MBIT:.3g} Mbit/s. {self._how_to_allow}"
         )
 
-    def too_slow(self, name: str, seconds: float, pulled_bytes: int) -> str:
-        """Return why a joiner that pulled `pulled_bytes` in `seconds` is given up, "" if it is not
-        given up."""
+    def too_slow(self, name: str, seconds: float, pulled_bytes: int, total_bytes: int) -> str:
+        """Return why a joiner that pulled `pulled_bytes` of `total_bytes` in `seconds` is given up,
+        "" if it is not given up."""
         if seconds < SEEN_S or pulled_bytes == 0:
             return ""
-        whole = seconds * (self.state_bytes + self.gradient_bytes) / pulled_bytes
+        whole = seconds * (total_bytes + self.gradient_bytes) / pulled_bytes
         if whole <= SLACK * self.most_s:
             return ""
         return (
             f"joining would stop the others for about {whole:.0f} s: {name} copied "
-            f"{pulled_bytes / 1e6:.3g} of {self.state_bytes / 1e6:.3g} MB in {seconds:.0f} s. "
+            f"{pulled_bytes / 1e6:.3g} of {total_bytes / 1e6:.3g} MB in {seconds:.0f} s. "
             f"{self._how_to_allow}"
         )
 

@@ -263,7 +263,7 @@ class Negotiator:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
         join.progress = message
         seconds, name = message.pull_us / 1e6, join.joiner.name
-        slow = self._cost.too_slow(name, seconds, message.pulled_bytes)
+        slow = self._cost.too_slow(name, seconds, message.pulled_bytes, message.total_bytes)
         if not slow or join.stops_until == math.inf or self._is_entering(join):
             return []
         return self.give_up(join.number, slow, limits.JOIN_MUCH_LATER_SECONDS)

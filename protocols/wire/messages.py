@@ -305,8 +305,9 @@ class PulledFrom:
 
 @dataclass(frozen=True, slots=True)
 class JoinProgress(Message):
-    """Joiner to scheduler, about once a second while it pulls. `total_bytes`: the size of the
-    state; `pull_us`: for how many microseconds it has pulled."""
+    """Joiner to scheduler, about once a second while it pulls. `total_bytes`: how much of the
+    state it has to pull, without what it had already. `pull_us`: for how many microseconds it has
+    pulled so far."""
 
     TAG: ClassVar[int] = 26
     join: int = wire(NUMBER)

@@ -32,6 +32,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "wait_for_a_trainer_for_ever": (0, 5),
     "wait_for_reports_for_ever": (60161, 3),
     "forget_what_was_trained": (60003, 3),
+    "trust_own_weights": (600014, 3),
     "two_votes": (60016, 3),
     "keep_sums_that_lack_work": (60000, 3),
     "offer_what_nobody_stores": (60000, 10),

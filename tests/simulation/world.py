@@ -25,7 +25,7 @@ from protocols.network.link_end import LinkEnd
 from protocols.rounds import control_word
 from protocols.wire import codec
 from protocols.wire.messages import EVERYONE, Message
-from tests.simulation.host import STATE_ELEMENTS, VECTOR, contribution
+from tests.simulation.host import CONSTANT_BYTES, STATE_ELEMENTS, VECTOR, contribution
 from tests.simulation.host import Host as Host
 from tests.simulation.host import expected_state as expected_state
 
@@ -63,6 +63,7 @@ class World:
         self.steps = steps
         self.hosts: dict[bytes, Host] = {}
         self.tamper: Callable[[Host, int, bytes], bytes] = lambda _host, _shard, piece: piece
+        self.is_frozen = False  # a part of the state never changes, and most devices start with it
         self.sparse = False  # nodes want no links except those that they ask for
         self.pauses = False  # nodes wait if they have no quorum
         self.rotate_every = 0  # steps after which the role rotates; 0: never
@@ -247,7 +248,8 @@ class World:
         size = STATE_ELEMENTS * 16
         counts = (self.micro_batches, SAMPLES, self.steps)
         options = (neighbours, self.pauses, self.rotate_every)
-        return NodeConfig(who, VECTOR + 1, size, *counts, *options)
+        constant = CONSTANT_BYTES if self.is_frozen else 0
+        return NodeConfig(who, VECTOR + 1, size, *counts, *options, constant_bytes=constant)
 
     def add(self, number: int, incarnation: int = 1, neighbours: tuple[str, ...] = ()) -> Host:
         """Add a device's new agent; if there was one on the same device it ends first."""

@@ -67,7 +67,7 @@ def test_a_few_usual_steps_are_always_allowed() -> None:
 def test_without_a_limit_nobody_is_refused() -> None:
     assert cost(0.0).most_s == math.inf
     assert cost(0.0).refusal("t", (1,)) == ""
-    assert cost(0.0).too_slow("t", 1000.0, 1) == ""
+    assert cost(0.0).too_slow("t", 1000.0, 1, 27 * MB) == ""
 
 
 def test_what_is_not_known_is_waited_for_where_it_matters() -> None:
