@@ -73,7 +73,8 @@ class Hello:
     `save`: where the trainer saves the state at the end, "" for nowhere. `shapes` (dtype as
     safetensors calls it, and shape, of each of `tensors`) and `notes` (metadata of the file) let
     the agent save the state if the trainer cannot. `constant_bytes`: so many bytes at the beginning
-    of the state never change while training, because they are frozen weights and the like.
+    of the state never change while training, because they are frozen weights and the like;
+    `constants` is the SHA-256 of these, empty if there are none.
     """
 
     TAG: ClassVar[int] = 1
@@ -97,6 +98,7 @@ class Hello:
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     constant_bytes: int = 0
+    constants: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

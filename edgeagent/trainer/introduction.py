@@ -48,6 +48,7 @@ def introduce(
         shapes=tuple((spec.dtype_name, spec.shape) for spec in state.layout.specs),
         notes=tuple(state.notes().items()),
         constant_bytes=state.layout.constant_bytes,
+        constants=state.constants(),
     )
 
 

@@ -11,6 +11,7 @@ is going to read it, because that copies the whole state, and it is read only in
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -208,6 +209,12 @@ class TrainingState:
             transient = sorted(known.keys() - keys.values())
             self._notes = {MODEL_KEYS: json.dumps({"aliases": aliases, "transient": transient})}
         return self._notes
+
+    def constants(self) -> bytes:
+        """Return the SHA-256 of the tensors that never change while training; b"" if there is
+        none."""
+        size = self.layout.constant_bytes
+        return hashlib.sha256(self.image.home(size)).digest() if size else b""
 
     def schedule_bytes(self) -> bytes:
         """Return the schedule's state in canonical bytes."""

@@ -331,7 +331,8 @@ class Joining:
             context.send(to, JoinRequest(config.me, config.wanted_neighbours))
         elif self.state is JoiningState.WAITING:
             rates = tuple(self._rate_of(node) for node in self._open_links)
-            context.send(to, LinksOpen(self.number, self._open_links, rates))
+            own = context.config.constants
+            context.send(to, LinksOpen(self.number, self._open_links, rates, own))
         elif self.state is JoiningState.PULLING:
             context.send(to, self.progress(now))
         elif self.has_pulled:
@@ -409,7 +410,7 @@ class Joining:
         context.policy = policy
         context.iteration = first.iteration
         context.commit, context.samples, context.meta = first.commit, first.samples, first.meta
-        context.ancestors = first.ancestors
+        context.ancestors, context.constants = first.ancestors, first.constants
         size = context.config.state_bytes
         rates = [self._offer(source, 0).rate for source in plan.sources]
         self.shard_bytes = shard_size(size, rates)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from protocols import events, limits
-from protocols.events import LeaveWanted, OwnShardsHashed, ShardArrived
+from protocols.events import LeaveWanted, ShardArrived
 from protocols.member.context import _not_known
 from protocols.member.cycle import CycleState
 from protocols.member.joining import JoiningState
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
-from tests.simulation.host import CONSTANT_BYTES
 from tests.simulation.world import Host, World
 from tests.unit.protocols.clusters import (
     ENDLESS,
@@ -536,53 +534,3 @@ def test_a_joiner_that_has_fallen_too_far_behind_gives_up() -> None:
     assert state_of(joiner) is JoiningState.CAUGHT_UP
     joining.tick(world.now + limits.FETCH_PATIENCE_SECONDS)
     assert state_of(joiner) is JoiningState.FAILED
-
-
-SAME, OTHER = 6, 4  # devices with the same frozen weights as device 0, and with others
-
-
-def spared(host: Host) -> int:
-    """Return how many bytes of the state a joiner needed not pull."""
-    return sum(r.values["spared_bytes"] for r in host.reports if r.event == "pull_spares")
-
-
-@each_seed
-def test_frozen_weights_that_are_here_are_not_pulled(seed: int) -> None:
-    world, hosts = cluster(seed, is_frozen=True)
-    joiner = world.join(SAME, hosts[0])
-    reach(world, joiner, JoiningState.PULLING)
-    node = node_of(joiner)
-    joining = node.joining
-    assert joining is not None
-    enter(world, joiner)
-    assert spared(joiner) == CONSTANT_BYTES // joining.shard_bytes * joining.shard_bytes > 0
-    progress = joining.progress(world.now)
-    assert progress.pulled_bytes == progress.total_bytes
-    assert progress.total_bytes == node.context.config.state_bytes - spared(joiner)
-    go_on(world)
-
-
-@each_seed
-def test_other_frozen_weights_are_pulled(seed: int) -> None:
-    world, hosts = cluster(seed, is_frozen=True)
-    joiner = world.join(OTHER, hosts[0])
-    before = joiner.constant
-    enter(world, joiner)
-    assert spared(joiner) == 0
-    assert joiner.constant == hosts[0].constant != before
-    go_on(world)
-
-
-def test_digests_of_another_join_or_of_none_are_of_no_use() -> None:
-    world, hosts = cluster(0, is_frozen=True)
-    joiner = world.join(SAME, hosts[0])
-    digests = OwnShardsHashed(0, (bytes(32),) * 2)
-    hosts[0].handle(digests)  # it has not joined, but founded
-    reach(world, joiner, JoiningState.LINKING)
-    joining = node_of(joiner).joining
-    assert joining is not None
-    joiner.handle(replace(digests, join=joining.number))  # nothing is pulled yet
-    reach(world, joiner, JoiningState.PULLING)
-    joiner.handle(replace(digests, join=joining.number + 1))
-    enter(world, joiner)
-    assert spared(joiner) > 0
