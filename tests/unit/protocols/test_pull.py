@@ -255,11 +255,13 @@ def test_what_is_here_already_is_not_asked_for() -> None:
     pull = pull_from(A, shards=4, own=2)
     assert pull.began(A) == [AskManifest(A), AskShards(A, (2, 3))]
     assert not pull.expects(A, 0)
-    assert pull.manifest(A, leaves(4)) == []
-    assert pull.own_shards((right(0), right(1))) == [Spared((0, 1))]
-    assert pull.spared == 2
     pull.shard(A, 2, right(2))
-    assert pull.shard(A, 3, right(3)) == [PullDone()]
+    pull.shard(A, 3, right(3))
+    assert pull.awaited == {A: 2}  # its manifest
+    assert pull.manifest(A, leaves(4)) == []
+    assert pull.awaited == {}  # the joiner waits for itself
+    assert pull.own_shards((right(0), right(1))) == [Spared((0, 1)), PullDone()]
+    assert pull.spared == 2
     assert pull.verified == {2: A, 3: A}
 
 
