@@ -45,7 +45,7 @@ import msgpack
 
 from edgeagent.errors import EdgeAgentError
 
-HANDOVER_VERSION = 4
+HANDOVER_VERSION = 5
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 6  # state, contribution, reduced[0], reduced[1], replay, marks
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -72,7 +72,9 @@ class Hello:
     `script`: a digest of each statement of the script, and where it is; empty for a built-in job.
     `save`: where the trainer saves the state at the end, "" for nowhere. `shapes` (dtype as
     safetensors calls it, and shape, of each of `tensors`) and `notes` (metadata of the file) let
-    the agent save the state if the trainer cannot.
+    the agent save the state if the trainer cannot. `constant_bytes`: so many bytes at the beginning
+    of the state never change while training, because they are frozen weights and the like;
+    `constants` is the SHA-256 of these, empty if there are none.
     """
 
     TAG: ClassVar[int] = 1
@@ -95,6 +97,8 @@ class Hello:
     script: tuple[tuple[bytes, str], ...] = ()
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
+    constant_bytes: int = 0
+    constants: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

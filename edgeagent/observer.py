@@ -57,6 +57,12 @@ class PullMeter:
         self._rates: dict[str, float | None] = {}
         self._last: dict[str, float] = {}
         self.total_bytes = total_bytes
+        self.spared_bytes = 0
+
+    def spares(self, size: int) -> None:
+        """Note that `size` bytes of the state need not be pulled, because they are here already."""
+        self.total_bytes -= size
+        self.spared_bytes += size
 
     def arrived(self, name: str, size: int, rate: float | None = None) -> None:
         """Count a shard of `size` bytes from `name`, whose link has `rate` bytes/s at present."""
@@ -247,6 +253,9 @@ class Observer:
                 self._inside = False
                 self._write_farewells()
                 self._steps_seen.clear()  # so that the time of the pull does not count as a step
+            case "pull_spares":
+                if self.pull is not None:
+                    self.pull.spares(values["spared_bytes"])
             case _ if event in _OF_MEMBERS and not self._inside:
                 pass
             case "diverged":
@@ -330,6 +339,7 @@ class Observer:
             term=values["term"],
             members=values["members"],
             bytes=pull.bytes if pull else 0,
+            spared_bytes=pull.spared_bytes if pull else 0,
             seconds=round(pull.seconds, 6) if pull else 0.0,
             sources=pull.sources if pull else [],
             lower_bound_s=pull.lower_bound_s if pull else None,
@@ -339,8 +349,10 @@ class Observer:
                 self._console.say(f"founded cluster {self._cluster!r}; others can join at any time")
             return
         parts = ", ".join(f"{s['node']} {bytes_text(s['bytes'])}" for s in pull.sources)
+        spared = bytes_text(pull.spared_bytes)
+        here = f"; {spared} of the state were here already" if pull.spared_bytes else ""
         self._console.say(
             f"joined {plural(len(values['members']) - 1, 'other')}: pulled "
             f"{bytes_text(pull.bytes)} in {seconds_text(pull.seconds)} from "
-            f"{plural(len(pull.sources), 'source')} ({parts})"
+            f"{plural(len(pull.sources), 'source')} ({parts}){here}"
         )

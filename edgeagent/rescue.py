@@ -60,9 +60,10 @@ def kill_and_save(
             move_aside(hello.save, EARLIER)
     except OSError as error:
         raise EdgeAgentError(f"cannot save {hello.save}: {error.strerror}") from None
+    tensors = sorted(zip(hello.tensors, hello.shapes, strict=True))  # by name, as the trainer does
     entries = [
         Entry(name, dtype, tuple(shape), offset, size)
-        for (name, offset, size), (dtype, shape) in zip(hello.tensors, hello.shapes, strict=True)
+        for (name, offset, size), (dtype, shape) in tensors
     ]
     write_checkpoint(hello.save, entries, memory.state.view(), here.meta, dict(hello.notes))
     return hello.save

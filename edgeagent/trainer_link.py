@@ -131,3 +131,5 @@ def _check(hello: Hello) -> None:
     ):
         if value > most:
             raise EdgeAgentError(f"the {what} is {value}, over the limit of {most}")
+    if not 0 <= hello.constant_bytes <= hello.state_bytes:
+        raise EdgeAgentError("the trainer announced an impossible layout of its state")

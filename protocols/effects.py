@@ -176,6 +176,16 @@ class SendShards:
 
 
 @dataclass(frozen=True, slots=True)
+class HashOwnShards:
+    """Hash the first `shards` shards of the state that is here, each of `shard_bytes`; answer with
+    `OwnShardsHashed`. They do not change meanwhile."""
+
+    join: int
+    shard_bytes: int
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Tell the user of an event. `values` can be written as JSON, and name nodes by their names."""
 
@@ -219,6 +229,6 @@ class Depart:
 PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe
 RoundEffect = StartRound | ServeRound | FreezeRound | Contribute
 TrainerEffect = BeginTraining | GiveWork | Apply | KeepUpdate | TakePieces | Differs | TakeDigest
-SourceEffect = SendManifest | SendShards
+ShardEffect = SendManifest | SendShards | HashOwnShards
 OwnerEffect = Report | UseToken | Depart | JoinFailed
-Effect = PeerEffect | RoundEffect | TrainerEffect | SourceEffect | OwnerEffect
+Effect = PeerEffect | RoundEffect | TrainerEffect | ShardEffect | OwnerEffect

@@ -140,6 +140,14 @@ class ManifestReady:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnShardsHashed:
+    """The digests that `HashOwnShards` asked for."""
+
+    join: int
+    digests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Frozen:
     """The running round is frozen; `have`: bitmap of its chunks that are reduced here."""
 
@@ -225,6 +233,7 @@ Event = (
     | PiecesTaken
     | ShardArrived
     | ManifestReady
+    | OwnShardsHashed
     | Frozen
     | LeaveWanted
     | YieldWanted

@@ -97,6 +97,8 @@ class Shell:
             options.rotate_every,
             payload,
             options.join_stall_s,
+            hello.constant_bytes,
+            hello.constants,
         )
         self._router = Router(me.node, me.incarnation)
         heartbeats = self.peers.heartbeats
@@ -111,6 +113,7 @@ class Shell:
         """
         own = self.trainer.own_state
         assert own is not None, "a cluster founded from half a state"
+        self._note_constants()
         self.node = node = Node(self._config, self._planner, self._router)
         now = self._loop.time()
         self._perform(self.recorder.found(node, now, lineage, own.past, own.meta, own.commit))
@@ -135,6 +138,7 @@ class Shell:
         A device that was a member before in this process needs a larger `incarnation` than then, so
         that no member that has not heard of its departure takes it for the former member.
         """
+        self._note_constants()
         self.trainer.note_own_state()
         self.trainer.forget()
         self.rounds.reducer.reset()
@@ -145,6 +149,16 @@ class Shell:
         self.node = node = Node(self._config, self._planner, self._router)
         self._perform(self.recorder.join(node, self._loop.time(), sponsor))
         self._ping()
+
+    def _note_constants(self) -> None:
+        """Note which constant part the state here has: the cluster's of which this node was a
+        member, and none that is known once a pull has overwritten some of it."""
+        known = self._config.constants
+        if self.node is not None and self.node.context.is_member:
+            known = self.node.context.constants
+        elif self.spoilt:
+            known = b""
+        self._config = replace(self._config, constants=known)
 
     def give_way(self) -> None:
         """Depart ("yielded") as soon as the trainer is idle, in order to join another cluster."""
@@ -162,6 +176,7 @@ class Shell:
 
     async def drop_links(self) -> None:
         """Close all links and forget the node."""
+        self._note_constants()
         self.trainer.note_own_state()
         self.node = None
         self._inbox.clear()
@@ -288,7 +303,7 @@ class Shell:
             self.rounds.perform(effect)
         elif isinstance(effect, effects.TrainerEffect):
             self.trainer.perform(effect)
-        elif isinstance(effect, effects.SourceEffect):
+        elif isinstance(effect, effects.ShardEffect):
             self.pulls.perform(effect)
         else:
             self._perform_for_owner(effect)

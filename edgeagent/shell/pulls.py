@@ -38,6 +38,18 @@ class Pulls:
         self._observer = observer
         self._spawn = spawn
 
+    def perform(self, effect: effects.ShardEffect) -> None:
+        """Perform `effect`."""
+        match effect:
+            case effects.SendManifest():
+                self._spawn(self._send_manifest(effect))
+            case effects.SendShards():
+                self._send_shards(effect)
+            case effects.HashOwnShards():
+                self._spawn(self._hash_own(effect))
+            case _:
+                assert_never(effect)
+
     # --- as a joiner ------------------------------------------------------------------------------
 
     def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
@@ -61,17 +73,15 @@ class Pulls:
         digest = hashlib.sha256(shard).digest()
         self._hub.handle(events.ShardArrived(source, header.index, digest, link.incoming_rate))
 
-    # --- as a source ------------------------------------------------------------------------------
+    async def _hash_own(self, wanted: effects.HashOwnShards) -> None:
+        """Hash shards of the own state in a thread. They are not asked for before, so nothing
+        overwrites them meanwhile unless this node is given up, whose answer then counts no more."""
+        node, own = self._hub.node, self._state[: wanted.shards * wanted.shard_bytes]
+        digests = await asyncio.to_thread(leaves, own, wanted.shard_bytes)
+        if self._hub.node is node:
+            self._hub.handle(events.OwnShardsHashed(wanted.join, digests))
 
-    def perform(self, effect: effects.SourceEffect) -> None:
-        """Perform `effect`."""
-        match effect:
-            case effects.SendManifest():
-                self._spawn(self._send_manifest(effect))
-            case effects.SendShards():
-                self._send_shards(effect)
-            case _:
-                assert_never(effect)
+    # --- as a source ------------------------------------------------------------------------------
 
     async def _send_manifest(self, wanted: effects.SendManifest) -> None:
         found = await asyncio.to_thread(leaves, self._state, wanted.shard_bytes)

@@ -2,8 +2,9 @@
 
 Replicas with equal states write equal bytes, so files of two devices can be compared. Tensors have
 the names of `layout.py`, and the scalars are text in the file's metadata. Reading executes nothing
-that is in a file. It checks names, types, shapes, places and length before it changes anything, and
-names the first mismatch. A file that would be lost is given another name before one is written.
+that is in a file. Before it changes anything it checks names, types, shapes, places and length, and
+that all of the file can be read; it names the first mismatch. A file that would be lost is given
+another name before one is written.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from edgeagent.places import (
 from edgeagent.trainer.meta import decode_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from edgeagent.trainer.layout import StateLayout
     from edgeagent.trainer.state import TrainingState
@@ -38,6 +39,8 @@ ASIDE = "before-joining"
 EARLIER = "earlier"
 # The longest header, in bytes, that is read: a damaged length must not take all memory.
 _MAX_HEADER_BYTES = 64 << 20
+# How many bytes are read at a time where only whether they can be read matters.
+_PIECE_BYTES = 4 << 20
 
 
 def save_checkpoint(
@@ -57,10 +60,11 @@ def save_checkpoint(
 
 
 def entries_of(layout: StateLayout) -> list[Entry]:
-    """Return name, dtype, shape and place in the shared state of each tensor."""
+    """Return name, dtype, shape and place in the shared state of each tensor, in the order of
+    files."""
     return [
         Entry(spec.name, spec.dtype_name, spec.shape, offset, spec.bytes)
-        for spec, offset in zip(layout.specs, layout.offsets, strict=True)
+        for spec, offset in layout.by_name()
     ]
 
 
@@ -123,34 +127,56 @@ def _iteration_or_none(path: str, layout: StateLayout) -> int | None:
         return None
 
 
-def load_checkpoint(path: str, layout: StateLayout, state: memoryview) -> tuple[int, bytes]:
+def load_checkpoint(
+    path: str,
+    layout: StateLayout,
+    state: memoryview,
+    fits: Callable[[int, bytes], object] = lambda iteration, meta: None,
+) -> tuple[int, bytes]:
     """Read `path` into the shared memory `state`; return its iteration and its scalars as bytes.
 
-    Raises `UsageError`, with `state` unchanged, if the file is not a checkpoint of this job.
+    `fits` is called with these two and raises `EdgeAgentError` if the job cannot use them. Nothing
+    is written to `state` before all of this is checked, and before the whole file was read once: a
+    disk that cannot read a part of it, or a file that was cut short, is noticed then. The tensors
+    are read a second time into `state`, because a copy of them might not fit into memory beside it.
+
+    Raises `UsageError`, with `state` unchanged, if the file is not a checkpoint of this job or
+    cannot be read. Only if the second reading fails, although the first did not, `state` is partly
+    overwritten; the error says so then.
     """
+    overwriting = False
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             header, start = _read_header(path, file, size)
             meta = _check_header(path, header, layout)
-            tensors = layout.tensors()
-            if size != start + sum(length for _, _, length in tensors):
+            tensors = [(offset, spec.bytes) for spec, offset in layout.by_name()]
+            if size != start + sum(length for _, length in tensors):
                 raise UsageError(f"{path} is not a whole checkpoint: its length is wrong")
-            for _, offset, length in tensors:
-                _fill(path, file, state[offset : offset + length])
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    return decode_meta(meta).iteration, meta
+            iteration = decode_meta(meta).iteration
+            fits(iteration, meta)
+            _try_to_read(file, size - start)
+            file.seek(start)
+            overwriting = True
+            for offset, length in tensors:
+                _fill(file, state[offset : offset + length])
+    except (OSError, EOFError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        spoilt = "; the state in memory is of no use any more" if overwriting else ""
+        raise UsageError(f"cannot read {path}: {why}{spoilt}") from None
+    return iteration, meta
 
 
 def resume(path: str, state: TrainingState, memory: memoryview) -> None:
     """Have `state`, whose shared memory is `memory`, go on from the checkpoint in `path`.
 
-    Raises `UsageError` if the file is not a checkpoint of this job.
+    Raises `UsageError` if the file is not a checkpoint of this job or cannot be read; the state is
+    then as it was, with the exception that `load_checkpoint` names.
     """
-    iteration, meta = load_checkpoint(path, state.layout, memory)
     try:
-        state.adopt(iteration, meta)
+        state.adopt(*load_checkpoint(path, state.layout, memory, state.check_fits))
+    except UsageError:
+        raise
     except EdgeAgentError as error:
         raise UsageError(f"cannot resume from {path}: {error}") from None
 
@@ -176,7 +202,7 @@ def _check_header(path: str, header: dict[str, Any], layout: StateLayout) -> byt
     notes = notes if isinstance(notes, dict) else {}
     check_format(path, notes)
     at = 0
-    for spec in layout.specs:
+    for spec, _ in layout.by_name():
         entry = header.pop(spec.name, None)
         if not isinstance(entry, dict):
             raise UsageError(f"{path} is of another job: it has no {spec.name}")
@@ -199,11 +225,18 @@ def _check_header(path: str, header: dict[str, Any], layout: StateLayout) -> byt
     return meta
 
 
-def _fill(path: str, file: Any, target: memoryview) -> None:
-    """Fill `target` from the file; raise `UsageError` if the file ends before."""
+def _try_to_read(file: Any, size: int) -> None:
+    """Read `size` bytes and drop them; raise `EOFError` if the file ends before."""
+    room = memoryview(bytearray(min(size, _PIECE_BYTES)))
+    for start in range(0, size, _PIECE_BYTES):
+        _fill(file, room[: size - start])
+
+
+def _fill(file: Any, target: memoryview) -> None:
+    """Fill `target` from the file; raise `EOFError` if the file ends before."""
     at = 0
     while at < len(target):
         count = file.readinto(target[at:])
         if not count:
-            raise UsageError(f"{path} is not a whole checkpoint: it ends too early")
+            raise EOFError("it ends too early")
         at += count

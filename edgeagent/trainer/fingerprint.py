@@ -60,6 +60,7 @@ def job_fields(
 ) -> Fields:
     """Return the fields of model, optimizer, schedule, replicated tensors and `settings`."""
     fields = [*numeric_fields(state.device), *_tensor_fields(state), *_module_fields(state)]
+    fields += state.replicated.fields()  # before the layout, which depends on them
     fields.append(("state layout", state.layout.digest()))
     fields.append(("gradient sums", f"{state.vector.accumulate}, {state.vector.chunk_elements}"))
     fields.append(("optimizer", type(optimizer).__name__))
@@ -75,7 +76,6 @@ def job_fields(
     if scheduler is not None:
         fields.append(("lr_scheduler state", hashlib.sha256(state.schedule_bytes()).hexdigest()))
         fields += [(name, _short(text)) for name, text in future_rates(optimizer, scheduler)]
-    fields += state.replicated.fields()
     fields += [(name, repr(value)) for name, value in settings.items()]
     return tuple(fields)
 

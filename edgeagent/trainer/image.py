@@ -66,6 +66,10 @@ class StateImage:
             self.staging.copy(self._shared, self._flat)
         self.is_home = True
 
+    def home(self, count: int) -> memoryview:
+        """Return the first `count` bytes of the shared memory."""
+        return self._shared[:count].numpy().data
+
     def stray(self, name: str) -> torch.Tensor:
         """Return the stray called `name` as the shared memory has it, on the CPU."""
         return self._shared_views[name]

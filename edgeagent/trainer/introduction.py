@@ -47,6 +47,8 @@ def introduce(
         save=os.path.abspath(save) if save else "",
         shapes=tuple((spec.dtype_name, spec.shape) for spec in state.layout.specs),
         notes=tuple(state.notes().items()),
+        constant_bytes=state.layout.constant_bytes,
+        constants=state.constants(),
     )
 
 

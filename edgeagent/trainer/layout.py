@@ -1,15 +1,17 @@
 """Where each tensor of the training state lies in the flat shared state.
 
 Equal jobs have equal layouts, so that members can exchange the state as bytes. Therefore a layout
-follows from the names, shapes and dtypes of the tensors alone: they are sorted by name, each starts
-at a multiple of 64 bytes, and the bytes between tensors are zero. Parameters and buffers are called
-`model.<name>`, optimizer slots `optimizer.<parameter>.<slot>`, and what `Trainer.replicate` was
-given `replicated.<name>.<key>`.
+follows from the names, shapes and dtypes of the tensors alone, and from which of them never change
+while training. Those come first, so that a joiner which has them already need not copy them; they
+and the others are each sorted by name. Each tensor starts at a multiple of 64 bytes, and the bytes
+between tensors are zero. Parameters and buffers are called `model.<name>`, optimizer slots
+`optimizer.<parameter>.<slot>`, and what `Trainer.replicate` was given `replicated.<name>.<key>`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ from edgeagent.errors import UsageError
 from protocols import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from mmap import mmap
 
 # The bytes to a multiple of which each tensor starts: a line of the processor's cache, which also
@@ -64,14 +66,16 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """All tensors of the training state, sorted by name, with their offsets in bytes.
+    """All tensors of the training state in the order of their offsets, which are in bytes.
 
-    `size` is the length of the whole state in bytes, padding included.
+    `size` is the length of the whole state in bytes, padding included, and `constant_bytes` that of
+    its beginning, which holds the tensors that never change while training and nothing else.
     """
 
     specs: tuple[TensorSpec, ...]
     offsets: tuple[int, ...]
     size: int
+    constant_bytes: int = 0
 
     def tensors(self) -> tuple[tuple[str, int, int], ...]:
         """Return (name, offset, bytes) of every tensor, ascending."""
@@ -79,6 +83,11 @@ class StateLayout:
             (spec.name, offset, spec.bytes)
             for spec, offset in zip(self.specs, self.offsets, strict=True)
         )
+
+    def by_name(self) -> tuple[tuple[TensorSpec, int], ...]:
+        """Return every tensor with its offset, sorted by name: the order of tensors in files, which
+        does not depend on what is trained."""
+        return tuple(sorted(zip(self.specs, self.offsets, strict=True)))
 
     def digest(self) -> str:
         """Return a SHA-256 over names, dtypes, shapes and offsets, in hex."""
@@ -122,21 +131,26 @@ def tensor_spec(name: str, tensor: torch.Tensor) -> TensorSpec:
     return TensorSpec(name, dtype_name, tuple(tensor.shape))
 
 
-def plan_layout(specs: Iterable[TensorSpec]) -> StateLayout:
-    """Return a layout of the tensors that `specs` describe.
+def plan_layout(specs: Iterable[TensorSpec], constants: Collection[str] = ()) -> StateLayout:
+    """Return a layout of the tensors that `specs` describe; those named in `constants` never change
+    while training.
 
     Raises `UsageError` if two have the same name, or if all of them together are too large.
     """
-    ordered = tuple(sorted(specs))
-    offsets: list[int] = []
-    end = 0
-    for before, spec in zip((None, *ordered), ordered, strict=False):
-        if before is not None and before.name == spec.name:
+    by_name = sorted(specs)
+    for before, spec in itertools.pairwise(by_name):
+        if before.name == spec.name:
             raise UsageError(f"two tensors of the training state are called {spec.name}")
+    ordered = sorted(by_name, key=lambda spec: (spec.name not in constants, spec))
+    offsets: list[int] = []
+    end = constant_bytes = 0
+    for spec in ordered:
         offsets.append(end)
         end += -(-spec.bytes // ALIGNMENT) * ALIGNMENT
+        if spec.name in constants:
+            constant_bytes = end
     if end > limits.MAX_STATE_BYTES:
         raise UsageError(
             f"the training state has {end} bytes; {limits.MAX_STATE_BYTES} is the most"
         )
-    return StateLayout(ordered, tuple(offsets), end)
+    return StateLayout(tuple(ordered), tuple(offsets), end, constant_bytes)

@@ -2,8 +2,8 @@
 
 A loss on another device stays there until the share is handed in, because reading each loss at once
 would make the processor wait for the device after every micro-batch. Then all of them come in one
-copy. They are added in float64 in the order of the micro-batches, so that the sum does not depend
-on where they were kept.
+copy, or in several if they are of several devices or dtypes. They are added in float64 in the order
+of the micro-batches, so that the sum does not depend on where they were kept.
 """
 
 from __future__ import annotations
@@ -38,19 +38,22 @@ class LossSum:
         if isinstance(loss, torch.Tensor) and (self._waits or loss.device.type != "cpu"):
             if loss.numel() != 1 or loss.is_complex():
                 raise UsageError(_WRONG)
-            if self._waiting and self._waiting[0].dtype != loss.dtype:  # they are stacked in total
-                self.total()
+            first = self._waiting[0] if self._waiting else loss
+            if (first.dtype, first.device) != (loss.dtype, loss.device):
+                self.total()  # which stacks them, so those that wait must be alike
             self._waiting.append(loss.detach().reshape(()).clone())
             return
         self.total()
         self._total += number_of(loss)
 
     def total(self) -> float:
-        """Return the sum, for which this waits for the device."""
-        if self._waiting:
-            for value in torch.stack(self._waiting).tolist():
-                self._total += value
-            self._waiting = []
+        """Return the sum, for which this waits for the device. Raises `UsageError` if the device
+        keeps no numbers (`meta`)."""
+        waiting, self._waiting = self._waiting, []
+        if waiting and waiting[0].is_meta:
+            raise UsageError(f"{_WRONG}; one on the device {waiting[0].device} has no value")
+        for value in torch.stack(waiting).tolist() if waiting else ():
+            self._total += value
         return self._total
 
 

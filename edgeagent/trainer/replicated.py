@@ -79,6 +79,10 @@ class ReplicatedTensors:
         """Return name, dtype and shape of each tensor, for the layout."""
         return [tensor_spec(name, tensor) for name, tensor in self.tensors().items()]
 
+    def constants(self) -> set[str]:
+        """Return the names in the layout of the tensors that no update changes."""
+        return {name for entry in self._entries if entry.update is None for name in entry.tensors}
+
     def fields(self) -> list[tuple[str, str]]:
         """Return a field of the job's fingerprint for each entry; shapes are in the layout's."""
         return [

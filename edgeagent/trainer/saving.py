@@ -32,7 +32,8 @@ class Saving:
     """Writes the files of one trainer; `say` is called with each line for the user.
 
     `saved` is where the state was written at the end, "" if it was not, and `error` is why.
-    `memory` is the shared memory with the state; until it is set, nothing is written.
+    `memory` is the shared memory with the state; until it is set, there is nothing to save, so no
+    file is written and none is reported.
     """
 
     def __init__(self, options: Options, state: TrainingState, say: Callable[[str], None]) -> None:
@@ -86,7 +87,7 @@ class Saving:
 
     def at_end(self) -> None:
         """Write the state at the end of training; `saved` or `error` says what came of it."""
-        if not self._path:
+        if not self._path or self.memory is None:
             return
         try:
             self._write_over(self._path)
@@ -100,7 +101,7 @@ class Saving:
 
         `keep` says whether it is worth that. Returns the file, or why there is none.
         """
-        if not keep or not self._path:
+        if not keep or not self._path or self.memory is None:
             return SavedAside("", "")
         if not self._aside:
             place, line = aside_place(self._path, self._state.layout)
@@ -121,10 +122,11 @@ class Saving:
         self._write(path)
 
     def _write(self, path: str) -> None:
-        if self.memory is not None:
-            self._state.bring_home()
-            memory, notes = self.memory.state.view(), self._state.notes()
-            save_checkpoint(path, self._state.layout, memory, self._meta, notes)
+        if self.memory is None:
+            raise EdgeAgentError(f"cannot save {path}: there is no training state yet")
+        self._state.bring_home()
+        memory, notes = self.memory.state.view(), self._state.notes()
+        save_checkpoint(path, self._state.layout, memory, self._meta, notes)
 
 
 def step_path(path: str, iteration: int) -> str:

@@ -11,6 +11,7 @@ is going to read it, because that copies the whole state, and it is read only in
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -108,10 +109,12 @@ class TrainingState:
     def plan(self) -> None:
         """Give every tensor that is known by now its place in the flat state."""
         model_tensors = {**self.parameters, **self.buffers.tensors()}
+        frozen = {f"model.{name}" for name in self._frozen}
         self.layout = plan_layout(
             [tensor_spec(f"model.{name}", tensor) for name, tensor in model_tensors.items()]
             + [slot.spec for slot in self._slot_specs]
-            + self.replicated.specs()
+            + self.replicated.specs(),
+            frozen | self.replicated.constants(),
         )
 
     def share(self) -> SharedMemory:
@@ -206,6 +209,12 @@ class TrainingState:
             transient = sorted(known.keys() - keys.values())
             self._notes = {MODEL_KEYS: json.dumps({"aliases": aliases, "transient": transient})}
         return self._notes
+
+    def constants(self) -> bytes:
+        """Return the SHA-256 of the tensors that never change while training; b"" if there is
+        none."""
+        size = self.layout.constant_bytes
+        return hashlib.sha256(self.image.home(size)).digest() if size else b""
 
     def schedule_bytes(self) -> bytes:
         """Return the schedule's state in canonical bytes."""
@@ -331,18 +340,7 @@ class TrainingState:
 
         Raises `EdgeAgentError`, before anything changes, if they do not fit this job.
         """
-        meta = decode_meta(data)
-        if meta.iteration != iteration:
-            raise EdgeAgentError("the state to adopt belongs to another iteration")
-        if (meta.schedule is None) != (self._scheduler is None):
-            raise EdgeAgentError("the state to adopt has another lr_scheduler")
-        self.scaling.fits(meta.loss_scale)
-        groups = self._adopted_groups(meta)
-        schedule = None
-        if self._scheduler is not None:
-            mine = self._scheduler.state_dict()
-            schedule = adopt_value(mine, meta.schedule, "lr_scheduler")
-        self._slots.check(meta.presence, meta.scalar_slots)
+        meta, groups, schedule = self.check_fits(iteration, data)
         for group, values in zip(self._optimizer.param_groups, groups, strict=True):
             group.update(values)
         if schedule is not None:
@@ -360,6 +358,28 @@ class TrainingState:
         self.stop = False  # the script has asked for the end of another training
         self.bring_home()
         self._note()
+
+    def check_fits(
+        self, iteration: int, data: bytes
+    ) -> tuple[StateMeta, list[dict[str, Any]], dict[str, Any] | None]:
+        """Return the scalars in `data`, and what becomes of the parameter groups and the schedule
+        with them, without changing anything.
+
+        Raises `EdgeAgentError` if they do not fit this job or are not those of `iteration`.
+        """
+        meta = decode_meta(data)
+        if meta.iteration != iteration:
+            raise EdgeAgentError("the state to adopt belongs to another iteration")
+        if (meta.schedule is None) != (self._scheduler is None):
+            raise EdgeAgentError("the state to adopt has another lr_scheduler")
+        self.scaling.fits(meta.loss_scale)
+        groups = self._adopted_groups(meta)
+        schedule = None
+        if self._scheduler is not None:
+            mine = self._scheduler.state_dict()
+            schedule = adopt_value(mine, meta.schedule, "lr_scheduler")
+        self._slots.check(meta.presence, meta.scalar_slots)
+        return meta, groups, schedule
 
     def _step(self, reduced: Reduced) -> None:
         vector = self._reduced[reduced.buffer]

@@ -53,6 +53,8 @@ class NodeConfig:
     - `vector_bytes`: the size of the gradient vector.
     - `join_stall_s`: a join may stop the other members for this many seconds while this node is
       the scheduler; 0 means that it may take as long as it needs.
+    - `constant_bytes`: so many bytes at the beginning of the state never change while training.
+    - `constants`: SHA-256 of these bytes as they are here, empty if there are none or not known.
     """
 
     me: Member
@@ -66,6 +68,8 @@ class NodeConfig:
     rotate_every: int = 0
     vector_bytes: int = 0
     join_stall_s: float = 0.0
+    constant_bytes: int = 0
+    constants: bytes = b""
 
 
 @dataclass(slots=True)
@@ -87,6 +91,7 @@ class Context:
     samples: int = 0
     commit: bytes = bytes(32)
     meta: bytes = b""
+    constants: bytes = b""  # SHA-256 of the constant part of a member's state, as far as is known
     asked: tuple[int, int] | None = None  # key of the policy that this node asks others for
     prepared: tuple[int, int] | None = None  # key of a fence's policy that is stored, not decided
     leaving: bool = False

@@ -537,6 +537,7 @@ class Cycle:
                     context.samples,
                     context.meta,
                     context.ancestors,
+                    context.constants,
                 )
                 self._said[pull.join] = pull.joiner.node, message
                 context.send(pull.joiner.node, message)

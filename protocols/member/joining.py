@@ -11,10 +11,18 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 
 from protocols import limits
-from protocols.effects import CloseLink, Dial, JoinFailed
+from protocols.effects import CloseLink, Dial, HashOwnShards, JoinFailed
 from protocols.errors import RemoteProtocolError
 from protocols.member.cycle import CycleState
-from protocols.member.pull import AskManifest, AskShards, Pull, PullDone, PullEffect, PullFailed
+from protocols.member.pull import (
+    AskManifest,
+    AskShards,
+    Pull,
+    PullDone,
+    PullEffect,
+    PullFailed,
+    Spared,
+)
 from protocols.scheduler.planning import Offer
 from protocols.table import Row, StateTable
 from protocols.wire.messages import (
@@ -253,6 +261,11 @@ class Joining:
             self._rates[event.source] = event.rate
         self._follow(self.pull.shard(event.source, event.shard, event.digest))
 
+    def own_shards(self, digests: tuple[bytes, ...]) -> None:
+        """Take the digests of those shards of this device's own state that may be right already."""
+        if self.pull is not None:
+            self._follow(self.pull.own_shards(digests))
+
     def applied(self, now: float) -> None:
         """Ask to be let in, once the first update on the pulled state is applied."""
         if JOINING_TABLE.allows(self.state, "applied"):
@@ -322,7 +335,8 @@ class Joining:
             context.send(to, JoinRequest(config.me, config.wanted_neighbours))
         elif self.state is JoiningState.WAITING:
             rates = tuple(self._rate_of(node) for node in self._open_links)
-            context.send(to, LinksOpen(self.number, self._open_links, rates))
+            own = context.config.constants
+            context.send(to, LinksOpen(self.number, self._open_links, rates, own))
         elif self.state is JoiningState.PULLING:
             context.send(to, self.progress(now))
         elif self.has_pulled:
@@ -343,7 +357,12 @@ class Joining:
             for source, size in pulled.items()
         )
         micro = min(int((now - self._pull_began) * 1e6), limits.MAX_INTEGER)
-        return JoinProgress(self.number, total, micro, sources)
+        return JoinProgress(self.number, total - self._spared_bytes, micro, sources)
+
+    @property
+    def _spared_bytes(self) -> int:
+        """How many bytes need not be copied, as far as is known, because they are here."""
+        return self.pull.spared * self.shard_bytes if self.pull is not None else 0
 
     @property
     def _open_links(self) -> tuple[bytes, ...]:
@@ -395,14 +414,18 @@ class Joining:
         context.policy = policy
         context.iteration = first.iteration
         context.commit, context.samples, context.meta = first.commit, first.samples, first.meta
-        context.ancestors = first.ancestors
+        context.ancestors, context.constants = first.ancestors, first.constants
         size = context.config.state_bytes
         rates = [self._offer(source, 0).rate for source in plan.sources]
         self.shard_bytes = shard_size(size, rates)
         self.sources = plan.sources
         shards = shard_count(size, self.shard_bytes)
         assign = context.planner.assign
-        self.pull = Pull(shards, self.shard_bytes, plan.sources, self._offer, assign)
+        # The rest always comes from the others, so that whoever copies knows that the state is new.
+        own = max(0, min(context.config.constant_bytes // self.shard_bytes, shards - 1))
+        self.pull = Pull(shards, self.shard_bytes, plan.sources, self._offer, assign, own)
+        if own:
+            context.do(HashOwnShards(self.number, self.shard_bytes, own))
         context.report("pull_begins", total_bytes=size)
         self._cycle.start(state_ready=False)
         self._repeat_at = now + limits.RETRY_SECONDS
@@ -431,6 +454,8 @@ class Joining:
                     context.send(source, ManifestRequest(self.number, self.shard_bytes))
                 case AskShards(source, shards):
                     context.send(source, ShardRequest(self.number, self.shard_bytes, shards))
+                case Spared():
+                    context.report("pull_spares", spared_bytes=self._spared_bytes)
                 case PullDone():
                     self._pulled()
                 case PullFailed(reason):

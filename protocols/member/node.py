@@ -31,6 +31,7 @@ from protocols.events import (
     Located,
     ManifestReady,
     Measured,
+    OwnShardsHashed,
     PiecesTaken,
     Received,
     RoundReduced,
@@ -77,6 +78,7 @@ class Node:
         router = router or Router(me.node, me.incarnation)
         informed = Informed(planner, lambda: self.monitor.measures)
         context = Context(config, informed, router, Election(me.node), steps=config.steps)
+        context.constants = config.constants
         self.context = context
         self.mail = Mail(context, self._deliver_here)
         self.entry = Entry()
@@ -190,6 +192,9 @@ class Node:
             case ManifestReady(joiner, join, leaves):
                 if join in self.cycle.holding_for:
                     self.context.send(joiner, m.Manifest(join, leaves))
+            case OwnShardsHashed(join, digests):
+                if self.joining is not None and join == self.joining.number:
+                    self.joining.own_shards(digests)
             case LeaveWanted():
                 self.departure.leave(now)
             case YieldWanted():
@@ -468,8 +473,8 @@ class Node:
                 mail = mail or negotiator.join_request(now, message)
             case m.Introduced(number):
                 mail = negotiator.introduced(sender, number)
-            case m.LinksOpen(number, links, rates):
-                mail = negotiator.links_open(now, sender, number, links, rates)
+            case m.LinksOpen(number, links, rates, own):
+                mail = negotiator.links_open(now, sender, number, links, rates, own)
             case m.JoinProgress():
                 mail = negotiator.progress(now, sender, message)
             case m.CaughtUp(number):

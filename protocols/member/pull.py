@@ -6,6 +6,9 @@
 - If a source is lost, the others are asked for its part.
 - A source answers only after it has said that it holds the state (`began`), so that every byte
   belongs to the same iteration.
+- Shards of which the joiner may have the right bytes already are asked of nobody at first. When
+  their digests and the manifest are here, those that match are never asked for, and the others are
+  asked for like the rest.
 - A source is asked for a little at a time, and what is left is divided anew each time by the rates
   known then, so that all sources finish together although links change.
 """
@@ -44,10 +47,12 @@ PULL_TABLE: StateTable[PullState] = StateTable(
     "pull",
     Row(PullState.WAITING, "began", (PullState.COPYING,)),
     Row(PullState.WAITING, "source lost", (PullState.WAITING, PullState.FAILED)),
+    Row(PullState.WAITING, "own shards", (PullState.WAITING,)),
     Row(PullState.COPYING, "began", (PullState.COPYING,)),
     Row(PullState.COPYING, "manifest", (PullState.COPYING, PullState.DONE, PullState.FAILED)),
     Row(PullState.COPYING, "shard", (PullState.COPYING, PullState.DONE, PullState.FAILED)),
     Row(PullState.COPYING, "source lost", (PullState.COPYING, PullState.FAILED)),
+    Row(PullState.COPYING, "own shards", (PullState.COPYING, PullState.DONE)),
 )
 
 
@@ -67,6 +72,13 @@ class AskShards:
 
 
 @dataclass(frozen=True, slots=True)
+class Spared:
+    """These shards match the manifest as they are here, so they are not asked for."""
+
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PullDone:
     """Every shard is here and verified."""
 
@@ -78,7 +90,7 @@ class PullFailed:
     reason: str
 
 
-PullEffect = AskManifest | AskShards | PullDone | PullFailed
+PullEffect = AskManifest | AskShards | Spared | PullDone | PullFailed
 
 
 class Pull:
@@ -86,6 +98,7 @@ class Pull:
 
     `offer(source, busy)` returns what is known of a source that has `busy` bytes still to send.
     `assign(shards, shard_bytes, offers)` divides shards among sources: source -> its shards.
+    The first `own` shards may be right already; `own_shards` must be told their digests.
     """
 
     def __init__(
@@ -95,6 +108,7 @@ class Pull:
         sources: tuple[bytes, ...],
         offer: Callable[[bytes, int], Offer],
         assign: Callable[[tuple[int, ...], int, tuple[Offer, ...]], dict[bytes, tuple[int, ...]]],
+        own: int = 0,
     ) -> None:
         self.state = PULL_TABLE.initial
         self.sources = sources
@@ -104,7 +118,10 @@ class Pull:
         self._shards = shards
         self._shard_bytes = shard_bytes
         self._ready: list[bytes] = []  # sources that said they hold the state
-        self._left = dict.fromkeys(range(shards))  # shards that are asked of nobody at present
+        self._left = dict.fromkeys(range(own, shards))  # shards that are asked of nobody at present
+        self._held = own  # so many shards from the first on wait for their own digests
+        self._own: tuple[bytes, ...] | None = None  # these digests
+        self._spared = 0  # how many shards were right already
         self._asked: dict[int, bytes] = {}  # shard -> source it was asked from, not arrived
         self._digests: dict[int, tuple[bytes, bytes]] = {}  # shard -> (source, digest) to verify
         self._tried: dict[int, list[bytes]] = {}  # shard -> sources whose copy did not match
@@ -117,6 +134,11 @@ class Pull:
     def verified(self) -> dict[int, bytes]:
         """Shard -> the source it came from, for the shards that are here and match."""
         return self._verified
+
+    @property
+    def spared(self) -> int:
+        """How many shards were right already, as far as is known."""
+        return self._spared
 
     def expects(self, source: bytes, shard: int) -> bool:
         """Whether `source` was asked for `shard` and has not delivered it."""
@@ -155,6 +177,13 @@ class Pull:
         self._leaves = leaves
         self._answered(source)
         return self._check("manifest")
+
+    def own_shards(self, digests: tuple[bytes, ...]) -> list[PullEffect]:
+        """Take the SHA-256 of each of the shards that may be right already."""
+        if not PULL_TABLE.allows(self.state, "own shards") or self._own is not None:
+            return []
+        self._own = digests
+        return self._check("own shards")
 
     def shard(self, source: bytes, shard: int, digest: bytes) -> list[PullEffect]:
         """`shard` has arrived whole from `source`; `digest` is the SHA-256 of what arrived. Raises
@@ -237,6 +266,7 @@ class Pull:
     def _check(self, event: str) -> list[PullEffect]:
         """Verify the shards that have arrived, if the manifest is here; ask other sources for those
         that do not match, and fail if no source is left for one."""
+        spared = self._compare()
         if self._leaves is not None:
             for shard, (source, digest) in sorted(self._digests.items()):
                 if digest == self._leaves[shard]:
@@ -248,9 +278,23 @@ class Pull:
                     return self._fail(event, f"shard {shard} {NOWHERE}")
                 self._left[shard] = None
             self._digests.clear()
-        done = len(self._verified) == self._shards
+        done = len(self._verified) + self._spared == self._shards
         self.state = PULL_TABLE.step(self.state, event, PullState.DONE if done else self.state)
-        return [PullDone()] if done else self._ask()
+        return [*spared, *([PullDone()] if done else self._ask())]
+
+    def _compare(self) -> list[PullEffect]:
+        """Compare the shards that are held back with the manifest, once both sides are known; have
+        those asked for that differ."""
+        if self._own is None or self._leaves is None or not self._held:
+            return []
+        same: list[int] = []
+        for shard, right in enumerate(self._leaves[: self._held]):
+            if self._own[shard] == right:
+                same.append(shard)
+            else:
+                self._left[shard] = None
+        self._held, self._spared = 0, len(same)
+        return [Spared(tuple(same))] if same else []
 
     def _fail(self, event: str, reason: str) -> list[PullEffect]:
         self.state = PULL_TABLE.step(self.state, event, PullState.FAILED)

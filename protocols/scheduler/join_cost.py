@@ -64,12 +64,15 @@ class Pace:
 class JoinCost:
     """What a join costs the others. `state_bytes`: what a joiner copies; `gradient_bytes`: what it
     then receives of the running round; `allowed_s`: how long it may stop the others, 0 for as long
-    as it takes; `pace`: how long their steps take."""
+    as it takes; `pace`: how long their steps take. `constant_bytes` of the state never change while
+    training; a joiner that has them, as their digest `constants` shows, need not copy them."""
 
     state_bytes: int = 0
     gradient_bytes: int = 0
     allowed_s: float = 0.0
     pace: Pace = field(default_factory=Pace)
+    constant_bytes: int = 0
+    constants: bytes = b""
 
     @property
     def most_s(self) -> float:
@@ -84,35 +87,38 @@ class JoinCost:
         matters = self.allowed_s > 0 and self.state_bytes > SMALL_BYTES
         return matters and bool(rates) and not any(rates)
 
-    def refusal(self, name: str, rates: tuple[int, ...]) -> str:
+    def refusal(self, name: str, rates: tuple[int, ...], constants: bytes = b"") -> str:
         """Return why a joiner whose links carry `rates` (bytes/s, 0: not known) is not let in, ""
-        if it is. A link whose rate is not known is assumed to carry the mean of the others."""
+        if it is. A link whose rate is not known is assumed to carry the mean of the others.
+        `constants` is the digest of those that it has."""
         known = [rate for rate in rates if rate]
         if not known:
             return ""
         rate = sum(known) * len(rates) / len(known)
-        seconds = (self.state_bytes + self.gradient_bytes) / rate
+        has_them = bool(constants) and constants == self.constants
+        size = self.state_bytes - (self.constant_bytes if has_them else 0)
+        seconds = (size + self.gradient_bytes) / rate
         if seconds <= self.most_s:
             return ""
         links = "the link" if len(rates) == 1 else "the links"
         verb = "carries" if len(rates) == 1 else "carry"
         return (
             f"joining would stop the others for about {seconds:.0f} s: the state is "
-            f"{self.state_bytes / 1e6:.3g} MB, the gradients {self.gradient_bytes / 1e6:.3g} MB, "
+            f"{size / 1e6:.3g} MB, the gradients {self.gradient_bytes / 1e6:.3g} MB, "
             f"and {links} to {name} {verb} {rate / MBIT:.3g} Mbit/s. {self._how_to_allow}"
         )
 
-    def too_slow(self, name: str, seconds: float, pulled_bytes: int) -> str:
-        """Return why a joiner that pulled `pulled_bytes` in `seconds` is given up, "" if it is not
-        given up."""
+    def too_slow(self, name: str, seconds: float, pulled_bytes: int, total_bytes: int) -> str:
+        """Return why a joiner that pulled `pulled_bytes` of `total_bytes` in `seconds` is given up,
+        "" if it is not given up."""
         if seconds < SEEN_S or pulled_bytes == 0:
             return ""
-        whole = seconds * (self.state_bytes + self.gradient_bytes) / pulled_bytes
+        whole = seconds * (total_bytes + self.gradient_bytes) / pulled_bytes
         if whole <= SLACK * self.most_s:
             return ""
         return (
             f"joining would stop the others for about {whole:.0f} s: {name} copied "
-            f"{pulled_bytes / 1e6:.3g} of {self.state_bytes / 1e6:.3g} MB in {seconds:.0f} s. "
+            f"{pulled_bytes / 1e6:.3g} of {total_bytes / 1e6:.3g} MB in {seconds:.0f} s. "
             f"{self._how_to_allow}"
         )
 

@@ -228,10 +228,12 @@ class Negotiator:
         number: int,
         links: tuple[bytes, ...],
         rates: tuple[int, ...] = (),
+        constants: bytes = b"",
     ) -> list[Letter]:
-        """Take the links that a joiner has opened, and their `rates` in bytes/s. A joiner that only
-        the last scheduler knew is told to begin anew, one whose links are too slow is refused. The
-        join 0 stands for a member that has opened a link which it was told to open."""
+        """Take the links that a joiner has opened, their `rates` in bytes/s, and the digest of the
+        `constants` that it has. A joiner that only the last scheduler knew is told to begin anew,
+        one whose links are too slow is refused. The join 0 stands for a member that has opened a
+        link which it was told to open."""
         if number == 0:
             self._connected(sender, links)
             return []
@@ -244,7 +246,7 @@ class Negotiator:
             if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
                 join.unmeasured += 1  # the joiner repeats its message, perhaps with rates
                 return []
-            if reason := self._cost.refusal(join.joiner.name, rates):
+            if reason := self._cost.refusal(join.joiner.name, rates, constants):
                 return self.give_up(number, reason, limits.JOIN_AGAIN_SECONDS)
             join.state = JOIN_TABLE.step(join.state, "links open", JoinState.LINKED)
             join.links = links
@@ -263,7 +265,7 @@ class Negotiator:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
         join.progress = message
         seconds, name = message.pull_us / 1e6, join.joiner.name
-        slow = self._cost.too_slow(name, seconds, message.pulled_bytes)
+        slow = self._cost.too_slow(name, seconds, message.pulled_bytes, message.total_bytes)
         if not slow or join.stops_until == math.inf or self._is_entering(join):
             return []
         return self.give_up(join.number, slow, limits.JOIN_MUCH_LATER_SECONDS)

@@ -155,7 +155,9 @@ class Succession:
         term, total = context.election.term, context.config.micro_batches
         self._since, self._asked_until = context.iteration, None
         config = context.config
-        cost = JoinCost(config.state_bytes, config.vector_bytes, config.join_stall_s, context.pace)
+        sizes = (config.state_bytes, config.vector_bytes)
+        known = (config.constant_bytes, context.constants)
+        cost = JoinCost(*sizes, config.join_stall_s, context.pace, *known)
         negotiator = Negotiator(context.node, term, policy, total, context.planner, cost)
         negotiator.resume(now)
         self.negotiator = negotiator

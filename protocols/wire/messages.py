@@ -38,6 +38,7 @@ from protocols.wire.fields import (
 )
 
 EVERYONE = b""
+CONSTANTS_BYTES = 32  # at most, of a digest that may be missing
 
 
 class Message:
@@ -115,12 +116,15 @@ class OpenLinks(Message):
 @dataclass(frozen=True, slots=True)
 class LinksOpen(Message):
     """Joiner to scheduler: these links are open (at least one). `rates`: payload bytes/s that
-    arrive over each, 0 if not known. A member answers with join 0 and without rates."""
+    arrive over each, 0 if not known. A member answers with join 0 and without rates. `constants`:
+    SHA-256 of that part of the state here which never changes while training, empty if there is
+    none or it is not known."""
 
     TAG: ClassVar[int] = 8
     join: int = wire(NUMBER)
     neighbours: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
     rates: tuple[int, ...] = wire(Many(NUMBER, limits.MAX_LINKS_PER_NODE), ())
+    constants: bytes = wire(Blob(CONSTANTS_BYTES), b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +284,7 @@ class PullBegins(Message):
 
     `policy_term`, `version`: the policy in force. `commit`: C(iteration - 1). `samples`: committed
     so far. `meta`: the state's scalars. `ancestors`: the lineages that came before this one.
+    `constants`: as in `LinksOpen`.
     """
 
     TAG: ClassVar[int] = 25
@@ -291,6 +296,7 @@ class PullBegins(Message):
     samples: int = wire(SAMPLES)
     meta: bytes = wire(Blob(limits.MAX_STATE_META_BYTES))
     ancestors: tuple[Ancestor, ...] = wire(Many(Nested(Ancestor), limits.MAX_ANCESTORS))
+    constants: bytes = wire(Blob(CONSTANTS_BYTES), b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +311,9 @@ class PulledFrom:
 
 @dataclass(frozen=True, slots=True)
 class JoinProgress(Message):
-    """Joiner to scheduler, about once a second while it pulls. `total_bytes`: the size of the
-    state; `pull_us`: for how many microseconds it has pulled."""
+    """Joiner to scheduler, about once a second while it pulls. `total_bytes`: how much of the
+    state it has to pull, without what it had already. `pull_us`: for how many microseconds it has
+    pulled so far."""
 
     TAG: ClassVar[int] = 26
     join: int = wire(NUMBER)

@@ -90,6 +90,7 @@ RARE: dict[Move, str] = {
     },
     ("pull", "waiting", "source lost", "waiting"): _PULLS,
     ("pull", "waiting", "source lost", "failed"): _PULLS,
+    ("pull", "waiting", "own shards", "waiting"): _PULLS,
     ("pull", "copying", "manifest", "failed"): _PULLS,
     ("pull", "copying", "shard", "failed"): _PULLS,
     ("pull", "copying", "source lost", "failed"): _PULLS,

@@ -45,6 +45,11 @@ if TYPE_CHECKING:
 VECTOR = 4
 # How many elements the training state has: so many that a pull has several shards.
 STATE_ELEMENTS = 4096
+# How many bytes of the state never change in a world that has frozen weights: some whole shards and
+# a part of the next one, which joiners have to pull in any case.
+CONSTANT_BYTES = 40 << 10
+# Each device whose number this divides starts with other frozen weights than the rest.
+OTHER_WEIGHTS = 3
 # The least rate in bytes per second that a probe of a link finds.
 LEAST_RATE = 1e5
 
@@ -72,6 +77,12 @@ def expected_state(iteration: int, micro_batches: int) -> list[int]:
 def state_bytes(state: list[int]) -> bytes:
     """Return the flat training state that stands for `state`, which it repeats many times."""
     return b"".join(x.to_bytes(16, "little") for x in state) * (STATE_ELEMENTS // VECTOR)
+
+
+def weights_of(host: Member) -> bytes:
+    """Return the frozen weights with which a device starts in a world that has some."""
+    kind = 1 if int(host.name[1:]) % OTHER_WEIGHTS else 2
+    return kind.to_bytes(16, "little") * (CONSTANT_BYTES // 16)
 
 
 @cache
@@ -112,6 +123,7 @@ class Host:
         self.node: Node | None = None
         self.gone: str | None = None  # why the device has gone, None while it runs
         self.state = [0] * VECTOR  # the state where the trainer works on it
+        self.constant = weights_of(who) if world.is_frozen else b""  # the state begins with it
         self.home = self.state  # the state in the shared memory, which the agent hashes and sends
         self.apart = False  # whether the trainer works elsewhere, so that `home` may be older
         self.iteration = 0
@@ -188,6 +200,11 @@ class Host:
             self.waiting.append(partial(self.awake, life, what))
         else:
             what()
+
+    @property
+    def flat(self) -> bytes:
+        """The flat training state in the shared memory."""
+        return self.constant + state_bytes(self.home)[len(self.constant) :]
 
     def forget(self) -> None:
         """Forget the rounds of the present node, because another begins in the same process."""
@@ -277,6 +294,10 @@ class Host:
                 self.serves.setdefault(join, []).extend(shards)
                 for shard in shards:
                     self.send_shard(joiner, shard_bytes, shard)
+            case effects.HashOwnShards(join, shard_bytes, shards):
+                whole = self.constant[: shards * shard_bytes]
+                hashed = events.OwnShardsHashed(join, leaves_of(whole, shard_bytes))
+                self.soon(world.compute(), partial(self.handle, hashed))
             case effects.Report():
                 self.reports.append(effect)
             case effects.UseToken(token):
@@ -373,11 +394,16 @@ class Host:
         """Make the pulled shards the state, after checking that they are of one state."""
         joining = self.node.joining if self.node else None
         assert joining is not None
-        whole = b"".join(self.pulled[k] for k in sorted(self.pulled))
-        first = [whole[k : k + 16] for k in range(0, 16 * VECTOR, 16)]
-        self.home = self.state = [int.from_bytes(x, "little") for x in first]
+        size, end = joining.shard_bytes, STATE_ELEMENTS * 16
+        own = {k: self.constant[k * size : (k + 1) * size] for k in range(-(-end // size))}
+        whole = b"".join((own | self.pulled).values())
+        last = [whole[k : k + 16] for k in range(end - 16 * VECTOR, end, 16)]
+        self.home = self.state = [int.from_bytes(x, "little") for x in last]
         self.is_wrong = False
-        assert whole == state_bytes(self.state), "a torn state"
+        assert whole == self.flat, "a torn state"
+        for source in [h for n, h in self.world.hosts.items() if n in joining.sources]:
+            same = source.gone is not None or source.constant == self.constant
+            assert same, "other frozen weights than its source"
 
     # --- data plane ---------------------------------------------------------------------------
 
@@ -512,12 +538,12 @@ class Host:
         self.handle(events.Measured(tuple(found), None, None, None))
 
     def send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
-        leaves = leaves_of(state_bytes(self.home), shard_bytes)
+        leaves = leaves_of(self.flat, shard_bytes)
         ready = events.ManifestReady(joiner, join, leaves)
         self.soon(self.world.compute(), partial(self.handle, ready))
 
     def send_shard(self, joiner: bytes, shard_bytes: int, shard: int) -> None:
-        piece = state_bytes(self.home)[shard * shard_bytes : (shard + 1) * shard_bytes]
+        piece = self.flat[shard * shard_bytes : (shard + 1) * shard_bytes]
         piece = self.world.tamper(self, shard, piece)
         me = self.me.node
         self.world.stream(self, joiner, lambda host: host.shard(me, shard, piece), LARGE_FRAME)
@@ -533,6 +559,8 @@ class Host:
                 self.world.replaced(self)
             self.spoilt = True
             self.pulled[shard] = piece
+            at, end = shard * self.node.joining.shard_bytes, len(self.constant)
+            self.constant = (self.constant[:at] + piece + self.constant[at + len(piece) :])[:end]
             digest = hashlib.sha256(piece).digest()
             self.handle(events.ShardArrived(source, shard, digest))
 

@@ -20,6 +20,7 @@ from protocols.cluster.election import Election
 from protocols.cluster.founding import Founding, Heard
 from protocols.member.context import Context
 from protocols.member.cycle import Cycle
+from protocols.member.pull import Pull
 from protocols.member.trainer_debt import TrainerDebt
 from protocols.network.progress import Progress
 from protocols.recovery.fenced import Fenced
@@ -35,6 +36,7 @@ from tests.simulation.seeker import Seeker
 if TYPE_CHECKING:
     from protocols.cluster.view import Member
     from protocols.events import Applied, Contributed, RoundReduced
+    from protocols.member.pull import PullEffect
     from protocols.wire import messages as m
 
 
@@ -157,6 +159,18 @@ def copy_what_moves() -> Iterator[None]:
     moving = property(lambda cycle: tuple(cycle._held))
     ready = property(lambda cycle: cycle._state_ready)
     with patch.object(Cycle, "holding_for", moving), patch.object(Cycle, "_may_apply", ready):
+        yield
+
+
+@contextmanager
+def trust_own_weights() -> Iterator[None]:
+    """A joiner keeps frozen weights of its own that differ from those of the cluster."""
+    real = Pull.own_shards
+
+    def own_shards(pull: Pull, digests: tuple[bytes, ...]) -> list[PullEffect]:
+        return real(pull, pull._leaves[: len(digests)] if pull._leaves is not None else digests)
+
+    with patch.object(Pull, "own_shards", own_shards):
         yield
 
 
@@ -364,6 +378,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         wait_for_an_answer_for_ever,
         ask_for_links_that_break,
         forget_what_was_trained,
+        trust_own_weights,
         # Found by histories of their own (`rare.py`), since other rules nearly always hide them.
         two_votes,
         keep_sums_that_lack_work,

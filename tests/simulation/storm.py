@@ -62,6 +62,10 @@ AMBUSHED = (
     m.CaughtUp,
     m.LinkLost,
 )
+# From this seed on, some histories are of a model with frozen weights. Those of smaller seeds are
+# not, so that the seeds which are noted somewhere still stand for the same histories.
+FIRST_FROZEN = 600_000
+FROZEN = 0.25  # the part of these histories
 # The reasons for which a device may have gone at the end; anything else is an error of its node.
 ENDINGS = ("steps", "left", "killed", "powered off", "given up")
 
@@ -97,6 +101,8 @@ class Storm:
         dice = faults.stream(seed, "world")
         batches = dice.randint(4, 8)
         self.world = HarshWorld(seed, intensities, micro_batches=batches, steps=size.steps)
+        frozen = faults.stream(seed, "frozen").random() < FROZEN
+        self.world.is_frozen = seed >= FIRST_FROZEN and frozen
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         self._size = size

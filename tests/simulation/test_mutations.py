@@ -34,6 +34,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "wait_for_an_answer_for_ever": (538298, 1),
     "ask_for_links_that_break": (535876, 1),
     "forget_what_was_trained": (60003, 3),
+    "trust_own_weights": (600014, 3),
     "two_votes": (60016, 3),
     "keep_sums_that_lack_work": (60000, 3),
     "offer_what_nobody_stores": (60000, 10),

@@ -28,6 +28,13 @@ def test_storm(seed: int) -> None:
     storm.run(seed)
 
 
+@pytest.mark.parametrize("seed", variants(range(20), long=range(150)))
+def test_a_storm_with_frozen_weights(seed: int) -> None:
+    history = storm.Storm(seed, faults.draw(seed), storm.size_of(seed))
+    history.world.is_frozen = True
+    history.play()
+
+
 def test_a_history_is_the_same_in_every_process() -> None:
     traces = [
         subprocess.run(

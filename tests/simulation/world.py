@@ -12,6 +12,7 @@ import hashlib
 import heapq
 import math
 import random
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,13 @@ from protocols.network.link_end import LinkEnd
 from protocols.rounds import control_word
 from protocols.wire import codec
 from protocols.wire.messages import EVERYONE, Message
-from tests.simulation.host import STATE_ELEMENTS, VECTOR, contribution
+from tests.simulation.host import (
+    CONSTANT_BYTES,
+    STATE_ELEMENTS,
+    VECTOR,
+    contribution,
+    weights_of,
+)
 from tests.simulation.host import Host as Host
 from tests.simulation.host import expected_state as expected_state
 
@@ -63,6 +70,7 @@ class World:
         self.steps = steps
         self.hosts: dict[bytes, Host] = {}
         self.tamper: Callable[[Host, int, bytes], bytes] = lambda _host, _shard, piece: piece
+        self.is_frozen = False  # a part of the state never changes, and most devices start with it
         self.sparse = False  # nodes want no links except those that they ask for
         self.pauses = False  # nodes wait if they have no quorum
         self.rotate_every = 0  # steps after which the role rotates; 0: never
@@ -247,7 +255,14 @@ class World:
         size = STATE_ELEMENTS * 16
         counts = (self.micro_batches, SAMPLES, self.steps)
         options = (neighbours, self.pauses, self.rotate_every)
-        return NodeConfig(who, VECTOR + 1, size, *counts, *options)
+        config = NodeConfig(who, VECTOR + 1, size, *counts, *options)
+        if not self.is_frozen:
+            return config
+        host = self.hosts.get(who.node)
+        same = host is not None and host.me == who  # the same process, perhaps joining again
+        weights = host.constant if host is not None and same else weights_of(who)
+        digest = hashlib.sha256(weights).digest()
+        return replace(config, constant_bytes=CONSTANT_BYTES, constants=digest)
 
     def add(self, number: int, incarnation: int = 1, neighbours: tuple[str, ...] = ()) -> Host:
         """Add a device's new agent; if there was one on the same device it ends first."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,7 +71,8 @@ def _size(found: list[Shape]) -> int:
 
 class Synthetic(nn.Module):
     """Trainable tensors of `gradient_bytes` in all, and frozen ones that fill the state up to
-    `state_bytes`."""
+    `state_bytes`. Each process has other frozen ones, because a joiner would not pull what it has
+    already, and pulls of the whole state are to be measured."""
 
     def __init__(self, state_bytes: int, gradient_bytes: int) -> None:
         super().__init__()
@@ -78,8 +80,9 @@ class Synthetic(nn.Module):
         frozen = max(0, state_bytes // FLOAT_BYTES - trained)
         layers = (nn.Parameter(torch.zeros(shape)) for shape in shapes(trained, BLOCKS))
         self.layers = nn.ParameterList(layers)
+        chance = torch.Generator().manual_seed(random.SystemRandom().getrandbits(62))
         noise = (
-            nn.Parameter(torch.arange(math.prod(shape), dtype=torch.float32).view(shape), False)
+            nn.Parameter(torch.rand(shape, generator=chance), False)
             for shape in shapes(frozen, FROZEN_BLOCKS)
         )
         self.frozen = nn.ParameterList(noise)

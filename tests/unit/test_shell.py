@@ -211,3 +211,23 @@ def test_who_joins_again_is_somebody_else_but_keeps_its_state() -> None:
         first.shell.node = second.shell.node = None
 
     in_world(body)
+
+
+def test_who_joins_again_says_which_frozen_weights_it_has_now() -> None:
+    async def body(world: World) -> None:
+        first, second = await world.cluster(2)
+        shell, node = second.shell, second.shell.node
+        assert node is not None
+        node.context.constants = b"of the cluster"  # pulled, in the place of its own
+        await shell.drop_links()
+        shell.join(member_of(first.me), 7)
+        assert shell.node is not None
+        assert shell.node.context.config.constants == b"of the cluster"
+        shell.trainer.own_state = None  # as if another pull had begun and broken off
+        await shell.drop_links()
+        shell.join(member_of(first.me), 8)
+        assert shell.node.context.config.constants == b""
+        first.gone = second.gone = "cut"  # what they make of it is not looked at
+        first.shell.node = second.shell.node = None
+
+    in_world(body)

@@ -17,11 +17,17 @@ ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, Jo
 
 
 def cluster(
-    seed: int, size: int = 3, steps: int = ENDLESS, *, pauses: bool = False
+    seed: int,
+    size: int = 3,
+    steps: int = ENDLESS,
+    *,
+    pauses: bool = False,
+    is_frozen: bool = False,
 ) -> tuple[World, list[Host]]:
     """Return a world with `size` members, each linked to each; the first is the scheduler."""
     world = World(seed, steps=steps)
     world.pauses = pauses
+    world.is_frozen = is_frozen
     first = world.found()
     hosts = [first]
     for number in range(1, size):

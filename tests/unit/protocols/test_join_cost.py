@@ -64,10 +64,20 @@ def test_a_few_usual_steps_are_always_allowed() -> None:
     assert one.usual_s == 0.0
 
 
+def test_a_joiner_that_has_the_constant_part_is_let_in_over_a_slow_link() -> None:
+    base = JoinCost(27 * MB, 9 * MB, 30.0, Pace(), 20 * MB, b"base")
+    assert "the state is 27 MB" in base.refusal("t", (SLOW,))
+    assert "the state is 27 MB" in base.refusal("t", (SLOW,), b"other")
+    assert base.refusal("t", (SLOW,), b"base") == ""
+    assert "the state is 7 MB" in base.refusal("t", (SLOW // 4,), b"base")
+    unknown = JoinCost(27 * MB, 9 * MB, 30.0, Pace(), 20 * MB)
+    assert "the state is 27 MB" in unknown.refusal("t", (SLOW,))
+
+
 def test_without_a_limit_nobody_is_refused() -> None:
     assert cost(0.0).most_s == math.inf
     assert cost(0.0).refusal("t", (1,)) == ""
-    assert cost(0.0).too_slow("t", 1000.0, 1) == ""
+    assert cost(0.0).too_slow("t", 1000.0, 1, 27 * MB) == ""
 
 
 def test_what_is_not_known_is_waited_for_where_it_matters() -> None:
@@ -76,6 +86,11 @@ def test_what_is_not_known_is_waited_for_where_it_matters() -> None:
     assert not cost().has_to_know(())
     assert not cost(0.0).has_to_know((0,))
     assert not JoinCost(MB, MB, 30.0).has_to_know((0,))
+
+
+def test_a_pull_is_judged_by_what_is_to_be_pulled() -> None:
+    assert cost().too_slow("t", 4.0, MB, 27 * MB)
+    assert cost().too_slow("t", 4.0, MB, MB) == ""
 
 
 # --- what the scheduler does with them ------------------------------------------------------------

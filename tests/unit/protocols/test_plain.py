@@ -37,6 +37,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.ShardArrived(b"n", 3, b"digest", None),
     events.ShardArrived(b"n", 3, b"digest", 1e9),
     events.ManifestReady(b"n", 7, (b"a", b"b")),
+    events.OwnShardsHashed(7, (b"a", b"b")),
     events.Frozen(b"\7"),
     events.LeaveWanted(),
     events.YieldWanted(),

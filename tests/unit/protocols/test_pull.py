@@ -24,6 +24,7 @@ from protocols.member.pull import (
     PullEffect,
     PullFailed,
     PullState,
+    Spared,
 )
 from protocols.scheduler.planning import Offer
 
@@ -42,9 +43,9 @@ def leaves(count: int) -> tuple[bytes, ...]:
     return tuple(right(k) for k in range(count))
 
 
-def pull_from(*sources: bytes, shards: int = 4) -> Pull:
+def pull_from(*sources: bytes, shards: int = 4, own: int = 0) -> Pull:
     """Return a new pull."""
-    return Pull(shards, 16, sources, no_rate, evenly)
+    return Pull(shards, 16, sources, no_rate, evenly, own)
 
 
 def no_rate(source: bytes, busy_bytes: int) -> Offer:
@@ -250,6 +251,74 @@ def test_a_source_that_begins_after_the_end_is_not_asked() -> None:
     assert pull.began(A) == []
 
 
+def test_what_is_here_already_is_not_asked_for() -> None:
+    pull = pull_from(A, shards=4, own=2)
+    assert pull.began(A) == [AskManifest(A), AskShards(A, (2, 3))]
+    assert not pull.expects(A, 0)
+    pull.shard(A, 2, right(2))
+    pull.shard(A, 3, right(3))
+    assert pull.awaited == {A: 2}  # its manifest
+    assert pull.manifest(A, leaves(4)) == []
+    assert pull.awaited == {}  # the joiner waits for itself
+    assert pull.own_shards((right(0), right(1))) == [Spared((0, 1)), PullDone()]
+    assert pull.spared == 2
+    assert pull.verified == {2: A, 3: A}
+
+
+def test_what_differs_here_is_asked_for_after_all() -> None:
+    pull = pull_from(A, B, shards=4, own=3)
+    pull.began(A)
+    pull.began(B)
+    pull.shard(A, 3, right(3))
+    assert pull.own_shards((right(0), b"other", b"other")) == []
+    assert pull.spared == 0
+    effects = pull.manifest(A, leaves(4))
+    assert effects[0] == Spared((0,))
+    assert sorted(asked(effects, A) + asked(effects, B)) == [1, 2]
+    for source, shard in ((A, 1), (B, 2)):
+        last = pull.shard(source, shard, right(shard))
+    assert last == [PullDone()]
+
+
+def test_a_pull_is_done_when_the_last_thing_to_come_is_what_is_here() -> None:
+    pull = pull_from(A, shards=2, own=1)
+    pull.began(A)
+    pull.manifest(A, leaves(2))
+    assert pull.shard(A, 1, right(1)) == []
+    assert pull.state is PullState.COPYING
+    assert pull.own_shards((right(0),)) == [Spared((0,)), PullDone()]
+    assert pull.own_shards((right(0),)) == []  # nothing is open any more
+
+
+def test_another_base_is_pulled_whole_and_spares_nothing() -> None:
+    pull = pull_from(A, shards=3, own=2)
+    assert pull.own_shards((b"other", b"other")) == []  # before any source has begun
+    assert pull.state is PullState.WAITING
+    pull.began(A)
+    assert pull.own_shards((right(0), right(1))) == []  # told twice: the first counts
+    assert asked(pull.manifest(A, leaves(3)), A) == (0,)
+    pull.shard(A, 2, right(2))
+    pull.shard(A, 0, right(0))
+    assert pull.shard(A, 1, right(1)) == [PullDone()]
+    assert pull.spared == 0
+
+
+def test_a_manifest_that_lies_about_what_is_here_fails_the_pull() -> None:
+    """The joiner does not take its own bytes for right, and no source has what the lie asks for."""
+    pull = pull_from(A, B, shards=2, own=1)
+    pull.began(A)
+    pull.began(B)
+    lie = (b"lie", right(1))
+    pull.own_shards((right(0),))
+    first = pull.manifest(A, lie)
+    (source,) = [s for s in (A, B) if asked(first, s) == (0,)]
+    (other,) = [s for s in (A, B) if s != source]
+    pull.shard(A if pull.expects(A, 1) else B, 1, right(1))
+    assert asked(pull.shard(source, 0, right(0)), other) == (0,)
+    failed = pull.shard(other, 0, right(0))
+    assert failed == [PullFailed("shard 0 matches its digest from no source")]
+
+
 # --- worlds ---------------------------------------------------------------------------------------
 
 
@@ -273,6 +342,7 @@ class World:
     begun: set[bytes] = field(default_factory=set)
     dead: set[bytes] = field(default_factory=set)
     ends: list[PullEffect] = field(default_factory=list)
+    own: tuple[bytes, ...] | None = None  # digests of what the joiner has, until it is told them
     sent: list[tuple[bytes, int]] = field(default_factory=list)
 
     def follow(self, effects: list[PullEffect]) -> None:
@@ -286,6 +356,8 @@ class World:
                     assert shards
                     assert not set(shards) & set(self.pull.verified)
                     self.sources[source].queue += shards
+                case Spared(shards):
+                    assert not set(shards) & {k for _, k in self.sent}
                 case PullDone() | PullFailed():
                     self.ends.append(effect)
 
@@ -293,6 +365,10 @@ class World:
         """Let one thing happen; return False when nothing can any more."""
         alive = [n for n in self.sources if n not in self.dead]
         able = [n for n in alive if n not in self.begun or self.sources[n].queue]
+        if self.own is not None and (not able or self.chance.random() < 0.3):
+            self.follow(self.pull.own_shards(self.own))
+            self.own = None
+            return True
         if not able:
             return False
         name = self.chance.choice(able)
@@ -320,15 +396,20 @@ class World:
 
 
 def play(shards: int, sources: dict[bytes, Source], chance: random.Random) -> World:
-    """Run a world to its end."""
-    pull = Pull(shards, 16, tuple(sources), no_rate, evenly)
-    world = World(pull, shards, sources, chance)
+    """Run a world to its end. The joiner has the first few shards already, some of them wrong."""
+    own = chance.randrange(shards)
+    pull = Pull(shards, 16, tuple(sources), no_rate, evenly, own)
+    had = tuple(right(k) if chance.random() < 0.7 else b"other" for k in range(own))
+    world = World(pull, shards, sources, chance, own=had)
     while world.step():
         for shard, giver in pull.verified.items():
             assert shard not in sources[giver].bad
     assert len(world.ends) == 1
     done = pull.state is PullState.DONE
-    assert done == (len(pull.verified) == shards and world.ends == [PullDone()])
+    whole = len(pull.verified) + pull.spared == shards
+    assert done == (whole and world.ends == [PullDone()])
+    wanted = sum(digest == right(k) for k, digest in enumerate(had))
+    assert pull.spared == wanted or not done
     assert done != (pull.state is PullState.FAILED)
     return world
 
@@ -369,4 +450,6 @@ def test_honest_sources_send_every_shard_once(
     shards: int, count: int, chance: random.Random
 ) -> None:
     world = play(shards, {node(k): Source(set(), 1000) for k in range(count)}, chance)
-    assert sorted(k for _, k in world.sent) == list(range(shards))
+    asked_for = sorted(k for _, k in world.sent)
+    assert len(asked_for) == shards - world.pull.spared
+    assert len(asked_for) == len(dict.fromkeys(asked_for))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ from edgeagent.config import RUN_VARIABLE, SOCKET_VARIABLE, TrainerConfig, train
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.places import check_save_path
 from edgeagent.shared_memory import create_shared_memory
-from edgeagent.trainer import Trainer
-from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
+from edgeagent.trainer import Trainer, checkpoint
+from edgeagent.trainer.checkpoint import load_checkpoint, resume, save_checkpoint
 from edgeagent.trainer.state import TrainingState
 from tests.unit.trainer.replicas import Served, network, train
 
@@ -138,6 +140,105 @@ def test_damaged_files_raise_our_error_only(saved: Any, data: st.DataObject) -> 
         file.flush()
         with pytest.raises(UsageError):
             load_checkpoint(file.name, state.layout, memory.state.view())
+
+
+class Torn:
+    """A file on a disk that cannot read what lies behind byte `end`, from `pass_number` on: each
+    `seek` to the beginning of the tensors begins another pass."""
+
+    def __init__(self, file: Any, end: int, pass_number: int) -> None:
+        self._file, self._end, self._left = file, end, pass_number
+
+    def __enter__(self) -> Torn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def seek(self, place: int) -> int:
+        self._left -= 1
+        return int(self._file.seek(place))
+
+    def readinto(self, target: Any) -> int:
+        if not self._left and self._file.tell() + len(target) > self._end:
+            raise OSError(errno.EIO, "Input/output error")
+        return int(self._file.readinto(target))
+
+
+@pytest.mark.parametrize("pass_number", [0, 1])
+def test_a_disk_that_fails_midway_spoils_nothing_unless_it_fails_late(
+    saved: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pass_number: int
+) -> None:
+    data, state, memory = saved
+    path = tmp_path / "torn"
+    path.write_bytes(data)
+
+    def torn(name: str, mode: str) -> Torn:
+        return Torn(open(name, mode), len(data) - 100, pass_number)
+
+    monkeypatch.setattr(checkpoint, "open", torn, raising=False)
+    memory.state.view()[:] = marks = b"\7" * state.layout.size
+    with pytest.raises(UsageError, match=r"cannot read .*: Input/output error") as raised:
+        load_checkpoint(str(path), state.layout, memory.state.view())
+    assert ("of no use any more" in str(raised.value)) is bool(pass_number)
+    assert (bytes(memory.state.view()) == marks) is not bool(pass_number)
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_spoils_nothing(
+    saved: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, state, memory = saved
+    path = tmp_path / "short"
+    path.write_bytes(data)
+    memory.state.view()[:] = marks = b"\7" * state.layout.size
+
+    def shorten(*_: object) -> None:
+        os.truncate(path, len(data) - 5000)
+
+    with pytest.raises(UsageError, match=r"ends too early$"):
+        load_checkpoint(str(path), state.layout, memory.state.view(), shorten)
+    assert bytes(memory.state.view()) == marks
+    with pytest.raises(UsageError, match="length is wrong"):
+        load_checkpoint(str(path), state.layout, memory.state.view())
+    assert bytes(memory.state.view()) == marks
+
+
+def test_scalars_that_do_not_fit_leave_the_state_as_it_is(saved: Any, tmp_path: Path) -> None:
+    data, _, _ = saved
+    path = tmp_path / "other"
+    path.write_bytes(data)
+    model, optimizer, _ = make()
+    state = TrainingState(model, optimizer)  # no schedule, although the file has one
+    memory = state.share()
+    before = bytes(memory.state.view())
+    with pytest.raises(UsageError, match=r"cannot resume from .* lr_scheduler"):
+        resume(str(path), state, memory.state.view())
+    assert bytes(memory.state.view()) == before
+
+
+def test_files_do_not_depend_on_what_is_frozen(tmp_path: Path) -> None:
+    """The layout begins with what is frozen, but tensors are sorted by name in every file."""
+    model, _, _ = make()
+    for parameter in list(model.parameters())[2:]:
+        parameter.requires_grad_(False)
+    state = TrainingState(model, torch.optim.SGD(list(model.parameters())[:2], lr=0.1))
+    memory = state.share()
+    path = str(tmp_path / "frozen")
+    save_checkpoint(path, state.layout, memory.state.view(), state.meta())
+    text = Path(path).read_bytes()
+    (length,) = struct.unpack("<Q", text[:8])
+    names = [name for name in json.loads(text[8 : 8 + length]) if name != "__metadata__"]
+    assert names == sorted(names) != [spec.name for spec in state.layout.specs]
+    frozen = state.layout.specs[: len(list(model.parameters())) - 2]
+    assert all(not model.get_parameter(s.name.removeprefix("model.")).requires_grad for s in frozen)
+    assert state.layout.constant_bytes == state.layout.offsets[len(frozen)]
+    wanted = bytes(memory.state.view())
+    memory.state.view()[:] = bytes(len(wanted))
+    load_checkpoint(path, state.layout, memory.state.view())
+    assert bytes(memory.state.view()) == wanted
 
 
 def test_paths(saved: Any, tmp_path: Path) -> None:

@@ -324,3 +324,27 @@ def test_losses_on_a_device_are_read_together_in_their_order(waits: bool) -> Non
             total.add(wrong)
     total.clear()
     assert total.total() == 0.0
+
+
+def test_losses_of_several_devices_are_read_one_device_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[set[str]] = []
+    stack = torch.stack
+
+    def noted(tensors: list[torch.Tensor]) -> torch.Tensor:
+        read.append({tensor.device.type for tensor in tensors})
+        return stack(tensors)
+
+    monkeypatch.setattr(torch, "stack", noted)
+    total = LossSum(waits=True)
+    for value in (1.0, 2.0):
+        total.add(torch.tensor(value))
+    total.add(torch.zeros((), device=META))  # stands for a second device
+    assert read == [{"cpu"}]
+    with pytest.raises(UsageError, match="one on the device meta has no value"):
+        total.add(torch.tensor(8.0))
+    for value in (8.0, 16.0):
+        total.add(torch.tensor(value))
+    assert total.total() == 27.0
+    assert read == [{"cpu"}, {"cpu"}]

@@ -132,7 +132,7 @@ def test_only_adapters_have_gradients_and_optimizer_states() -> None:
     gradients = TrainingState(whole.model, whole.optimizer).vector.gradient_elements
     assert state.vector.gradient_elements < 0.15 * gradients
     frozen = {f"model.{name}" for name in state.parameters} - {f"model.{a}" for a in adapters}
-    assert frozen <= {spec.name for spec in state.layout.specs}, "joiners pull the frozen base, too"
+    assert frozen <= {spec.name for spec in state.layout.specs}, "files and digests have it, too"
     assert plan_layout(state.layout.specs).size == state.layout.size
 
 

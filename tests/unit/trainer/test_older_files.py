@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from edgeagent.checkpoint_file import FORMAT, NEWEST
+from edgeagent.checkpoint_file import FORMAT, MODEL_KEYS, NEWEST
 from edgeagent.errors import UsageError
 from edgeagent.handover import Reduced
 from edgeagent.trainer.checkpoint import resume, save_checkpoint
@@ -99,6 +100,20 @@ def test_training_goes_on_from_it_to_the_last_bit(number: int) -> None:
     assert digest(state, memory) == DIGESTS[number][0]
     update(state, memory)
     assert digest(state, memory) == DIGESTS[number][1]
+
+
+def test_the_first_files_of_format_1_did_not_name_the_models_keys(tmp_path: Path) -> None:
+    """They lack a note that was added without another format, because older readers skip it."""
+    data = (OLDER / "format_1.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    del header["__metadata__"][MODEL_KEYS]
+    text = json.dumps(header).encode()
+    path = tmp_path / "first.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    state, memory = job()
+    resume(str(path), state, memory.state.view())
+    assert digest(state, memory) == DIGESTS[1][0]
 
 
 @pytest.mark.parametrize("number", DIGESTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,12 @@ from torch import nn
 from edgeagent.cli import main
 from edgeagent.config import RUN_VARIABLE, TrainerConfig, trainer_config_text
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.handover import SavedAside
 from edgeagent.trainer import Trainer
 from edgeagent.trainer.export import export_model
+from edgeagent.trainer.options import resolve_options
 from edgeagent.trainer.saving import Saving, step_path
+from edgeagent.trainer.state import TrainingState
 from tests.unit.trainer.replicas import FEATURES, Points, Served, network, train
 
 
@@ -263,3 +267,25 @@ def test_what_cannot_be_exported_is_named(
     assert main(["export", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert names(folder) == before
+
+
+def test_no_file_is_reported_where_there_is_no_state_yet(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """An agent may end before the script has asked for its first micro-batch."""
+    under_run(monkeypatch, save="model.safetensors")
+    options = resolve_options(os.environ, 32, None, None, None, None, None)
+    model = nn.Linear(2, 2)
+    state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    saving = Saving(options, state, print)
+    assert saving.aside(keep=True) == SavedAside("", "")
+    saving.at_end()
+    assert (saving.saved, saving.error) == ("", "")
+    with pytest.raises(EdgeAgentError, match="there is no training state yet"):
+        saving.now("model.safetensors")
+    assert names(folder) == []
+    saving.memory = state.share()
+    saving.changed(state.meta())
+    saving.at_end()
+    assert saving.saved == "model.safetensors"
+    assert saving.aside(keep=True).path in names(folder)
