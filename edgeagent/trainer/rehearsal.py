@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from edgeagent import memory
+from edgeagent.dataplane.reduce import square_sum
 from edgeagent.handover import Applied, Begin, Contributed, Reduced, Rehearsed, Work
 from edgeagent.trainer.client import AgentClient
 
@@ -115,8 +116,7 @@ class Rehearsal(AgentClient):
         for start in range(0, layout.elements, layout.chunk_elements):
             part = slice(start, start + layout.chunk_elements)
             total[part] = own[part]
-            wide = own[part].astype(np.float64, copy=False)
-            squares.append(float(np.dot(wide, wide)))
+            squares.append(square_sum(own[part]))
         return Reduced(
             iteration=sent.iteration,
             buffer=buffer,

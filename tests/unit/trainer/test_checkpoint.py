@@ -140,6 +140,17 @@ def test_damaged_files_raise_our_error_only(saved: Any, data: st.DataObject) -> 
             load_checkpoint(file.name, state.layout, memory.state.view())
 
 
+@pytest.mark.parametrize("end", [40, -1])
+def test_a_file_that_was_cut_off_says_so(saved: Any, tmp_path: Path, end: int) -> None:
+    good, state, memory = saved
+    (tmp_path / "cut").write_bytes(good[:end])
+    with pytest.raises(UsageError, match=r"not a whole checkpoint: it has .* of at least .* cut"):
+        load_checkpoint(str(tmp_path / "cut"), state.layout, memory.state.view())
+    (tmp_path / "long").write_bytes(good + b"x")
+    with pytest.raises(UsageError, match="1 bytes too many"):
+        load_checkpoint(str(tmp_path / "long"), state.layout, memory.state.view())
+
+
 def test_paths(saved: Any, tmp_path: Path) -> None:
     _, state, memory = saved
     with pytest.raises(UsageError, match="cannot read"):
