@@ -73,6 +73,10 @@ def footprint(found: Rehearsed, agent: int) -> Footprint:
     frames = min(LINK_BUFFERS_MOST, mapped_bytes(state) + mapped_bytes(own))
     buffers = max(LINK_BUFFERS_LEAST, frames)
     always.append(Part("agent's buffers for links", buffers, "computed"))
+    later = (
+        Part("sums kept for a device that joins", mapped_bytes(even), "computed"),
+        Part("updates kept while the trainer is late", mapped_bytes(replay), "computed"),
+    )
     gradients = Part("gradients of a micro-batch", found.gradient_bytes, "computed")
     beyond = max(0, found.micro_batch - found.gradient_bytes)
     if not found.is_measured:
@@ -80,13 +84,13 @@ def footprint(found: Rehearsed, agent: int) -> Footprint:
             tuple(always),
             (gradients,),
             (Part("mean of the gradients", own, "computed"),),
-            (Part("updates kept while the trainer is late", replay, "computed"),),
+            later,
         )
     return Footprint(
         tuple(always),
         (gradients, Part("activations and workspace beyond them", beyond, "measured")),
         (Part("update: mean gradients and workspace", found.update, "measured"),),
-        (Part("updates kept while the trainer is late", replay, "computed"),),
+        later,
     )
 
 

@@ -19,14 +19,17 @@ import os
 import re
 import secrets
 import stat
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.terminal.text import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_ASIDE = 9  # states kept beside --save because another cluster's has replaced them
+RESCUED = "rescued"  # in the name of a file for whose proper place there was no room
 MOST_NUMBERED = 9999  # numbered names that are tried for any other kept file
 _TEMPORARY = re.compile(r"\.edgeagent-([0-9]{1,10})-[0-9a-f]{8}")
 
@@ -43,6 +46,39 @@ def check_save_path(path: str) -> None:
         raise UsageError(f"cannot save {path}: {NOT_REGULAR}")
     if not os.access(folder, os.W_OK):
         raise UsageError(f"cannot save {path}: the folder {folder} is not writable")
+
+
+def lack_of_room(path: str, size: int) -> str:
+    """Return a line for the user if a file of `size` bytes does not fit beside `path`, else ""."""
+    folder = os.path.dirname(os.path.realpath(path))
+    free = _free_bytes(folder)
+    if free is None or free >= size:
+        return ""
+    return (
+        f"the model could not be saved now: the file takes {bytes_text(size)}, and {folder} has"
+        f" {bytes_text(free)} free; make room there, or name another place with --save"
+    )
+
+
+def other_places(path: str, size: int) -> list[str]:
+    """Return files for what cannot be written to `path`: free names in the current folder, the
+    home folder and that for temporary files, where they have room for `size` bytes."""
+    found: list[str] = []
+    for folder in (os.getcwd(), os.path.expanduser("~"), tempfile.gettempdir()):
+        free = _free_bytes(folder)
+        place = free_name(os.path.join(folder, os.path.basename(path)), RESCUED)
+        if place and place not in found and free is not None and free >= size:
+            found.append(place)
+    return found
+
+
+def _free_bytes(folder: str) -> int | None:
+    """Return what an ordinary user can still write into `folder`, None if nobody says."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
 
 
 NOT_REGULAR = "it is no regular file (--no-save writes no model)"

@@ -25,6 +25,7 @@ from edgeagent.places import (
     move_aside,
     numbered,
 )
+from edgeagent.terminal.text import bytes_text
 from edgeagent.trainer.meta import decode_meta
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ EARLIER = "earlier"
 _MAX_HEADER_BYTES = 64 << 20
 # How many bytes are read at a time where only whether they can be read matters.
 _PIECE_BYTES = 4 << 20
+_HEADER_BEGINS = b'{"__metadata__"'  # in files that edgeagent has written
 
 
 def save_checkpoint(
@@ -151,8 +153,7 @@ def load_checkpoint(
             header, start = _read_header(path, file, size)
             meta = _check_header(path, header, layout)
             tensors = [(offset, spec.bytes) for spec, offset in layout.by_name()]
-            if size != start + sum(length for _, length in tensors):
-                raise UsageError(f"{path} is not a whole checkpoint: its length is wrong")
+            _check_size(path, size, start + sum(length for _, length in tensors))
             iteration = decode_meta(meta).iteration
             fits(iteration, meta)
             _try_to_read(file, size - start)
@@ -185,15 +186,42 @@ def _read_header(path: str, file: Any, size: int) -> tuple[dict[str, Any], int]:
     """Return the header of a file of `size` bytes, and where in the file the tensors begin."""
     lead = file.read(LENGTH.size)
     length = LENGTH.unpack(lead)[0] if len(lead) == LENGTH.size else 0
-    if not 0 < length <= min(_MAX_HEADER_BYTES, size - LENGTH.size):
+    if not 0 < length <= _MAX_HEADER_BYTES:
         raise UsageError(f"{path} is not a checkpoint")
+    text = file.read(length)
+    if len(text) < length and text.startswith(_HEADER_BEGINS):
+        _check_size(path, size, LENGTH.size + length)
     try:
-        header = json.loads(file.read(length))
+        header = json.loads(text)
     except (ValueError, RecursionError):
         raise UsageError(f"{path} is not a checkpoint") from None
     if not isinstance(header, dict):
         raise UsageError(f"{path} is not a checkpoint")
     return header, LENGTH.size + length
+
+
+def _check_size(path: str, size: int, least: int) -> None:
+    """Raise `UsageError` if a file of `size` bytes has another size than it says itself."""
+    if size < least:
+        raise UsageError(
+            f"{path} is not a whole checkpoint: it has {bytes_text(size)} of at least"
+            f" {bytes_text(least)}, so it was cut off or is still being copied; use another file"
+        )
+    if size > least:
+        raise UsageError(f"{path} is damaged: it has {size - least} bytes too many")
+
+
+def check_whole(path: str) -> None:
+    """Raise `UsageError` if the file at `path` was cut off, `OSError` if it is unreadable."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        header, start = _read_header(path, file, size)
+    ends = [0]
+    for name, entry in header.items():
+        found = entry.get("data_offsets") if isinstance(entry, dict) else None
+        if name != "__metadata__" and isinstance(found, list) and len(found) == 2:
+            ends.append(found[1] if isinstance(found[1], int) else 0)
+    _check_size(path, size, start + max(ends))
 
 
 def _check_header(path: str, header: dict[str, Any], layout: StateLayout) -> bytes:

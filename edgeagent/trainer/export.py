@@ -19,6 +19,7 @@ from safetensors.torch import save
 from edgeagent.checkpoint_file import MODEL_KEYS, check_format
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.places import check_save_path, write_whole
+from edgeagent.trainer.checkpoint import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,6 +68,7 @@ def read_model(path: str) -> dict[str, torch.Tensor]:
     read, is no training state or is damaged.
     """
     try:
+        check_whole(path)
         with safe_open(path, framework="pt") as file:
             notes = file.metadata() or {}
             check_format(path, notes)

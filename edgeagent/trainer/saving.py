@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import SavedAside
-from edgeagent.places import check_save_path
+from edgeagent.places import check_save_path, lack_of_room, other_places
 from edgeagent.trainer.checkpoint import aside_place, keep_what_is_there, save_checkpoint
 
 if TYPE_CHECKING:
@@ -86,15 +86,35 @@ class Saving:
         self._write(path)
 
     def at_end(self) -> None:
-        """Write the state at the end of training; `saved` or `error` says what came of it."""
+        """Write the state at the end of training; `saved` or `error` says what came of it.
+
+        If it cannot be written where it should be, because the disk is full for example, it is
+        written to another folder, since this may be all that there is of a long training.
+        """
         if not self._path or self.memory is None:
             return
         try:
             self._write_over(self._path)
         except EdgeAgentError as error:
-            self.error = str(error)
+            self.error = f"{error}{self._elsewhere()}"
         else:
             self.saved = self._path
+
+    def _elsewhere(self) -> str:
+        """Write the state to the first other place that takes it; return what to say of it."""
+        for place in other_places(self._path, self._state.layout.size):
+            with contextlib.suppress(EdgeAgentError):
+                self._write(place)
+                return f"; the training state is in {place} instead"
+        return ""
+
+    def begin(self, meta: bytes, *, writes: bool) -> None:
+        """Note the scalars of the state at the start. Tell the user, if files are going to be
+        written at all, when there is no room for one."""
+        self.changed(meta)
+        place = self._path or (self._beside if self._every else "")
+        if writes and place and (line := lack_of_room(place, self._state.layout.size)):
+            self._say(line)
 
     def aside(self, keep: bool) -> SavedAside:
         """Write the state to a file of its own, because another state is about to replace it.

@@ -393,7 +393,7 @@ class Trainer:
             resume(self._config.resume, self._state, self._memory.state.view())
         batches = (self._global_batch, self._micro_batch)
         hello = introduce(self._state, job, *batches, self._steps, self._config.save)
-        self._saving.changed(hello.meta)
+        self._saving.begin(hello.meta, writes=not self._config.dry_run)
         endings.say(work_in_words(hello))
         agent = self._agent = self._agent or connect_agent()
         self._interrupts = Interrupts(agent.plain)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
 from edgeagent.dataplane import reduce
+from edgeagent.launch import THREAD_VARIABLES, package_environment
 from protocols.rounds.control_word import bits
 
 from .cluster import CHUNKS, Cluster, Shape, Tag
@@ -40,3 +44,35 @@ def test_work_is_put_off_and_nothing_is_left_undone_when_the_round_is_given_up(
     assert (3, 0) in host.results
     cluster.run()
     assert (3, 1) in host.results
+
+
+_OTHER_THREADS = """
+import time
+import numpy as np
+from edgeagent.dataplane.reduce import square_sum
+
+part = np.ones(1 << 17, np.float32)
+square_sum(part)
+
+def others():
+    return time.process_time() - time.thread_time()
+
+before, own = others(), time.thread_time()
+for _ in range(400):
+    assert square_sum(part) == 1 << 17
+print((others() - before) / (time.thread_time() - own))
+"""
+
+
+def test_no_other_thread_is_needed_for_the_sum_of_squares() -> None:
+    kept = {k: v for k, v in os.environ.items() if k not in THREAD_VARIABLES}
+    ended = subprocess.run(
+        [sys.executable, "-c", _OTHER_THREADS],
+        env=package_environment(kept),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # With the BLAS library's threads, all others together compute at least as much as this one
+    # wherever there are two cores; on one core there are none and the test proves nothing.
+    assert float(ended.stdout) < 0.2

@@ -201,7 +201,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_spoils_nothing(
     with pytest.raises(UsageError, match=r"ends too early$"):
         load_checkpoint(str(path), state.layout, memory.state.view(), shorten)
     assert bytes(memory.state.view()) == marks
-    with pytest.raises(UsageError, match="length is wrong"):
+    with pytest.raises(UsageError, match="not a whole checkpoint"):
         load_checkpoint(str(path), state.layout, memory.state.view())
     assert bytes(memory.state.view()) == marks
 
@@ -239,6 +239,17 @@ def test_files_do_not_depend_on_what_is_frozen(tmp_path: Path) -> None:
     memory.state.view()[:] = bytes(len(wanted))
     load_checkpoint(path, state.layout, memory.state.view())
     assert bytes(memory.state.view()) == wanted
+
+
+@pytest.mark.parametrize("end", [40, -1])
+def test_a_file_that_was_cut_off_says_so(saved: Any, tmp_path: Path, end: int) -> None:
+    good, state, memory = saved
+    (tmp_path / "cut").write_bytes(good[:end])
+    with pytest.raises(UsageError, match=r"not a whole checkpoint: it has .* of at least .* cut"):
+        load_checkpoint(str(tmp_path / "cut"), state.layout, memory.state.view())
+    (tmp_path / "long").write_bytes(good + b"x")
+    with pytest.raises(UsageError, match="1 bytes too many"):
+        load_checkpoint(str(tmp_path / "long"), state.layout, memory.state.view())
 
 
 def test_paths(saved: Any, tmp_path: Path) -> None:

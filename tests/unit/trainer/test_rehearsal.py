@@ -83,5 +83,6 @@ def test_one_micro_batch_and_one_update(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_a_micro_batch_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     found = rehearsed(monkeypatch, seen=[], held=HELD)[0][-1]
     assert HELD * 0.9 < found.micro_batch < HELD + (40 << 20)
-    assert found.update <= found.micro_batch
+    # The code of the optimizer, which the update loads, takes up to a few MiB.
+    assert found.update <= found.micro_batch + (4 << 20)
     assert found.process > 50 << 20

@@ -19,6 +19,7 @@ from edgeagent.cli import main
 from edgeagent.config import RUN_VARIABLE, TrainerConfig, trainer_config_text
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.handover import SavedAside
+from edgeagent.places import write_whole
 from edgeagent.trainer import Trainer
 from edgeagent.trainer.export import export_model
 from edgeagent.trainer.options import resolve_options
@@ -154,6 +155,39 @@ def test_a_full_disk_does_not_end_training(
     assert said.count("cannot save x: No space left on device; training goes on") == 2
 
 
+def without_room(monkeypatch: pytest.MonkeyPatch, full: Path) -> None:
+    """Have no file be written into `full`, and nothing be free there."""
+    monkeypatch.setattr(
+        "edgeagent.places._free_bytes", lambda folder: 0 if Path(folder) == full else 1 << 40
+    )
+
+    def write(path: str, fill: Any) -> None:
+        if Path(path).parent == full:
+            raise OSError(28, "No space left on device")
+        write_whole(path, fill)
+
+    monkeypatch.setattr("edgeagent.checkpoint_file.write_whole", write)
+
+
+def test_a_state_for_which_there_is_no_room_is_written_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = folder / "full"
+    full.mkdir()
+    without_room(monkeypatch, full)
+    under_run(monkeypatch, save=str(full / "m.safetensors"))
+    (folder / "m-rescued.safetensors").write_text("of an earlier rescue")
+    rescued = folder / "m-rescued-2.safetensors"
+    with pytest.raises(EdgeAgentError, match="No space left") as caught:
+        trained(network(), 3)
+    assert str(caught.value).endswith(f"; the training state is in {rescued} instead")
+    assert "the model could not be saved now: the file takes" in capsys.readouterr().err
+    assert not names(full)
+    with safe_open(rescued, framework="pt") as file:
+        assert file.keys()
+    assert (folder / "m-rescued.safetensors").read_text() == "of an earlier rescue"
+
+
 @pytest.mark.parametrize("wrong", [{"save_every": -1}, {"save_every": 1.5}, {"keep": -2}])
 def test_wrong_numbers_are_named(folder: Path, wrong: dict[str, Any]) -> None:
     model = network()
@@ -241,7 +275,8 @@ def test_the_name_of_a_compiled_model_is_stripped(
         (("state.safetensors", "model.bin"), "must end in one of .safetensors, .pt, .pth"),
         (("state.safetensors", "nowhere/model.pt"), "no folder"),
         (("state.safetensors", "state.safetensors"), "is the training state itself"),
-        (("text.safetensors", "model.pt"), "cannot read text.safetensors"),
+        (("text.safetensors", "model.pt"), "text.safetensors is not a checkpoint"),
+        (("short.safetensors", "model.pt"), "short.safetensors is not a whole checkpoint: it has"),
         (("foreign.safetensors", "model.pt"), "is no training state"),
         (("torn.safetensors", "model.pt"), "is damaged: its model keys"),
         (("false.safetensors", "model.pt"), "is damaged: its model keys"),
@@ -263,6 +298,7 @@ def test_what_cannot_be_exported_is_named(
     ):
         save_file(tensors, f"{name}.safetensors", {**ours, "model keys": keys})
     Path("text.safetensors").write_text("text")
+    Path("short.safetensors").write_bytes(Path("state.safetensors").read_bytes()[:-3])
     before = names(folder)
     assert main(["export", *arguments]) == 2
     assert said in capsys.readouterr().err
