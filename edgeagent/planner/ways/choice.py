@@ -64,9 +64,9 @@ def plan_ways(
     times = [time(ways) for _, ways in found]
     best = min(range(len(found)), key=lambda k: times[k])
     head, chosen = found[best]
-    if in_force is not None and fits(network, in_force):
-        if not significant(time(in_force), times[best]):
-            head, chosen = f"ways in force kept, others would not save {LEAST_GAIN:.0%}", in_force
+    present = in_force if in_force is not None and fits(network, in_force) else None
+    if present is not None and not significant(time(present), times[best]):
+        head, chosen = f"ways in force kept, others would not save {LEAST_GAIN:.0%}", present
     reason = f"{head}; {_timed(network, chosen, time(chosen), payload_bytes)}"
     if tree.ways is not None and chosen not in (tree.ways, in_force):
         reason += f"; one tree would take {in_seconds(times[0])}"
@@ -81,8 +81,8 @@ def fits(network: Network, ways: tuple[Way, ...]) -> bool:
 
 
 def _many(ways: tuple[Way, ...], depth: int, any_depth: int) -> str:
-    hops = "any number of" if depth == any_depth else f"at most {depth}"
-    return f"{len(ways)} packed ways with {hops} hops to a root"
+    hops = "however many hops" if depth == any_depth else f"at most {depth} hop{'s' * (depth > 1)}"
+    return f"{len(ways)} packed way{'s' * (len(ways) > 1)} with {hops} to a root"
 
 
 def _timed(network: Network, ways: tuple[Way, ...], time_s: float, payload_bytes: float) -> str:

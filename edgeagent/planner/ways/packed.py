@@ -51,7 +51,8 @@ def packed(network: Network, depths: Sequence[int]) -> tuple[tuple[Way, ...] | N
 
 def _farthest(network: Network) -> Whole:
     """Return for each root the most hops between it and a member, whichever way takes more."""
-    return np.maximum(network.hops.max(axis=0), network.hops.max(axis=1))
+    found: Whole = np.maximum(network.hops.max(axis=0), network.hops.max(axis=1))
+    return found
 
 
 def _raised(x: Floats, exponent: int) -> Floats:
@@ -104,14 +105,16 @@ class _Packing:
         np.minimum(length, MOST_PRICE, out=length)
         length[:, self.missing] = math.inf
         both = np.stack((length, length.transpose(0, 2, 1)), axis=1)
-        return both.reshape(-1, self.count, self.count)
+        found: Floats = both.reshape(-1, self.count, self.count)
+        return found
 
     def peaks(self) -> Floats:
         """Return for each plan the seconds that one byte of each part takes."""
         link = (self.load * self.link).max(axis=(1, 2))
         sent = (self.load.sum(axis=2) * self.up).max(axis=1)
         received = (self.load.sum(axis=1) * self.down).max(axis=1)
-        return np.maximum(np.maximum(link, sent), received)
+        found: Floats = np.maximum(np.maximum(link, sent), received)
+        return found
 
     def trees(self, lengths: Floats) -> Whole:
         """Return the parents on the cheapest pair of trees of each plan, `[plan, direction, v]`.

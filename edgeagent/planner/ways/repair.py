@@ -144,11 +144,8 @@ class _Repair:
         while len(inside) < self.count:
             outside = [v for v in range(self.count) if not reached[v]]
             loose = [v for v in outside if parents[v] == LOST]
-            pair = self.nearest(inside, loose, weight, reduce) or self.nearest(
-                inside, outside, weight, reduce
-            )
-            assert pair is not None, "the links connect all members"
-            parent, v = pair
+            pairs = self.pairs(inside, loose, reduce) or self.pairs(inside, outside, reduce)
+            parent, v = self.cheapest(pairs, weight, reduce)
             if parents[v] != LOST:
                 children[parents[v]].remove(v)
                 self.count_in(*((v, parents[v]) if reduce else (parents[v], v)), -weight)
@@ -166,16 +163,15 @@ class _Repair:
                 queue.append(v)
         return queue
 
-    def nearest(
-        self, inside: list[int], outside: list[int], weight: int, reduce: bool
-    ) -> tuple[int, int] | None:
-        """Return (parent, member) of the cheapest link between the two, or None without one."""
-        best: tuple[float, int, int] | None = None
-        for v in outside:
-            for u in inside:
-                ends = (v, u) if reduce else (u, v)
-                if self.linked[ends[0]][ends[1]]:
-                    found = (self.price(*ends, weight), u, v)
-                    if best is None or found < best:
-                        best = found
-        return None if best is None else best[1:]
+    def pairs(self, inside: list[int], outside: list[int], reduce: bool) -> list[tuple[int, int]]:
+        """Return every (parent, member) with a link between the two, the parent inside."""
+        linked = self.linked
+        if reduce:
+            return [(u, v) for v in outside for u in inside if linked[v][u]]
+        return [(u, v) for v in outside for u in inside if linked[u][v]]
+
+    def cheapest(self, pairs: list[tuple[int, int]], weight: int, reduce: bool) -> tuple[int, int]:
+        """Return the pair whose link, sender and receiver are done soonest with one way more."""
+        if reduce:
+            return min(pairs, key=lambda pair: (self.price(pair[1], pair[0], weight), pair))
+        return min(pairs, key=lambda pair: (self.price(pair[0], pair[1], weight), pair))

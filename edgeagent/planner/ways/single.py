@@ -87,9 +87,10 @@ def _grown(network: Network, payload_bytes: float, frame_bytes: float, bottlenec
     up_limit, down_limit = np.array(network.up_limits), np.array(network.down_limits)
     hop = network.hop_s(frame_bytes)
     # [parent, child]: the link both ways, a child that sends and receives once included
-    link = np.maximum(network.per_byte, network.per_byte.T)
+    missing = network.slower == 0
+    link = np.where(missing, 0.0, np.maximum(network.per_byte, network.per_byte.T))
     link = np.maximum(link, np.maximum(1 / up_limit, 1 / down_limit)[None, :])
-    own = TIE * (payload_bytes * link + hop.T + hop)
+    own = np.where(missing, math.inf, TIE * (payload_bytes * link + hop.T + hop))
     inside = np.zeros((len(roots), count), dtype=np.bool_)
     inside[trees, roots] = True
     parents = np.full((len(roots), count), ROOT)
