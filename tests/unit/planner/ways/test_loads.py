@@ -45,6 +45,11 @@ def test_the_slowest_link_sender_or_receiver_sets_the_pace() -> None:
     assert peak(sender, [MIDDLE]) == pytest.approx(2 / 4)
     receiver = Network(LINE.rates, {}, FREE, (math.inf, 3.0, math.inf))
     assert peak(receiver, [MIDDLE]) == pytest.approx(2 / 3)
+    even = dict.fromkeys([(u, v) for u in range(3) for v in range(3) if u != v], 10.0)
+    split = Way((-1, 0, 0), (-1, 0, 1))  # 0 sends once and receives twice, 1 sends twice
+    limits = (3.0, math.inf, math.inf)
+    assert peak(Network(even, {}, limits, FREE), [split]) == pytest.approx(1 / 3)
+    assert peak(Network(even, {}, FREE, limits), [split]) == pytest.approx(2 / 3)
     assert peak(LINE, [Way((2, 2, -1), (2, 2, -1))]) == math.inf  # no link from 0 to 2
 
 

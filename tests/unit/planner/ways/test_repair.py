@@ -10,10 +10,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edgeagent.planner.ways.choice import fits
-from edgeagent.planner.ways.loads import peak
+from edgeagent.planner.ways.loads import loads, peak
 from edgeagent.planner.ways.network import Network
 from edgeagent.planner.ways.packed import packed
-from edgeagent.planner.ways.repair import repair
+from edgeagent.planner.ways.repair import _Repair, repair
 from edgeagent.planner.ways.ring import ring
 from edgeagent.planner.ways.way import Way
 from tests.unit.planner.ways.overlays import all_pairs, overlay
@@ -71,6 +71,27 @@ def test_orphans_are_spread_by_load() -> None:
     ways = [Way((-1, *(0,) * 5), (-1, *(0,) * 5))] * 5
     rooted = {way.root for way in repair(ways, range(1, count), even.part(range(1, count)))}
     assert len(rooted) == count - 1, "each becomes the root of one"
+
+
+@pytest.mark.parametrize("seed", PLANS)
+def test_loads_are_counted_as_trees_change(seed: int) -> None:
+    network, ways = overlay(seed), PLANS[seed]
+    kept = list(range(1, network.count))
+    left = network.part(kept)
+    if left.connected and left.count > 1:
+        mending = _Repair(left, kept, network.count)
+        found = mending.run(ways)
+        total = sum(way.weight for way in ways)
+        assert (loads(left.count, found) * total).round(6).tolist() == mending.load
+        assert mending.sent == [sum(row) for row in mending.load]
+        assert mending.received == [sum(column) for column in zip(*mending.load, strict=True)]
+
+
+def test_loads_are_counted_when_a_member_leaves_its_parent() -> None:
+    left = without(all_pairs(3), [(0, 1), (1, 0)])
+    mending = _Repair(left, range(3), 3)
+    mending.run([Way((-1, 0, 1), (-1, 0, 1))])
+    assert mending.load == [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
 
 
 def test_a_member_that_still_has_its_parent_leaves_it_if_nothing_else_connects() -> None:

@@ -116,6 +116,10 @@ def test_a_member_that_sends_little_has_few_neighbours() -> None:
     ways = one(Network(even, {}, limits, (math.inf,) * 6), 1e6).ways
     assert ways is not None
     assert sum(loads(6, ways)[0]) == 1.0
+    all_limited = Network(even, {}, (20.0,) * 6, (20.0,) * 6)
+    ways = one(all_limited, 1e6).ways
+    assert ways is not None
+    assert peak(all_limited, ways) == pytest.approx(0.1), "a chain, nobody has three neighbours"
 
 
 def test_widest_is_the_bottleneck_of_the_best_tree() -> None:
