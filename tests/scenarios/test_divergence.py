@@ -47,7 +47,7 @@ def test_it_is_named_everywhere_and_the_device_pulls_anew(tmp_path: Path) -> Non
         slip(tmp_path, bob)
         for agent in agents:
             found = agent.wait("diverged", node="bob")
-            assert agent.said("the training state of")
+            agent.wait_said("the training state of")
         where = bob.wait("first_difference")
         assert where["iteration"] == found["iteration"]
         tensors = ("model.0.weight", "optimizer.0.weight.exp_avg")  # before or after an update
