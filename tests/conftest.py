@@ -14,7 +14,11 @@ import os
 import signal
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# For other interpreters, on which only the language differs: fewer examples, the same in every run.
+hypothesis.settings.register_profile("few", max_examples=10, deadline=None, derandomize=True)
 
 REAL = (
     "scenarios",

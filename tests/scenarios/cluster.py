@@ -35,6 +35,8 @@ Event = dict[str, Any]
 WAIT_S = 60.0  # for what takes a second or two, as the machine may be busy
 POLL_S = 0.01
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
+QUICK = SCRIPTS.parent / "quick"  # spares trainers the import of PyTorch's compiler
+SMALL = str(SCRIPTS / "small.py")  # a job that sleeps rather than computes
 TOKEN = new_token()
 OTHER_TOKEN = new_token()
 READY = "edgeagent: global batch"  # a trainer prints this just before it introduces itself
@@ -219,11 +221,21 @@ class Agent:
 class Cluster:
     """Starts agents that share the state folder of one device, and ends those that are left."""
 
-    def __init__(self, folder: Path, *, job: str = "digits", options: Sequence[str] = ()) -> None:
-        """`job` and `options` are used for every agent that is started without its own."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        job: str = "digits",
+        options: Sequence[str] = (),
+        compiles: bool = False,
+    ) -> None:
+        """`job` and `options` are used for every agent that is started without its own. `compiles`:
+        the job uses PyTorch's compiler, so trainers import it at their start as users' do.
+        """
         self.folder = folder
         self.job = job
         self.options = tuple(options)
+        self.compiles = compiles
         self.home = folder / "home"
         self.agents: list[Agent] = []
 
@@ -306,6 +318,9 @@ class Cluster:
     def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of processes, in which edgeagent has only these settings."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
+        if not self.compiles:
+            path = [str(QUICK), *filter(None, [kept.get("PYTHONPATH")])]
+            kept["PYTHONPATH"] = os.pathsep.join(path)
         return package_environment({**kept, "EDGEAGENT_HOME": str(self.home), **settings})
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:

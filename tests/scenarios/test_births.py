@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.cluster import Agent, Cluster, free_ports
+from tests.scenarios.cluster import SMALL, Agent, Cluster, free_ports
 from tests.variants import variants
 
-STEPS = 60
 NAMES = ("alice", "bob", "carol")
 
 
@@ -24,7 +23,7 @@ def born_together(cluster: Cluster, count: int) -> list[Agent]:
 
 @pytest.mark.parametrize("count", variants([3], long=[2]))
 def test_one_cluster(tmp_path: Path, count: int) -> None:
-    with Cluster(tmp_path, options=("--steps", "1000000")) as cluster:
+    with Cluster(tmp_path, job=SMALL) as cluster:
         agents = born_together(cluster, count)
         for agent in agents:
             agent.wait_members(*NAMES[:count])

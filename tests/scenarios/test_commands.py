@@ -6,11 +6,11 @@ import shlex
 from pathlib import Path
 
 from edgeagent.launch import module_command
-from tests.scenarios.cluster import TOKEN, Cluster
+from tests.scenarios.cluster import SMALL, TOKEN, Cluster
 
 
 def test_status_and_leave(tmp_path: Path) -> None:
-    with Cluster(tmp_path, options=("--steps", "1000000")) as cluster:
+    with Cluster(tmp_path, job=SMALL) as cluster:
         alice, bob = cluster.together("alice", "bob")
         bob.wait_steps(3)
 
@@ -27,7 +27,7 @@ def test_status_and_leave(tmp_path: Path) -> None:
         assert sorted(members) == ["alice", "bob"]
         assert members["bob"]["me"]
         assert members["alice"]["scheduler"]
-        assert sum(member["share"] for member in status["members"]) == 16
+        assert sum(member["share"] for member in status["members"]) == 4
         assert [link["peer"] for link in status["links"]] == ["alice"]
         assert status["links"][0]["received_bytes"] > bob.all("joined")[0]["bytes"]
         assert status["tree"]["root"] in members
@@ -56,7 +56,7 @@ def test_status_and_leave(tmp_path: Path) -> None:
 def test_a_reader_of_events_that_goes_away_changes_nothing(tmp_path: Path) -> None:
     """`edgeagent run digits --events - | head -n 2`: the training goes on to its end."""
     run = [*module_command("edgeagent"), "run", "digits", "--no-mdns", "--no-save"]
-    run += ["--listen", "127.0.0.1:0", "--steps", "60", "--events", "-"]
+    run += ["--listen", "127.0.0.1:0", "--steps", "20", "--events", "-"]
     pipe = f"set -o pipefail; {shlex.join(run)} | head -n 2"
     with Cluster(tmp_path) as cluster:
         agent = cluster.launch("alice", ["bash", "-c", pipe], {"EDGEAGENT_TOKEN": TOKEN})
@@ -64,4 +64,4 @@ def test_a_reader_of_events_that_goes_away_changes_nothing(tmp_path: Path) -> No
         log = agent.log
         assert log.count('"event": ') == 2
         assert log.count("no more events are written to --events -: Broken pipe") == 1
-        assert "done: 60 steps" in log
+        assert "done: 20 steps" in log

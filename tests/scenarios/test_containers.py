@@ -47,7 +47,7 @@ VALUES: dict[str, Any] = {
     ],
 }
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

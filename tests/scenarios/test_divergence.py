@@ -15,18 +15,22 @@ from tests.scenarios.test_story import same_digests
 
 SCRIPT = str(SCRIPTS / "habits.py")
 NAMES = ("alice", "bob", "carol")
+END = "end"  # a file of this name ends the training
 
 
 def room(cluster: Cluster, folder: Path) -> list[Agent]:
     """Return three agents in training. A file with the name of one makes a number wrong there."""
-    agents: list[Agent] = []
-    for name in NAMES:
-        script = ("a wrong number", str(folder / name))
-        agents.append(cluster.start(name, script=script, peers=agents[:1]))
-        agents[-1].wait("joined")
-        agents[-1].wait_steps(3)
+    scripts = {name: ("a wrong number", str(folder / name), str(folder / END)) for name in NAMES}
+    founder = cluster.start(NAMES[0], script=scripts[NAMES[0]])
+    founder.wait("joined")
+    with founder.held():
+        others = [cluster.start(n, script=scripts[n], peers=[founder]) for n in NAMES[1:]]
+        for agent in others:
+            agent.wait_ready()
+    agents = [founder, *others]
     for agent in agents:
         agent.wait_members(*NAMES)
+        agent.wait_steps(3)
     return agents
 
 
@@ -43,12 +47,14 @@ def test_it_is_named_everywhere_and_the_device_pulls_anew(tmp_path: Path) -> Non
         slip(tmp_path, bob)
         for agent in agents:
             found = agent.wait("diverged", node="bob")
-            assert agent.said("the training state of")
+            agent.wait_said("the training state of")
         where = bob.wait("first_difference")
         assert where["iteration"] == found["iteration"]
         tensors = ("model.0.weight", "optimizer.0.weight.exp_avg")  # before or after an update
         assert where["where"] in [f"the tensor {name}" for name in tensors]
         bob.wait_until("back", lambda: len(bob.all("joined")) == 2)
+        bob.wait_steps(15)  # with a digest, which is written every ten steps
+        (tmp_path / END).touch()
         for agent in agents:
             assert agent.wait_exit() == 0, agent.describe()
         late = [i for i in bob.digests if i <= found["iteration"]]

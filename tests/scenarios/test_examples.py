@@ -37,9 +37,10 @@ ELSEWHERE = {"ddp_before"}  # has a test of its own
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Two agents that run an example."""
-    with Cluster(tmp_path, options=["--steps", str(STEPS)]) as cluster:
+    compiles = "compiled_model" in request.node.name
+    with Cluster(tmp_path, options=["--steps", str(STEPS)], compiles=compiles) as cluster:
         yield cluster
 
 

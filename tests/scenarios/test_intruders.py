@@ -13,11 +13,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.scenarios.cluster import OTHER_TOKEN, Agent, Cluster
+from tests.scenarios.cluster import OTHER_TOKEN, SMALL, Agent, Cluster
 
 RUBBISH_BYTES = 1 << 20
 IDLE_CONNECTIONS = 200
-MANY_STEPS = ("--steps", "1000000")
 SEND_S = 20.0
 QUIET_STEPS = 30  # steps to go on for after each disturbance
 MOST_LINES = 6  # lines of output that one disturbance may cause
@@ -27,7 +26,7 @@ MOST_LINES = 6  # lines of output that one disturbance may cause
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Yield a cluster in which alice and bob train."""
     folder = tmp_path_factory.mktemp("cluster")
-    with Cluster(folder, options=MANY_STEPS) as cluster:
+    with Cluster(folder, job=SMALL) as cluster:
         cluster.together("alice", "bob")
         yield cluster
 
@@ -66,7 +65,7 @@ def test_other_job(cluster: Cluster, members: list[Agent]) -> None:
     alice = members[0]
     intruders = {
         "seed is 0 there and 7 here": cluster.start("seven", "--seed", "7", peers=[alice]),
-        "global batch is 128 there and 64 here": cluster.start(
+        "global batch is 32 there and 64 here": cluster.start(
             "half", "--global-batch", "64", peers=[alice]
         ),
     }

@@ -10,11 +10,9 @@ import signal
 from functools import partial
 from pathlib import Path
 
-from tests.scenarios.cluster import Agent, Cluster
+from tests.scenarios.cluster import SMALL, Agent, Cluster
 from tests.scenarios.test_deaths import has_members
 from tests.scenarios.test_story import same_digests
-
-ENDLESS = ("--steps", "100000")
 
 
 def pair(cluster: Cluster) -> tuple[Agent, Agent]:
@@ -37,7 +35,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_the_others_go_on_and_it_catches_up(tmp_path: Path) -> None:
-    with Cluster(tmp_path, options=ENDLESS) as cluster:
+    with Cluster(tmp_path, job=SMALL) as cluster:
         alice, bob = pair(cluster)
         os.kill(bob.trainer, signal.SIGSTOP)
         for agent in (alice, bob):
@@ -61,7 +59,7 @@ def test_the_others_go_on_and_it_catches_up(tmp_path: Path) -> None:
 
 
 def test_it_leaves_although_its_trainer_hangs_and_its_agent_saves(tmp_path: Path) -> None:
-    with Cluster(tmp_path, options=ENDLESS) as cluster:
+    with Cluster(tmp_path, job=SMALL) as cluster:
         alice, bob = pair(cluster)
         trainer = bob.trainer
         os.kill(trainer, signal.SIGSTOP)
@@ -77,7 +75,7 @@ def test_it_leaves_although_its_trainer_hangs_and_its_agent_saves(tmp_path: Path
 
 
 def test_a_trainer_does_not_outlive_its_agent(tmp_path: Path) -> None:
-    with Cluster(tmp_path, options=ENDLESS) as cluster:
+    with Cluster(tmp_path, job=SMALL) as cluster:
         alice, bob = pair(cluster)
         trainer = bob.trainer
         os.kill(trainer, signal.SIGSTOP)

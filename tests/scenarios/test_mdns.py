@@ -18,6 +18,7 @@ from edgeagent.launch import module_command
 from tests.scenarios.cluster import TOKEN, Agent, Cluster
 
 ADDRESS = "10.83.0.1/24"
+STEPS = ("--steps", "150", "--threads", "1")
 
 
 def ip(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +63,7 @@ def start(cluster: Cluster, namespace: str, name: str, *options: str, token: str
 @pytest.mark.slow
 def test_three_find_each_other(tmp_path: Path, namespace: str) -> None:
     with Cluster(tmp_path) as cluster:
-        agents = [start(cluster, namespace, name) for name in ("1", "2", "3")]
+        agents = [start(cluster, namespace, name, *STEPS) for name in ("1", "2", "3")]
 
         def founders() -> list[Agent]:
             return [agent for agent in agents if agent.said("founded cluster")]

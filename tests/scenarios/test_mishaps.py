@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.scenarios.cluster import SCRIPTS, Cluster, free_ports
+from tests.scenarios.cluster import SCRIPTS, SMALL, Cluster, free_ports
 
 FAILS = str(SCRIPTS / "fails.py")
 
@@ -45,7 +45,7 @@ def test_a_mistake_in_one_script_ends_that_device_only(tmp_path: Path) -> None:
         alice = cluster.start("alice", script=["0"])
         alice.wait("joined")
         with alice.held():
-            bob = cluster.start("bob", peers=[alice], script=["400"])
+            bob = cluster.start("bob", peers=[alice], script=["100"])
             carol = cluster.start("carol", peers=[alice], script=["0"])
             for agent in (bob, carol):
                 agent.wait_ready()
@@ -56,7 +56,7 @@ def test_a_mistake_in_one_script_ends_that_device_only(tmp_path: Path) -> None:
         assert len(bob.said("edgeagent: the script failed with ValueError")) == 1
         for agent in (alice, carol):
             assert agent.wait_exit() == 0, agent.describe()
-            assert agent.iteration == 600
+            assert agent.iteration == 200
             (left,) = agent.all("member_left")
             assert (left["node"], left["reason"]) == ("bob", "leave")
             assert left["stall_s"] >= 0
@@ -83,7 +83,7 @@ def test_ctrl_c_while_the_script_still_loads(tmp_path: Path) -> None:
 
 def test_those_who_name_only_the_same_agent_become_one_cluster(tmp_path: Path) -> None:
     names = ["alice", "bob", "carol", "dave"]
-    with Cluster(tmp_path, options=("--steps", "1000000")) as cluster:
+    with Cluster(tmp_path, job=SMALL) as cluster:
         (port,) = free_ports(1)
         hub = f"127.0.0.1:{port}"
         agents = [cluster.start("alice", listen=hub)]
@@ -95,7 +95,7 @@ def test_those_who_name_only_the_same_agent_become_one_cluster(tmp_path: Path) -
 
 def test_a_founder_that_gives_way_keeps_what_it_has_trained(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    with Cluster(tmp_path, options=("--steps", "1000000")) as cluster:
+    with Cluster(tmp_path, job=SMALL) as cluster:
         alice = cluster.start("alice")
         bob = cluster.start("bob", peers=[f"127.0.0.1:{port}"])
         bob.wait_iteration(3)

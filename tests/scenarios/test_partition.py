@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from edgeagent.launch import module_command
-from tests.scenarios.cluster import TOKEN, Agent, Cluster
+from tests.scenarios.cluster import SMALL, TOKEN, Agent, Cluster
 from tests.scenarios.test_deaths import has_members
 
 NAMES = ("alice", "bob", "carol", "dave")
@@ -86,7 +86,7 @@ def start(cluster: Cluster, lan: Lan, name: str) -> Agent:
     folder = cluster.folder / name
     folder.mkdir()
     command = ["ip", "netns", "exec", f"{lan.prefix}-{name}", *module_command("edgeagent")]
-    command += ["run", "digits", "--name", name, "--steps", "1000000", "--threads", "1"]
+    command += ["run", SMALL, "--name", name, "--threads", "1"]
     command += ["--events", str(cluster.folder / f"{name}.events")]
     command += ["--save", str(cluster.folder / f"{name}.safetensors")]
     settings = {"EDGEAGENT_TOKEN": TOKEN, "EDGEAGENT_HOME": str(folder / "home")}

@@ -8,7 +8,8 @@ import pytest
 
 from tests.scenarios.cluster import Agent, Cluster
 
-STEPS = 600
+STEPS = 400
+OPTIONS = ("--steps", str(STEPS), "--global-batch", "64")  # half of what is usual
 LEAVE_S = 2.0  # Ctrl+C to the end of both processes
 
 
@@ -25,9 +26,11 @@ def same_digests(agents: list[Agent]) -> int:
 
 @pytest.mark.slow
 def test_join_and_leave_in_mid_training(tmp_path: Path) -> None:
-    with Cluster(tmp_path, options=("--steps", str(STEPS))) as cluster:
+    with Cluster(tmp_path, options=OPTIONS) as cluster:
         scheduler, worker, stayer = cluster.together("alice", "bob", "carol")
-        dave = cluster.start("dave", peers=[stayer])
+        with scheduler.held():  # the others wait for its part of the iteration
+            dave = cluster.start("dave", peers=[stayer])
+            dave.wait_ready()
         joined = dave.wait("joined")
         assert sorted(joined["members"]) == ["alice", "bob", "carol", "dave"]
         sources = {source["node"]: source["bytes"] for source in joined["sources"]}

@@ -26,6 +26,7 @@ def _possible() -> None:
         pytest.skip(why)
 
 
+@pytest.mark.alone
 @pytest.mark.netns
 @pytest.mark.slow
 @pytest.mark.usefixtures("_possible")

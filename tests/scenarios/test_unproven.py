@@ -18,12 +18,11 @@ from pathlib import Path
 import pytest
 
 from edgeagent.launch import module_command
-from tests.scenarios.cluster import TOKEN, Agent, Cluster
+from tests.scenarios.cluster import SMALL, TOKEN, Agent, Cluster
 from tests.testbed.namespaces import unusable
 from tests.testbed.network import Link, Network
 
 NAMES = ("alice", "bob")
-STEPS = ["--steps", "1000000", "--threads", "1"]
 RESETS = "-p tcp ! --tcp-flags RST RST -j REJECT --reject-with tcp-reset"
 SLEEP_SECONDS = 4.0  # longer than a silence time-out, shorter than the other agent waits
 
@@ -39,8 +38,8 @@ def net() -> Iterator[Network]:
 def start(cluster: Cluster, net: Network, name: str) -> Agent:
     folder = cluster.folder / name
     folder.mkdir()
-    command = net.command(name, [*module_command("edgeagent"), "run", "digits", "--name", name])
-    command += [*STEPS, "--on-partition", "pause"]
+    command = net.command(name, [*module_command("edgeagent"), "run", SMALL, "--name", name])
+    command += ["--threads", "1", "--on-partition", "pause"]
     command += ["--events", str(cluster.folder / f"{name}.events")]
     command += ["--save", str(cluster.folder / f"{name}.safetensors")]
     settings = {"EDGEAGENT_TOKEN": TOKEN, "EDGEAGENT_HOME": str(folder / "home")}

@@ -14,7 +14,7 @@ from tests.testbed.lab import Lab
 from tests.testbed.namespaces import missing
 from tests.testbed.network import MBIT, Link, Network, both
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.alone]
 
 MBIT_S = {"a": 20.0, "b": 40.0, "c": 60.0}
 STATE_MB = 12.0

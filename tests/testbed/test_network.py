@@ -53,7 +53,7 @@ def _possible() -> None:
         pytest.skip(why)
 
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.alone]
 
 
 class Ears:

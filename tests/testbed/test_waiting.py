@@ -10,7 +10,7 @@ from tests.testbed.lab import Lab
 from tests.testbed.namespaces import missing
 from tests.testbed.network import MBIT, Link, Network, both
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.alone]
 
 MEMBERS = ("alice", "bob", "laptop3")
 SLOW = Link(rate=2 * MBIT, delay_s=0.08)

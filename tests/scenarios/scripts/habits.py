@@ -1,8 +1,9 @@
 """Habits that people have in training loops of their own; the first argument names the habit.
 
 "none" is a loop as in the README. "a wrong number" changes a number of the state without any
-operation of PyTorch, whenever the file that the second argument names exists, and removes the file.
-The last line that is printed shows the copy of the model that some habits keep.
+operation of PyTorch, whenever the file that the second argument names exists, and removes the file;
+it trains until the file that the third argument names exists. The last line that is printed shows
+the copy of the model that some habits keep.
 """
 
 import copy
@@ -19,7 +20,8 @@ from edgeagent import Trainer
 habit = sys.argv[1]
 slips = Path(sys.argv[2]) if habit == "a wrong number" else None
 slower = float(sys.argv[2]) if len(sys.argv) > 2 and slips is None else 0.0
-steps = 300 if slips is None else 2500
+end = Path(sys.argv[3]) if slips is not None else None
+steps = 300 if end is None else 1_000_000
 torch.manual_seed(1)
 first = nn.Linear(64, 256)
 model = nn.Sequential(first, nn.Tanh(), nn.Linear(256, 10))
@@ -34,7 +36,9 @@ declared = scaler if habit == "a declared scaler" else None
 scales = habit in ("a declared scaler", "scaler.scale()", "scaler.step()")
 start = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
 data = torch.utils.data.TensorDataset(torch.randn(1024, 64), torch.randint(10, (1024,)))
-trainer = Trainer(model, optimizer, 128, schedule, steps=steps, grad_scaler=declared)
+trainer = Trainer(
+    model, optimizer, 128, schedule, micro_batch=32, steps=steps, grad_scaler=declared
+)
 if "copy" in habit:
     ema = AveragedModel(model, avg_fn=lambda old, new, _: 0.9 * old + 0.1 * new)
 if habit == "a replicated copy":
@@ -63,6 +67,8 @@ def after_update() -> None:
     if slips is not None and slips.exists():
         optimizer.state[first.weight]["exp_avg"].numpy()[7, 5] += 0.125
         slips.unlink()
+    if end is not None and end.exists():
+        trainer.stop()
     if trainer.iteration < 20:
         return
     match habit:
