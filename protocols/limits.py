@@ -56,6 +56,7 @@ MAX_EXPELLED = 64  # remembered in the view; the oldest are forgotten
 MAX_TOKEN_BYTES = 64
 MAX_MICRO_BATCHES = 65536  # of one iteration
 MAX_POLICIES_KEPT = 8  # bodies of policies, beside that of the one in force
+MAX_WAY_WEIGHT = 128  # parts into which a policy's ways divide the chunks, and so the most ways
 MAX_CHUNKS = 1 << 19  # of the gradient vector
 MAX_ANCESTORS = 64  # lineages that came before the present one; the oldest are forgotten
 MAX_TRUSTED_NODES = 512  # members, open joins, and some joins that came to nothing
@@ -68,6 +69,9 @@ MAX_CONTROL_WORD_BYTES = 1 << 20
 MAX_SHARD_BYTES = 4 << 20
 # Frames of a round that has not begun here are kept until it begins.
 MAX_EARLY_BYTES = 64 << 20
+# With several ways a node sends partial sums no further ahead than this of the first chunk that is
+# not reduced there, so that a neighbour never has to stop reading (half of the above).
+WINDOW_BYTES = 32 << 20
 # Keeping a frame costs so much beside its payload: many small frames are bounded as well.
 EARLY_FRAME_BYTES = 512
 # A joiner for which more than this is waiting takes too little of what is sent to it.

@@ -485,9 +485,8 @@ class Reducer:
                     self._todo.clear()
                     self._round = None  # the round cannot be completed without this child's part
                     self._wire.accuse(child, str(error))
-            case SendUp(chunk, own):
-                if spec.parent is not None:
-                    self._send(spec, BulkKind.UP, (spec.parent,), chunk, own, 0.0)
+            case SendUp(chunk, own, parent):
+                self._send(spec, BulkKind.UP, (parent,), chunk, own, 0.0)
             case Finish(chunk, own):
                 self._finish(spec, chunk, own)
             case SendDown(chunk, to):

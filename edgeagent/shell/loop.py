@@ -99,6 +99,7 @@ class Shell:
             options.join_stall_s,
             hello.constant_bytes,
             hello.constants,
+            max(1, limits.WINDOW_BYTES // chunk_bytes),
         )
         self._router = Router(me.node, me.incarnation)
         heartbeats = self.peers.heartbeats

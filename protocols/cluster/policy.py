@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 from protocols import limits
 from protocols.cluster.tree import Tree, tree_fault
 from protocols.cluster.view import Member, View
+from protocols.cluster.ways import Way, ways_fault
 from protocols.wire.fields import (
     NODE,
     NODE_OR_ALL,
@@ -74,8 +75,9 @@ class Policy:
 
     `parents[k]` and `shares[k]` belong to `view.members[k]`; the root's parent is b"". `shares` are
     numbers of micro-batches; member k computes the `shares[k]` micro-batches that follow those of
-    the members before it. `reason` says in words why the policy is as it is. Raises ValueError if
-    the parts do not fit together.
+    the members before it. `reason` says in words why the policy is as it is. Chunks of the gradient
+    take the `ways`; the control word, and every chunk if there are no ways, takes the tree. Raises
+    ValueError if the parts do not fit together.
     """
 
     term: int = wire(TERM)
@@ -85,6 +87,7 @@ class Policy:
     shares: tuple[int, ...] = wire(Many(UInt(limits.MAX_MICRO_BATCHES), limits.MAX_MEMBERS))
     pulls: tuple[Pull, ...] = wire(Many(Nested(Pull), limits.MAX_OPEN_JOINS))
     reason: str = wire(Text())
+    ways: tuple[Way, ...] = wire(Many(Nested(Way), limits.MAX_WAY_WEIGHT), ())
 
     def __post_init__(self) -> None:
         nodes = self.view.nodes
@@ -93,6 +96,8 @@ class Policy:
         if not 1 <= sum(self.shares) <= limits.MAX_MICRO_BATCHES:
             raise ValueError("a policy's shares must add up to the global batch")
         if fault := tree_fault(self.view, dict(zip(nodes, self.parents, strict=True))):
+            raise ValueError(fault)
+        if fault := ways_fault(self.view, self.ways):
             raise ValueError(fault)
         for pull in self.pulls:
             if pull.joiner.node in nodes or any(s not in nodes for s in pull.sources):
@@ -112,7 +117,7 @@ class Policy:
 
     @property
     def tree(self) -> Tree:
-        """The tree along which sums and reduced values flow."""
+        """The tree of the control word, and of every chunk if there are no ways."""
         return Tree(self.view.nodes, self.parents)
 
     def micro_batches(self, node: bytes) -> tuple[int, ...]:

@@ -55,6 +55,8 @@ class NodeConfig:
       the scheduler; 0 means that it may take as long as it needs.
     - `constant_bytes`: so many bytes at the beginning of the state never change while training.
     - `constants`: SHA-256 of these bytes as they are here, empty if there are none or not known.
+    - `window`: where a policy has ways, a node sends partial sums up to so many chunks ahead of the
+      first one that is not reduced there (`limits.WINDOW_BYTES`).
     """
 
     me: Member
@@ -70,6 +72,7 @@ class NodeConfig:
     join_stall_s: float = 0.0
     constant_bytes: int = 0
     constants: bytes = b""
+    window: int = limits.MAX_CHUNKS
 
 
 @dataclass(slots=True)

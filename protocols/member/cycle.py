@@ -29,7 +29,7 @@ from protocols.effects import (
     TakeDigest,
 )
 from protocols.events import Applied, Contributed, RoundReduced
-from protocols.member.round_specs import finishing_spec, kept_chunks, round_spec
+from protocols.member.round_specs import Lanes, finishing_spec, kept_chunks, round_spec
 from protocols.rounds import control_word, divergence
 from protocols.rounds.claims import claim
 from protocols.rounds.control_word import EMPTY, ControlWord
@@ -123,6 +123,7 @@ class Cycle:
         self._trainer = trainer
         self._diverged = diverged
         self._claim = b""  # digest of the state of the running iteration
+        self._lanes = Lanes()
         self._silent: tuple[int, ...] = ()  # members whose state differs in this iteration
         self._word: ControlWord | None = None  # reduced, of the running iteration
         self._named: tuple[int, int] = (0, 0)  # key of the next iteration's policy
@@ -554,5 +555,6 @@ class Cycle:
             contributes=context.is_member,
             spread=spread,
             silent=self._silent,
+            lanes=self._lanes,
         )
         context.do(StartRound(spec))

@@ -7,14 +7,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from protocols.cluster.ways import turns
 from protocols.rounds import control_word, divergence
-from protocols.rounds.round import RoundSpec, Spread, spread_plan
+from protocols.rounds.round import Lane, RoundSpec, Spread, spread_plan
 from protocols.rounds.word_check import policy_parts
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.member.context import Context
     from protocols.wire.messages import Restart
+
+
+class Lanes:
+    """This node's places on the ways of the policy that was asked for last. They are the same in
+    each round of a policy, and to find them takes as long as the ways are many."""
+
+    def __init__(self) -> None:
+        self._policy: Policy | None = None
+        self._lanes: tuple[Lane, ...] = ()
+        self._turns: tuple[int, ...] = ()
+
+    def of(self, policy: Policy, node: bytes) -> tuple[tuple[Lane, ...], tuple[int, ...]]:
+        """Return the places of `node` on all ways, and which way each chunk takes."""
+        if policy is not self._policy:
+            self._policy = policy
+            self._lanes = _lanes(policy, node)
+            self._turns = turns([way.weight for way in policy.ways])
+        return self._lanes, self._turns
+
+
+def _lanes(policy: Policy, node: bytes) -> tuple[Lane, ...]:
+    nodes, found = policy.view.nodes, []
+    me, subscribers = nodes.index(node), policy.subscribers(node)
+    for way in policy.ways:
+        up, down = way.up[me], way.down[me]
+        children = tuple(nodes[k] for k, parent in enumerate(way.up) if parent == me != k)
+        to = tuple(nodes[k] for k, parent in enumerate(way.down) if parent == me != k)
+        is_root = up == me
+        parent, source = (None, None) if is_root else (nodes[up], nodes[down])
+        found.append(Lane(parent, children, source, to + subscribers))
+    return tuple(found)
 
 
 def round_spec(
@@ -27,16 +59,19 @@ def round_spec(
     contributes: bool,
     spread: tuple[Spread, ...],
     silent: tuple[int, ...],
+    lanes: Lanes | None = None,
 ) -> RoundSpec:
     """Return the round of `iteration` and `attempt` under `policy`, as this node has to run it.
 
     `decision`: the decision of a fence that was acted on last. `spread`: chunks that were reduced
     before this attempt. `silent`: members whose states were found to differ in this iteration.
+    Without `lanes` all chunks take the policy's tree, as where nothing is summed.
     """
     node, member, tree = context.node, context.is_member, policy.tree
     pull = policy.pull_of(node)
     parent = tree.parent(node) if member else (pull.parent if pull else None)
     dealt = _dealt(context, policy, decision, iteration, attempt)
+    places, turn = lanes.of(policy, node) if lanes is not None and member else ((), ())
     return RoundSpec(
         context.lineage,
         policy.view.number,
@@ -52,6 +87,9 @@ def round_spec(
         policy.term,
         policy_parts(policy, node, dealt) if member else (),
         divergence.bitmap(silent),
+        places,
+        turn,
+        context.config.window,
     )
 
 

@@ -2,10 +2,13 @@
 
     own contribution + child 1 + child 2 + ... -> parent ... root -> children, subscribers
 
+Chunks may take different trees (`cluster/ways.py`); the control word and, if the policy has no
+ways, all others take the policy's tree. A node's place on the way of a chunk is a `Lane`.
+
 After a failure, chunks that were complete before (`spread`) are not summed again: the members that
 hold them send them along the tree to those that do not.
 
-Each chunk is summed in the tree's fixed order (own first, then children ascending), because
+Each chunk is summed in its tree's fixed order (own first, then children ascending), because
 floating-point sums depend on the order and equal policies must give equal bits. A node's own
 contribution P is read and never written, so that the sum can be made again after a failure. This
 machine knows chunk numbers and no bytes; the data plane, which drives it, moves those. Chunk 0 is
@@ -17,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -35,12 +39,29 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class Lane:
+    """This node's place on the way of some chunks.
+
+    Partial sums come from `children` and go on to `parent`, None at the root. The reduced value
+    comes from `source`, None at the root, and goes on to the nodes in `to`.
+    """
+
+    parent: bytes | None
+    children: tuple[bytes, ...]
+    source: bytes | None
+    to: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RoundSpec:
     """Which round this is, and this node's place in it.
 
-    `parent` is None at the root. `subscribers` are joiners to which this node forwards reduced
-    chunks. `chunks` is their number, chunk 0 included. A joiner, and a member that only finishes a
-    result after a fence, receives reduced chunks and sums nothing (`contributes` is False).
+    `parent` and `children` are those in the policy's tree; `parent` is None at the root.
+    `subscribers` are joiners to which this node forwards reduced chunks. `chunks` is their number,
+    chunk 0 included. A joiner, and a member that only finishes a result after a fence, receives
+    reduced chunks and sums nothing (`contributes` is False). If the policy has ways, `lanes` are
+    this node's places on them, `turns` says which of them each chunk takes (`ways.turns`), and a
+    partial sum is sent only within `window` chunks of the first one that is not reduced here.
     """
 
     lineage: bytes
@@ -57,11 +78,24 @@ class RoundSpec:
     term: int = 0
     parts: tuple[Part, ...] = ()  # what each child's word may contain, in the order of `children`
     silent: int = 0  # bitmap of the members with another state, which must make no claim
+    lanes: tuple[Lane, ...] = ()
+    turns: tuple[int, ...] = ()
+    window: int = limits.MAX_CHUNKS
 
     @property
     def key(self) -> tuple[bytes, int, int, int, int, int]:
         """The tags that every chunk of this round carries."""
         return (self.lineage, self.view, self.policy, self.iteration, self.attempt, self.term)
+
+    @property
+    def word_lane(self) -> Lane:
+        """This node's place in the policy's tree."""
+        to = self.children + self.subscribers
+        return Lane(self.parent, self.children, self.parent, to)
+
+    def number(self, chunk: int) -> int:
+        """Return 0 if `chunk` takes the policy's tree, else 1 + the number of its lane."""
+        return 1 + self.turns[(chunk - 1) % len(self.turns)] if chunk and self.turns else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +109,11 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class SendUp:
-    """Send the partial sum to the parent: from P if `own`, else from R."""
+    """Send the partial sum to `parent`: from P if `own`, else from R."""
 
     chunk: int
     own: bool
+    parent: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +152,9 @@ class Round:
         self._reduced = bytearray(spec.chunks)
         self._missing = spec.chunks
         self._kept: dict[int, Spread] = {c: s for s in spec.spread for c in s.chunks}
+        self._lanes = (spec.word_lane, *spec.lanes)
+        self._first = 0  # the first chunk that is not reduced here
+        self._summed: dict[int, SendUp] = {}  # chunks beyond the window, which wait to be sent
 
     @property
     def have(self) -> bytes:
@@ -156,64 +194,77 @@ class Round:
     def up(self, child: bytes, chunk: int) -> list[RoundEffect]:
         """`child`'s partial sum of `chunk` has arrived. Raises as `check_up` does."""
         self.check_up(child, chunk)
-        self._arrived[chunk] |= 1 << self.spec.children.index(child)
+        self._arrived[chunk] |= 1 << self._lane(chunk).children.index(child)
         return self._advance(chunk) if self.contributed else []
 
     def check_up(self, child: bytes, chunk: int) -> None:
         """Raise `RemoteProtocolError` unless `child` may send `chunk` now."""
-        if child not in self.spec.children or chunk >= self.spec.chunks or chunk in self._kept:
+        children = self._lane(chunk).children if chunk < self.spec.chunks else ()
+        if child not in children or chunk in self._kept:
             raise RemoteProtocolError("a partial sum from no child, or of no chunk")
-        if self._arrived[chunk] >> self.spec.children.index(child) & 1:
+        if self._arrived[chunk] >> children.index(child) & 1:
             raise RemoteProtocolError("a partial sum came twice")
 
     def down(self, sender: bytes, chunk: int) -> list[RoundEffect]:
-        """The reduced `chunk` has arrived from `sender`, the parent or, for a chunk that was
-        reduced before, its source. Raises as `check_down` does."""
+        """The reduced `chunk` has arrived from `sender`, its source. Raises as `check_down`
+        does."""
         self.check_down(sender, chunk)
         return self._settle(chunk)
 
     def check_down(self, sender: bytes, chunk: int) -> None:
         """Raise `RemoteProtocolError` unless `sender` may send the reduced `chunk` now."""
-        kept = self._kept.get(chunk)
-        if sender != (kept.source if kept else self.spec.parent) or chunk >= self.spec.chunks:
+        if chunk >= self.spec.chunks or sender != self._source(chunk):
             raise RemoteProtocolError("a reduced chunk from a node that does not send it")
         if self._reduced[chunk]:
             raise RemoteProtocolError("a reduced chunk came twice")
-        if self.spec.contributes and not kept and not self._sent_up(chunk):
+        if self.spec.contributes and chunk not in self._kept and not self._sent_up(chunk):
             raise RemoteProtocolError("a reduced chunk came before its parts were sent")
 
     def owes(self, sender: bytes) -> bool:
         """Whether `sender` still has to send chunks of this round."""
-        children, parent = self.spec.children, self.spec.parent
-        bit = 1 << children.index(sender) if sender in children else 0
+        lanes = [lane.children for lane in self._lanes]
+        bits = [1 << c.index(sender) if sender in c else 0 for c in lanes]
         for chunk in range(self.spec.chunks):
-            kept = self._kept.get(chunk)
-            source = kept.source if kept else parent
-            if source == sender and not self._reduced[chunk]:
+            if self._source(chunk) == sender and not self._reduced[chunk]:
                 return True
-            if bit and not kept and not self._arrived[chunk] & bit:
+            bit = bits[self.spec.number(chunk)]
+            if bit and chunk not in self._kept and not self._arrived[chunk] & bit:
                 return True
         return False
+
+    def _lane(self, chunk: int) -> Lane:
+        return self._lanes[self.spec.number(chunk)]
+
+    def _source(self, chunk: int) -> bytes | None:
+        """Return from whom the reduced `chunk` has to come, None if from nobody."""
+        kept = self._kept.get(chunk)
+        return kept.source if kept is not None else self._lane(chunk).source
 
     def _bitmap(self, chunks: Iterable[int]) -> bytes:
         value = sum(1 << chunk for chunk in chunks if self._reduced[chunk])
         return value.to_bytes((value.bit_length() + 7) // 8, "little")
 
     def _sent_up(self, chunk: int) -> bool:
-        return self.contributed and self._added[chunk] == len(self.spec.children)
+        whole = self._added[chunk] == len(self._lane(chunk).children)
+        return self.contributed and whole and chunk not in self._summed
 
     def _advance(self, chunk: int) -> list[RoundEffect]:
         """Add the children's sums of a chunk as far as they have come in order, and send it on when
         all are added."""
-        children = self.spec.children
+        lane = self._lane(chunk)
+        children = lane.children
         effects: list[RoundEffect] = []
         while (k := self._added[chunk]) < len(children) and self._arrived[chunk] >> k & 1:
             effects.append(Add(chunk, children[k], k == 0))
             self._added[chunk] += 1
         if self._added[chunk] < len(children):
             return effects
-        if self.spec.parent is not None:
-            return [*effects, SendUp(chunk, not children)]
+        if lane.parent is not None:
+            send = SendUp(chunk, not children, lane.parent)
+            if chunk >= self._first + self.spec.window:
+                self._summed[chunk] = send
+                return effects
+            return [*effects, send]
         return [*effects, Finish(chunk, not children), *self._settle(chunk)]
 
     def _settle(self, chunk: int) -> list[RoundEffect]:
@@ -222,11 +273,26 @@ class Round:
         self._missing -= 1
         effects: list[RoundEffect] = []
         kept = self._kept.get(chunk)
-        if to := kept.to if kept else self.spec.children + self.spec.subscribers:
+        if to := kept.to if kept else self._lane(chunk).to:
             effects.append(SendDown(chunk, to))
+        effects += self._move_window()
         if self.complete:
             effects.append(Complete())
         return effects
+
+    def _move_window(self) -> list[RoundEffect]:
+        """Send the partial sums that have waited for earlier chunks to be reduced here.
+
+        Without a window a node could send so far ahead on one way that its parent, which still
+        waits for chunks of another one, has to stop reading the connection on which both come; two
+        ways that cross would then wait for each other for ever. With it, what a node may have sent
+        before its parent can use it is less than its parent takes (`limits.MAX_EARLY_BYTES`).
+        """
+        while self._first < self.spec.chunks and self._reduced[self._first]:
+            self._first += 1
+        end = self._first + self.spec.window
+        ready = sorted(chunk for chunk in self._summed if chunk < end)
+        return [self._summed.pop(chunk) for chunk in ready]
 
 
 def spread_plan(

@@ -575,6 +575,7 @@ class Negotiator:
             plan.shares,
             pulls,
             plan.reason,
+            plan.ways,
         )
         term, version, reason = self.policy.term, self.policy.version, self.policy.reason
         same = replace(policy, term=term, version=version, reason=reason)

@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
     from protocols.cluster.policy import Policy
     from protocols.cluster.view import Edge, View
+    from protocols.cluster.ways import Way
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A tree and shares for a view: `parents` and `shares` in the order of its members (see
+    """A tree, shares and ways for a view: `parents` and `shares` in the order of its members (see
     `policy.Policy`), and the `reason` for this choice, for people."""
 
     parents: tuple[bytes, ...]
     shares: tuple[int, ...]
     reason: str
+    ways: tuple[Way, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,9 @@ class Planner(Protocol):
         present: Policy | None = None,
         measures: Measures = NOTHING_KNOWN,
     ) -> Plan:
-        """Return the tree and the shares for `view`. Members in `away` get no micro-batch, unless
-        all are away. The tree and shares of `present` are kept unless a change is worth it."""
+        """Return the tree, the shares and the ways for `view`. Members in `away` get no
+        micro-batch, unless all are away. What `present` says is kept unless a change is worth it.
+        Without `present` all members stand still meanwhile, so a tree has to do."""
 
     def neighbours(
         self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from edgeagent.planner import StandardPlanner
 from protocols import events
 from protocols.cluster.founding import GIVE_UP_SECONDS
 from protocols.errors import RemoteProtocolError
@@ -443,7 +442,7 @@ class HarshWorld(World):
     def begin(self, host: Host) -> Node:
         """Give `host` a new node, in the same process."""
         self.give_up(host)
-        host.node = Node(self.config(host.me), StandardPlanner())
+        host.node = Node(self.config(host.me), self.planner)
         return host.node
 
     def give_up(self, host: Host) -> None:

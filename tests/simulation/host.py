@@ -92,7 +92,7 @@ def leaves_of(whole: bytes, shard_bytes: int) -> tuple[bytes, ...]:
     return tuple(hashlib.sha256(p).digest() for p in pieces)
 
 
-Mark = tuple[object, ...]  # the key of a round's attempt
+Mark = tuple[object, ...]  # the key of a round's attempt, and the root
 
 
 @dataclass
@@ -495,14 +495,14 @@ class Host:
                 case Add(chunk, child, first):
                     base = self.part(chunk) if first else reduce.partial[chunk]
                     reduce.partial[chunk] = add(base, reduce.inbox.pop((child, chunk)))
-                case SendUp(chunk, own):
+                case SendUp(chunk, own, parent):
                     value = self.part(chunk) if own else reduce.partial[chunk]
-                    assert reduce.round.spec.parent is not None
-                    self.bulk(reduce.round.spec.parent, "up", chunk, value)
+                    self.bulk(parent, "up", chunk, value)
                 case Finish(chunk, own):
                     if own:
                         reduce.partial[chunk] = self.part(chunk)
-                    reduce.made[chunk] = reduce.round.spec.key
+                    # By which attempt, and at which root, the chunk was summed.
+                    reduce.made[chunk] = (*reduce.round.spec.key, self.me.node)
                 case SendDown(chunk, to):
                     for neighbour in to:
                         reduced = (reduce.partial[chunk], reduce.made[chunk])

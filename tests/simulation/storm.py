@@ -21,6 +21,7 @@ from tests.simulation import faults
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
 from tests.simulation.host import Host, expected_state
 from tests.simulation.narrow import NO_BULK, PASSES
+from tests.simulation.ways import WaysPlanner
 from tests.simulation.world import member
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # How many devices ever exist in one history: the largest cluster, and some that come later.
 MOST_HOSTS = 20
+# From this seed on policies of odd seeds have several ways (`ways.py`); earlier ones play as ever.
+FIRST_WITH_WAYS = 700_000
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
 CALM_SECONDS = 240.0
 # How many seconds after it begins a fault that never heals counts as healed: by then the devices
@@ -103,6 +106,8 @@ class Storm:
         self.world = HarshWorld(seed, intensities, micro_batches=batches, steps=size.steps)
         frozen = faults.stream(seed, "frozen").random() < FROZEN
         self.world.is_frozen = seed >= FIRST_FROZEN and frozen
+        if seed >= FIRST_WITH_WAYS and seed % 2:
+            self.world.ways = WaysPlanner(seed)
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         self._size = size

@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 
     from protocols.network.routing import Router
     from protocols.rounds.round import RoundSpec
+    from protocols.scheduler.planning import Planner
     from protocols.wire.envelope import Envelope
     from tests.simulation.host import Reduce
+    from tests.simulation.ways import WaysPlanner
 
 SAMPLES = 32  # of one iteration
 
@@ -73,6 +75,7 @@ class World:
         self.is_frozen = False  # a part of the state never changes, and most devices start with it
         self.sparse = False  # nodes want no links except those that they ask for
         self.pauses = False  # nodes wait if they have no quorum
+        self.ways: WaysPlanner | None = None  # plans with several ways instead of one tree
         self.rotate_every = 0  # steps after which the role rotates; 0: never
         self.joins_end = False  # a host whose join has failed gives up
         self.lose: Callable[[Host, Host, Message], bool] = lambda _sender, _receiver, _message: (
@@ -256,6 +259,8 @@ class World:
         counts = (self.micro_batches, SAMPLES, self.steps)
         options = (neighbours, self.pauses, self.rotate_every)
         config = NodeConfig(who, VECTOR + 1, size, *counts, *options)
+        if self.ways is not None:
+            config = replace(config, window=self.ways.window)
         if not self.is_frozen:
             return config
         host = self.hosts.get(who.node)
@@ -263,6 +268,11 @@ class World:
         weights = host.constant if host is not None and same else weights_of(who)
         digest = hashlib.sha256(weights).digest()
         return replace(config, constant_bytes=CONSTANT_BYTES, constants=digest)
+
+    @property
+    def planner(self) -> Planner:
+        """The planner of each node."""
+        return self.ways or StandardPlanner()
 
     def add(self, number: int, incarnation: int = 1, neighbours: tuple[str, ...] = ()) -> Host:
         """Add a device's new agent; if there was one on the same device it ends first."""
@@ -274,7 +284,7 @@ class World:
             if before.me == who:
                 router = before.node.context.router
         host = self.hosts[who.node] = Host(self, who)
-        host.node = Node(self.config(who, neighbours), StandardPlanner(), router)
+        host.node = Node(self.config(who, neighbours), self.planner, router)
         return host
 
     def found(self, number: int = 0) -> Host:

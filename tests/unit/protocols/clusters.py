@@ -11,6 +11,7 @@ from tests.simulation.world import Host, World
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.member.node import Node
+    from tests.simulation.ways import WaysPlanner
 
 ENDLESS = 100_000  # steps; no test gets that far
 ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, JoiningState.FAILED))
@@ -23,11 +24,11 @@ def cluster(
     *,
     pauses: bool = False,
     is_frozen: bool = False,
+    ways: WaysPlanner | None = None,
 ) -> tuple[World, list[Host]]:
     """Return a world with `size` members, each linked to each; the first is the scheduler."""
     world = World(seed, steps=steps)
-    world.pauses = pauses
-    world.is_frozen = is_frozen
+    world.pauses, world.is_frozen, world.ways = pauses, is_frozen, ways
     first = world.found()
     hosts = [first]
     for number in range(1, size):

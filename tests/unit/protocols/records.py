@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from protocols import limits
 from protocols.cluster.policy import Electorate, Policy, Pull
 from protocols.cluster.view import Edge, Member, View, edge, make_view
+from protocols.cluster.ways import Way
 from protocols.wire.envelope import Envelope, Tags
 from protocols.wire.fields import Blob, Bool, Float, Many, Nested, Text, UInt
 from protocols.wire.messages import Message, Restart
@@ -163,7 +164,26 @@ def policies(draw: st.DrawFn, largest: int = 6) -> Policy:
         tuple(shares),
         draw(pulls_to(view)),
         draw(REASONS),
+        tuple(draw(st.lists(ways_over(view), max_size=3))),
     )
+
+
+@st.composite
+def ways_over(draw: st.DrawFn, view: View) -> Way:
+    """A way over the members of `view`, which is connected: two random trees with one root."""
+    count = len(view.nodes)
+    root = draw(st.integers(0, count - 1))
+    near = [[view.nodes.index(n) for n in view.neighbours(node)] for node in view.nodes]
+    trees: list[bytes] = []
+    for _ in range(2):
+        parents, reached = {root: root}, [root]
+        while len(reached) < count:
+            ends = [(a, b) for a in reached for b in near[a] if b not in parents]
+            above, child = draw(st.sampled_from(ends))
+            parents[child] = above
+            reached.append(child)
+        trees.append(bytes(parents[k] for k in range(count)))
+    return Way(trees[0], trees[1], draw(st.integers(1, 9)))
 
 
 @st.composite

@@ -73,9 +73,7 @@ class Place:
                 case Add(chunk, child, first):
                     base = self.own(chunk) if first else self.sums[chunk]
                     self.sums[chunk] = f"({base}+{self.received.pop((child, chunk))})"
-                case SendUp(chunk, own):
-                    parent = self.round.spec.parent
-                    assert parent is not None
+                case SendUp(chunk, own, parent):
                     value = self.own(chunk) if own else self.sums[chunk]
                     sent.append((self.name, parent, "up", chunk, value))
                 case Finish(chunk, own):
@@ -165,7 +163,8 @@ def test_own_comes_first_then_children_ascending_whatever_came_first() -> None:
     middle = Round(spec_of(above, (one, two), chunks=1))
     assert middle.up(two, 0) == []
     assert middle.contribute() == []
-    assert middle.up(one, 0) == [Add(0, one, True), Add(0, two, False), SendUp(0, False)]
+    sums = [Add(0, one, True), Add(0, two, False)]
+    assert middle.up(one, 0) == [*sums, SendUp(0, False, above)]
     assert middle.down(above, 0) == [SendDown(0, (one, two)), Complete()]
 
 
