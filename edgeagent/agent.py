@@ -253,6 +253,7 @@ class Agent:
             rotate_every=config.rotate_every,
             custom=load_policy(config.policy) if config.policy else None,
             join_stall_s=config.join_stall,
+            trees=config.trees,
         )
         network = transport if transport is not None else NoNetwork()
         self.shell = shell = Shell(me, hello, memory, network, self.observer, owner, options)

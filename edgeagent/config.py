@@ -26,6 +26,8 @@ DEFAULT_PORT = 7430
 GO_ON, PAUSE = "go-on", "pause"  # what members do if they reach no quorum
 DEFAULT_ROTATE_EVERY = 1000
 DEFAULT_JOIN_STALL = 30  # seconds
+# The shapes along which gradients can travel; `planner/ways/named.py` makes them.
+TREES = ("one", "star", "kary", "mst", "ring", "fapt", "packed")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 COUNT_RULE = "a whole number from 0 to 2^31 - 1"
 
@@ -37,9 +39,10 @@ class AgentConfig:
     With `token` None it trains alone, without listening or discovery. `on_partition` is `GO_ON` or
     `PAUSE` and says what to do if no quorum can be reached. `rotate_every` is the number of steps
     after which this agent hands on the scheduler's role, 0 for never. `policy` is the name of an
-    installed policy that plans trees and shares while this agent is the scheduler. With `join_only`
-    it never founds a cluster but waits for one. `join_stall` is for how many seconds a join may
-    stop the others while this agent is the scheduler, 0 for no limit.
+    installed policy that plans trees and shares while this agent is the scheduler, and `trees` the
+    shape (of `TREES`) along which it lets gradients travel meanwhile. With `join_only` it never
+    founds a cluster but waits for one. `join_stall` is for how many seconds a join may stop the
+    others while this agent is the scheduler, 0 for no limit.
     """
 
     cluster: str = DEFAULT_CLUSTER
@@ -57,6 +60,7 @@ class AgentConfig:
     on_partition: str = GO_ON
     rotate_every: int = DEFAULT_ROTATE_EVERY
     policy: str = ""  # "" = the standard one
+    trees: str = "one"
     join_only: bool = False
     join_stall: int = DEFAULT_JOIN_STALL
     log_level: str = ""  # of LOG_LEVELS, "" = no log
@@ -179,6 +183,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     if not is_count(rotate_every):
         raise UsageError(f"EDGEAGENT_ROTATE_EVERY: {rotate_every!r} is not {COUNT_RULE}")
     join_stall = environment.get("EDGEAGENT_JOIN_STALL") or str(DEFAULT_JOIN_STALL)
+    trees = environment.get("EDGEAGENT_TREES") or "one"
+    if trees not in TREES:
+        raise UsageError(f"EDGEAGENT_TREES: {trees!r} is none of {', '.join(TREES)}")
     if not is_count(join_stall):
         raise UsageError(f"EDGEAGENT_JOIN_STALL: {join_stall!r} is not {COUNT_RULE}")
     log_level = environment.get("EDGEAGENT_LOG_LEVEL", "")
@@ -203,6 +210,7 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         on_partition=on_partition,
         rotate_every=int(rotate_every),
         policy=environment.get("EDGEAGENT_POLICY", ""),
+        trees=trees,
         join_only=_flag_from(environment, "EDGEAGENT_JOIN_ONLY"),
         join_stall=int(join_stall),
         log_level=log_level,
@@ -253,6 +261,7 @@ __all__ = [
     "RUN_VARIABLE",
     "SOCKET_VARIABLE",
     "TOKEN_VARIABLE",
+    "TREES",
     "AgentConfig",
     "TrainerConfig",
     "agent_config_from_environment",

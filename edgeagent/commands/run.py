@@ -31,6 +31,7 @@ from edgeagent.config import (
     LOG_LEVELS,
     PAUSE,
     TOKEN_VARIABLE,
+    TREES,
     AgentConfig,
     TrainerConfig,
     agent_config_from_environment,
@@ -112,6 +113,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--json", action="store_true", help="with --dry-run: print a JSON object")
     _add_cluster_options(parser)
+    _add_planning_options(parser)
     _add_training_options(parser)
     files = parser.add_argument_group("files")
     save = files.add_mutually_exclusive_group()
@@ -208,11 +210,22 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         help="what members do that can reach no quorum of the cluster for 10 s: go on under a new "
         "lineage (default), or stay paused until they can",
     )
+
+
+def _add_planning_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("plans (while this device is the scheduler)")
     group.add_argument(
         "--policy",
         metavar="NAME",
-        help="plan trees and shares, while this device is the scheduler, by the policy that an "
-        "installed package registers under this name in the group edgeagent.policies",
+        help="plan trees and shares by the policy that an installed package registers under this "
+        "name in the group edgeagent.policies",
+    )
+    group.add_argument(
+        "--trees",
+        choices=TREES,
+        help="how gradients travel: along one tree (default), or cut into parts that travel along "
+        "several at once; packed chooses these so that all links carry their share, which is "
+        "faster where gradients are large",
     )
     group.add_argument(
         "--rotate-every",
@@ -302,6 +315,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         on_partition=args.on_partition or base.on_partition,
         rotate_every=base.rotate_every if args.rotate_every is None else args.rotate_every,
         policy=checked_policy(args.policy or base.policy),
+        trees=args.trees or base.trees,
         join_only=args.join_only or base.join_only,
         join_stall=base.join_stall if args.join_stall is None else args.join_stall,
         log_level=log_level,

@@ -14,6 +14,7 @@ from edgeagent.planner.policies import custom_plan, request_of
 from edgeagent.planner.shards import MAX_VALUE, Source, equal_shards, even_runs
 from edgeagent.planner.shares import measured_shares
 from edgeagent.planner.trees import plan_tree
+from edgeagent.planner.ways.of_view import ONE, ways_of
 from protocols.network.measures import NOTHING_KNOWN, Measures
 from protocols.scheduler.planning import Plan
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from edgeagent.planner.policies import CustomPolicy
     from protocols.cluster.policy import Policy
     from protocols.cluster.view import Edge, View
+    from protocols.cluster.ways import Way
     from protocols.scheduler.planning import Offer
 
 SHARD_OVERHEAD_S = 50e-6  # time per shard beside its bytes: a request, a header, a digest
@@ -32,7 +34,7 @@ class StandardPlanner:
 
     `payload_bytes` is what a round sums on each node, `chunk_bytes` the size of the pieces it
     travels in. `custom` is a user's own policy, which is asked for trees and shares before this
-    planner's own algorithms are.
+    planner's own algorithms are. `trees` names the shape along which chunks travel (`ways.SHAPES`).
     """
 
     def __init__(
@@ -40,19 +42,22 @@ class StandardPlanner:
         payload_bytes: int = 1 << 20,
         chunk_bytes: int = 0,
         custom: CustomPolicy | None = None,
+        trees: str = ONE,
     ) -> None:
         self._payload_bytes = payload_bytes
         self._chunk_bytes = chunk_bytes
         self._custom = custom
+        self._trees = trees
 
     @property
-    def inputs(self) -> dict[str, int | bool]:
+    def inputs(self) -> dict[str, int | bool | str]:
         """The arguments this planner was made with, so that a replay can make an equal one. A
         user's policy cannot be written down; only whether there is one is told."""
         return {
             "payload_bytes": self._payload_bytes,
             "chunk_bytes": self._chunk_bytes,
             "custom": self._custom is not None,
+            "trees": self._trees,
         }
 
     def plan(
@@ -91,7 +96,13 @@ class StandardPlanner:
         split = measured_shares(
             view.nodes, micro_batches, away, measures.speeds, shares, names=names
         )
-        return Plan(tree.parents, split.shares, f"{tree.reason}; {split.reason}")
+        ways: tuple[Way, ...] = ()
+        why = ""
+        if present is not None:  # otherwise all wait for the plan, and a tree is found sooner
+            sizes = (self._payload_bytes, self._chunk_bytes)
+            ways, why = ways_of(view, measures, *sizes, self._trees, present)
+        reason = "; ".join(part for part in (tree.reason, why, split.reason) if part)
+        return Plan(tree.parents, split.shares, reason, ways)
 
     def neighbours(
         self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN

@@ -84,7 +84,7 @@ class Shell:
         self.pulls = Pulls(self, self.peers, self.trainer, state, observer, owner.spawn)
         payload = self.rounds.contribution.nbytes
         chunk_bytes = hello.chunk_elements * self.rounds.contribution.itemsize
-        self._planner = StandardPlanner(payload, chunk_bytes, options.custom)
+        self._planner = StandardPlanner(payload, chunk_bytes, options.custom, options.trees)
         self._config = NodeConfig(
             me,
             self.rounds.reducer.chunks,

@@ -32,10 +32,11 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class Options:
     """The user's choices for the node; the fields are those of `NodeConfig`. `custom` is the user's
-    own policy, None for the standard one."""
+    own policy, None for the standard one, and `trees` the shape that the standard one uses."""
 
     wanted_neighbours: tuple[str, ...] = ()
     pauses: bool = False
     rotate_every: int = 0
     custom: CustomPolicy | None = None
     join_stall_s: float = 0.0
+    trees: str = "one"

@@ -57,7 +57,9 @@ def replay(trace: Trace, planner: Planner | None = None) -> Difference | None:
     inputs = trace.header["planner"]
     if planner is None and inputs["custom"]:
         raise ValueError("this trace needs the policy that planned")
-    planner = planner or StandardPlanner(inputs["payload_bytes"], inputs["chunk_bytes"])
+    if planner is None:
+        sizes = (inputs["payload_bytes"], inputs["chunk_bytes"])
+        planner = StandardPlanner(*sizes, trees=inputs["trees"])
     node: Node | None = None
     for line in trace.lines:
         if line.number < start:

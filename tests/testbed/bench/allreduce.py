@@ -46,6 +46,7 @@ from tests.testbed.shaping import DEVICE
 HELP = "all-reduce: ours, star, k-ary tree, spanning tree, ring, gloo, hivemind"
 HERE = Path(__file__).resolve().parent
 OURS, STAR, WIDEST = "edgeagent", "star", "maximum spanning tree"
+SHAPES = ("packed", "fapt", "ring", "mst")  # of `--trees`, each a contender: "packed ways", ...
 RING, GLOO, HIVEMIND = "ring", "gloo (torch.distributed)", "hivemind"
 SEARCH = "hivemind, group search included"
 PORT = 29500
@@ -95,11 +96,14 @@ class Bench:
 
     # --- agents -------------------------------------------------------------------------------
 
-    def agents(self, name: str, tree: topologies.Tree | None, folder: Path) -> list[Run]:
-        """Return the run of real agents, along `tree` if there is one."""
+    def agents(
+        self, name: str, tree: topologies.Tree | None, folder: Path, shape: str = "one"
+    ) -> list[Run]:
+        """Return the run of real agents, along `tree` if there is one, else with `--trees`."""
         order = [[n] for n in self.plan.nodes[:1]] + [list(self.plan.nodes[1:])]
         job = ("--gradient-mb", str(self.payload_mb), "--state-mb", "0.1", "--compute-ms", "0")
         options = ["--global-batch", str(len(self.plan.nodes)), "--micro-batch", "1"]
+        options += ["--trees", shape]
         with contextlib.ExitStack() as stack:
             if tree is not None:
                 order = topologies.levels(tree)
@@ -327,6 +331,9 @@ def contenders(bench: Bench) -> dict[str, Any]:
         WIDEST: topologies.widest(plan),
     }
     runs: dict[str, Any] = {name: partial(bench.agents, name, t) for name, t in trees.items()}
+    for shape in SHAPES:
+        name = f"{shape} ways"
+        runs[name] = partial(bench.agents, name, None, shape=shape)
     return {**runs, RING: bench.ring, GLOO: bench.gloo, HIVEMIND: bench.hivemind}
 
 
