@@ -4,7 +4,8 @@ Heirs stand in the order of their ids, `ELECTION_STEP_SECONDS` apart, so that us
 has everybody's vote before the second one would stand. A new candidacy voids the votes of the one
 before, so whoever has stood or voted leaves that candidate time. Each candidacy in vain doubles
 this time and the steps between the heirs, because votes that cross many slow hops would otherwise
-always come too late. `PARTITION_WAIT_SECONDS` after the loss the votes of members out of reach are
+always come too late. When fewer heirs are left than before, one that has waited for the vote of
+somebody who is gone now stands again sooner, and the only one at once. `PARTITION_WAIT_SECONDS` after the loss the votes of members out of reach are
 no longer needed: then the first heir stands at once, however long the last wait still is.
 """
 
@@ -28,6 +29,7 @@ class Candidacy:
         self._election = election
         self._pauses = pauses
         self._rank = self._heirs = 0
+        self._step = limits.ELECTION_STEP_SECONDS  # between two heirs, longer after each in vain
         self._stand_at: float | None = None
         self._waited_at = math.inf  # when to stand because those out of reach are not needed
 
@@ -47,6 +49,9 @@ class Candidacy:
 
     def lost(self, now: float, rank: int, heirs: int) -> None:
         """The scheduler is lost; this member is number `rank` (from 0) of so many `heirs`."""
+        if self._stand_at is not None and heirs < self._heirs:
+            turn = (rank + 1) * self._step if heirs > 1 else 0.0
+            self._stand_at = min(self._stand_at, now + turn)
         self._rank, self._heirs = rank, heirs
         if self.lost_since is None:
             self.lost_since = now
@@ -71,5 +76,5 @@ class Candidacy:
         step = limits.ELECTION_STEP_SECONDS
         vain = max(0, self._election.voted_term - self._election.term - 1)
         most = max(1.0, limits.MOST_ELECTION_SECONDS / (step * max(1, self._heirs)))
-        step *= min(2.0 ** min(vain, 10), most)
+        self._step = step = step * min(2.0 ** min(vain, 10), most)
         self._stand_at = now + (self._heirs + self._rank + 1) * step

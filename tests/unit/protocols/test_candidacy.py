@@ -69,6 +69,21 @@ def test_the_first_heir_stands_once_those_out_of_reach_are_needed_no_more() -> N
     assert heir.deadline > WAIT + 1.0
 
 
+def test_who_is_left_alone_stands_at_once_and_fewer_heirs_sooner() -> None:
+    for heirs, soon in ((1, 0.0), (2, 2 * 8 * STEP), (3, None)):
+        heir, election = candidacy()
+        heir.lost(0.0, 1, 3)
+        election.voted_term = 4  # three candidacies in vain
+        heir.leave_time(WAIT)
+        before = heir.deadline
+        assert before == pytest.approx(WAIT + 5 * 8 * STEP)
+        heir.lost(WAIT + 0.5, 0 if heirs == 1 else 1, heirs)
+        assert heir.deadline == (before if soon is None else pytest.approx(WAIT + 0.5 + soon))
+        heir.lost(WAIT + 0.6, 0, heirs)
+        assert heir.deadline is not None
+        assert heir.deadline <= before
+
+
 def test_who_pauses_without_a_quorum_never_does_without_votes() -> None:
     heir, _ = candidacy(pauses=True)
     heir.lost(0.0, 0, 2)
