@@ -45,7 +45,7 @@ def test_a_mistake_in_one_script_ends_that_device_only(tmp_path: Path) -> None:
         alice = cluster.start("alice", script=["0"])
         alice.wait("joined")
         with alice.held():
-            bob = cluster.start("bob", peers=[alice], script=["100"])
+            bob = cluster.start("bob", peers=[alice], script=["400"])
             carol = cluster.start("carol", peers=[alice], script=["0"])
             for agent in (bob, carol):
                 agent.wait_ready()
@@ -56,7 +56,7 @@ def test_a_mistake_in_one_script_ends_that_device_only(tmp_path: Path) -> None:
         assert len(bob.said("edgeagent: the script failed with ValueError")) == 1
         for agent in (alice, carol):
             assert agent.wait_exit() == 0, agent.describe()
-            assert agent.iteration == 200
+            assert agent.iteration == 600
             (left,) = agent.all("member_left")
             assert (left["node"], left["reason"]) == ("bob", "leave")
             assert left["stall_s"] >= 0

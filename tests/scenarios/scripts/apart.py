@@ -12,9 +12,7 @@ model = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.Tanh(), nn.Lin
 optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
 data = torch.utils.data.TensorDataset(torch.randn(1024, 64), torch.randint(10, (1024,)))
 apart = "apart" in sys.argv
-trainer = Trainer(
-    model, optimizer, 128, micro_batch=32, max_grad_norm=1.0, steps=200, _mirror=apart
-)
+trainer = Trainer(model, optimizer, 128, max_grad_norm=1.0, steps=200, _mirror=apart)
 print(f"trains on {trainer.device}", flush=True)
 for x, y in trainer.loader(data):
     loss = nn.functional.cross_entropy(model(x.to(trainer.device)), y.to(trainer.device))

@@ -12,8 +12,7 @@ if sys.argv[1] == "at once":
     raise SystemExit(3)
 model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 10))
 data = torch.utils.data.TensorDataset(torch.randn(1024, 64), torch.randint(10, (1024,)))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-trainer = Trainer(model, optimizer, 128, micro_batch=32, steps=200)
+trainer = Trainer(model, torch.optim.SGD(model.parameters(), 0.1), 128, steps=600)
 for x, y in trainer.loader(data):
     if trainer.iteration == int(sys.argv[1]) > 0:
         raise ValueError("a mistake")

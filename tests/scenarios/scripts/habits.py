@@ -36,9 +36,7 @@ declared = scaler if habit == "a declared scaler" else None
 scales = habit in ("a declared scaler", "scaler.scale()", "scaler.step()")
 start = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
 data = torch.utils.data.TensorDataset(torch.randn(1024, 64), torch.randint(10, (1024,)))
-trainer = Trainer(
-    model, optimizer, 128, schedule, micro_batch=32, steps=steps, grad_scaler=declared
-)
+trainer = Trainer(model, optimizer, 128, schedule, steps=steps, grad_scaler=declared)
 if "copy" in habit:
     ema = AveragedModel(model, avg_fn=lambda old, new, _: 0.9 * old + 0.1 * new)
 if habit == "a replicated copy":
