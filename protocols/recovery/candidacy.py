@@ -4,9 +4,10 @@ Heirs stand in the order of their ids, `ELECTION_STEP_SECONDS` apart, so that us
 has everybody's vote before the second one would stand. A new candidacy voids the votes of the one
 before, so whoever has stood or voted leaves that candidate time. Each candidacy in vain doubles
 this time and the steps between the heirs, because votes that cross many slow hops would otherwise
-always come too late. When fewer heirs are left than before, one that has waited for the vote of
-somebody who is gone now stands again sooner, and the only one at once. `PARTITION_WAIT_SECONDS` after the loss the votes of members out of reach are
-no longer needed: then the first heir stands at once, however long the last wait still is.
+always come too late. When fewer heirs are left than before, they stand sooner, and the only one at
+once, because it may have been a lost one that refused its vote. `PARTITION_WAIT_SECONDS` after the
+loss the votes of members out of reach are no longer needed: then the first heir stands at once,
+however long the last wait still is.
 """
 
 from __future__ import annotations

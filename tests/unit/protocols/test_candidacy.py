@@ -76,6 +76,7 @@ def test_who_is_left_alone_stands_at_once_and_fewer_heirs_sooner() -> None:
         election.voted_term = 4  # three candidacies in vain
         heir.leave_time(WAIT)
         before = heir.deadline
+        assert before is not None
         assert before == pytest.approx(WAIT + 5 * 8 * STEP)
         heir.lost(WAIT + 0.5, 0 if heirs == 1 else 1, heirs)
         assert heir.deadline == (before if soon is None else pytest.approx(WAIT + 0.5 + soon))
