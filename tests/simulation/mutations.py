@@ -21,6 +21,7 @@ from protocols.cluster.founding import Founding, Heard
 from protocols.member.context import Context
 from protocols.member.cycle import Cycle
 from protocols.member.pull import Pull
+from protocols.member.round_specs import Lanes
 from protocols.member.trainer_debt import TrainerDebt
 from protocols.network.progress import Progress
 from protocols.recovery.fenced import Fenced
@@ -34,6 +35,7 @@ from tests.simulation.host import Host
 from tests.simulation.seeker import Seeker
 
 if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
     from protocols.cluster.view import Member
     from protocols.events import Applied, Contributed, RoundReduced
     from protocols.member.pull import PullEffect
@@ -327,6 +329,19 @@ def wait_for_reports_for_ever() -> Iterator[None]:
 
 
 @contextmanager
+def take_another_way() -> Iterator[None]:
+    """Some members send the chunks of each way along the next one."""
+    real = Lanes.of
+
+    def of(lanes: Lanes, policy: Policy, node: bytes) -> Any:
+        places, turn = real(lanes, policy, node)
+        return places, turn[node[0] % 2 :] + turn[: node[0] % 2]
+
+    with patch.object(Lanes, "of", of):
+        yield
+
+
+@contextmanager
 def wait_for_an_answer_for_ever() -> Iterator[None]:
     """A joiner waits without limit for a scheduler to say which links to open."""
     with patch.object(limits, "JOIN_ANSWER_SECONDS", math.inf):
@@ -375,6 +390,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         blame_no_segments_for_silence,
         wait_for_a_trainer_for_ever,
         wait_for_reports_for_ever,
+        take_another_way,
         wait_for_an_answer_for_ever,
         ask_for_links_that_break,
         forget_what_was_trained,

@@ -31,6 +31,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "blame_no_segments_for_silence": (60131, 3),
     "wait_for_a_trainer_for_ever": (0, 5),
     "wait_for_reports_for_ever": (60161, 3),
+    "take_another_way": (700001, 8),
     "wait_for_an_answer_for_ever": (538298, 1),
     "ask_for_links_that_break": (535876, 1),
     "forget_what_was_trained": (60003, 3),

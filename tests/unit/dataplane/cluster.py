@@ -16,11 +16,13 @@ import numpy as np
 
 from edgeagent.dataplane.reduce import Reducer, Vector
 from protocols.rounds.control_word import ControlWord, bits
-from protocols.rounds.round import RoundSpec
+from protocols.rounds.round import Lane, RoundSpec
 from protocols.wire.bulk import BulkHeader, BulkKind, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from protocols.cluster.ways import Way
 
 LINEAGE = b"L" * 16
 ELEMENTS, CHUNK = 37, 16  # the last chunk is short
@@ -31,10 +33,13 @@ Tag = tuple[int, int]  # iteration, attempt
 @dataclass
 class Shape:
     """A tree: the parent of node k is `parents[k]`, and node 0 is the root. Also, for each
-    subscriber, the node that forwards to it."""
+    subscriber, the node that forwards to it. If there are `ways`, data chunk k takes way
+    (k - 1) % len(ways)."""
 
     parents: list[int]
     subscribed: list[int]
+    ways: list[Way] = field(default_factory=list)
+    window: int = 1
 
     @property
     def members(self) -> int:
@@ -61,7 +66,32 @@ class Shape:
             tuple(map(self.name, listeners)) if member else (),
             CHUNKS,
             member,
+            lanes=tuple(self.lane(number, way) for way in self.ways) if member else (),
+            turns=tuple(range(len(self.ways))) if member else (),
+            window=self.window if self.ways else CHUNKS,
         )
+
+    def lane(self, number: int, way: Way) -> Lane:
+        children, to = (
+            tuple(self.name(k) for k, at in enumerate(tree) if at == number != k)
+            for tree in (way.up, way.down)
+        )
+        listeners = [self.members + s for s, at in enumerate(self.subscribed) if at == number]
+        parent, source = (
+            None if tree[number] == number else self.name(tree[number])
+            for tree in (way.up, way.down)
+        )
+        return Lane(parent, children, source, to + tuple(map(self.name, listeners)))
+
+    def children_on(self, number: int, chunk: int) -> list[int]:
+        """Return from whom a node gets partial sums of a chunk."""
+        if not chunk or not self.ways:
+            return self.children(number)
+        up = self.ways[(chunk - 1) % len(self.ways)].up
+        return [k for k, at in enumerate(up) if at == number != k]
+
+    def root_of(self, chunk: int) -> int:
+        return self.ways[(chunk - 1) % len(self.ways)].root if self.ways else 0
 
 
 @dataclass
@@ -166,13 +196,19 @@ class Cluster:
         loss = float(self.gradient(number, tag)[0])
         return ControlWord(1, 1, bits((number,)), b"", loss, bits((number, 3)), b"", True)
 
-    def sum_below(self, number: int, tag: Tag) -> list[Any]:
-        """Return the expected sum of a subtree, element by element: own first, then children
-        ascending."""
-        total = list(self.gradient(number, tag))
-        for child in self.shape.children(number):
-            total = [a + b for a, b in zip(total, self.sum_below(child, tag), strict=True)]
+    def sum_below(self, number: int, tag: Tag, chunk: int) -> list[Any]:
+        """Return the expected sum of a chunk below a node on the chunk's way, element by element:
+        own first, then children ascending."""
+        total = list(self.gradient(number, tag)[(chunk - 1) * CHUNK : chunk * CHUNK])
+        for child in self.shape.children_on(number, chunk):
+            below = self.sum_below(child, tag, chunk)
+            total = [a + b for a, b in zip(total, below, strict=True)]
         return total
+
+    def whole_sum(self, tag: Tag) -> list[Any]:
+        """Return the expected sum of all chunks."""
+        roots = [(chunk, self.shape.root_of(chunk)) for chunk in range(1, CHUNKS)]
+        return [x for chunk, root in roots for x in self.sum_below(root, tag, chunk)]
 
     def loss_below(self, number: int, tag: Tag) -> float:
         total = float(self.gradient(number, tag)[0])
@@ -227,7 +263,7 @@ class Cluster:
     def check(self) -> None:
         """Compare all results with the oracle, bit by bit."""
         for tag in self.rounds:
-            expected = np.array(self.sum_below(0, tag), self.dtype)
+            expected = np.array(self.whole_sum(tag), self.dtype)
             first = self.hosts[0].results[tag]
             for host in self.hosts:
                 reduced, word, squares = host.results[tag]

@@ -1,4 +1,4 @@
-"""The reducer: whole trees in random interleavings against a plain sum; hostile and odd frames."""
+"""One reducer between a parent, children and subscribers: hostile and odd frames."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edgeagent.dataplane.reduce import Reducer, key_of
 from protocols import limits
@@ -18,45 +16,13 @@ from protocols.rounds.round import RoundSpec, Spread
 from protocols.rounds.word_check import Part
 from protocols.wire.bulk import BulkHeader, BulkKind, checksum
 
-from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE, Cluster, Shape, Tag, chunk_header
+from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE, Tag, chunk_header
 
 ROUNDS: list[Tag] = [(3, 0), (4, 0), (4, 1), (5, 0), (6, 0)]
 ABOVE, CHILD, OTHER = b"A" * 32, b"C" * 32, b"O" * 32
 UP, DOWN = BulkKind.UP, BulkKind.DOWN
 OWN = replace(EMPTY, done=bits((0,)))  # what this node contributes
 WORD = ControlWord(1, 1, bits((1,)), b"", 0.5, b"", b"", True).encode()
-
-
-@st.composite
-def shapes(draw: st.DrawFn) -> Shape:
-    """Trees of up to seven members with up to two subscribers."""
-    count = draw(st.integers(1, 7))
-    parents = [0] + [draw(st.integers(0, k - 1)) for k in range(1, count)]
-    return Shape(parents, draw(st.lists(st.integers(0, count - 1), max_size=2)))
-
-
-@given(shapes(), st.integers(0, 1 << 32), st.sampled_from(["float32", "float64"]))
-def test_every_node_ends_with_the_sum_in_tree_order_bit_by_bit(
-    shape: Shape, seed: int, dtype: str
-) -> None:
-    cluster = Cluster(shape, ROUNDS, seed, dtype)
-    cluster.run()
-    cluster.check()
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_small_bound_slows_neighbours_down_and_changes_nothing(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MAX_EARLY_BYTES", 100)
-    cluster = Cluster(Shape([0, 0, 0, 1, 1], [2, 4]), ROUNDS, seed, "float32")
-    cluster.run()
-    cluster.check()
-    assert cluster.holds > 0
-    assert not any(stream.held for stream in cluster.streams.values())
-
-
-# --- one reducer ----------------------------------------------------------------------------------
 
 
 class Bench:
