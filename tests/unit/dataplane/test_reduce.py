@@ -18,7 +18,6 @@ from protocols.wire.bulk import BulkHeader, BulkKind, checksum
 
 from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE, Tag, chunk_header
 
-ROUNDS: list[Tag] = [(3, 0), (4, 0), (4, 1), (5, 0), (6, 0)]
 ABOVE, CHILD, OTHER = b"A" * 32, b"C" * 32, b"O" * 32
 UP, DOWN = BulkKind.UP, BulkKind.DOWN
 OWN = replace(EMPTY, done=bits((0,)))  # what this node contributes
