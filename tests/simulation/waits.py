@@ -16,8 +16,9 @@ the course of the history:
 - It is not a member, and either it reaches no member over paths that pass whole frames, or its own
   trainer or that of a member in reach does not answer.
 
-A truncated frame ends its link, and each such link costs a fence, so everybody may take
-`BREAK_SECONDS` more for each one that ended meanwhile.
+A truncated frame ends its link, and each such link costs a fence, so members may take
+`BREAK_SECONDS` more for each one that ended meanwhile, and others `JOIN_BREAK_SECONDS`, because a
+fence ends their joins.
 
 While any member keeps its state unchanged for a joiner that copies it, all members may take
 `JOIN_PROGRESS_SECONDS` more.
@@ -47,9 +48,11 @@ MEMBER_SECONDS = 35.0
 NARROW_SECONDS = 15.0
 # How long a device may take to become a member: several joins may fail, one after the other.
 JOINER_SECONDS = 90.0
-# How much longer any device may take for each link that ended because a frame was truncated. Where
-# many members talk much, one ends every half second, and fences hardly come to an end.
+# How much longer a device may take for each link that ended because a frame was truncated. Where
+# many members talk much, one ends every half second, and fences hardly come to an end. A fence ends
+# all joins under way, and the next one takes some seconds, in a large and slow network more.
 BREAK_SECONDS = 1.0
+JOIN_BREAK_SECONDS = 10.0
 
 
 @dataclass
@@ -113,7 +116,8 @@ class Waits:
     def _judge(self, host: Host, standing: Standing, waited: float) -> None:
         what = standing.what
         self.longest[what] = max(waited, self.longest.get(what, 0.0))
-        more = BREAK_SECONDS * (self.breaks - standing.breaks)
+        each = BREAK_SECONDS if host.is_member else JOIN_BREAK_SECONDS
+        more = each * (self.breaks - standing.breaks)
         assert waited <= standing.most + more, (
             f"{host.me.name} waits without limit: {what}, for {waited:.0f} s\n"
             f"{self._world.describe()}"
