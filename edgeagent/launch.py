@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
     from edgeagent.config import TrainerConfig
 
-BUILT_IN_JOBS = ("digits", "fashion-mnist", "fashion-alexnet", "cifar10", "text", "text-lora")
+BUILT_IN_JOBS = (
+    "digits",
+    "fashion-mnist",
+    "fashion-alexnet",
+    "cifar10",
+    "speech-commands",
+    "text",
+    "text-lora",
+)
 END_OF_FILE_GRACE_S = 2.0  # time to end by itself once the socket is closed
 DEVICE_CHECK_S = 120.0  # for importing torch and starting CUDA, from a slow disk
 TERMINATE_GRACE_S = 3.0  # for the trainer to end after SIGTERM, before SIGKILL

@@ -139,7 +139,9 @@ def add_parser(commands: Commands) -> None:
     )
     files.add_argument("--resume", metavar="PATH", help="start from a file that --save wrote")
     files.add_argument(
-        "--data", metavar="PATH", help="folder of the job's data set; of text, the file"
+        "--data",
+        metavar="PATH",
+        help="folder of the job's data set; of text the file, of speech-commands also the archive",
     )
     files.add_argument(
         "--events",

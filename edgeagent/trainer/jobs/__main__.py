@@ -11,13 +11,21 @@ from edgeagent.config import TrainerConfig, trainer_config_from
 from edgeagent.errors import UsageError
 from edgeagent.trainer import endings
 from edgeagent.trainer.devices import usable_device
-from edgeagent.trainer.jobs import cifar10, digits, fashion, text, train_and_evaluate
+from edgeagent.trainer.jobs import (
+    cifar10,
+    digits,
+    fashion,
+    speech_commands,
+    text,
+    train_and_evaluate,
+)
 
 JOBS = {
     "digits": digits.make,
     "fashion-mnist": fashion.make,
     "fashion-alexnet": fashion.make_alexnet,
     "cifar10": cifar10.make,
+    "speech-commands": speech_commands.make,
     "text": text.make,
     "text-lora": text.make_lora,
 }
