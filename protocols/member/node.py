@@ -389,7 +389,7 @@ class Node:
         deliver, onward = self.context.router.receive(envelope)
         if onward is not None:
             self.context.relay(onward, via)
-        strange = tags.lineage not in (self.context.lineage, bytes(limits.LINEAGE_BYTES))
+        strange = self.recovery.elsewhere.heard(now, via, tags)
         attaching = self.joining is not None and self.joining.state is JoiningState.ATTACHING
         leads = (*m.FENCE_MESSAGES, m.Welcome)  # these lead from one lineage to the next
         if tags.origin in self.recovery.suspicions.let_go and isinstance(

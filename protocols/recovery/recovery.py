@@ -15,6 +15,7 @@ from protocols.events import LinkDown
 from protocols.member.cycle import CycleState
 from protocols.network.link_end import LinkEnd
 from protocols.recovery.candidacy import Candidacy
+from protocols.recovery.elsewhere import Elsewhere
 from protocols.recovery.fenced import LOST_MEANWHILE, Fenced
 from protocols.recovery.losses import Losses
 from protocols.recovery.relinking import Relinking
@@ -62,6 +63,7 @@ class Recovery:
         self._succession = succession
         self._blame = blame
         self.losses = Losses()
+        self.elsewhere = Elsewhere(context)
         self._unsteady = Unsteady()
         self.relinking = Relinking(context)
         self.suspicions = Suspicions()
@@ -95,6 +97,7 @@ class Recovery:
             self._remind_at if self._missing_links or self._reopened else self._leaver_missed_at,
             self.losses.deadline(self._context.now) if self._wants_fence else None,
             self.relinking.deadline,
+            self.elsewhere.deadline,
             *self.fenced.deadlines,
         )
 
@@ -238,8 +241,8 @@ class Recovery:
     def _spare_links(self) -> None:
         """If this node is the scheduler: ask for no links that break again and again."""
         if self._succession.negotiator is not None:
-            for pair, until in self._unsteady.until.items():
-                self._succession.negotiator.spare(pair, until)
+            for pair, (until, joins_until) in self._unsteady.until.items():
+                self._succession.negotiator.asked_links.spare(pair, until, joins_until)
 
     def _lose_patience(self, now: float, policy: Policy, lost: Lost) -> None:
         """Accuse the node that is to blame for this node's standing still, if there is one."""
@@ -249,9 +252,16 @@ class Recovery:
             self._blame(now, *culprit)
 
     def _lost(self, now: float, view: View) -> Lost:
-        """Return what is lost, with the members that are let go because of accusations."""
-        lost = self.losses.lost(now, view, self._context.node, self._standstill.near)
-        return replace(lost, out=self.suspicions.let_go)
+        """Return what is lost, with the members that are let go because of accusations, and those
+        that have gone on in another lineage."""
+        near = self._standstill.near
+        parted = self.elsewhere.gone(now, view)
+        if parted:
+            near = tuple(n for n in near if n not in parted)
+        lost = self.losses.lost(now, view, self._context.node, near)
+        known = (*lost.nodes, *lost.dead)
+        nodes = (*lost.nodes, *(n for n in parted if n not in known))
+        return replace(lost, nodes=nodes, out=self.suspicions.let_go)
 
     def link_lost(self, now: float, reporter: bytes, peer: bytes, reset: bool) -> None:
         """Take a report that a link is broken."""
@@ -262,7 +272,7 @@ class Recovery:
         if reporter == peer:
             return
         if reporter in nodes and peer in nodes:
-            if self.losses.note(now, reporter, peer, reset=reset):
+            if self.losses.note(now, reporter, peer, reset=reset) and not reset:
                 self._unsteady.lost(now, reporter, peer)
                 self._spare_links()
         else:

@@ -1,11 +1,12 @@
-"""Links between members that break again and again, and until when the scheduler asks for none of
-them anew.
+"""Links between members that break again and again although nobody ends, and until when the
+scheduler asks for none of them anew.
 
 The scheduler has links opened that would shorten paths or protect against losses
 (`Negotiator._densify`). Each loss of a link costs everybody a fence, and a fence ends all joins. A
 link whose path swallows large packets can be opened at any time and stands still soon after, so a
-scheduler that asks for it each time would let nobody in any more. All members count losses, because
-reports of them are flooded and any member may be the next scheduler.
+scheduler that asks for it each time would let nobody in any more. The same holds for a device that
+has no other link, and so is lost with it each time and joins again at once. All members count
+losses, because reports of them are flooded and any member may be the next scheduler.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ class Unsteady:
         self._times = {pair: times for pair, times in self._times.items() if times[-1] > old}
 
     @property
-    def until(self) -> dict[Edge, float]:
-        """Links that were lost too often -> until when they are not to be asked for."""
+    def until(self) -> dict[Edge, tuple[float, float]]:
+        """Links that were lost too often -> until when they are not to be asked for, and until when
+        a device that would have no other link is not let in."""
         most, within = limits.MOST_STALLS, limits.STALLS_WITHIN_SECONDS
         often = {pair: times for pair, times in self._times.items() if len(times) >= most}
-        return {pair: times[0] + within for pair, times in often.items()}
+        pause = limits.LET_GO_SECONDS
+        return {pair: (times[0] + within, times[-1] + pause) for pair, times in often.items()}

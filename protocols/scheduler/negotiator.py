@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster.policy import Policy, Pull
 from protocols.cluster.view import Edge, Member, View, edge, make_view, parts
+from protocols.scheduler.asked_links import AskedLinks
 from protocols.scheduler.join_cost import JoinCost
 from protocols.table import Row, StateTable
 from protocols.wire.messages import (
@@ -35,6 +36,7 @@ from protocols.wire.messages import (
 if TYPE_CHECKING:
     from protocols.scheduler.planning import Planner
 
+OFTEN_LOST = "its links to the others broke again and again, and it may try again in a minute"
 MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unmeasured
 
 
@@ -128,9 +130,8 @@ class Negotiator:
         self._ended: dict[int, None] = {}  # joins given up that a policy may still name
         self._issued = 0  # version of the newest policy made in this term
         self._edges: dict[tuple[bytes, bytes], Edge] = {}  # open links that no policy names yet
-        self._link_wanted: dict[tuple[bytes, bytes], float] = {}  # pair -> when to ask it again
-        self._densify_at = 0.0
-        self._repair_at = 0.0
+        self.asked_links = AskedLinks()
+        self._densify_at = self._repair_at = 0.0
         self._dirty = True  # something changed since `_desired` last looked
         self._replan_at = 0.0  # when measurements may next lead to a new policy
         self._measured = False  # something was measured since they last did
@@ -185,7 +186,11 @@ class Negotiator:
             mail += self.give_up(known.number, "the device started again")
         if len(self.joins) >= limits.MAX_OPEN_JOINS:
             return mail
-        chosen = self._planner.neighbours(self.policy.view, message.neighbours)
+        near = self._planner.neighbours(self.policy.view, message.neighbours)
+        chosen, wait_s = self.asked_links.ways_in(now, joiner.node, near)
+        if wait_s:
+            refusal = JoinAborted(0, joiner.node, OFTEN_LOST, math.ceil(1000 * wait_s))
+            return [*mail, (joiner.node, refusal)]
         deadline = now + limits.JOIN_PROGRESS_SECONDS
         join = Join(self._next_join, joiner, chosen, deadline)
         self._next_join += 1
@@ -318,11 +323,6 @@ class Negotiator:
             self._divided = before
         else:
             self._dirty = True
-
-    def spare(self, pair: Edge, until: float) -> None:
-        """Ask for no link between these two before `until`, unless without it the cluster would be
-        in parts."""
-        self._link_wanted[pair.low, pair.high] = until
 
     def expel(self, sender: bytes, node: bytes, *, known: bool) -> list[Letter]:
         """Expel `node` for good, as a member's user wants; `known`: it is or was a member."""
@@ -552,9 +552,8 @@ class Negotiator:
         for wanted in self._planner.links(view):
             ends = (wanted.low, wanted.high)
             other = view.member(wanted.high)
-            if other is None or ends in known or now < self._link_wanted.get(ends, 0.0):
+            if other is None or ends in known or not self.asked_links.ask(now, ends):
                 continue
-            self._link_wanted[ends] = now + limits.LINK_RETRY_SECONDS
             far.setdefault(wanted.low, []).append(other)
         return [(node, OpenLinks(0, tuple(others))) for node, others in far.items()]
 

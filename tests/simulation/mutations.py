@@ -29,6 +29,7 @@ from protocols.recovery.recovery import Recovery
 from protocols.recovery.standstill import Standstill
 from protocols.rounds import control_word
 from protocols.scheduler import fence
+from protocols.scheduler.asked_links import AskedLinks
 from protocols.scheduler.fence import FenceLeader
 from protocols.scheduler.negotiator import Negotiator
 from tests.simulation.host import Host
@@ -351,7 +352,7 @@ def wait_for_an_answer_for_ever() -> Iterator[None]:
 @contextmanager
 def ask_for_links_that_break() -> Iterator[None]:
     """The scheduler asks for a link again as often as it breaks."""
-    with patch.object(Negotiator, "spare", lambda *_: None):
+    with patch.object(AskedLinks, "spare", lambda *_: None):
         yield
 
 

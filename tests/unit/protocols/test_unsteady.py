@@ -11,10 +11,11 @@ from protocols import limits
 from protocols.cluster.view import edge
 from protocols.recovery.unsteady import Unsteady
 from protocols.wire import messages as m
-from tests.unit.protocols.clusters import cluster, node_of, policy_of
+from tests.unit.protocols.clusters import cluster, enter, node_of, policy_of, settle
 from tests.unit.protocols.records import node
 
 WITHIN = limits.STALLS_WITHIN_SECONDS
+PAUSE = limits.LET_GO_SECONDS
 
 
 def test_a_link_is_spared_after_it_was_lost_often_and_until_that_is_long_ago() -> None:
@@ -24,9 +25,9 @@ def test_a_link_is_spared_after_it_was_lost_often_and_until_that_is_long_ago() -
     links.lost(0.5, node(3), node(1))
     assert links.until == {}
     links.lost(50.0, node(2), node(1))
-    assert links.until == {edge(node(1), node(2)): WITHIN}
+    assert links.until == {edge(node(1), node(2)): (WITHIN, 50.0 + PAUSE)}
     links.lost(60.0, node(2), node(1))  # the first of the last three was at 1 s
-    assert links.until == {edge(node(1), node(2)): 1.0 + WITHIN}
+    assert links.until == {edge(node(1), node(2)): (1.0 + WITHIN, 60.0 + PAUSE)}
 
 
 def test_losses_of_long_ago_are_forgotten() -> None:
@@ -64,7 +65,45 @@ def test_a_spared_link_is_opened_if_the_cluster_would_be_in_parts_without_it() -
     leader = node_of(next(h for h in hosts if node_of(h).negotiator is not None))
     negotiator, (pair,) = leader.negotiator, policy_of(hosts[0]).view.edges
     assert negotiator is not None
-    negotiator.spare(pair, world.now + 1000.0)
+    negotiator.asked_links.spare(pair, world.now + 1000.0, 0.0)
     apart = replace(negotiator.policy.view, edges=())
     negotiator.policy = SimpleNamespace(view=apart)  # type: ignore[assignment]
     assert [type(x) for _, x in negotiator._repair()] == [m.OpenLinks]
+
+
+def test_a_device_whose_only_link_breaks_often_waits_a_minute_and_others_join() -> None:
+    world, hosts = cluster(0, size=2)
+    leader = node_of(hosts[0])
+    joiner = world.join(9, hosts[0])
+    enter(world, joiner)
+    settle(world)
+    ours, theirs = (h.me.node for h in (hosts[0], joiner))
+    for _ in range(limits.MOST_STALLS):
+        leader.recovery.link_lost(world.now, ours, theirs, reset=False)
+        leader.recovery.losses.renewed(ours, theirs)
+    world.vanish(joiner)
+    settle(world)
+    negotiator = leader.negotiator
+    assert negotiator is not None
+    request = m.JoinRequest(replace(joiner.me, incarnation=2), (hosts[0].me.name,))
+    *_, (to, refusal) = negotiator.join_request(world.now, request)
+    assert (to, type(refusal)) == (theirs, m.JoinAborted)
+    assert isinstance(refusal, m.JoinAborted)
+    assert "again and again" in refusal.reason
+    assert 0 < refusal.pause_ms <= 1000 * PAUSE
+    near = replace(request, neighbours=tuple(h.me.name for h in hosts))
+    asked = [n for n, x in negotiator.join_request(world.now, near) if isinstance(x, m.Introduce)]
+    assert asked == [hosts[1].me.node]
+    negotiator.give_up(next(iter(negotiator.joins)), "for the test")
+    later = negotiator.join_request(world.now + PAUSE, request)
+    assert [n for n, x in later if isinstance(x, m.Introduce)] == [ours]
+
+
+def test_links_that_end_with_a_process_are_not_counted() -> None:
+    world, hosts = cluster(0, size=3)
+    leader = node_of(hosts[0])
+    one, two = (h.me.node for h in hosts[1:])
+    for _ in range(limits.MOST_STALLS):
+        leader.recovery.link_lost(world.now, one, two, reset=True)
+        leader.recovery.losses.renewed(one, two)
+    assert leader.recovery._unsteady.until == {}

@@ -1,0 +1,99 @@
+"""Neighbours that speak in another lineage: when they count as lost, and when they do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocols import limits
+from protocols.cluster.ancestry import Ancestor
+from protocols.recovery.elsewhere import NO_LINEAGE, Elsewhere
+from protocols.wire.envelope import Tags
+from tests.unit.protocols.clusters import cluster, node_of, policy_of
+
+WAIT = limits.PARTITION_WAIT_SECONDS
+OTHER, THIRD = b"o" * limits.LINEAGE_BYTES, b"t" * limits.LINEAGE_BYTES
+
+
+class Bench:
+    """A member of three that hears its neighbour `one`."""
+
+    def __init__(self) -> None:
+        _, hosts = cluster(0)
+        self.node = node_of(hosts[0])
+        self.context = self.node.context
+        self.policy = policy_of(hosts[0])
+        self.one, self.two = hosts[1].me, hosts[2].me
+        self.elsewhere = Elsewhere(self.context)
+        self.context.now = 1000.0
+
+    def hears(self, lineage: bytes, *, origin: bytes = b"", incarnation: int = 0) -> bool:
+        """Let a message come over the link to `one`, which has sent it unless told otherwise."""
+        who, life = origin or self.one.node, incarnation or self.one.incarnation
+        tags = Tags(lineage, 1, 1, 1, 1, 0, who, life, 1, b"", 0)
+        return self.elsewhere.heard(self.context.now, self.one.node, tags)
+
+    def gone(self, after: float) -> tuple[bytes, ...]:
+        return self.elsewhere.gone(self.context.now + after, self.policy.view)
+
+
+def test_who_speaks_in_another_lineage_for_long_is_lost() -> None:
+    bench = Bench()
+    assert bench.elsewhere.deadline is None
+    assert bench.hears(OTHER)
+    assert bench.gone(WAIT - 0.1) == ()
+    assert bench.elsewhere.deadline == bench.context.now + WAIT
+    bench.context.now += WAIT
+    assert bench.hears(OTHER)
+    assert bench.gone(0.0) == (bench.one.node,)
+    assert bench.elsewhere.deadline is None
+
+
+def test_who_speaks_in_ours_or_in_none_again_is_not_lost() -> None:
+    for lineage in (b"", NO_LINEAGE):
+        bench = Bench()
+        bench.hears(OTHER)
+        assert not bench.hears(lineage or bench.context.lineage)
+        assert bench.gone(2 * WAIT) == ()
+
+
+def test_the_time_begins_anew_with_each_lineage() -> None:
+    bench = Bench()
+    bench.hears(OTHER)
+    bench.context.now += WAIT
+    bench.hears(THIRD)
+    assert bench.gone(0.0) == ()
+    assert bench.gone(WAIT) == (bench.one.node,)
+
+
+def test_who_is_behind_or_no_member_or_gone_is_not_lost_by_that() -> None:
+    bench = Bench()
+    bench.hears(OTHER, incarnation=bench.one.incarnation + 1)  # another life of the device
+    assert bench.gone(WAIT) == ()
+    bench.hears(OTHER, origin=bench.two.node)  # passed on, which proves nothing
+    assert bench.gone(WAIT) == ()
+    bench.hears(OTHER)
+    assert bench.gone(WAIT) == (bench.one.node,)
+    without = replace(
+        bench.policy.view,
+        members=tuple(m for m in bench.policy.view.members if m != bench.one),
+        edges=(),
+    )
+    assert bench.elsewhere.gone(bench.context.now + WAIT, without) == ()
+    bench.context.ancestors = (Ancestor(OTHER, 1),)
+    assert bench.gone(WAIT) == ()
+    bench.context.ancestors = ()
+    del bench.context.links[bench.one.node]
+    assert bench.gone(WAIT) == ()
+
+
+def test_nobody_waits_for_the_vote_of_who_is_elsewhere() -> None:
+    bench = Bench()
+    recovery, view = bench.node.recovery, bench.policy.view
+    now = bench.context.now
+    assert recovery._lost(now, view).nodes == ()
+    recovery.elsewhere = bench.elsewhere
+    bench.hears(OTHER)
+    assert recovery._lost(now + WAIT, view).nodes == (bench.one.node,)
+    recovery.losses.note(now, bench.two.node, bench.one.node, reset=False)
+    recovery.losses.note(now, bench.context.node, bench.one.node, reset=False)
+    assert recovery._lost(now + WAIT, view).nodes == (bench.one.node,)
