@@ -38,14 +38,21 @@ class Bench:
 
 def test_who_speaks_in_another_lineage_for_long_is_lost() -> None:
     bench = Bench()
-    assert bench.elsewhere.deadline is None
     assert bench.hears(OTHER)
     assert bench.gone(WAIT - 0.1) == ()
     assert bench.elsewhere.deadline == bench.context.now + WAIT
     bench.context.now += WAIT
     assert bench.hears(OTHER)
     assert bench.gone(0.0) == (bench.one.node,)
-    assert bench.elsewhere.deadline is None
+
+
+def test_nothing_is_due_while_nobody_is_heard_elsewhere_or_all_count_as_lost() -> None:
+    bench = Bench()
+    dues = [bench.elsewhere.deadline]
+    bench.hears(OTHER)
+    bench.context.now += WAIT
+    dues.append(bench.elsewhere.deadline)
+    assert dues == [None, None]
 
 
 def test_who_speaks_in_ours_or_in_none_again_is_not_lost() -> None:
