@@ -46,7 +46,7 @@ from tests.testbed.shaping import DEVICE
 HELP = "all-reduce: ours, star, k-ary tree, spanning tree, ring, gloo, hivemind"
 HERE = Path(__file__).resolve().parent
 OURS, STAR, WIDEST = "edgeagent", "star", "maximum spanning tree"
-SHAPES = ("packed", "fapt", "ring", "mst")  # of `--trees`, each a contender: "packed ways", ...
+SHAPES = ("packed", "fapt", "ring", "mst")  # of `--trees`, each a contender: "ways, packed", ...
 RING, GLOO, HIVEMIND = "ring", "gloo (torch.distributed)", "hivemind"
 SEARCH = "hivemind, group search included"
 PORT = 29500
@@ -332,7 +332,7 @@ def contenders(bench: Bench) -> dict[str, Any]:
     }
     runs: dict[str, Any] = {name: partial(bench.agents, name, t) for name, t in trees.items()}
     for shape in SHAPES:
-        name = f"{shape} ways"
+        name = f"ways, {shape}"
         runs[name] = partial(bench.agents, name, None, shape=shape)
     return {**runs, RING: bench.ring, GLOO: bench.gloo, HIVEMIND: bench.hivemind}
 
