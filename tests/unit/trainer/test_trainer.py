@@ -538,7 +538,7 @@ def test_a_failed_save_is_a_failure_of_the_script(
     monkeypatch.setenv("TEST_FOLDER", str(folder))
     monkeypatch.setenv("TEST_PLAIN", plain)
     monkeypatch.setenv("TEST_CLOSE", close)
-    child = run_script(UNSAVED)
+    child = run_script(UNSAVED, tmp_path)  # where the state is rescued to
     out, err = child.communicate(timeout=60)
     assert child.returncode == 1, err
     assert out == "still here\n"
@@ -546,10 +546,10 @@ def test_a_failed_save_is_a_failure_of_the_script(
     assert "Traceback" not in err
 
 
-def run_script(text: str) -> subprocess.Popen[str]:
+def run_script(text: str, folder: Path = ROOT) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", text],
-        cwd=ROOT,
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
