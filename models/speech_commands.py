@@ -248,7 +248,7 @@ def _keep(path: Path, parts: dict[str, Part]) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
+            np.savez(stream, **arrays)  # type: ignore[arg-type]  # no name is that of an option
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -288,11 +288,11 @@ class Round:
         ways that cross would then wait for each other for ever. With it, what a node may have sent
         before its parent can use it is less than its parent takes (`limits.MAX_EARLY_BYTES`).
         """
+        before = self._first
         while self._first < self.spec.chunks and self._reduced[self._first]:
             self._first += 1
-        end = self._first + self.spec.window
-        ready = sorted(chunk for chunk in self._summed if chunk < end)
-        return [self._summed.pop(chunk) for chunk in ready]
+        new = range(before + self.spec.window, self._first + self.spec.window)
+        return [self._summed.pop(chunk) for chunk in new if chunk in self._summed]
 
 
 def spread_plan(
