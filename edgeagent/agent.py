@@ -30,13 +30,13 @@ from edgeagent.membership import Membership
 from edgeagent.network import NoNetwork, standing_of
 from edgeagent.observer import Observer
 from edgeagent.plugins import load_policy
-from edgeagent.rescue import kill_and_save
 from edgeagent.runtime import agent_runner
 from edgeagent.search import Search
 from edgeagent.shell import Options, Owner, Shell
 from edgeagent.terminal.console import console_for
 from edgeagent.terminal.text import seconds_text, shown_path
 from edgeagent.trace import keep_trace
+from edgeagent.trainer_end import SAVE_SECONDS, TrainerEnd
 from edgeagent.trainer_link import TrainerLink, exit_status
 from edgeagent.transport.addresses import watch_addresses
 from edgeagent.transport.api import Candidate, PeerInfo, Standing
@@ -57,12 +57,10 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from edgeagent.config import AgentConfig
-    from edgeagent.launch import Child, OwnChild
+    from edgeagent.launch import OwnChild
     from edgeagent.local.status_model import Phase, Status
     from edgeagent.shared_memory import SharedMemory
 
-SAVE_SECONDS = 600.0  # the trainer may take this long to save at the end
-SCRIPT_SECONDS = 2.0  # if a script still runs this long after saving, the user is told
 END_HEARD_SECONDS = 30.0  # a trainer may take this long to answer that the end has come
 HUNG_END_HEARD_SECONDS = 5.0  # the time for that answer if the trainer was late already
 STOP_SECONDS = 0.5  # the transport may take this long; its links are flushed before
@@ -115,15 +113,11 @@ class Agent:
         self.shell: Shell | None = None
         self._administration = Administration(self)
         self.trainer_link = TrainerLink(self._from_trainer, self._trainer_ended)
-        self._finished = asyncio.Event()
-        self._end_heard = asyncio.Event()  # the trainer has heard of the end, and saves now
+        self._trainer_end = TrainerEnd(trainer)
         self._departure: asyncio.Future[Ending] | None = None
         self._renewing = False
         self.membership = Membership(self, goes_on=config.on_partition != PAUSE)
         self._life = self.membership.life
-        self._trainer_finished: handover.Finished | None = None
-        self._trainer_saved: handover.Saved | None = None
-        self._saved = asyncio.Event()  # set also if the trainer has ended
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._searching: list[asyncio.Task[None]] = []
 
@@ -288,72 +282,49 @@ class Agent:
             self.observer.say(f"done: {iteration} steps in {seconds_text(seconds)}")
         elif not ending.message:
             self.observer.say(f"left after step {iteration}")
-        if self._saved_path:
-            self.observer.say(f"model saved in {shown_path(self._saved_path)}")
+        if told := self._trainer_end.told_path:
+            self.observer.say(f"model saved in {shown_path(told)}")
         return ending.status
 
     async def _trainer_finishes(self) -> str:
         """Let the trainer save; return what went wrong, "" if nothing did."""
         if self.hello is None and self._life.leaving and self._child is not None:
             self._child.dismiss()  # it is still starting, and has nothing to save
-        if self.hello is None or self._life.trainer_gone:
+        end = self._trainer_end
+        if self.hello is None:
             return ""
-        if self._child is not None and not await self._hears_of_the_end():
-            line, well = self._end_trainer(self._child)
-            line = f"the trainer does not answer: {line}"
+        if self._life.trainer_gone:
+            if end.was_silent:  # that it ended is said already; here is what became of its model
+                self._console.fail(f"the trainer has ended; {self._end_trainer()[0]}")
+            return ""
+        if not await end.is_heard(self._answer_seconds()):
+            about, well = self._end_trainer()
+            line = f"the trainer does not answer and was ended; {about}"
             if well:
                 self.observer.say(line)
             return "" if well else line
-        try:
-            await asyncio.wait_for(self._saved.wait(), SAVE_SECONDS)
-        except TimeoutError:
+        if not await end.saves():
             return f"the trainer did not end within {SAVE_SECONDS:.0f} s; its model may be unsaved"
-        await self._script_ends()
-        if self._trainer_finished is not None:
-            return self._trainer_finished.error
-        if self._trainer_saved is not None:  # the script's own end is reported by its starter
-            return self._trainer_saved.error
-        return "the trainer ended before it said that its model is saved"
+        if end.was_silent:
+            about, _ = self._end_trainer()
+            return f"the trainer ended before it said that its model is saved; {about}"
+        presses = "Ctrl+C" if self._life.leaving else "Ctrl+C twice"
+        await end.script_ends(lambda: self._console.say(advice.script_goes_on(end.path, presses)))
+        return end.error
 
-    async def _script_ends(self) -> None:
-        """Let the script do what follows its loop, for as long as that takes."""
-        try:
-            await asyncio.wait_for(self._finished.wait(), SCRIPT_SECONDS)
-        except TimeoutError:
-            if self._child is not None:
-                presses = "Ctrl+C" if self._life.leaving else "Ctrl+C twice"
-                self._console.say(advice.script_goes_on(self._saved_path, presses))
-            await self._finished.wait()
-
-    @property
-    def _saved_path(self) -> str:
-        """The file in which the trainer has saved its model, "" if it has not."""
-        told = self._trainer_finished or self._trainer_saved
-        return told.path if told is not None else ""
-
-    async def _hears_of_the_end(self) -> bool:
-        """Whether the trainer answers within the time that a micro-batch may take it."""
+    def _answer_seconds(self) -> float:
+        """Return how long to wait for the trainer's answer: the time of a micro-batch and more."""
         slow = limits.TRAINER_FACTOR * self.observer.compute_seconds
         node = self.shell.node if self.shell is not None else None
         hangs = node is not None and node.debt.is_behind  # it was given that time already
         hangs = hangs or self._life.state is LifeState.HUNG
-        wait = HUNG_END_HEARD_SECONDS if hangs else max(END_HEARD_SECONDS, slow)
-        try:
-            await asyncio.wait_for(self._end_heard.wait(), wait)
-        except TimeoutError:
-            return False
-        return True
+        return HUNG_END_HEARD_SECONDS if hangs else max(END_HEARD_SECONDS, slow)
 
-    def _end_trainer(self, child: Child) -> tuple[str, bool]:
-        """End the trainer, save what it has trained; return (a line about it, did all go well)."""
-        try:
-            kept = self.shell.trainer.kept_state if self.shell is not None else None
-            own = self.membership.whole_state
-            path = kill_and_save(child, self.hello, self.memory, own, kept)
-        except EdgeAgentError as error:
-            return f"the trainer was ended; its model is not saved: {error}", False
-        saved = f"; the agent has saved its model in {shown_path(path)}" if path else ""
-        return f"the trainer was ended{saved}", True
+    def _end_trainer(self) -> tuple[str, bool]:
+        """End the trainer, save what it has trained; return (what became of that, is all well)."""
+        kept = self.shell.trainer.kept_state if self.shell is not None else None
+        own = self.membership.whole_state
+        return self._trainer_end.rescue(self.hello, self.memory, own, kept)
 
     async def _stop(self) -> None:
         for task in list(self._tasks):
@@ -392,10 +363,10 @@ class Agent:
         """Handle Ctrl+C: the first leaves gracefully, the second ends at once."""
         if self._life.leaving:
             self._console.say("ending at once")
-            if self._saved_path:
-                self._console.say(f"model saved in {shown_path(self._saved_path)}")
-            elif self._child is not None and not self._saved.is_set():
-                self._console.say(self._end_trainer(self._child)[0])
+            if self._trainer_end.path:
+                self._console.say(f"model saved in {shown_path(self._trainer_end.path)}")
+            elif self._trainer_end.may_be_rescued:
+                self._console.say(f"the trainer has ended; {self._end_trainer()[0]}")
             self._console.close()
             self._events.close()
             stop_logging()
@@ -443,18 +414,13 @@ class Agent:
     def _from_trainer(self, message: handover.Message) -> None:
         match message:
             case handover.Finished(error, _):
-                self._trainer_finished = message
-                for told in (self._finished, self._saved, self._end_heard):
-                    told.set()
+                self._trainer_end.received(message)
                 if error and not self.departing:
                     self._leave_for_trainer(error)
             case handover.SavedAside(path, error):
                 self.membership.saved(path, error)
-            case handover.EndHeard():
-                self._end_heard.set()
-            case handover.Saved():
-                self._trainer_saved = message
-                self._saved.set()
+            case handover.EndHeard() | handover.Saved():
+                self._trainer_end.received(message)
             case handover.ExitRequested() if not self._life.leaving:
                 self.membership.leave()
             case _ if self.shell is not None:
@@ -462,11 +428,10 @@ class Agent:
 
     def _trainer_ended(self) -> None:
         """Note that the trainer's end of the hand-over is closed, and leave if that was early."""
-        for told in (self._finished, self._saved, self._end_heard):
-            told.set()
+        self._trainer_end.closed()
         if self.departing:
             return
-        said = self._trainer_finished is not None
+        said = self._trainer_end.is_finished
         message = "" if said else "the trainer ended in mid-training; this device leaves"
         self._leave_for_trainer(message)
 

@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.01
 
 
 def kill_and_save(
-    child: Child,
+    child: Child | None,
     hello: Hello | None,
     memory: SharedMemory | None,
     own: OwnState | None,
@@ -36,16 +36,13 @@ def kill_and_save(
 ) -> str:
     """Kill the trainer and save its state; return the file, "" if it was to be saved nowhere.
 
+    `child` is None for a trainer that this agent has not started: it must have ended already.
     `own` is what the agent knows of the trainer's state, None if that is partly overwritten; `kept`
     is what it knows of the state in `memory`, if it knows that. Raises `EdgeAgentError` if there is
     no whole state or it cannot be written.
     """
-    child.kill()
-    deadline = time.monotonic() + KILL_SECONDS
-    while child.poll() is None:
-        if time.monotonic() > deadline:
-            raise EdgeAgentError("the trainer's process cannot be ended")
-        time.sleep(_POLL_SECONDS)
+    if child is not None:
+        _end(child)
     if hello is None or memory is None or not hello.save:
         return ""
     marks = memory.marks.array("int64")
@@ -67,3 +64,14 @@ def kill_and_save(
     ]
     write_checkpoint(hello.save, entries, memory.state.view(), here.meta, dict(hello.notes))
     return hello.save
+
+
+def _end(child: Child) -> None:
+    """Kill `child` if it still runs, and wait until the system has ended it."""
+    if child.poll() is None:
+        child.kill()
+    deadline = time.monotonic() + KILL_SECONDS
+    while child.poll() is None:
+        if time.monotonic() > deadline:
+            raise EdgeAgentError("the trainer's process cannot be ended")
+        time.sleep(_POLL_SECONDS)

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
 
@@ -70,6 +71,10 @@ def test_a_trainer_is_killed(alone: Agent, cluster: Cluster) -> None:
     assert victim.wait_exit() == 1
     (line,) = victim.said("the trainer ended in mid-training")
     assert line.startswith("edgeagent: ")
+    (end,) = victim.said("the trainer has ended")
+    if "in the middle of an update" not in end:  # a trainer may be killed at any moment
+        assert end.endswith(f"the agent has saved its model in ./{victim.save_path.name}")
+        assert load_file(victim.save_path)
     assert [e["message"] for e in victim.all("error")] == [line.removeprefix("edgeagent: ")]
     for agent in (founder, other):
         assert agent.wait_exit() == 0, agent.describe()
