@@ -35,20 +35,24 @@ def where(tensor: str, mine: bytes, theirs: bytes) -> str:
     `tensor` is the name of the first tensor that differs, "" if none of those compared does. `mine`
     and `theirs` are the scalars; the first that differs is named with both values.
     """
-    scalar = _scalar(mine, theirs)
+    scalar = first_scalar(mine, theirs)
     both = [text for text in (scalar, f"the tensor {clean(tensor)}" if tensor else "") if text]
     return "; ".join(both) or "not known"
 
 
-def _scalar(mine: bytes, theirs: bytes) -> str:
+def first_scalar(mine: bytes, theirs: bytes, places: tuple[str, str] = (" here", " there")) -> str:
+    """Return the first of two states' scalars that differs, with both values and behind each where
+    it is; "" if all are equal."""
     if mine == theirs:
         return ""
     try:
         here, there = _unpack(mine), _unpack(theirs)
         for part, name in enumerate(_PARTS):
-            a, b = (x[part] if part < len(x) else None for x in (here, there))
+            a, b = (known[part] if part < len(known) else None for known in (here, there))
             if a != b:
-                return _compare(a, b, name, [], numbered=part in _NUMBERED)
+                numbered = part in _NUMBERED
+                label, x, y = _compare(a, b, name, [], numbered=numbered)
+                return f"{label}: {_short(x)}{places[0]} and {_short(y)}{places[1]}"
     except (ValueError, msgpack.UnpackException, RecursionError):
         return "scalars that cannot be read"
     return "scalars"
@@ -63,12 +67,12 @@ def _unpack(data: bytes) -> list[Any]:
     return raw
 
 
-def _compare(a: Any, b: Any, name: str, path: list[str], *, numbered: bool) -> str:
-    """Return the first difference of two unequal values; `path` leads to them."""
+def _compare(a: Any, b: Any, name: str, path: list[str], *, numbered: bool) -> tuple[str, Any, Any]:
+    """Return what the first difference of two unequal values is called, and its two values; `path`
+    leads to them."""
     step = _step(a, b)
     if step is None or len(path) > limits.MAX_HOPS:
-        at = "".join(path)
-        return f"{name}{at}: {_short(a)} here and {_short(b)} there"
+        return name + "".join(path), a, b
     index, label = step
     text = f" {index}" if numbered else label
     return _compare(a[index], b[index], name, [*path, text], numbered=False)

@@ -13,8 +13,9 @@ import pytest
 from tests.testbed.bench import trouble
 from tests.testbed.bench import trouble_figures as figures
 from tests.testbed.bench.trouble_cases import ALL, CASES
-from tests.testbed.bench.trouble_stage import REJECTS, Outcome, check_tree
+from tests.testbed.bench.trouble_stage import BYTES, CONNECTION, REJECTS, Outcome, check_tree
 from tests.testbed.namespaces import TestbedError
+from tests.testbed.shaping import UNSHAPED
 
 Event = dict[str, Any]
 
@@ -99,8 +100,16 @@ def test_the_cases_parse() -> None:
     for case in ALL:
         assert set(case.others) <= set(case.names)
         assert case.in_namespaces == (case.victim == "")
-        kind = case.name.partition("-")[0]
-        assert not case.in_namespaces or kind == "cable" or kind in REJECTS
+        assert not (case.moves or case.rate < UNSHAPED) or case.in_namespaces
+    assert all(kind in REJECTS for kind in ("rst", "reject", "drop", "mtu", "loss"))
+
+
+def test_the_busiest_connection_is_known_from_the_system() -> None:
+    line = "0 0 10.90.0.2:41234 10.90.0.1:7430 cubic bytes_sent:9 bytes_acked:5 bytes_received:7"
+    found = CONNECTION.match(line)
+    assert found is not None
+    assert found.groups() == ("41234", "7430")
+    assert BYTES.findall(line) == ["5", "7"]
 
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:

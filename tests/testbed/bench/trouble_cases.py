@@ -13,12 +13,16 @@ from functools import partial
 
 from tests.scenarios.failure_times import stop_session
 from tests.scenarios.processes import living
-from tests.testbed.bench.trouble_stage import Case, Stage
+from tests.testbed.bench.trouble_stage import ONE_WAY, Case, Stage
+from tests.testbed.shaping import MBIT
 
 THREE = ("alice", "bob", "carol")
 NOTICED_S = 3.0  # after this the agents know that a trainer does not answer in time
 BURST_S = 0.7
 AGAIN_S = 45.0  # within this time agents have found one another again
+BREAK_S = 3.0  # a pull is broken off for so long
+DOWN_S = 15.0  # a network is down for so long
+SPOILT_S = 15.0  # a link is bad for so long
 FOR_EVER_S = 45.0  # a trouble that does not end is watched for so long
 
 
@@ -155,6 +159,76 @@ def is_new(stage: Stage) -> bool:
     return True
 
 
+def spoil(stage: Stage, kind: str, seconds: float) -> None:
+    """For a while what passes between alice and bob is lost, in part or in one direction."""
+    stage.began = time.time()
+    with stage.spoilt(kind):
+        time.sleep(seconds)
+    stage.over()
+    stage.together_again(AGAIN_S)
+
+
+def cut_bulk(stage: Stage) -> None:
+    """Of the connections between alice and bob the one for large data dies, without a word."""
+    stage.began = time.time()
+    stage.cut_busiest("bob")
+    stage.over()
+    time.sleep(1.0)
+    stage.together_again(AGAIN_S)
+
+
+def new_address(stage: Stage) -> None:
+    """Bob's network gives it another address in mid-training."""
+    stage.began = time.time()
+    stage.move("bob", "200")
+    stage.over()
+    time.sleep(1.0)
+    stage.together_again(AGAIN_S)
+
+
+def join_slowly(stage: Stage) -> None:
+    """Bob joins over a link on which its state takes many of alice's steps."""
+    stage.join()
+    stage.over()
+    stage.together_again(2 * AGAIN_S, count=3)
+
+
+def break_pull(stage: Stage) -> None:
+    """Bob joins; in the middle of its pull all that passes between the two is reset."""
+    stage.join()
+    stage.agents["bob"].wait("link_up")
+    time.sleep(BURST_S)
+    with stage.spoilt("rst"):
+        time.sleep(BREAK_S)
+    stage.over()
+    stage.together_again(2 * AGAIN_S)
+
+
+def late_network(stage: Stage) -> None:
+    """Bob starts before its network is up."""
+    with stage.spoilt("cable"):
+        stage.join()
+        time.sleep(DOWN_S)
+    stage.over()
+    stage.together_again(AGAIN_S)
+
+
+def hang_up(stage: Stage) -> None:
+    """The terminal in which bob runs is closed."""
+    stage.began = time.time()
+    stage.agents["bob"].signal(signal.SIGHUP)
+    stage.ends("bob", 20.0)
+    stage.steps("alice", seconds=20.0)
+
+
+def kill_trainer(stage: Stage) -> None:
+    """Bob's trainer is killed, as by the system for want of memory."""
+    stage.began = time.time()
+    os.kill(stage.agents["bob"].trainer, signal.SIGKILL)
+    stage.ends("bob", 20.0)
+    stage.steps("alice", seconds=20.0)
+
+
 def _bursts() -> list[Case]:
     found = []
     titles = {
@@ -232,5 +306,71 @@ ALL = [
         victim="",
         in_namespaces=True,
     ),
+    Case(
+        "loss",
+        "15 s in which 5 % of all packets are lost, of two",
+        partial(spoil, kind="loss", seconds=SPOILT_S),
+        others=("alice", "bob"),
+        victim="",
+        in_namespaces=True,
+    ),
+    Case(
+        "one-way",
+        "15 s in which nothing of alice's arrives at bob, of two",
+        partial(spoil, kind=ONE_WAY, seconds=SPOILT_S),
+        others=("alice", "bob"),
+        victim="",
+        in_namespaces=True,
+    ),
+    Case(
+        "bulk-cut",
+        "the connection for large data dies, of two",
+        cut_bulk,
+        others=("alice", "bob"),
+        victim="",
+        in_namespaces=True,
+    ),
+    Case(
+        "new-address",
+        "bob has another IP address from now on, of two",
+        new_address,
+        others=("alice", "bob"),
+        victim="",
+        in_namespaces=True,
+        moves=True,
+    ),
+    Case(
+        "slow-join",
+        "bob joins with 5 MB of state over 5 Mbit/s",
+        join_slowly,
+        names=("alice",),
+        newcomer="bob",
+        victim="",
+        script=("600",),
+        in_namespaces=True,
+        rate=5 * MBIT,
+    ),
+    Case(
+        "broken-pull",
+        "bob joins with 41 MB of state; its pull is reset for 3 s",
+        break_pull,
+        names=("alice",),
+        newcomer="bob",
+        victim="",
+        script=("1800",),
+        in_namespaces=True,
+        rate=50 * MBIT,
+    ),
+    Case(
+        "late-network",
+        "bob starts 15 s before its network is up",
+        late_network,
+        names=("alice",),
+        newcomer="bob",
+        victim="",
+        in_namespaces=True,
+    ),
+    Case("hang-up", "bob's terminal is closed (SIGHUP), of two", hang_up),
+    Case("kill-trainer", "`kill -9` of bob's trainer, of two", kill_trainer),
 ]
 CASES = {case.name: case for case in ALL}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -27,7 +28,7 @@ from tests.scenarios.processes import kill_session
 from tests.testbed.bench import trouble_figures as figures
 from tests.testbed.namespaces import TestbedError, ip
 from tests.testbed.network import SWITCH, Network
-from tests.testbed.shaping import DEVICE, Link
+from tests.testbed.shaping import DEVICE, UNSHAPED, Link
 
 SCRIPT = str(SCRIPTS / "troubled.py")
 GLOBAL_BATCH = 64  # of the script that the agents train with
@@ -37,21 +38,28 @@ FIRST_END_S = 25.0  # within which an agent must end after Ctrl+C
 SECOND_END_S = 10.0  # within which it must end after the second Ctrl+C
 MAX_LINES = 60
 MOST_BYTES = 1200  # of a packet that passes on a path that swallows large ones
+LOSS = 0.05  # part of the packets that a lossy link loses
 REJECTS = {
     "rst": "-p tcp ! --tcp-flags RST RST -j REJECT --reject-with tcp-reset",
     "reject": "-p tcp -j REJECT --reject-with icmp-port-unreachable",
     "drop": "-p tcp -j DROP",
     "mtu": f"-p tcp -m length --length {MOST_BYTES + 1}:65535 -j DROP",
+    "loss": f"-m statistic --mode random --probability {LOSS:g} -j DROP",
 }
+CONNECTION = re.compile(r"\S+ +\S+ +\S+:(\d+) +\S+:(\d+)")  # of a line of `ss`
+BYTES = re.compile(r"bytes_(?:acked|received):(\d+)")
+ONE_WAY = "one-way"  # what the first agent sends does not arrive, the other way is well
 
 
 class Room(Cluster):
     """A cluster whose agents run the code of `tree`, in the namespaces of `net` if there is one."""
 
-    def __init__(self, folder: Path, tree: Path, net: Network | None, options: Sequence[str]):
+    def __init__(self, folder: Path, tree: Path, net: Network | None, case: Case) -> None:
+        options = (*case.options, "--cluster", "trouble")
         super().__init__(folder, job=SCRIPT, options=options)
         self.tree = tree
         self.net = net
+        self.moves = case.moves
 
     def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of what is started, which finds the package in `tree`."""
@@ -61,7 +69,7 @@ class Room(Cluster):
         """Start an agent whose trouble can be ordered."""
         words = [str(self.folder / f"{name}.trouble"), *settings.pop("script", ())]
         if self.net is not None:
-            settings["listen"] = f"{self.net.address(name)}:0"
+            settings["listen"] = f"{'0.0.0.0' if self.moves else self.net.address(name)}:0"
         return super().start(name, *options, script=words, **settings)
 
     def launch(
@@ -95,7 +103,8 @@ class Case:
     """One kind of trouble: which agents there are, which are observed, and what happens.
 
     `victim`: the agent that it happens to, "" for a link between two. `others`: the agents whose
-    steps are timed.
+    steps are timed. `newcomer`: who joins in mid-case. `rate`: bytes/s of each link between
+    namespaces. `moves`: an agent's address changes, so all listen at every address they have.
     """
 
     name: str
@@ -107,6 +116,14 @@ class Case:
     options: tuple[str, ...] = ()
     script: tuple[str, ...] = ()
     in_namespaces: bool = False
+    newcomer: str = ""
+    rate: float = UNSHAPED
+    moves: bool = False
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """All agents that train together at the end."""
+        return (*self.names, self.newcomer) if self.newcomer else self.names
 
 
 @dataclass(slots=True)
@@ -158,6 +175,12 @@ class Stage:
         self._said = {name: len(agent.log) for name, agent in self.agents.items()}
         self.began = time.time()
 
+    def join(self) -> None:
+        """Start the newcomer, which shall train with the others from now on."""
+        self.began = time.time()
+        first = self.agents[self.case.names[0]]
+        self.room.start(self.case.newcomer, peers=[first], script=self.case.script)
+
     def order(self, name: str, words: str) -> None:
         """Have a training script get into trouble; return when it does."""
         path = self.room.folder / f"{name}.trouble"
@@ -184,16 +207,16 @@ class Stage:
         """Add a remark to the figures."""
         self.outcome.notes.append(text)
 
-    def together_again(self, seconds: float) -> None:
+    def together_again(self, seconds: float, count: int = SETTLED_STEPS) -> None:
         """Wait until all train together again, and for some steps more."""
         if self.watch("training together", self._all_back, seconds):
-            self.steps(*self.case.names, seconds=30.0)
+            self.steps(*self.case.all_names, seconds=30.0, count=count)
 
     def _all_back(self) -> bool:
-        return all(self._back(name) is not None for name in self.case.names)
+        return all(self._back(name) is not None for name in self.case.all_names)
 
     def _back(self, name: str) -> float | None:
-        events, size = self.agents[name].update(), len(self.case.names)
+        events, size = self.agents[name].update(), len(self.case.all_names)
         return figures.back(name, events, self.began, self._over, size) if self._over else None
 
     def steps(self, *names: str, seconds: float, count: int = SETTLED_STEPS) -> None:
@@ -227,8 +250,9 @@ class Stage:
     def spoilt(self, kind: str) -> Iterator[None]:
         """While the block runs, have packets between the first two agents reset, rejected, dropped
         or swallowed if large, or have the cable unplugged, as `kind` says."""
+        names = self.case.all_names[:2]
         with contextlib.ExitStack() as stack:
-            for name in self.case.names[:2]:
+            for name in names[1:] if kind == ONE_WAY else names:
                 stack.callback(partial(self._filter, name, kind, False))
                 self._filter(name, kind, True)
             yield
@@ -240,8 +264,40 @@ class Stage:
             port = f"port{net.nodes.index(name)}"
             ip(net.owner.namespace(SWITCH), f"link set {port} {'down' if on else 'up'}")
             return
-        words = ["iptables", "-I" if on else "-D", "INPUT", *REJECTS[kind].split()]
-        subprocess.run(net.command(name, words), check=True, capture_output=True)
+        rule = REJECTS["drop" if kind == ONE_WAY else kind]
+        self._filter_by(name, rule, on)
+
+    def _filter_by(self, name: str, rule: str, on: bool) -> None:
+        assert self.room.net is not None
+        words = ["iptables", "-I" if on else "-D", "INPUT", *rule.split()]
+        subprocess.run(self.room.net.command(name, words), check=True, capture_output=True)
+
+    def cut_busiest(self, name: str) -> None:
+        """From now on drop what arrives at `name` on the TCP connection that has carried most."""
+        assert self.room.net is not None
+        listing = subprocess.run(
+            self.room.net.command(name, ["ss", "-tinOH", "state", "established"]),
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        found = [CONNECTION.match(line) for line in listing.splitlines()]
+        carried = {m: sum(map(int, BYTES.findall(m.string))) for m in found if m is not None}
+        busiest = max(carried, key=lambda m: carried[m])
+        ours, theirs = busiest.groups()
+        self._filter_by(name, f"-p tcp --dport {ours} --sport {theirs} -j DROP", True)
+
+    def move(self, name: str, host: str) -> None:
+        """Give `name` another address, and take its old one away."""
+        net = self.room.net
+        assert net is not None
+        old = net.address(name)
+        new = old.rpartition(".")[0] + "." + host
+        ip(
+            net.namespace(name),
+            f"address del {old}/24 dev {DEVICE}",  # first: the others of its network go with it
+            f"address add {new}/24 brd + dev {DEVICE}",
+        )
 
     # --- what came of it ------------------------------------------------------------------------
 
@@ -255,7 +311,7 @@ class Stage:
         if self._over:
             times = [
                 self._back(name)
-                for name in ([self.case.victim] if self.case.victim else self.case.names)
+                for name in ([self.case.victim] if self.case.victim else self.case.all_names)
             ]
             known = [t for t in times if t is not None]
             found.back = max(known) if len(known) == len(times) else None
@@ -298,13 +354,16 @@ def play(case: Case, tree: Path, folder: Path) -> Outcome:
     """
     with contextlib.ExitStack() as stack:
         net = (
-            stack.enter_context(Network(case.names, default=Link())) if case.in_namespaces else None
+            stack.enter_context(Network(case.all_names, default=Link(case.rate)))
+            if case.in_namespaces
+            else None
         )
         if net is not None:
-            for name in case.names:  # send single frames, as on a cable, so that lengths are true
+            for (
+                name
+            ) in case.all_names:  # send single frames, as on a cable, so that lengths are true
                 ip(net.namespace(name), f"link set dev {DEVICE} gso_max_segs 1")
-        options = (*case.options, "--cluster", "trouble")
-        room = Room(folder, tree, net, options)
+        room = Room(folder, tree, net, case)
         stack.enter_context(room)
         stage = Stage(case, room)
         stage.gather()
