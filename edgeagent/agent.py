@@ -128,7 +128,12 @@ class Agent:
         loop = asyncio.get_running_loop()
         self._departure = loop.create_future()
         self.observer = Observer(
-            self._name, self._config.cluster, self._events, self._console, loop.time
+            self._name,
+            self._config.cluster,
+            self._events,
+            self._console,
+            loop.time,
+            loop.call_later,
         )
         self._lines = LimitedLog(self.observer.say, loop.time)
         loop.set_exception_handler(self._internal_error)

@@ -45,7 +45,7 @@ import msgpack
 
 from edgeagent.errors import EdgeAgentError
 
-HANDOVER_VERSION = 5
+HANDOVER_VERSION = 6
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 6  # state, contribution, reduced[0], reduced[1], replay, marks
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -261,12 +261,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A figure of merit that the job wants to have shown and reported, such as accuracy in 0..1."""
+    """A figure of merit that the job wants to have reported, such as accuracy in 0..1. `quiet`: it
+    is written to the events but not shown."""
 
     TAG: ClassVar[int] = 12
     iteration: int
     name: str
     value: float
+    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,10 +85,11 @@ def node_log(name: str) -> NodeLog | None:
     return NodeLog(name) if _ours() else None
 
 
-def log_error(name: str, message: str) -> None:
-    """Log the error that has ended the part of the node called `name`."""
+def log_error(name: str, message: str, iteration: int | None) -> None:
+    """Log the error that has ended the part of the node called `name`. `iteration`: its last step,
+    None before the first."""
     if _ours():
-        values = {"node": name, "event": "error", "message": message}
+        values = {"node": name, "iteration": iteration, "event": "error", "message": message}
         LOGGER.error(message, extra={"values": values})
 
 

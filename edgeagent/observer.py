@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from edgeagent.logs import log_error
 from edgeagent.planner.bounds import fluid_bound
 from edgeagent.terminal.console import JoinLine, SourceLine, TrainingLine
-from edgeagent.terminal.text import bytes_text, plural, seconds_text
+from edgeagent.terminal.text import bytes_text, clean, plural, seconds_text
 from protocols import limits
 
 if TYPE_CHECKING:
@@ -114,12 +114,18 @@ class Observer:
         events: EventWriter,
         console: Console,
         clock: Callable[[], float],
+        later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
+        """`clock` returns seconds. `later` calls a function after so many seconds; without it a
+        departure that no step follows is written when the next thing happens."""
         self._name = name
         self._cluster = cluster
         self._events = events
         self._console = console
         self._clock = clock
+        self._later = later
+        self._iteration: int | None = None  # the last step, None before the first
+        self._late_since: dict[str, float] = {}  # whose trainer is late or away, since when
         self._steps_seen: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS)
         self._given = self._contributed = self._reduced = self._apply_sent = 0.0
         self._compute = 0.0
@@ -149,7 +155,13 @@ class Observer:
     def error(self, message: str) -> None:
         """Write an error that has ended this agent's part in the training."""
         self._events.write("error", message=message)
-        log_error(self._name, message)
+        log_error(self._name, message, self._iteration)
+
+    def evaluated(self, iteration: int, name: str, value: float, *, quiet: bool) -> None:
+        """Write a figure that the script has reported, and show it unless `quiet`."""
+        self._events.write("evaluated", iteration=iteration, name=name, value=value)
+        if not quiet:
+            self._console.say(f"{clean(name)} {value:.6g} after step {iteration}")
 
     # --- the iteration --------------------------------------------------------------------------
 
@@ -185,7 +197,7 @@ class Observer:
         skipped: bool,
     ) -> None:
         """Write a step: `iteration` updates are done now."""
-        now = self._clock()
+        now, self._iteration = self._clock(), iteration
         self.loss = word.loss_sum / word.weight if word.weight else None
         self.skipped += skipped
         self._steps_seen.append((now, samples))
@@ -244,8 +256,7 @@ class Observer:
         match event:
             case "delay":
                 self.delays[values["id"]] = values["seconds"] / 2
-                if self._gone and self._clock() - self._gone[0][0] > FAREWELL_SECONDS:
-                    self._write_farewells()
+                self._write_old_farewells()
             case "joined":
                 self._joined(values)
             case "pull_begins":
@@ -270,6 +281,8 @@ class Observer:
                 self._console.say(f"{values['node']} has joined")
             case "member_left":
                 self._gone.append((self._clock(), values))
+                if self._later is not None:
+                    self._later(FAREWELL_SECONDS, self._write_old_farewells)
                 how = _FAREWELLS.get(values["reason"], "has left")
                 self._console.say(f"{values['node']} {how}")
             case "accused":
@@ -292,8 +305,12 @@ class Observer:
         ours = values["node"] == self._name
         who = "the trainer here" if ours else f"the trainer of {values['node']}"
         self._events.write(event, **values)
+        since = self._late_since.pop(values["node"], None)
+        if event == "member_late":
+            self._late_since[values["node"]] = self._clock() if since is None else since
         if event == "member_back":
-            self._console.say(f"{who} is back")
+            after = "" if since is None else f" after {seconds_text(self._clock() - since)}"
+            self._console.say(f"{who} is back{after}")
         elif values["away"]:
             self._console.say(f"{who} is away: the others compute its share")
         else:
@@ -309,6 +326,11 @@ class Observer:
             f"the training state {whose} differs from that of the others before step "
             f"{values['iteration'] + 1}: {pulls} leaves and pulls theirs"
         )
+
+    def _write_old_farewells(self) -> None:
+        """Write the departures if the step after the first of them is waited for no longer."""
+        if self._gone and self._clock() - self._gone[0][0] >= FAREWELL_SECONDS:
+            self._write_farewells()
 
     def _write_farewells(self) -> None:
         """Write the departures, now that the step after them is done or none will follow."""

@@ -95,8 +95,7 @@ def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
     for slot in range(1, MAX_SLOTS + 1):
         path = os.path.join(base, f"slot-{slot}")
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-            os.chmod(path, 0o700)
+            _make_private(root, base, path)
             lock = _lock(os.path.join(path, "lock"))
         except OSError as error:
             raise UsageError(f"cannot use the state directory {path}: {error.strerror}") from None
@@ -108,6 +107,15 @@ def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
             os.close(lock)
             raise
     raise UsageError(f"{MAX_SLOTS} agents of cluster {cluster!r} run here already ({base})")
+
+
+def _make_private(root: str, *folders: str) -> None:
+    """Make folders that only this user can read. `root` keeps its mode if it was there, because the
+    user may have chosen a folder that others use, too."""
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    for folder in folders:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.chmod(folder, 0o700)  # an older version left it readable for all
 
 
 def running_agents(root: str) -> tuple[RunningAgent, ...]:

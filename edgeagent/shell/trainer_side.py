@@ -144,8 +144,8 @@ class TrainerSide:
                 self._handle(events.LeaveWanted())
             case handover.Away(away):
                 self._handle(events.AwayWanted(away))
-            case handover.Evaluated(iteration, name, value):
-                self._observer.event("evaluated", iteration=iteration, name=name, value=value)
+            case handover.Evaluated(iteration, name, value, quiet):
+                self._observer.evaluated(iteration, name, value, quiet=quiet)
 
     def _note_applied(self, iteration: int, meta: bytes) -> None:
         node, own = self._hub.node, self.own_state

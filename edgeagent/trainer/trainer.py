@@ -1,34 +1,23 @@
-"""The `Trainer`: what a training script uses, and the trainer's side of every round.
+"""The `Trainer`: what a training script uses.
 
-The script's thread is the only thread. It works on the agent's messages inside `update()`, the
-loader's `next()`, `request_node_exit()` and `close()` alone; the agent keeps the cluster alive. The
-training state changes between `Reduced` and `Applied`, and with a `Begin` that has `adopt`.
+It has the script's loop: which micro-batch is computed next, and when an iteration is complete.
+What the agent wants meanwhile is done in `service.py`.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import os
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edgeagent.errors import AgentLost, EdgeAgentError, UsageError
+from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.handover import (
     Away,
-    Begin,
     End,
-    EndHeard,
     Evaluated,
-    ExitRequested,
-    Finished,
-    Reduced,
-    SaveAside,
-    Saved,
-    Work,
 )
 from edgeagent.trainer import endings
 from edgeagent.trainer.checkpoint import resume
@@ -43,6 +32,7 @@ from edgeagent.trainer.options import DEFAULT_GLOBAL_BATCH, resolve_options
 from edgeagent.trainer.process import connect_agent, ended_with_a_reason
 from edgeagent.trainer.rehearsal import Rehearsal
 from edgeagent.trainer.saving import Saving
+from edgeagent.trainer.service import Service
 from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer.streams import RandomStreams
 from edgeagent.trainer.validation import check_job, settle_implementation
@@ -50,7 +40,6 @@ from edgeagent.trainer.validation import check_job, settle_implementation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from edgeagent.handover import Message
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.trainer.data import TrainingData
     from edgeagent.trainer.loader import MicroBatchSource
@@ -106,7 +95,7 @@ class Trainer:
         if config.threads > 0:
             torch.set_num_threads(config.threads)
         self._global_batch, self._micro_batch = options.global_batch, options.micro_batch
-        self._seed, self._steps = options.seed, options.steps
+        self._seed = options.seed
         check_job(model, optimizer, lr_scheduler, max_grad_norm)
         settle_implementation(optimizer)
         place_as_told(config.device, model, optimizer)
@@ -118,23 +107,14 @@ class Trainer:
         )
         self._chosen = self._state.device if config.device else None  # with `run --device`
         self._streams = RandomStreams(self._seed, self._state.devices)
-        self._agent = _agent
-        self._client: AgentClient | None = None
+        self._saving = Saving(options, self._state, endings.say)
+        self._service = Service(self._state, self._saving, options.steps)
+        self._service.agent = _agent
         self._memory: SharedMemory | None = None
-        self._interrupts: Interrupts | None = None
         self._data: TrainingData | None = None
         self._source: MicroBatchSource | None = None
-        self._began = False
-        self._ended: End | None = None
-        self._leaving = False  # handing back all work until the agent says End
-        self._exit_sent = self._closed = False
-        self._round = -1  # the iteration that this node's sum belongs to; -1: none yet
-        self._turn = 0  # grows when the agent takes back what was computed of an iteration
-        self._pending: deque[int] = deque()
         self._current: int | None = None  # handed to the script, update() not yet called
-        self._loss = math.nan
-        self._saving = Saving(options, self._state, endings.say)
-        self._failure = ""
+        self._closed = False
 
     # What the script reads.
 
@@ -152,7 +132,7 @@ class Trainer:
     def loss(self) -> float:
         """Return the cluster's mean loss in the last iteration; NaN before the first that was
         applied here, also after a join: a list of it has gaps where `iteration` has."""
-        return self._loss
+        return self._service.loss
 
     @property
     def skipped(self) -> int:
@@ -162,14 +142,15 @@ class Trainer:
     @property
     def steps(self) -> int:
         """Return the iteration at which training ends, 0 for never."""
-        return self._steps
+        return self._service.steps
 
     @property
     def end_reason(self) -> str:
         """Return why the loader ended: "steps", "left" or "error"; "" while training."""
-        return "" if self._ended is None else self._ended.why
+        ended = self._service.ended
+        return "" if ended is None else ended.why
 
-    # The loop.
+    # What the script calls.
 
     def replicate(
         self,
@@ -193,7 +174,7 @@ class Trainer:
         Call it before the first `loader()`. Raises `UsageError` if it is too late or if the tensors
         cannot be replicated.
         """
-        if self._client is not None:
+        if self._service.client is not None:
             raise UsageError("replicate() belongs before the first loader()")
         self._state.replicated.add(name, tensors, update, self._chosen)
         self._state.plan()
@@ -233,8 +214,8 @@ class Trainer:
         options = LoaderOptions(workers, prefetch, pin_memory, worker_init_fn)
         batches = (self._global_batch, self._micro_batch)
         data = self._data = training_data(self._data, dataset, sampler, self._streams, *batches)
-        source = data.source(collate_fn, options, self._chosen, lambda: self._steps)
-        if self._client is None:
+        source = data.source(collate_fn, options, self._chosen, lambda: self._service.steps)
+        if self._service.client is None:
             self._join(data)
         return self._micro_batches(source, _until)
 
@@ -245,7 +226,8 @@ class Trainer:
         (summed over the cluster, clipped, stepped, scheduled, gradients None), else None: more
         micro-batches of this iteration follow, now or after a failure elsewhere.
         """
-        micro_batch, client = self._current, self._client
+        service, micro_batch = self._service, self._current
+        client = service.client
         if micro_batch is None or client is None:
             raise UsageError("update() belongs after each micro-batch of loader(), once")
         self._current = None
@@ -255,42 +237,42 @@ class Trainer:
         finally:
             self._streams.leave()
         before = self._state.iteration
-        if not self._settle_early():
-            if self._pending:
+        if not service.settle_early():
+            if service.pending:
                 return None
             client.send(self._state.contribution())
-            while self._undecided(before):
-                self._advance()
-        return True if self._state.iteration == before + 1 and self._round == -1 else None
+            while service.is_undecided(before):
+                service.advance()
+        return True if self._state.iteration == before + 1 and service.was_stepped else None
 
     def check_state_replication(self) -> None:
         """Notice what the agent has said meanwhile; never waits.
 
         Joiners are served by the agent itself, so calling this is optional.
         """
-        if self._client is not None and self._ended is None:
-            self._client.poll()
+        if self._service.client is not None and self._service.ended is None:
+            self._service.client.poll()
 
     def capture_exit_event(self) -> bool:
         """Return whether somebody wants this node to leave; True only between two iterations.
 
-        That is: Ctrl+C, `edgeagent leave`, or Quit on the page, noticed when `update()` has
-        returned True (or before the first micro-batch). A script that never asks leaves all the
-        same: its loader ends.
+        That is: Ctrl+C or `edgeagent leave`, noticed when `update()` has returned True (or before
+        the first micro-batch). A script that never asks leaves all the same: its loader ends.
         """
-        if self._client is None:
+        service = self._service
+        client = service.client
+        if client is None:
             return False
-        if self._ended is not None:
-            return self._ended.why == "left"
-        self._client.poll()
-        self._pass_interrupt_on()
+        if service.ended is not None:
+            return service.ended.why == "left"
+        client.poll()
+        service.pass_interrupt_on()
         asked = (
-            self._client.leave_asked
-            or self._exit_sent
-            or any(isinstance(message, End) for message in self._client.waiting())
+            client.leave_asked
+            or service.exit_sent
+            or any(isinstance(message, End) for message in client.waiting())
         )
-        computed = self._round >= 0 and bool(self._state.micro_batches)
-        busy = self._current is not None or self._pending or computed
+        busy = self._current is not None or service.pending or service.has_computed
         return bool(asked and not busy)
 
     def request_node_exit(self) -> None:
@@ -303,11 +285,12 @@ class Trainer:
         Called in the middle of an iteration it only asks and returns at once: the loader then
         yields what is left of the iteration, and ends when this node has left.
         """
-        if self._client is None or self._ended is not None:
+        service = self._service
+        if service.client is None or service.ended is not None:
             return
-        self._ask_exit()
-        if self._current is None and not self._pending:
-            self._leave()
+        service.ask_exit()
+        if self._current is None and not service.pending:
+            service.leave()
 
     def stop(self) -> None:
         """End training on all nodes with the running iteration, as if its number were `steps`.
@@ -318,7 +301,7 @@ class Trainer:
         call it, and one is enough. Returns at once: go on with the loop until the loader ends.
         Raises `UsageError` before the first `loader()`.
         """
-        if self._client is None:
+        if self._service.client is None:
             raise UsageError("stop() belongs after the first loader()")
         self._state.stop = True
 
@@ -330,11 +313,11 @@ class Trainer:
         trainer catches up when the block ends; if they become too many to keep, the device leaves
         the cluster and joins it again then. Others compute what it had begun of an iteration.
         """
-        self._tell(Away(True))
+        self._service.tell(Away(True))
         try:
             yield
         finally:
-            self._tell(Away(False))
+            self._service.tell(Away(False))
 
     def save(self, path: str) -> None:
         """Write the training state after the last update to `path`, whole or not at all, as --save
@@ -343,13 +326,14 @@ class Trainer:
         Raises `UsageError` if it is too early or if nothing can be written there, `EdgeAgentError`
         if writing fails.
         """
-        if self._client is None:
+        if self._service.client is None:
             raise UsageError("save() belongs after the first loader()")
         self._saving.now(path)
 
-    def report(self, name: str, value: float) -> None:
-        """Have the agent show this node's figure of merit, for example `report("accuracy", x)`."""
-        self._tell(Evaluated(self._state.iteration, name, float(value)))
+    def report(self, name: str, value: float, *, quiet: bool = False) -> None:
+        """Have the agent show a figure of this device, for example `report("accuracy", x)`, and
+        write it to the events. With `quiet` it is only written there."""
+        self._service.tell(Evaluated(self._state.iteration, name, float(value), quiet))
 
     def close(self) -> None:
         """Leave if that is still to be done, and end the agent's service; idempotent.
@@ -360,18 +344,19 @@ class Trainer:
             return
         self._closed = True
         atexit.unregister(self._close_at_exit)
-        error = endings.crash() or self._failure
+        service = self._service
+        error = endings.crash() or service.failure
         try:
-            if self._client is not None and self._ended is None and not error:
-                self._ask_exit()
-                self._leave()
+            if service.client is not None and service.ended is None and not error:
+                service.ask_exit()
+                service.leave()
         except EdgeAgentError as failure:
             error = str(failure)
             raise
         finally:
             self._hang_up(error or self._saving.error)
         if self._saving.error:
-            raise endings.AgentRefused(self._saving.error, 1, self._agent_speaks)
+            raise endings.AgentRefused(self._saving.error, 1, service.agent_speaks)
 
     # Joining.
 
@@ -385,30 +370,31 @@ class Trainer:
         }
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
         job = (*fields, *data.fields())
+        service = self._service
         if self._config.dry_run:
-            self._agent = self._agent or connect_agent()
-            self._client = Rehearsal(self._agent, self._state, self._micro_batch)
+            service.agent = service.agent or connect_agent()
+            service.client = Rehearsal(service.agent, self._state, self._micro_batch)
         self._memory = self._saving.memory = self._state.share()
         if self._config.resume:
             resume(self._config.resume, self._state, self._memory.state.view())
         batches = (self._global_batch, self._micro_batch)
-        hello = introduce(self._state, job, *batches, self._steps, self._config.save)
+        hello = introduce(self._state, job, *batches, service.steps, self._config.save)
         self._saving.begin(hello.meta, writes=not self._config.dry_run)
         endings.say(work_in_words(hello))
-        agent = self._agent = self._agent or connect_agent()
-        self._interrupts = Interrupts(agent.plain)
-        wake = self._interrupts.wake
-        self._client = self._client or AgentClient(agent.connection, wake, self._pass_interrupt_on)
+        agent = service.agent = service.agent or connect_agent()
+        service.interrupts = Interrupts(agent.plain)
+        wake, passed_on = service.interrupts.wake, service.pass_interrupt_on
+        client = service.client = service.client or AgentClient(agent.connection, wake, passed_on)
         endings.end_fast()
         atexit.register(self._close_at_exit)
         with ended_with_a_reason(agent):
-            self._client.greet(hello, self._memory)
+            client.greet(hello, self._memory)
             self._memory.close_descriptors()
-            while not self._began and self._ended is None:
-                self._advance()
-        endings.agent_speaks(self._agent_speaks and self._ended is None)
+            while not service.began and service.ended is None:
+                service.advance()
+        endings.agent_speaks(service.agent_speaks and service.ended is None)
 
-    # Serving the agent.
+    # The loop.
 
     def _micro_batches(self, source: MicroBatchSource, until: int) -> Iterator[Any]:
         """Yield what is to be computed before iteration `until`, 0 for all."""
@@ -422,168 +408,43 @@ class Trainer:
     def _goes_on(self, until: int) -> bool:
         """Whether `until` is still to come; after the last step the agent's word is awaited."""
         done = self._state.iteration
-        return not 0 < until <= done or 0 < self._steps <= done
+        return not 0 < until <= done or 0 < self._service.steps <= done
 
     def _next_is_ready(self) -> bool:
         """Wait for something to compute; False at the end."""
+        service = self._service
         self._state.guards.script_ran()
         if self._current is not None:
             raise UsageError(
                 "update(loss) was not called for the last micro-batch: call it after each of them."
                 " The trainer accumulates gradients by itself, over global_batch= samples"
             )
-        self._settle_early()
-        while not self._pending and self._ended is None:
-            self._advance()
-            self._settle_early()
-        return self._ended is None
+        service.settle_early()
+        while not service.pending and service.ended is None:
+            service.advance()
+            service.settle_early()
+        return service.ended is None
 
     def _fetched(self, source: MicroBatchSource) -> Any:
-        self._current = self._pending.popleft()
+        pending = self._service.pending
+        self._current = pending.popleft()
         iteration = self._state.iteration
         self._state.start_micro_batch()
         try:
-            batch = source.fetch(iteration, self._current, self._pending)
+            batch = source.fetch(iteration, self._current, pending)
             self._streams.enter(iteration, self._current)
         except BaseException:
             self._streams.leave()
             raise
         return batch
 
-    def _advance(self) -> None:
-        """Wait for one message and do what it says."""
-        client = self._client
-        if client is None:
-            raise AgentLost("the trainer has no agent")
-        self._pass_interrupt_on()
-        message = client.receive()
-        try:
-            self._act_on(client, message)
-        except EdgeAgentError as error:
-            self._failure = str(error)  # nothing can be served any more
-            raise
-
-    def _act_on(self, client: AgentClient, message: Message) -> None:
-        if isinstance(message, Begin):
-            self._on_begin(message)
-        elif isinstance(message, Work):
-            self._on_work(client, message)
-        elif isinstance(message, Reduced):
-            self._pending.clear()
-            applied = self._state.apply(message)
-            self._loss = applied.loss
-            self._round = -1
-            client.send(applied)
-            self._saving.applied(applied.meta)
-        elif isinstance(message, SaveAside):
-            client.send(self._saving.aside(message.keep))
-        elif isinstance(message, End):
-            self._on_end(message)
-        else:
-            raise EdgeAgentError(f"the agent sent {type(message).__name__}, which it never should")
-
-    def _on_begin(self, begin: Begin) -> None:
-        if begin.adopt:
-            self._state.adopt(begin.iteration, begin.meta)
-            self._saving.changed(begin.meta)
-            self._loss = math.nan  # that of the last iteration is not known here
-        elif begin.iteration != self._state.iteration:
-            raise EdgeAgentError("the agent began at another iteration than the trainer's")
-        self._began = True
-        self._steps = begin.steps
-        self._pending.clear()
-        self._round = -2  # nothing was stepped: update() must not take this for a step
-
-    def _on_work(self, client: AgentClient, work: Work) -> None:
-        if not self._began or work.iteration != self._state.iteration:
-            raise EdgeAgentError("the agent gave work of another iteration than the trainer's")
-        if (self._round, self._turn) != (work.iteration, work.turn):
-            self._state.start_iteration(work.turn)
-            self._round, self._turn = work.iteration, work.turn
-            self._pending.clear()
-        if not self._leaving:
-            self._pending.extend(work.micro_batches)
-        if not self._pending:
-            client.send(self._state.contribution())
-
-    def _on_end(self, end: End) -> None:
-        self._ended = end
-        self._tell(EndHeard())
-        self._pending.clear()
-        self._state.guards.release()
-        endings.agent_speaks(False)
-        if self._interrupts is not None:
-            self._interrupts.restore()
-        if self._began and end.whole:
-            self._state.buffers.restore()  # a micro-batch that was handed back has changed them
-            self._saving.at_end()
-        self._tell(Saved(self._saving.saved, self._saving.error))
-        if end.why == "error":
-            raise endings.AgentRefused(end.message, end.exit_status, shown=True)
-        if end.exit_status and not self._agent_speaks:  # expelled: the loader ends, the model stays
-            endings.fail_at_exit(end.exit_status)
-
-    def _settle_early(self) -> bool:
-        """Apply the round if it was completed without this node's help; return whether it was."""
-        client = self._client
-        if client is None:
-            return False
-        client.poll()
-        if not any(self._decides(message) for message in client.waiting()):
-            return False
-        before = self._state.iteration
-        self._pending.clear()
-        while self._undecided(before) and client.waiting():
-            self._advance()
-        return True
-
-    def _decides(self, message: Message) -> bool:
-        """Return whether what this trainer still has to compute is of no use after `message`."""
-        if isinstance(message, Work):
-            return message.turn != self._turn
-        return isinstance(message, Reduced | Begin | End)
-
-    def _undecided(self, before: int) -> bool:
-        """Return whether `update()` has still to wait for the round of iteration `before`."""
-        same = self._state.iteration == before and self._round == before
-        return same and not self._pending and self._ended is None
-
-    # Leaving.
-
-    def _leave(self) -> None:
-        self._leaving = True
-        self._pending.clear()
-        self._state.guards.script_ran()
-        if self._round >= 0 and self._client is not None:
-            self._client.send(self._state.contribution())
-        while self._ended is None:
-            self._advance()
-
-    def _ask_exit(self) -> None:
-        if not self._exit_sent:
-            self._exit_sent = True
-            self._tell(ExitRequested())
-
-    def _pass_interrupt_on(self) -> None:
-        if self._interrupts is not None and self._interrupts.asked:
-            self._interrupts.drain()
-            self._ask_exit()
-
-    def _tell(self, message: Message) -> None:
-        open_still = self._agent is not None and self._agent.connection.fileno() >= 0
-        if self._client is not None and open_still:
-            self._client.send(message)
+    # The end.
 
     def _hang_up(self, error: str) -> None:
         self._streams.leave()
         if self._source is not None:
             self._source.close()
-        if self._client is not None and self._agent is not None:
-            self._client.send(Finished(error, self._saving.saved))
-            self._client.close()
-            self._agent.finish()
-        if self._interrupts is not None:
-            self._interrupts.restore()
+        self._service.hang_up(error)
 
     def _close_at_exit(self) -> None:
         try:
@@ -592,8 +453,3 @@ class Trainer:
             if not (isinstance(error, endings.AgentRefused) and error.shown):
                 endings.say(str(error))
             endings.fail_at_exit(error.exit_status)
-
-    @property
-    def _agent_speaks(self) -> bool:
-        """Whether the agent is what the user started, and shows what ends the training."""
-        return self._agent is not None and not self._agent.plain

@@ -55,7 +55,7 @@ def tell_all(name: str = "alice") -> None:
     log.report(CONTEXT, effects.Report("delay", {"id": b"\1", "seconds": 0.5}))
     log.report(CONTEXT, effects.Report("member_joined", {"node": "bob"}))
     log.report(CONTEXT, effects.Report("link_down", {"node": "bob"}))
-    log_error(name, "a bug")
+    log_error(name, "a bug", 7)
     stop_logging()
 
 
@@ -66,7 +66,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_there_is_no_log_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     start_logging("", "")
     assert node_log("alice") is None
-    log_error("alice", "a bug")
+    log_error("alice", "a bug", None)
     assert capfd.readouterr().err == ""
 
 
@@ -87,7 +87,7 @@ def test_what_is_in_a_line_and_that_no_token_is(tmp_path: Path) -> None:
     path = tmp_path / "log"
     start_logging("debug", str(path))
     tell_all()
-    tick, _, received, _, delay, joined, down, _ = lines(path)
+    tick, _, received, _, delay, joined, down, error = lines(path)
     del tick["t"], received["t"], delay["t"], joined["t"]
     who = {"node": "alice", "iteration": 7}
     assert tick == {"level": "debug", **who, "event": "Tick"}
@@ -96,6 +96,7 @@ def test_what_is_in_a_line_and_that_no_token_is(tmp_path: Path) -> None:
     assert delay["values"] == {"id": "01", "seconds": 0.5}
     assert joined == {"level": "info", **who, "event": "member_joined", "values": {"node": "bob"}}
     assert down["level"] == "warning"
+    assert error["iteration"] == 7
     data = path.read_bytes()
     assert TOKEN not in data
     assert TOKEN.hex().encode() not in data

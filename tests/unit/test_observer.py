@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -84,11 +85,42 @@ def test_who_is_gone_is_written_even_if_no_step_follows(bench: Bench) -> None:
     bench.step(0.1)
     bench.step(0.1)
     bench.left()
-    for seconds in (FAREWELL_SECONDS, 0.5):
+    for seconds in (FAREWELL_SECONDS - 0.5, 0.5):
         assert not bench.all("member_left")
         bench.now += seconds
         bench.observer.report("delay", {"id": b"x", "seconds": 0.001})
     assert bench.all("member_left")[0]["stall_s"] == 0.0
+
+
+def test_who_is_gone_is_written_by_a_timer_if_nothing_else_happens(bench: Bench) -> None:
+    timers: list[tuple[float, Callable[[], None]]] = []
+    bench.observer = Observer(
+        "me",
+        "room",
+        bench.recorder,
+        Quiet(),
+        lambda: bench.now,
+        lambda seconds, call: timers.append((seconds, call)),
+    )
+    bench.observer.report("joined", {"term": 1, "members": ["me", "bob"]})
+    bench.left()
+    ((seconds, call),) = timers
+    bench.now += seconds
+    call()
+    assert [e["node"] for e in bench.all("member_left")] == ["bob"]
+    call()
+    assert len(bench.all("member_left")) == 1
+
+
+def test_a_figure_of_the_script_is_shown_unless_it_shows_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Quiet, "say", lambda self, text: said.append(text))
+    bench.observer.evaluated(20, "accuracy", 0.96875, quiet=False)
+    bench.observer.evaluated(30, "accuracy", 0.97, quiet=True)
+    assert said == ["accuracy 0.96875 after step 20"]
+    assert [e["value"] for e in bench.all("evaluated")] == [0.96875, 0.97]
 
 
 def test_a_member_that_joins_again_counts_its_steps_anew(bench: Bench) -> None:
@@ -140,11 +172,12 @@ def test_a_trainer_that_does_not_keep_up_is_told_of(monkeypatch: pytest.MonkeyPa
     bench.observer.report("joined", {"term": 1, "members": ["me", "bob"]})
     bench.observer.report("member_late", late)
     bench.observer.report("member_late", {"node": "me", "away": True})
+    bench.now += 12.0
     bench.observer.report("member_back", {"node": "bob", "seconds": None})
     assert said == [
         "the trainer of bob does not answer in time: the others compute its share",
         "the trainer here is away: the others compute its share",
-        "the trainer of bob is back",
+        "the trainer of bob is back after 12 s",
     ]
     assert [e["node"] for e in bench.all("member_late")] == ["bob", "me"]
     assert [e["seconds"] for e in bench.all("member_back")] == [None]

@@ -79,7 +79,7 @@ def train_and_evaluate(job: Job, device: torch.device) -> Evaluation | None:
         evaluation = job.evaluate(job.model, job.data(False), device)
     job.model.train()
     for name, value in evaluation.scores.items():
-        trainer.report(name, value)
+        trainer.report(name, value, quiet=True)  # the text below says it
     print(evaluation.text, flush=True)
     trainer.close()
     return evaluation

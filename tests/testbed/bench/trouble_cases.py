@@ -20,7 +20,7 @@ THREE = ("alice", "bob", "carol")
 NOTICED_S = 3.0  # after this the agents know that a trainer does not answer in time
 BURST_S = 0.7
 AGAIN_S = 45.0  # within this time agents have found one another again
-BREAK_S = 3.0  # a pull is broken off for so long
+BREAK_S = 20.0  # a pull is broken off for so long
 DOWN_S = 15.0  # a network is down for so long
 SPOILT_S = 15.0  # a link is bad for so long
 FOR_EVER_S = 45.0  # a trouble that does not end is watched for so long
@@ -187,7 +187,7 @@ def new_address(stage: Stage) -> None:
 
 
 def join_slowly(stage: Stage) -> None:
-    """Bob joins over a link on which its state takes many of alice's steps."""
+    """Bob wants to join over a link that is much too slow for its state."""
     stage.join()
     stage.over()
     stage.together_again(2 * AGAIN_S, count=3)
@@ -341,18 +341,18 @@ ALL = [
     ),
     Case(
         "slow-join",
-        "bob joins with 5 MB of state over 5 Mbit/s",
+        "bob wants to join with 41 MB of state over 5 Mbit/s, for 90 s",
         join_slowly,
         names=("alice",),
         newcomer="bob",
         victim="",
-        script=("600",),
+        script=("1800",),
         in_namespaces=True,
         rate=5 * MBIT,
     ),
     Case(
         "broken-pull",
-        "bob joins with 41 MB of state; its pull is reset for 3 s",
+        "bob joins with 41 MB of state; its pull is reset for 20 s",
         break_pull,
         names=("alice",),
         newcomer="bob",

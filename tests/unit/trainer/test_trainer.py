@@ -244,7 +244,7 @@ def test_adoption_in_the_middle_drops_the_old_state() -> None:
         loss = nn.functional.cross_entropy(other(x), y)
         loss.backward()
         if adopter.iteration == 0:
-            adopter._loss = 0.5  # as after an update
+            adopter._service.loss = 0.5  # as after an update
             adopter.stop()
         assert adopter.update(loss) is None
     assert adopter.iteration == 7

@@ -19,6 +19,15 @@ from edgeagent.local import state_dir
 from edgeagent.local.state_dir import claim_state_dir, running_agents
 
 
+def test_a_folder_that_is_made_is_private_and_one_that_was_there_stays(tmp_path: Path) -> None:
+    shared, made = tmp_path / "shared", tmp_path / "made"
+    shared.mkdir(mode=0o755)
+    for root in (shared, made):
+        claim_state_dir(str(root), "room").release()
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o755
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+
+
 def test_agents_of_one_host_get_slots_names_and_keys_of_their_own(tmp_path: Path) -> None:
     first = claim_state_dir(str(tmp_path), "room")
     second = claim_state_dir(str(tmp_path), "room")
@@ -29,7 +38,8 @@ def test_agents_of_one_host_get_slots_names_and_keys_of_their_own(tmp_path: Path
     assert other.name == "bench"
     assert len({first.path, second.path, other.path}) == 3
     for claimed in (first, second, other):
-        assert stat.S_IMODE(os.stat(claimed.path).st_mode) == 0o700
+        for folder in (claimed.path, os.path.dirname(claimed.path)):
+            assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     first.release()
     first.release()
     again = claim_state_dir(str(tmp_path), "room")

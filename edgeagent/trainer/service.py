@@ -1,0 +1,220 @@
+"""The trainer's side of every round: does what the agent's messages say.
+
+The script's thread is the only thread. It works on the agent's messages inside `update()`, the
+loader's `next()`, `request_node_exit()` and `close()` alone; the agent keeps the cluster alive. The
+training state changes between `Reduced` and `Applied`, and with a `Begin` that has `adopt`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING
+
+from edgeagent.errors import AgentLost, EdgeAgentError
+from edgeagent.handover import (
+    Begin,
+    End,
+    EndHeard,
+    ExitRequested,
+    Finished,
+    Reduced,
+    SaveAside,
+    Saved,
+    Work,
+)
+from edgeagent.trainer import endings
+
+if TYPE_CHECKING:
+    from edgeagent.handover import Message
+    from edgeagent.trainer.client import AgentClient
+    from edgeagent.trainer.interrupts import Interrupts
+    from edgeagent.trainer.process import AgentConnection
+    from edgeagent.trainer.saving import Saving
+    from edgeagent.trainer.state import TrainingState
+
+
+class Service:
+    """What the agent wants of this trainer, and what the trainer tells it.
+
+    `pending` has the numbers of the micro-batches that are still to be computed. `steps` is the
+    iteration at which training ends, 0 for never. `loss` is the cluster's mean loss in the last
+    iteration that was applied here, NaN before that.
+    """
+
+    def __init__(self, state: TrainingState, saving: Saving, steps: int) -> None:
+        self.steps = steps
+        self.loss = math.nan
+        self.pending: deque[int] = deque()
+        self.began = False
+        self.ended: End | None = None
+        self.exit_sent = False
+        self.failure = ""  # why nothing can be served any more
+        self.client: AgentClient | None = None
+        self.agent: AgentConnection | None = None
+        self.interrupts: Interrupts | None = None
+        self._state = state
+        self._saving = saving
+        self._leaving = False  # handing back all work until the agent says End
+        self._round = -1  # the iteration that this node's sum belongs to; -1: none yet
+        self._turn = 0  # grows when the agent takes back what was computed of an iteration
+
+    # --- where the trainer stands -----------------------------------------------------------------
+
+    @property
+    def was_stepped(self) -> bool:
+        """Whether the last thing that was decided is a step, and no new beginning."""
+        return self._round == -1
+
+    @property
+    def has_computed(self) -> bool:
+        """Whether this trainer has computed a part of the running iteration."""
+        return self._round >= 0 and bool(self._state.micro_batches)
+
+    def is_undecided(self, before: int) -> bool:
+        """Return whether `update()` has still to wait for the round of iteration `before`."""
+        same = self._state.iteration == before and self._round == before
+        return same and not self.pending and self.ended is None
+
+    @property
+    def agent_speaks(self) -> bool:
+        """Whether the agent is what the user started, and shows what ends the training."""
+        return self.agent is not None and not self.agent.plain
+
+    # --- the agent's messages ---------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Wait for one message and do what it says.
+
+        Raises `EdgeAgentError` if nothing can be served any more: `AgentLost` without an agent,
+        `AgentRefused` if the agent has ended with an error.
+        """
+        client = self.client
+        if client is None:
+            raise AgentLost("the trainer has no agent")
+        self.pass_interrupt_on()
+        message = client.receive()
+        try:
+            self._act_on(client, message)
+        except EdgeAgentError as error:
+            self.failure = str(error)
+            raise
+
+    def settle_early(self) -> bool:
+        """Apply the round if it was completed without this node's help; return whether it was."""
+        client = self.client
+        if client is None:
+            return False
+        client.poll()
+        if not any(self._decides(message) for message in client.waiting()):
+            return False
+        before = self._state.iteration
+        self.pending.clear()
+        while self.is_undecided(before) and client.waiting():
+            self.advance()
+        return True
+
+    def _decides(self, message: Message) -> bool:
+        """Return whether what this trainer still has to compute is of no use after `message`."""
+        if isinstance(message, Work):
+            return message.turn != self._turn
+        return isinstance(message, Reduced | Begin | End)
+
+    def _act_on(self, client: AgentClient, message: Message) -> None:
+        if isinstance(message, Begin):
+            self._on_begin(message)
+        elif isinstance(message, Work):
+            self._on_work(client, message)
+        elif isinstance(message, Reduced):
+            self.pending.clear()
+            applied = self._state.apply(message)
+            self.loss = applied.loss
+            self._round = -1
+            client.send(applied)
+            self._saving.applied(applied.meta)
+        elif isinstance(message, SaveAside):
+            client.send(self._saving.aside(message.keep))
+        elif isinstance(message, End):
+            self._on_end(message)
+        else:
+            raise EdgeAgentError(f"the agent sent {type(message).__name__}, which it never should")
+
+    def _on_begin(self, begin: Begin) -> None:
+        if begin.adopt:
+            self._state.adopt(begin.iteration, begin.meta)
+            self._saving.changed(begin.meta)
+            self.loss = math.nan  # that of the last iteration is not known here
+        elif begin.iteration != self._state.iteration:
+            raise EdgeAgentError("the agent began at another iteration than the trainer's")
+        self.began = True
+        self.steps = begin.steps
+        self.pending.clear()
+        self._round = -2  # nothing was stepped: update() must not take this for a step
+
+    def _on_work(self, client: AgentClient, work: Work) -> None:
+        if not self.began or work.iteration != self._state.iteration:
+            raise EdgeAgentError("the agent gave work of another iteration than the trainer's")
+        if (self._round, self._turn) != (work.iteration, work.turn):
+            self._state.start_iteration(work.turn)
+            self._round, self._turn = work.iteration, work.turn
+            self.pending.clear()
+        if not self._leaving:
+            self.pending.extend(work.micro_batches)
+        if not self.pending:
+            client.send(self._state.contribution())
+
+    def _on_end(self, end: End) -> None:
+        self.ended = end
+        self.tell(EndHeard())
+        self.pending.clear()
+        self._state.guards.release()
+        endings.agent_speaks(False)
+        if self.interrupts is not None:
+            self.interrupts.restore()
+        if self.began and end.whole:
+            self._state.buffers.restore()  # a micro-batch that was handed back has changed them
+            self._saving.at_end()
+        self.tell(Saved(self._saving.saved, self._saving.error))
+        if end.why == "error":
+            raise endings.AgentRefused(end.message, end.exit_status, shown=True)
+        if end.exit_status and not self.agent_speaks:  # expelled: the loader ends, the model stays
+            endings.fail_at_exit(end.exit_status)
+
+    # --- what the trainer says --------------------------------------------------------------------
+
+    def tell(self, message: Message) -> None:
+        """Send `message`, unless there is no agent or its end of the socket is closed."""
+        open_still = self.agent is not None and self.agent.connection.fileno() >= 0
+        if self.client is not None and open_still:
+            self.client.send(message)
+
+    def ask_exit(self) -> None:
+        """Tell the agent, once, that this device shall leave."""
+        if not self.exit_sent:
+            self.exit_sent = True
+            self.tell(ExitRequested())
+
+    def pass_interrupt_on(self) -> None:
+        """Have the device leave if the user has pressed Ctrl+C in a plain script."""
+        if self.interrupts is not None and self.interrupts.asked:
+            self.interrupts.drain()
+            self.ask_exit()
+
+    def leave(self) -> None:
+        """Hand back all work, and serve until the agent says that the others go on without."""
+        self._leaving = True
+        self.pending.clear()
+        self._state.guards.script_ran()
+        if self._round >= 0 and self.client is not None:
+            self.client.send(self._state.contribution())
+        while self.ended is None:
+            self.advance()
+
+    def hang_up(self, error: str) -> None:
+        """Say the last word, with what went wrong, and end the agent's service."""
+        if self.client is not None and self.agent is not None:
+            self.client.send(Finished(error, self._saving.saved))
+            self.client.close()
+            self.agent.finish()
+        if self.interrupts is not None:
+            self.interrupts.restore()
