@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RUN_VARIABLE = "EDGEAGENT_RUN"
+WIRES = ("full", "bf16")  # how gradients travel: as they are, or rounded to bfloat16
 SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in the trainer
 TOKEN_VARIABLE = "EDGEAGENT_TOKEN"
 DEFAULT_CLUSTER = "default"
@@ -77,6 +78,7 @@ class TrainerConfig:
     global_batch: int | None = None
     micro_batch: int | None = None
     seed: int | None = None
+    wire: str | None = None  # of WIRES
     device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file

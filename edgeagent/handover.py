@@ -74,7 +74,8 @@ class Hello:
     safetensors calls it, and shape, of each of `tensors`) and `notes` (metadata of the file) let
     the agent save the state if the trainer cannot. `constant_bytes`: so many bytes at the beginning
     of the state never change while training, because they are frozen weights and the like;
-    `constants` is the SHA-256 of these, empty if there are none.
+    `constants` is the SHA-256 of these, empty if there are none. `rounded_chunks`: so many of the
+    first data chunks travel as bfloat16.
     """
 
     TAG: ClassVar[int] = 1
@@ -99,6 +100,7 @@ class Hello:
     notes: tuple[tuple[str, str], ...] = ()
     constant_bytes: int = 0
     constants: bytes = b""
+    rounded_chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

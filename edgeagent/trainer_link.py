@@ -131,5 +131,7 @@ def _check(hello: Hello) -> None:
     ):
         if value > most:
             raise EdgeAgentError(f"the {what} is {value}, over the limit of {most}")
+    if hello.rounded_chunks < 0 or (hello.rounded_chunks and hello.accumulate != "float32"):
+        raise EdgeAgentError("the trainer wants numbers rounded that cannot be")
     if not 0 <= hello.constant_bytes <= hello.state_bytes:
         raise EdgeAgentError("the trainer announced an impossible layout of its state")

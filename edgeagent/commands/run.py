@@ -32,6 +32,7 @@ from edgeagent.config import (
     PAUSE,
     TOKEN_VARIABLE,
     TREES,
+    WIRES,
     AgentConfig,
     TrainerConfig,
     agent_config_from_environment,
@@ -254,6 +255,12 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seed", metavar="N", type=seed, help="random seed (default the script's own, else 0)"
     )
+    group.add_argument(
+        "--wire",
+        choices=WIRES,
+        help="how gradients travel: full, as they are (default, or what the script says), or bf16, "
+        "rounded to bfloat16, which halves the bytes",
+    )
     own = parser.add_argument_group("this device")
     own.add_argument(
         "--device",
@@ -356,6 +363,7 @@ def trainer_config(
         global_batch=args.global_batch,
         micro_batch=args.micro_batch,
         seed=args.seed,
+        wire=args.wire,
         device=args.device or "",
         save=writable_file("--save", save, regular=True) if save else "",
         save_every=every if args.save_every is None else args.save_every,

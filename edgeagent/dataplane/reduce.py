@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from edgeagent.dataplane.wire_format import Formats
 from protocols import limits
 from protocols.errors import RemoteProtocolError
 from protocols.rounds.claims import claimants
@@ -132,13 +133,15 @@ class Reducer:
         policies: Callable[[], Mapping[tuple[int, int], Policy]] | None = None,
         later: Callable[[Callable[[], None]], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        formats: Formats | None = None,
     ) -> None:
         """`contribution` and both `reduced`: float32 or float64, one dimension, equal lengths.
 
         `done` is called when a round is complete here. `shape` is what control words of this job
         look like; without it they are not checked. `policies` returns the policies whose bodies are
         stored here. `later` schedules a call after the events that are already waiting; without it
-        all work is done at once. `clock` returns seconds.
+        all work is done at once. `clock` returns seconds. `formats`: how chunks travel (default: as
+        they are).
         """
         self._contribution = contribution
         self._shared = reduced
@@ -153,6 +156,7 @@ class Reducer:
         self._policies = policies
         self._later = later
         self._clock = clock
+        self._formats = formats or Formats()
         self._todo: deque[RoundEffect] = deque()  # effects of the running round not yet performed
         self._sliced = False  # whether `later` will call `_work_off` again
         self._over: Key | None = None  # the round that was completed here last
@@ -297,7 +301,8 @@ class Reducer:
         scratch = size = header.length
         if current and header.kind is BulkKind.DOWN and now is not None:
             now.check_down(sender, header.index)
-            scratch = size = 0 if header.index else header.length
+            straight = header.index and self._formats.of(header.index).in_place
+            scratch = size = 0 if straight else header.length
         elif current and now is not None:
             now.check_up(sender, header.index)
         elif (key_of(header), header.kind, header.index) in peer.early:
@@ -347,8 +352,9 @@ class Reducer:
         if header.index == 0:
             self._word = self._read_word(now.spec, sender, frame.buffer, header.kind)
         else:
-            if frame.size:  # the header arrived before the round began, so it is not yet in R
-                self._chunk(header.index)[:] = frame.buffer
+            if frame.size:  # it is rounded, or its header came before the round began
+                result = self._slice(self._vectors[now.spec.iteration], header.index)
+                result[:] = self._formats.of(header.index).unpack(frame.buffer, result)
             self.square_sums[header.index - 1] = header.square_sum
         self._free(peer, frame.size)
         self._drive(now.down(sender, header.index))
@@ -396,7 +402,9 @@ class Reducer:
     def _check_length(self, header: BulkHeader) -> None:
         if header.index >= self.chunks:
             raise RemoteProtocolError("no such chunk")
-        expected = len(self._chunk(header.index)) if header.index else max(1, header.length)
+        index = header.index
+        own = self._slice(self._contribution, index)
+        expected = self._formats.of(index).bytes_of(own) if index else max(1, header.length)
         if header.length != expected:
             raise RemoteProtocolError("a chunk of the wrong length")
 
@@ -506,7 +514,8 @@ class Reducer:
         else:
             result = self._slice(self._vectors[spec.iteration], chunk)
             own = self._own(chunk)
-            np.add(own if first else result, np.frombuffer(part, result.dtype), out=result)
+            numbers = self._formats.of(chunk).unpack(part, result)
+            np.add(own if first else result, numbers, out=result)
         self._free(peer, len(part))
         self._relieve(child, peer)
 
@@ -532,8 +541,10 @@ class Reducer:
         result = self._slice(self._vectors[spec.iteration], chunk)
         if own:
             result[:] = self._own(chunk)
+        numbers = self._formats.of(chunk)
+        numbers.round(result)
         squares = self.square_sums[chunk - 1] = square_sum(result)
-        self._result.checks[chunk] = checksum(result.data.cast("B"), squares)
+        self._result.checks[chunk] = checksum(numbers.pack(result), squares)
 
     def _send_down(self, spec: RoundSpec, chunk: int, to: tuple[bytes, ...]) -> None:
         result = self._results[spec.iteration]
@@ -559,13 +570,12 @@ class Reducer:
         if chunk == 0:
             word = self._own_word if own else self._results[spec.iteration].word
             payload = memoryview(word.encode() if word is not None else b"")
-        elif own:
-            payload = self._own(chunk).data.cast("B")
-        elif kind is BulkKind.UP:
-            payload = self._slice(self._vectors[spec.iteration], chunk).data.cast("B")
         else:
-            reduced = self._slice(self._vectors[spec.iteration], chunk)
-            payload = memoryview(bytes(reduced.data.cast("B")))
+            mine = self._own(chunk) if own else self._slice(self._vectors[spec.iteration], chunk)
+            numbers = self._formats.of(chunk)
+            payload = numbers.pack(mine)
+            if kind is BulkKind.DOWN and numbers.in_place:
+                payload = memoryview(bytes(payload))
         header = BulkHeader(
             kind,
             spec.lineage,

@@ -82,8 +82,9 @@ class Shell:
         self.trainer = TrainerSide(self, self.rounds, hello, memory, observer, gauges, owner)
         state = memory.state.view()
         self.pulls = Pulls(self, self.peers, self.trainer, state, observer, owner.spawn)
-        payload = self.rounds.contribution.nbytes
-        chunk_bytes = hello.chunk_elements * self.rounds.contribution.itemsize
+        item_bytes, size = self.rounds.contribution.itemsize, hello.chunk_elements
+        payload = self.rounds.formats.bytes_of(hello.elements, size, item_bytes)
+        chunk_bytes = self.rounds.formats.bytes_of(size, size, item_bytes)
         self._planner = StandardPlanner(payload, chunk_bytes, options.custom, options.trees)
         self._config = NodeConfig(
             me,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from edgeagent.dataplane.forwarding import Forwarding
 from edgeagent.dataplane.reduce import Reducer
+from edgeagent.dataplane.wire_format import Formats
 from protocols import effects, events, limits
 from protocols.network.link_end import LinkEnd
 from protocols.rounds.word_check import WordShape
@@ -55,6 +56,7 @@ class Rounds:
         self._loop = asyncio.get_running_loop()
         self._forwarding = Forwarding()
         self.contribution = memory.contribution.array(hello.accumulate)
+        self.formats = Formats(hello.rounded_chunks)
         even, odd = memory.reduced
         self.reducer = Reducer(
             self.contribution,
@@ -66,6 +68,7 @@ class Rounds:
             lambda: hub.node.context.policies if hub.node is not None else {},
             self._loop.call_soon,
             self._loop.time,
+            self.formats,
         )
 
     def perform(self, effect: effects.RoundEffect) -> None:

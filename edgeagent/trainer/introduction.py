@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from edgeagent.errors import UsageError
 from edgeagent.handover import HANDOVER_VERSION, Hello
 from edgeagent.trainer.script import script_statements
 
@@ -18,15 +19,25 @@ if TYPE_CHECKING:
 
 
 def introduce(
-    state: TrainingState, job: Fields, global_batch: int, micro_batch: int, steps: int, save: str
+    state: TrainingState,
+    job: Fields,
+    global_batch: int,
+    micro_batch: int,
+    steps: int,
+    save: str,
+    *,
+    rounds: bool = False,
 ) -> Hello:
     """Return the first message.
 
     `job` is the job's fingerprint. It is taken before `state` was resumed from a file, because all
     members must have the same and others do not resume. `save` is the file into which the state is
-    written at the end, "" for none.
+    written at the end, "" for none. `rounds`: gradients travel as bfloat16. Raises `UsageError` if
+    they cannot, because they are float64.
     """
     vector = state.vector
+    if rounds and vector.accumulate != "float32":
+        raise UsageError(f"wire bf16 is for float32 gradients, and these are {vector.accumulate}")
     return Hello(
         version=HANDOVER_VERSION,
         pid=os.getpid(),
@@ -49,6 +60,7 @@ def introduce(
         notes=tuple(state.notes().items()),
         constant_bytes=state.layout.constant_bytes,
         constants=state.constants(),
+        rounded_chunks=vector.gradient_chunks if rounds else 0,
     )
 
 

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.config import TrainerConfig, saving_from_environment, trainer_config_from
+from edgeagent.config import WIRES, TrainerConfig, saving_from_environment, trainer_config_from
 from edgeagent.errors import UsageError
 from edgeagent.places import check_save_path
 from edgeagent.trainer.loader import default_micro_batch, is_number
@@ -36,7 +36,8 @@ class Options:
     `global_batch` and `micro_batch` are numbers of samples, and `steps` is the iteration at which
     training ends, 0 for never. `save` is the file into which the state is written at the end, ""
     for none. After every `save_every` iterations, 0 for never, it is written to a file of its own
-    whose name is made from `beside`, and `keep` of those files stay, 0 for all.
+    whose name is made from `beside`, and `keep` of those files stay, 0 for all. `wire` says how
+    gradients travel, one of `WIRES`.
     """
 
     config: TrainerConfig
@@ -48,6 +49,7 @@ class Options:
     beside: str
     save_every: int
     keep: int
+    wire: str
 
 
 def resolve_options(
@@ -58,6 +60,7 @@ def resolve_options(
     seed: Any,
     save_every: Any,
     keep: Any,
+    wire: Any = None,
 ) -> Options:
     """Return the options that hold; raise `UsageError` for one that cannot be used."""
     told = trainer_config_from(environment)
@@ -81,6 +84,9 @@ def resolve_options(
             raise UsageError(f"{name} is {value}; it must be a whole number and not negative")
     if counts["steps"] > limits.MAX_ITERATION:
         raise UsageError(f"steps is {counts['steps']}; use 0 to {limits.MAX_ITERATION}")
+    wire = _first(config.wire, wire) or WIRES[0]
+    if wire not in WIRES:
+        raise UsageError(f"wire is {wire!r}; it must be one of {', '.join(WIRES)}")
     beside = config.save if told is not None else _script_place()
     if counts["save_every"] and beside:
         check_save_path(beside)
@@ -93,6 +99,7 @@ def resolve_options(
         seed=_first(config.seed, seed) or 0,
         save=config.save,
         beside=beside,
+        wire=wire,
         **counts,
     )
 

@@ -65,6 +65,8 @@ class Trainer:
         save_every: write the state after every so many iterations, on each node, to a file of its
             own, `edgeagent-JOB-step-000100.safetensors`; None and 0 do not.
         keep: how many of these files stay, 0 for all; None is 3.
+        wire: how gradients travel between devices: "full" (None), as they are, or "bf16", rounded
+            to bfloat16, which halves the bytes.
 
     What `edgeagent run` was told overrides these. Raises `UsageError` if the model, the optimizer
     or the numbers cannot be used. The cluster is joined at the first `loader()`.
@@ -83,19 +85,20 @@ class Trainer:
         grad_scaler: Any = None,
         save_every: int | None = None,
         keep: int | None = None,
+        wire: str | None = None,
         *,
         _agent: AgentConnection | None = None,
         _mirror: bool = False,
     ) -> None:
         endings.watch_for_crashes()
         options = resolve_options(
-            os.environ, global_batch, micro_batch, steps, seed, save_every, keep
+            os.environ, global_batch, micro_batch, steps, seed, save_every, keep, wire
         )
         config = self._config = options.config
         if config.threads > 0:
             torch.set_num_threads(config.threads)
         self._global_batch, self._micro_batch = options.global_batch, options.micro_batch
-        self._seed = options.seed
+        self._seed, self._wire = options.seed, options.wire
         check_job(model, optimizer, lr_scheduler, max_grad_norm)
         settle_implementation(optimizer)
         place_as_told(config.device, model, optimizer)
@@ -366,6 +369,7 @@ class Trainer:
             "global batch": self._global_batch,
             "micro batch": self._micro_batch,
             "seed": self._seed,
+            "wire": self._wire,
             "grad_scaler": self._state.scaling.state(),
         }
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
@@ -377,8 +381,15 @@ class Trainer:
         self._memory = self._saving.memory = self._state.share()
         if self._config.resume:
             resume(self._config.resume, self._state, self._memory.state.view())
-        batches = (self._global_batch, self._micro_batch)
-        hello = introduce(self._state, job, *batches, service.steps, self._config.save)
+        hello = introduce(
+            self._state,
+            job,
+            self._global_batch,
+            self._micro_batch,
+            service.steps,
+            self._config.save,
+            rounds=self._wire == "bf16",
+        )
         self._saving.begin(hello.meta, writes=not self._config.dry_run)
         endings.say(work_in_words(hello))
         agent = service.agent = service.agent or connect_agent()

@@ -14,6 +14,7 @@ STEPS = 100
 FLIP_AT = 35
 ENDLESS = {"STEPS": "1000000"}  # so the device that differs can join the other one again
 WINDOWS = 5  # the state has so many windows, each of which is compared in another step
+ROUNDED = 0.02  # relative; a number is off by 1/512 on average at each hop
 LIMITS = {"float64": 1e-9, "float32": 1e-3}
 
 
@@ -34,6 +35,18 @@ def test_one_node_and_four(tmp_path: Path, precision: str) -> None:
         print(f"difference {worst:.1e}, of the last {last:.1e}; {together} steps by four nodes")
         assert worst <= LIMITS[precision]
         assert together > 0
+
+
+def test_rounded_gradients_are_the_same_everywhere(tmp_path: Path) -> None:
+    with Cluster(tmp_path, job=SCRIPT, options=("--wire", "bf16")) as cluster:
+        full = cluster.plain("full", SCRIPT, "float32")
+        alice, bob = cluster.together("alice", "bob", script=["float32"])
+        for agent in (full, alice, bob):
+            assert agent.wait_exit() == 0, agent.describe()
+        worst = max(abs(alice.losses[i] / full.losses[i] - 1) for i in full.losses)
+        print(f"largest relative difference of a loss {worst:.1e}")
+        assert 0 < worst <= ROUNDED, "something was rounded, and not much"
+        assert alice.save_path.read_bytes() == bob.save_path.read_bytes()
 
 
 def test_a_flipped_bit_is_found_within_a_few_steps(tmp_path: Path) -> None:
