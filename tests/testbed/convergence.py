@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from edgeagent.config import WIRES
 from tests.scenarios.cluster import Agent, Cluster
 
 if TYPE_CHECKING:
@@ -33,19 +34,23 @@ LEAST_DRAWN = 1e-8  # differences are drawn on a logarithmic axis, and many are 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many devices there are at the start, and what happens half-way: +1, 0 or -1."""
+    """How many devices there are at the start, what happens half-way (+1, 0 or -1), and how
+    gradients travel (`--wire`)."""
 
     devices: int
     change: int = 0
+    wire: str = WIRES[0]
 
     @property
     def title(self) -> str:
         """A short name for tables and legends."""
         if not self.change:
-            return f"{self.devices} devices"
+            rounded = "" if self.wire == WIRES[0] else f", {self.wire}"
+            return f"{self.devices} devices{rounded}"
         return f"{self.devices} to {self.devices + self.change} devices"
 
 
+ROUNDED = Plan(4, wire="bf16")
 PLANS = (Plan(4), Plan(5), Plan(4, 1), Plan(5, -1))
 
 
@@ -74,7 +79,7 @@ def train(
 ) -> Curve:
     """Train `job` once as `plan` says; raise `AssertionError` if anything goes wrong on the way."""
     folder.mkdir(parents=True)
-    every = ("--steps", str(steps), "--seed", "1", *options)
+    every = ("--steps", str(steps), "--seed", "1", "--wire", plan.wire, *options)
     with Cluster(folder, job=job, options=every) as cluster:
         first, *others = cluster.together(*NAMES[: plan.devices])
         _reach(first, steps // 2, say)

@@ -97,13 +97,19 @@ class Bench:
     # --- agents -------------------------------------------------------------------------------
 
     def agents(
-        self, name: str, tree: topologies.Tree | None, folder: Path, shape: str = "one"
+        self,
+        name: str,
+        tree: topologies.Tree | None,
+        folder: Path,
+        shape: str = "one",
+        wire: str = "full",
     ) -> list[Run]:
-        """Return the run of real agents, along `tree` if there is one, else with `--trees`."""
+        """Return the run of real agents, along `tree` if there is one, else with `--trees`, whose
+        gradients travel as `wire` says."""
         order = [[n] for n in self.plan.nodes[:1]] + [list(self.plan.nodes[1:])]
         job = ("--gradient-mb", str(self.payload_mb), "--state-mb", "0.1", "--compute-ms", "0")
         options = ["--global-batch", str(len(self.plan.nodes)), "--micro-batch", "1"]
-        options += ["--trees", shape]
+        options += ["--trees", shape, "--wire", wire]
         with contextlib.ExitStack() as stack:
             if tree is not None:
                 order = topologies.levels(tree)
@@ -334,6 +340,9 @@ def contenders(bench: Bench) -> dict[str, Any]:
     for shape in SHAPES:
         name = f"ways, {shape}"
         runs[name] = partial(bench.agents, name, None, shape=shape)
+    for shape in ("one", "packed"):
+        name = f"bf16, {shape}"
+        runs[name] = partial(bench.agents, name, None, shape=shape, wire="bf16")
     return {**runs, RING: bench.ring, GLOO: bench.gloo, HIVEMIND: bench.hivemind}
 
 

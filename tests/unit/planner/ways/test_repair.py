@@ -131,15 +131,19 @@ def test_the_loss_of_any_of_twelve_is_repaired_at_once(lost: int) -> None:
     network = all_pairs(12, limited=True)
     kept = [v for v in range(12) if v != lost]
     left = network.part(kept)
+    repairs = []
     for ways in (TWELVE, RING):
         taken = []
         for _ in range(3):
             began = time.process_time()
             found = repair(ways, kept, left)
             taken.append(time.process_time() - began)
-        assert min(taken) < 0.03  # 0.01 on an idle machine; traced or beside others it takes longer
+        repairs.append(min(taken))
         assert fits(left, found)
-    assert peak(left, repair(TWELVE, kept, left)) < 1.5 * peak(left, planned(left))
+    began = time.process_time()
+    anew = planned(left)
+    assert max(repairs) < (time.process_time() - began) / 2  # 0.01 s, beside 0.2 s to plan anew
+    assert peak(left, repair(TWELVE, kept, left)) < 1.5 * peak(left, anew)
 
 
 TWELVE = planned(all_pairs(12, limited=True))
