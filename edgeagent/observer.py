@@ -263,6 +263,7 @@ class Observer:
                 self.pull = PullMeter(values["total_bytes"], self._clock)
                 self._inside = False
                 self._write_farewells()
+                self._late_since.clear()
                 self._steps_seen.clear()  # so that the time of the pull does not count as a step
             case "pull_spares":
                 if self.pull is not None:
@@ -281,6 +282,7 @@ class Observer:
                 self._console.say(f"{values['node']} has joined")
             case "member_left":
                 self._gone.append((self._clock(), values))
+                self._late_since.pop(values["node"], None)  # it may join again, and be late then
                 if self._later is not None:
                     self._later(FAREWELL_SECONDS, self._write_old_farewells)
                 how = _FAREWELLS.get(values["reason"], "has left")

@@ -34,7 +34,8 @@ def kill_and_save(
     own: OwnState | None,
     kept: OwnState | None = None,
 ) -> str:
-    """Kill the trainer and save its state; return the file, "" if it was to be saved nowhere.
+    """Kill the trainer and save its state; return the file, "" if nothing was to be saved: there is
+    no place for it, or this device never was a member, so that nothing has been trained.
 
     `child` is None for a trainer that this agent has not started: it must have ended already.
     `own` is what the agent knows of the trainer's state, None if that is partly overwritten; `kept`
@@ -44,6 +45,8 @@ def kill_and_save(
     if child is not None:
         _end(child)
     if hello is None or memory is None or not hello.save:
+        return ""
+    if own is not None and not own.trained:
         return ""
     marks = memory.marks.array("int64")
     here = next(

@@ -140,5 +140,5 @@ class TrainerEnd:
         except EdgeAgentError as error:
             return f"its model is not saved: {error}", False
         if not self._rescued:
-            return "its model was to be saved nowhere", True
+            return "nothing was to be saved", True
         return f"the agent has saved its model in {shown_path(self._rescued)}", True

@@ -541,10 +541,9 @@ class Reducer:
         result = self._slice(self._vectors[spec.iteration], chunk)
         if own:
             result[:] = self._own(chunk)
-        numbers = self._formats.of(chunk)
-        numbers.round(result)
+        payload = self._formats.of(chunk).settle(result)
         squares = self.square_sums[chunk - 1] = square_sum(result)
-        self._result.checks[chunk] = checksum(numbers.pack(result), squares)
+        self._result.checks[chunk] = checksum(payload, squares)
 
     def _send_down(self, spec: RoundSpec, chunk: int, to: tuple[bytes, ...]) -> None:
         result = self._results[spec.iteration]

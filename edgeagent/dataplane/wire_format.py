@@ -11,45 +11,67 @@ the same vector, and small changes of theirs would be lost.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 Vector = np.ndarray[Any, np.dtype[Any]]
 
 
-class AsTheyAre:
-    """Numbers travel as they lie in memory."""
+class WireFormat(Protocol):
+    """How the numbers of a chunk travel."""
 
-    in_place = True  # a chunk can be received straight into the vector, and sent from there
+    @property
+    def in_place(self) -> bool:
+        """Whether a chunk is received straight into its vector, and sent from there."""
 
     def bytes_of(self, vector: Vector) -> int:
         """Return how many bytes `vector` is on the wire."""
-        return vector.nbytes
 
     def pack(self, vector: Vector) -> memoryview:
-        """Return the bytes of `vector`, which lie in its memory."""
-        return vector.data.cast("B")
+        """Return the bytes of `vector`: those in its memory if `in_place`, else a copy."""
 
     def unpack(self, data: memoryview, like: Vector) -> Vector:
         """Return the numbers in `data`, of the dtype of `like`."""
+
+    def settle(self, vector: Vector) -> memoryview:
+        """Give `vector` the values that its receivers will have; return its bytes."""
+
+
+class AsTheyAre:
+    """Numbers travel as they lie in memory. Implements `WireFormat`."""
+
+    in_place = True
+
+    def bytes_of(self, vector: Vector) -> int:
+        """Return the size of `vector`."""
+        return vector.nbytes
+
+    def pack(self, vector: Vector) -> memoryview:
+        """Return the memory of `vector`."""
+        return vector.data.cast("B")
+
+    def unpack(self, data: memoryview, like: Vector) -> Vector:
+        """Return the numbers in `data`."""
         return np.frombuffer(data, like.dtype)
 
-    def round(self, vector: Vector) -> None:
-        """Give `vector` the values that its receivers will have: here, those that it has."""
+    def settle(self, vector: Vector) -> memoryview:
+        """Return the memory of `vector`, which stays as it is."""
+        return self.pack(vector)
 
 
-class BFloat16(AsTheyAre):
-    """float32 numbers travel as the nearest bfloat16, the even one of two that are as near."""
+class BFloat16:
+    """float32 numbers travel as the nearest bfloat16, the even one of two that are as near.
+    Implements `WireFormat`."""
 
     in_place = False
 
     def bytes_of(self, vector: Vector) -> int:
-        """Return how many bytes `vector` is on the wire."""
+        """Return 2 bytes for each number."""
         return 2 * len(vector)
 
     def pack(self, vector: Vector) -> memoryview:
-        """Return the bytes of `vector`, in memory of their own."""
+        """Return the rounded numbers of `vector`."""
         bits = vector.view(np.uint32)
         rounded = (bits >> 16) & 1  # ties to even: the half is added, less one for even numbers
         rounded += 0x7FFF
@@ -66,9 +88,11 @@ class BFloat16(AsTheyAre):
         wide <<= 16
         return wide.view(np.float32)
 
-    def round(self, vector: Vector) -> None:
-        """Give `vector` the values that its receivers will have."""
-        vector[:] = self.unpack(self.pack(vector), vector)
+    def settle(self, vector: Vector) -> memoryview:
+        """Round `vector`, and return the rounded numbers."""
+        packed = self.pack(vector)
+        vector[:] = self.unpack(packed, vector)
+        return packed
 
 
 class Formats:
@@ -78,7 +102,7 @@ class Formats:
         self._rounded = rounded
         self._full, self._short = AsTheyAre(), BFloat16()
 
-    def of(self, chunk: int) -> AsTheyAre:
+    def of(self, chunk: int) -> WireFormat:
         """Return the format of data chunk `chunk`, counted from 1."""
         return self._short if chunk <= self._rounded else self._full
 

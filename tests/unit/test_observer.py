@@ -183,6 +183,21 @@ def test_a_trainer_that_does_not_keep_up_is_told_of(monkeypatch: pytest.MonkeyPa
     assert [e["seconds"] for e in bench.all("member_back")] == [None]
 
 
+def test_how_long_a_trainer_was_late_begins_anew_with_a_membership(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Quiet, "say", lambda self, text: said.append(text))
+    late = {"node": "bob", "away": False}
+    bench.observer.report("member_late", late)
+    bench.left()
+    bench.now += 100.0
+    bench.observer.report("member_late", late)
+    bench.now += 12.0
+    bench.observer.report("member_back", {"node": "bob", "seconds": None})
+    assert said[-1] == "the trainer of bob is back after 12 s"
+
+
 def test_states_that_differ_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(Quiet, "say", lambda self, text: said.append(text))

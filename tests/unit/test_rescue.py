@@ -47,7 +47,7 @@ class Trained:
         )
         self.state.attach(self.memory)
         self.hello: Hello = introduce(self.state, (), 8, 8, 0, str(save))
-        self.own = OwnState(Past(0), self.hello.meta)
+        self.own = OwnState(Past(0), self.hello.meta, trained=True)
 
     def bytes_of(self, folder: Path) -> bytes:
         """Return the file that the trainer itself would have written."""
@@ -79,6 +79,8 @@ def test_nothing_is_saved_where_nothing_was_to_be_saved(
     hello = replace(trained.hello, save="")
     assert kill_and_save(child, hello, trained.memory, trained.own) == ""
     assert kill_and_save(child, None, None, None) == ""
+    untrained = replace(trained.own, trained=False)
+    assert kill_and_save(child, trained.hello, trained.memory, untrained) == ""
     assert not list(tmp_path.iterdir())
 
 
@@ -119,7 +121,7 @@ def test_of_a_device_the_state_that_was_brought_last_is_saved(
 ) -> None:
     save = tmp_path / "m.safetensors"
     trained = Trained(save)
-    ahead = OwnState(Past(7), b"scalars of a state that is on the device")
+    ahead = OwnState(Past(7), b"scalars of a state that is on the device", trained=True)
     with pytest.raises(EdgeAgentError, match="in the middle of"):
         kill_and_save(child, trained.hello, trained.memory, None, trained.own)
     assert kill_and_save(child, trained.hello, trained.memory, ahead, trained.own) == str(save)

@@ -47,10 +47,10 @@ def test_what_is_no_number_stays_so() -> None:
 def test_rounding_twice_is_rounding_once() -> None:
     vector = np.linspace(-3.0, 5.0, 1001, dtype=np.float32)
     wire = BFloat16()
-    wire.round(vector)
+    wire.settle(vector)
     before = vector.tobytes()
     assert np.abs(vector - np.linspace(-3.0, 5.0, 1001)).max() <= 4.0 / 256
-    wire.round(vector)
+    wire.settle(vector)
     assert vector.tobytes() == before
     assert wire.unpack(wire.pack(vector), vector).tobytes() == before
 
@@ -127,9 +127,9 @@ def test_all_nodes_have_the_same_rounded_sum(early: bool) -> None:
     assert sorted(pair.done) == [A, B]
     assert pair.reduced[A].tobytes() == pair.reduced[B].tobytes()
     wire, rounded = BFloat16(), pair.own[B].copy()
-    wire.round(rounded[:64])
+    wire.settle(rounded[:64])
     expected = pair.own[A] + rounded
-    wire.round(expected[:64])
+    wire.settle(expected[:64])
     assert pair.reduced[A].tobytes() == expected.tobytes(), "buffers travel as they are"
     assert [pair.bytes[k] for k in (1, 2, 3)] == [64, 64, 64], "2 bytes, 2 bytes, 4 bytes each"
     squares = [pair.reducers[n].square_sums for n in (A, B)]
