@@ -61,7 +61,7 @@ class AgentConfig:
     on_partition: str = GO_ON
     rotate_every: int = DEFAULT_ROTATE_EVERY
     policy: str = ""  # "" = the standard one
-    trees: str = "one"
+    trees: str = "packed"
     join_only: bool = False
     join_stall: int = DEFAULT_JOIN_STALL
     log_level: str = ""  # of LOG_LEVELS, "" = no log
@@ -186,7 +186,7 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     if not is_count(rotate_every):
         raise UsageError(f"EDGEAGENT_ROTATE_EVERY: {rotate_every!r} is not {COUNT_RULE}")
     join_stall = environment.get("EDGEAGENT_JOIN_STALL") or str(DEFAULT_JOIN_STALL)
-    trees = environment.get("EDGEAGENT_TREES") or "one"
+    trees = environment.get("EDGEAGENT_TREES") or "packed"
     if trees not in TREES:
         raise UsageError(f"EDGEAGENT_TREES: {trees!r} is none of {', '.join(TREES)}")
     if not is_count(join_stall):

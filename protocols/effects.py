@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
     from protocols.cluster.view import Member
     from protocols.rounds.control_word import ControlWord
     from protocols.rounds.round import RoundSpec
+    from protocols.scheduler.planning import Found
     from protocols.wire.envelope import Envelope
 
 
@@ -225,10 +227,22 @@ class Depart:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class SearchWays:
+    """Have the planner search for ways over the links of `policy`, with what is measured now, and
+    answer with `events.WaysFound`. That takes long, so everything else goes on meanwhile.
+    `number` tells searches apart; `before` is what the last one found."""
+
+    number: int
+    policy: Policy
+    before: Found | None
+
+
 # One family for each part of the agent's shell, which performs the effects of that family.
 PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe
 RoundEffect = StartRound | ServeRound | FreezeRound | Contribute
 TrainerEffect = BeginTraining | GiveWork | Apply | KeepUpdate | TakePieces | Differs | TakeDigest
 ShardEffect = SendManifest | SendShards | HashOwnShards
+PlannerEffect = SearchWays
 OwnerEffect = Report | UseToken | Depart | JoinFailed
-Effect = PeerEffect | RoundEffect | TrainerEffect | ShardEffect | OwnerEffect
+Effect = PeerEffect | RoundEffect | TrainerEffect | ShardEffect | PlannerEffect | OwnerEffect

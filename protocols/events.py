@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from protocols.cluster.view import Member
     from protocols.network.link_end import LinkEnd
     from protocols.rounds.control_word import ControlWord
+    from protocols.scheduler.planning import Found
     from protocols.wire.envelope import Envelope
 
 
@@ -197,6 +198,14 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class WaysFound:
+    """The search `number` (`effects.SearchWays`) has `found` these ways."""
+
+    number: int
+    found: Found
+
+
+@dataclass(frozen=True, slots=True)
 class LinkWanted:
     """The user wants a link to the member `node`, or wants none (`wanted` False)."""
 
@@ -239,6 +248,7 @@ Event = (
     | YieldWanted
     | AwayWanted
     | Measured
+    | WaysFound
     | LinkWanted
     | ExpelWanted
     | TokenWanted

@@ -123,6 +123,9 @@ MOST_DELAY_SECONDS = 60.0
 PACE_SECONDS = 30.0
 # Measurements lead to a new policy at most this often.
 REPLAN_SECONDS = 1.0
+# Ways are searched for at most this often, since a search of many members takes a second of the
+# processor, which the scheduler's trainer needs, too.
+SEARCH_SECONDS = 3.0
 
 # --- the training state ---------------------------------------------------------------------------
 

@@ -226,9 +226,9 @@ def _add_planning_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--trees",
         choices=TREES,
-        help="how gradients travel: along one tree (default), or cut into parts that travel along "
-        "several at once; packed chooses these so that all links carry their share, which is "
-        "faster where gradients are large",
+        help="how gradients travel: along one tree, or cut into parts that travel along several "
+        "at once; packed (default) chooses one tree or several, whichever is faster with the "
+        "links as measured",
     )
     group.add_argument(
         "--rotate-every",

@@ -14,15 +14,14 @@ from edgeagent.planner.policies import custom_plan, request_of
 from edgeagent.planner.shards import MAX_VALUE, Source, equal_shards, even_runs
 from edgeagent.planner.shares import measured_shares
 from edgeagent.planner.trees import plan_tree
-from edgeagent.planner.ways.of_view import ONE, ways_of
+from edgeagent.planner.ways.of_view import ONE, choose_ways, search_ways
 from protocols.network.measures import NOTHING_KNOWN, Measures
-from protocols.scheduler.planning import Plan
+from protocols.scheduler.planning import Found, Plan
 
 if TYPE_CHECKING:
     from edgeagent.planner.policies import CustomPolicy
     from protocols.cluster.policy import Policy
     from protocols.cluster.view import Edge, View
-    from protocols.cluster.ways import Way
     from protocols.scheduler.planning import Offer
 
 SHARD_OVERHEAD_S = 50e-6  # time per shard beside its bytes: a request, a header, a digest
@@ -67,11 +66,13 @@ class StandardPlanner:
         away: tuple[bytes, ...],
         present: Policy | None = None,
         measures: Measures = NOTHING_KNOWN,
+        found: Found | None = None,
     ) -> Plan:
-        """Return the tree and the shares for `view`, keeping those of `present` where possible."""
+        """Return the tree, the shares and the ways for `view`, keeping those of `present` where
+        possible."""
 
         def standard() -> Plan:
-            return self._standard(view, micro_batches, away, present, measures)
+            return self._standard(view, micro_batches, away, present, measures, found)
 
         if self._custom is None:
             return standard()
@@ -85,6 +86,7 @@ class StandardPlanner:
         away: tuple[bytes, ...],
         present: Policy | None,
         measures: Measures,
+        found: Found | None,
     ) -> Plan:
         same = present is not None and present.view.nodes == view.nodes
         parents = present.parents if present is not None and same else None
@@ -96,13 +98,23 @@ class StandardPlanner:
         split = measured_shares(
             view.nodes, micro_batches, away, measures.speeds, shares, names=names
         )
-        ways: tuple[Way, ...] = ()
-        why = ""
-        if present is not None:  # otherwise all wait for the plan, and a tree is found sooner
-            sizes = (self._payload_bytes, self._chunk_bytes)
-            ways, why = ways_of(view, measures, *sizes, self._trees, present)
+        sizes = (self._payload_bytes, self._chunk_bytes)
+        ways, why = choose_ways(view, measures, *sizes, self._trees, tree.parents, present, found)
         reason = "; ".join(part for part in (tree.reason, why, split.reason) if part)
         return Plan(tree.parents, split.shares, reason, ways)
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is anything to search for: one tree, and a user's own policy, are planned
+        at once."""
+        return self._trees != ONE and self._custom is None
+
+    def search(
+        self, policy: Policy, measures: Measures = NOTHING_KNOWN, before: Found | None = None
+    ) -> Found:
+        """Return the ways of the shape that was asked for over the links of `policy`."""
+        sizes = (self._payload_bytes, self._chunk_bytes)
+        return search_ways(policy, measures, *sizes, self._trees, before)
 
     def neighbours(
         self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN

@@ -22,6 +22,7 @@ from edgeagent.planner import StandardPlanner
 from edgeagent.shell.peers import Peers
 from edgeagent.shell.pulls import Pulls
 from edgeagent.shell.rounds import Rounds
+from edgeagent.shell.searches import Searches
 from edgeagent.shell.trainer_side import TrainerSide
 from edgeagent.trace import trace_lines
 from protocols import effects, events, limits
@@ -86,6 +87,7 @@ class Shell:
         payload = self.rounds.formats.bytes_of(hello.elements, size, item_bytes)
         chunk_bytes = self.rounds.formats.bytes_of(size, size, item_bytes)
         self._planner = StandardPlanner(payload, chunk_bytes, options.custom, options.trees)
+        self.searches = Searches(self, self._planner, owner.spawn)
         self._config = NodeConfig(
             me,
             self.rounds.reducer.chunks,
@@ -307,6 +309,8 @@ class Shell:
             self.trainer.perform(effect)
         elif isinstance(effect, effects.ShardEffect):
             self.pulls.perform(effect)
+        elif isinstance(effect, effects.PlannerEffect):
+            self.searches.perform(effect)
         else:
             self._perform_for_owner(effect)
 

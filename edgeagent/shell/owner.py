@@ -39,4 +39,4 @@ class Options:
     rotate_every: int = 0
     custom: CustomPolicy | None = None
     join_stall_s: float = 0.0
-    trees: str = "one"
+    trees: str = "packed"

@@ -33,11 +33,11 @@ ELEMENT_STEP = 16
 # The number of elements that a chunk of a large vector aims at: 256 KiB in float32.
 CHUNK_ELEMENTS_AIM = 65536
 # The number of elements below which chunks of a small vector are not made shorter on purpose, since
-# the cost of a message would outweigh that of its bytes.
-CHUNK_ELEMENTS_LEAST = 4096
-# How many chunks a small vector aims at: enough to keep all links of a tree with a few levels busy
-# at the same time.
-CHUNKS_AIM = 16
+# the cost of a message would outweigh that of its bytes: 4 KiB in float32.
+CHUNK_ELEMENTS_LEAST = 1024
+# How many chunks a vector aims at: enough to divide them among many ways by weight, and to keep all
+# links busy until shortly before the end of a round.
+CHUNKS_AIM = 160
 # From how many chunks on the chunks of a very large vector become longer instead of more, since
 # each needs some bookkeeping in every round.
 CHUNKS_MOST = 4096

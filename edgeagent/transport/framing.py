@@ -20,6 +20,7 @@ from time import monotonic  # finer than the event loop's clock, which may count
 from typing import TYPE_CHECKING, Protocol, cast
 
 from edgeagent.transport import bounds
+from edgeagent.transport.send_queue import SendQueue
 from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.network.meter import Meter
@@ -428,8 +429,9 @@ class BulkStream:
         self.bytes_received = 0
         self.meter = Meter()
         self.queued = 0
-        self._queue: deque[tuple[BulkHeader, memoryview]] = deque()
-        self._offset = -1  # payload bytes written of the first frame; -1 before its header is
+        self._queue = SendQueue()
+        self._current: tuple[BulkHeader, memoryview] | None = None  # the frame being written
+        self._offset = 0  # payload bytes written of it
         self._paused = False
         self._scheduled = False
         self._stopped = False
@@ -444,7 +446,7 @@ class BulkStream:
     @property
     def idle(self) -> bool:
         """Whether every queued frame was written to the connection."""
-        return not self._queue
+        return self._current is None and not self._queue
 
     def discard(self) -> None:
         """Drop the rest of the payload that is being received; `received` is not called for it."""
@@ -452,16 +454,15 @@ class BulkStream:
 
     def send(self, header: BulkHeader, payload: memoryview) -> None:
         """Queue one frame; `payload` is a flat byte view of `header.length` bytes."""
-        self._queue.append((header, payload))
+        self._queue.push(header, payload)
         self.queued += len(payload)
         if not self._paused and not self._scheduled:
             self._pump()
 
     def drop_queue(self) -> None:
         """Drop the frames of which nothing was written yet."""
-        keep = 1 if self._offset >= 0 else 0
-        while len(self._queue) > keep:
-            self.queued -= len(self._queue.pop()[1])
+        self._queue.clear()
+        self.queued = len(self._current[1]) - self._offset if self._current is not None else 0
 
     def say_goodbye(self) -> None:
         """Tell the peer that no frame follows; call it only when `idle`."""
@@ -470,6 +471,7 @@ class BulkStream:
     def mute(self) -> None:
         """Send nothing more, and drop the payload that is being received."""
         self._queue.clear()
+        self._current = None
         self._target = None
         self.queued = 0
 
@@ -492,26 +494,26 @@ class BulkStream:
         """Write until the kernel is full, the queue is empty, or the loop should do other work."""
         self._scheduled = False
         budget = bounds.BULK_TURN_BYTES
-        while self._queue and not self._paused and not self._stopped:
+        while not self.idle and not self._paused and not self._stopped:
             if budget <= 0:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._pump)
                 return
             budget -= self._write_piece()
-        if not self._queue and not self._stopped:
+        if self.idle and not self._stopped:
             self._drained()
 
     def _write_piece(self) -> int:
-        header, payload = self._queue[0]
-        start = max(self._offset, 0)
-        piece = payload[start : start + bounds.BULK_PIECE_BYTES]
-        first = self._offset < 0
-        self._offset = start + len(piece)
+        first = self._current is None
+        if self._current is None:
+            self._current, self._offset = self._queue.pop(), 0
+        header, payload = self._current
+        piece = payload[self._offset : self._offset + bounds.BULK_PIECE_BYTES]
+        self._offset += len(piece)
         self.queued -= len(piece)
         self.bytes_sent += len(piece)
         if self._offset == len(payload):
-            self._queue.popleft()
-            self._offset = -1
+            self._current = None
         if first:
             self._connection.transport.write(header.encode())
         if len(piece):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from protocols.cluster.election import Election
     from protocols.cluster.policy import Electorate, Policy
-    from protocols.cluster.view import Member
+    from protocols.cluster.view import Member, View
     from protocols.events import Applied
     from protocols.network.measures import Rate
     from protocols.network.routing import Router
@@ -219,6 +219,13 @@ class Context:
             return False
         newest = max(k for k in self.policies if k != self.prepared)
         return node not in self.policies[newest].view.nodes
+
+    def is_spare(self, peer: Member, view: View) -> bool:
+        """Whether `view` has no link to `peer`, not yet or no longer, so that its loss is none."""
+        if peer.node in view.nodes:
+            return peer.node not in self.neighbours
+        known = [p.view.member(peer.node) for p in self.policies.values()]
+        return any(m is not None and m.incarnation == peer.incarnation for m in known)
 
     def name(self, node: bytes) -> str:
         """Return the name of `node` to be shown to people; the start of its id if it is unknown."""

@@ -39,6 +39,7 @@ from protocols.events import (
     Silent,
     Tick,
     TokenWanted,
+    WaysFound,
     YieldWanted,
 )
 from protocols.member.context import Context, NodeConfig
@@ -62,7 +63,7 @@ from protocols.wire import messages as m
 
 if TYPE_CHECKING:
     from protocols.cluster.ancestry import Past
-    from protocols.cluster.view import Member, View
+    from protocols.cluster.view import Member
     from protocols.scheduler.negotiator import Negotiator
     from protocols.scheduler.planning import Planner
     from protocols.wire.envelope import Envelope
@@ -207,6 +208,9 @@ class Node:
                     self.negotiator.measured()
                 if self.joining is not None:
                     self.joining.measured(now, event.incoming)
+            case WaysFound():
+                if self.negotiator is not None:
+                    self.negotiator.ways_found(event)
             case LinkWanted() | ExpelWanted():
                 self.wishes.want(now, event)
             case TokenWanted(token):
@@ -282,6 +286,7 @@ class Node:
         if self.negotiator is not None and not self.over and self.recovery.fence is None:
             self.mail.post_all(self.negotiator.tick(now))
             self.succession.rotate(now)
+            self.succession.search(now)
             switch = self.negotiator.switch
             if switch is not None and switch.policy.key not in context.policies:
                 self._keep(switch.policy)
@@ -336,15 +341,8 @@ class Node:
             self.joining.link_down(node)
         elif self.over or policy is None or (event.why.is_clean and context.is_leaving(node)):
             return
-        elif context.is_member and not self._is_spare(peer, policy.view):
+        elif context.is_member and not context.is_spare(peer, policy.view):
             self.recovery.say_lost(now, event)
-
-    def _is_spare(self, peer: Member, view: View) -> bool:
-        """Whether the view has no link to `peer`, not yet or no longer, so its loss is none."""
-        if peer.node in view.nodes:
-            return peer.node not in self.context.neighbours
-        known = [p.view.member(peer.node) for p in self.context.policies.values()]
-        return any(m is not None and m.incarnation == peer.incarnation for m in known)
 
     def _silent(self, now: float, node: bytes) -> None:
         """Part from a neighbour that is out of reach; tell it so, in case it hears that later."""

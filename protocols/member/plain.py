@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 
 from protocols.cluster.ancestry import Ancestor, Past
 from protocols.cluster.view import Member
+from protocols.cluster.ways import Way
 from protocols.member.context import NodeConfig
 from protocols.network.link_end import LinkEnd
 from protocols.rounds.control_word import ControlWord
+from protocols.scheduler.planning import Found
 from protocols.wire.envelope import Envelope
 from protocols.wire.messages import MESSAGES, Message
 
@@ -37,7 +39,18 @@ _ODD_FLOATS = ("nan", "inf", "-inf")
 # that `get_type_hints` would not find them there.
 _NAMES: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (Ancestor, ControlWord, Envelope, LinkEnd, Member, Message, NodeConfig, Past)
+    for kind in (
+        Ancestor,
+        ControlWord,
+        Envelope,
+        Found,
+        LinkEnd,
+        Member,
+        Message,
+        NodeConfig,
+        Past,
+        Way,
+    )
 }
 
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.policy import Policy, Pull
 from protocols.cluster.view import Edge, Member, View, edge, make_view, parts
+from protocols.effects import SearchWays
 from protocols.scheduler.asked_links import AskedLinks
+from protocols.scheduler.join import JOIN_TABLE, Join, JoinState
 from protocols.scheduler.join_cost import JoinCost
-from protocols.table import Row, StateTable
+from protocols.scheduler.ways_search import WaysSearch
 from protocols.wire.messages import (
     EVERYONE,
     Introduce,
@@ -34,61 +35,11 @@ from protocols.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from protocols.events import WaysFound
     from protocols.scheduler.planning import Planner
 
 OFTEN_LOST = "its links to the others broke again and again, and it may try again in a minute"
 MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unmeasured
-
-
-class JoinState(StrEnum):
-    """Where the scheduler stands with one joiner."""
-
-    # INTRODUCING: its neighbours have not answered. LINKING: it opens its links. LINKED: they are
-    # open, and the next policy names its pull. CAUGHT_UP: the next policy has it in its view.
-    INTRODUCING = "introducing"
-    LINKING = "linking"
-    LINKED = "linked"
-    PULLING = "pulling"
-    CAUGHT_UP = "caught-up"
-    ENTERED = "entered"
-    ABORTED = "aborted"
-
-
-_OPEN = (
-    JoinState.INTRODUCING,
-    JoinState.LINKING,
-    JoinState.LINKED,
-    JoinState.PULLING,
-    JoinState.CAUGHT_UP,
-)
-JOIN_TABLE: StateTable[JoinState] = StateTable(
-    "join (scheduler)",
-    Row(JoinState.INTRODUCING, "introduced", (JoinState.INTRODUCING, JoinState.LINKING)),
-    Row(JoinState.LINKING, "links open", (JoinState.LINKED,)),
-    Row(JoinState.LINKED, "pull in force", (JoinState.PULLING,)),
-    Row(JoinState.PULLING, "caught up", (JoinState.CAUGHT_UP,)),
-    Row(JoinState.PULLING, "entry in force", (JoinState.ENTERED,)),  # if the last scheduler made it
-    Row(JoinState.CAUGHT_UP, "entry in force", (JoinState.ENTERED,)),
-    *(Row(state, "given up", (JoinState.ABORTED,)) for state in _OPEN),
-)
-
-
-@dataclass(slots=True)
-class Join:
-    """One join as the scheduler sees it. `deadline`: when it is given up unless it makes progress;
-    `stops_until`: when it is given up because it stops the others, infinite while it does not."""
-
-    number: int
-    joiner: Member
-    neighbours: tuple[bytes, ...]
-    deadline: float
-    state: JoinState = JoinState.INTRODUCING
-    introduced: dict[bytes, None] = field(default_factory=dict)
-    links: tuple[bytes, ...] = ()
-    parent: bytes = b""
-    progress: JoinProgress | None = None
-    unmeasured: int = 0  # how often it said that no rate of its links was known
-    stops_until: float = math.inf
 
 
 @dataclass(slots=True)
@@ -131,6 +82,7 @@ class Negotiator:
         self._issued = 0  # version of the newest policy made in this term
         self._edges: dict[tuple[bytes, bytes], Edge] = {}  # open links that no policy names yet
         self.asked_links = AskedLinks()
+        self._search = WaysSearch(term, searches=planner.searches)
         self._densify_at = self._repair_at = 0.0
         self._dirty = True  # something changed since `_desired` last looked
         self._replan_at = 0.0  # when measurements may next lead to a new policy
@@ -416,6 +368,8 @@ class Negotiator:
 
     def in_force(self, now: float, policy: Policy) -> None:
         """`policy` has come into force: forget what it fulfils, and move joins along."""
+        if policy.view != self.policy.view:
+            self._search.want()
         self.policy = policy
         self.switch = None
         self._dirty = True
@@ -468,6 +422,7 @@ class Negotiator:
         if self._measured and now >= self._replan_at:
             self._measured, self._dirty = False, True
             self._replan_at = now + limits.REPLAN_SECONDS
+            self._search.want()
         if self.switch is not None:
             if now >= self.switch.resend_at:
                 mail += self._bodies(now, self.switch)
@@ -482,13 +437,28 @@ class Negotiator:
                 mail += self._bodies(now, self.switch)
         return mail
 
+    def begin_search(self, now: float) -> SearchWays | None:
+        """Return the search for ways that is to begin now, None if none is."""
+        if self.passing or len(self.policy.view.members) < 2:
+            return None
+        number = self._search.begin(now)
+        if number is None:
+            return None
+        return SearchWays(number, self.policy, self._search.found)
+
+    def ways_found(self, event: WaysFound) -> None:
+        """Take the answer to a search; the next plan chooses between these ways and its own."""
+        self._dirty |= self._search.answered(event.number, event.found)
+
     @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do although nothing has happened."""
+        """When `tick` or `begin_search` has something to do although nothing has happened."""
         open_joins = [j for j in self.joins.values() if not self._is_entering(j)]
         times = [min(j.deadline, j.stops_until) for j in open_joins]
         if len(self.policy.view.members) > 1 and not self.passing:
             times.append(self._densify_at)
+            if (search_at := self._search.deadline) is not None:
+                times.append(search_at)
         if self.switch is not None:
             times.append(self.switch.resend_at)
         if self.switch is None and self._dirty and not self.passing:
@@ -564,7 +534,8 @@ class Negotiator:
         if replace(view, number=now.number) == now:
             view = now
         pulls = self._pulls(dict.fromkeys(view.nodes))
-        plan = self._planner.plan(view, self._micro_batches, tuple(self._away), self.policy)
+        away, found = tuple(self._away), self._search.found
+        plan = self._planner.plan(view, self._micro_batches, away, self.policy, found=found)
         version = max(self.policy.version, self._issued) + 1
         policy = Policy(
             self.term,

@@ -32,6 +32,19 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """Ways that a planner has searched for, and the `reason` for them, for people.
+
+    `over_floor`: the predicted time of a round along them, as a multiple of the time that no ways
+    can go below.
+    """
+
+    ways: tuple[Way, ...]
+    reason: str
+    over_floor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """A source of a pull. `rate`: bytes/s, None if it is not known. `delay_s`: one way.
     `busy_bytes`: how much was asked of it and has not arrived."""
@@ -44,7 +57,16 @@ class Offer:
 
 
 class Planner(Protocol):
-    """A planner; pure, so that equal arguments give equal answers."""
+    """A planner; pure, so that equal arguments give equal answers.
+
+    A plan is wanted at once, since messages and chunks wait for it; good ways take long to find.
+    So `plan` only chooses among the ways in force and those that `search` has found, and `search`
+    runs beside everything else (`effects.SearchWays`).
+    """
+
+    @property
+    def searches(self) -> bool:
+        """Whether `search` can find anything; if not, it is never called."""
 
     def plan(
         self,
@@ -53,10 +75,18 @@ class Planner(Protocol):
         away: tuple[bytes, ...],
         present: Policy | None = None,
         measures: Measures = NOTHING_KNOWN,
+        found: Found | None = None,
     ) -> Plan:
-        """Return the tree, the shares and the ways for `view`. Members in `away` get no
+        """Return the tree, the shares and the ways for `view`, quickly. Members in `away` get no
         micro-batch, unless all are away. What `present` says is kept unless a change is worth it.
-        Without `present` all members stand still meanwhile, so a tree has to do."""
+        `found` is what the last search found, perhaps for another view."""
+
+    def search(
+        self, policy: Policy, measures: Measures = NOTHING_KNOWN, before: Found | None = None
+    ) -> Found:
+        """Return the best ways over the links of `policy`, which is in force; this may take
+        seconds. `before` is what the last search found, and is returned again, soon, if another
+        search is not worth its time."""
 
     def neighbours(
         self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN
@@ -86,9 +116,21 @@ class Informed:
         away: tuple[bytes, ...],
         present: Policy | None = None,
         measures: Measures = NOTHING_KNOWN,
+        found: Found | None = None,
     ) -> Plan:
         """As `Planner.plan`."""
-        return self._planner.plan(view, micro_batches, away, present, self._known())
+        return self._planner.plan(view, micro_batches, away, present, self._known(), found)
+
+    @property
+    def searches(self) -> bool:
+        """As `Planner.searches`."""
+        return self._planner.searches
+
+    def search(
+        self, policy: Policy, measures: Measures = NOTHING_KNOWN, before: Found | None = None
+    ) -> Found:
+        """As `Planner.search`."""
+        return self._planner.search(policy, self._known(), before)
 
     def neighbours(
         self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN

@@ -178,6 +178,11 @@ class Succession:
         elif negotiator.is_idle and self._is_due:
             self.step_down(now)
 
+    def search(self, now: float) -> None:
+        """Have better ways searched for, if that is due."""
+        if self.negotiator is not None and (wanted := self.negotiator.begin_search(now)):
+            self._context.do(wanted)
+
     @property
     def _is_due(self) -> bool:
         every = self._context.config.rotate_every

@@ -17,7 +17,7 @@ from protocols.member.cycle import CYCLE_TABLE
 from protocols.member.joining import JOINING_TABLE
 from protocols.member.pull import PULL_TABLE
 from protocols.scheduler.fence import FENCE_TABLE
-from protocols.scheduler.negotiator import JOIN_TABLE
+from protocols.scheduler.join import JOIN_TABLE
 from protocols.table import StateTable
 
 Move = tuple[str, str, str, str]

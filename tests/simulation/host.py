@@ -298,6 +298,9 @@ class Host:
                 whole = self.constant[: shards * shard_bytes]
                 hashed = events.OwnShardsHashed(join, leaves_of(whole, shard_bytes))
                 self.soon(world.compute(), partial(self.handle, hashed))
+            case effects.SearchWays(number, policy, before):
+                answer = events.WaysFound(number, world.planner.search(policy, before=before))
+                self.soon(world.compute() + world.delay(), partial(self.handle, answer))
             case effects.Report():
                 self.reports.append(effect)
             case effects.UseToken(token):

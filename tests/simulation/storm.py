@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MOST_HOSTS = 20
 # From this seed on policies of odd seeds have several ways (`ways.py`); earlier ones play as ever.
 FIRST_WITH_WAYS = 700_000
+# From this seed on half of these search for ways while everything else goes on.
+FIRST_WITH_SEARCHES = 770_000
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
 CALM_SECONDS = 240.0
 # How many seconds after it begins a fault that never heals counts as healed: by then the devices
@@ -107,7 +109,8 @@ class Storm:
         frozen = faults.stream(seed, "frozen").random() < FROZEN
         self.world.is_frozen = seed >= FIRST_FROZEN and frozen
         if seed >= FIRST_WITH_WAYS and seed % 2:
-            self.world.ways = WaysPlanner(seed)
+            searches = seed >= FIRST_WITH_SEARCHES and seed % 4 == 1
+            self.world.ways = WaysPlanner(seed, searches=searches)
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         self._size = size

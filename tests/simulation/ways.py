@@ -1,7 +1,6 @@
 """A planner whose policies have several ways, drawn at random: any valid ones have to do.
 
-What it answers follows from its seed and from what it is asked, as a planner's answers have to. A
-fence asks without a present policy, and gets the standard planner's tree alone.
+What it answers follows from its seed and from what it is asked, as a planner's answers have to.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgeagent.planner import StandardPlanner
-from protocols.cluster.ways import Way
+from protocols.cluster.ways import Way, ways_fault
 from protocols.network.measures import NOTHING_KNOWN, Measures
+from protocols.scheduler.planning import Found
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
@@ -24,12 +24,24 @@ MOST_WEIGHT = 3
 
 
 class WaysPlanner(StandardPlanner):
-    """`window` is how many chunks a node may send ahead of the first one that it lacks."""
+    """Plans with other ways for each number of a view, after a loss, too.
 
-    def __init__(self, seed: int) -> None:
+    `window` is how many chunks a node may send ahead of the first one that it lacks. With
+    `searches`, ways in force stay as long as they fit the view, and others are searched for
+    meanwhile; every search finds others, and so leads to another policy.
+    """
+
+    def __init__(self, seed: int, *, searches: bool = False) -> None:
         super().__init__()
         self._seed = seed
+        self._searches = searches
+        self._count = 0  # of searches
         self.window = random.Random(f"window {seed}").randint(1, 4)
+
+    @property
+    def searches(self) -> bool:
+        """Whether ways are searched for."""
+        return self._searches
 
     def plan(
         self,
@@ -38,13 +50,25 @@ class WaysPlanner(StandardPlanner):
         away: tuple[bytes, ...],
         present: Policy | None = None,
         measures: Measures = NOTHING_KNOWN,
+        found: Found | None = None,
     ) -> Plan:
-        """Return the standard plan, with ways of its own for each number of a view."""
+        """Return the standard plan, with ways."""
         plan = super().plan(view, micro_batches, away, present, measures)
         if present is None:
             return plan
+        for ways in (found.ways if found is not None else (), present.ways):
+            if self._searches and ways and not ways_fault(view, ways):
+                return replace(plan, ways=ways)
         dice = random.Random(f"ways {self._seed} {view.number}")
         return replace(plan, ways=random_ways(view, dice))
+
+    def search(
+        self, policy: Policy, measures: Measures = NOTHING_KNOWN, before: Found | None = None
+    ) -> Found:
+        """Return ways that no search has found before."""
+        self._count += 1
+        dice = random.Random(f"search {self._seed} {self._count}")
+        return Found(random_ways(policy.view, dice), "drawn")
 
 
 def random_ways(view: View, dice: random.Random) -> tuple[Way, ...]:

@@ -2,7 +2,8 @@
 
 The planner's modules count members and give the root the parent -1; a policy has one byte for each
 member, and at the root its own number. Nothing is planned before something is measured, since ways
-over unknown links would be no better than the tree.
+over unknown links would be no better than the tree. To search for ways takes long; to choose
+between those in force and those found does not.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING
 from edgeagent.planner.measures import Filled
 from edgeagent.planner.trees import significant
 from edgeagent.planner.ways.choice import fits, plan_ways
-from edgeagent.planner.ways.loads import predicted_s
+from edgeagent.planner.ways.loads import floor_s, predicted_s
 from edgeagent.planner.ways.named import named
 from edgeagent.planner.ways.network import Network
+from edgeagent.planner.ways.repair import NEW, repair
 from edgeagent.planner.ways.way import ROOT, Way
 from protocols.cluster.ways import Way as PolicyWay
+from protocols.scheduler.planning import Found
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
@@ -31,37 +34,92 @@ KEPT = "ways in force kept, others would not save 15%"  # `trees.LEAST_GAIN`
 RATE_STEP = 1.05  # rates are rounded to powers of this, so that their noise makes no other plan
 
 
-def ways_of(
+def search_ways(
+    policy: Policy,
+    measures: Measures,
+    payload_bytes: float,
+    chunk_bytes: float,
+    name: str,
+    before: Found | None = None,
+) -> Found:
+    """Return the ways of the shape called `name` over the links of `policy`, and why these.
+
+    There are none if one tree is as good, if nothing is measured yet, or if the links have no such
+    shape. What was found `before` is returned again if the ways of `policy` still fit and are as
+    near to the floor as it was: then the links have changed too little for others to be better.
+    """
+    view = policy.view
+    if name == ONE or len(view.nodes) < 2 or not measures.links:
+        return Found((), "")
+    network = network_of(view, measures)
+    sizes = (payload_bytes, chunk_bytes)
+    tree = (_tree_way(view, policy.parents),)
+    in_force = tuple(_counted(way) for way in policy.ways) or tree
+    if before is not None and fits(network, in_force):
+        now = _over_floor(network, in_force, *sizes)
+        if not significant(now, before.over_floor):
+            return before
+    links = tuple((ends, rate, network.delays[ends]) for ends, rate in network.rates.items())
+    names = tuple(m.name for m in view.members)
+    ways, why = _shape(name, links, names, payload_bytes, chunk_bytes)
+    over_floor = _over_floor(network, ways or tree, *sizes)
+    if ways is None or (name == PACKED and len(ways) == 1 and ways[0].up == ways[0].down):
+        return Found((), why, over_floor)  # a policy has a tree in any case
+    return Found(_for_policy(ways), why, over_floor)
+
+
+def _over_floor(
+    network: Network, ways: tuple[Way, ...], payload_bytes: float, chunk_bytes: float
+) -> float:
+    """Return the predicted time of a round as a multiple of the time that no ways go below."""
+    return predicted_s(network, ways, payload_bytes, chunk_bytes) / floor_s(network, payload_bytes)
+
+
+def choose_ways(
     view: View,
     measures: Measures,
     payload_bytes: float,
     chunk_bytes: float,
     name: str,
+    parents: tuple[bytes, ...],
     present: Policy | None,
+    found: Found | None,
 ) -> tuple[tuple[PolicyWay, ...], str]:
-    """Return the ways of the shape called `name` over the members of `view`, and why these.
+    """Return the ways of a policy for `view` whose tree is `parents`, quickly, and why these.
 
-    There are none if one tree is as good, if nothing is measured yet, or if the links have no such
-    shape. The ways of `present` stay if they still fit the view and others would not save 15 %.
+    The ways of `present` stay, repaired if links or members have changed, unless what was `found`
+    saves 15 % of a round. Shapes other than packed ways were asked for to be compared, so they
+    take the place of a tree that is faster, too.
     """
-    if name == ONE or len(view.nodes) < 2 or not measures.links:
+    if name == ONE or len(view.nodes) < 2:
         return (), ""
     network = network_of(view, measures)
-    links = tuple((ends, rate, network.delays[ends]) for ends, rate in network.rates.items())
-    names = tuple(m.name for m in view.members)
-    ways, why = _shape(name, links, names, payload_bytes, chunk_bytes)
-    if ways is None:
-        return (), why
-    if present is not None and present.view.nodes == view.nodes:
-        in_force = tuple(_counted(way) for way in present.ways)
-        if not in_force and name == PACKED:
-            in_force = (_tree_way(present),)
-        if in_force and fits(network, in_force):
-            sizes = (payload_bytes, chunk_bytes)
-            times = [predicted_s(network, known, *sizes) for known in (in_force, ways)]
-            if not significant(*times):
-                return _for_policy(in_force, name), f"{len(in_force)} {KEPT}"
-    return _for_policy(ways, name), why
+    kept = _kept(view, network, present)
+    new = tuple(_counted(way) for way in found.ways) if found is not None else ()
+    if found is None or (new and not fits(network, new)):
+        better = False  # nothing is found for these members and links yet
+    elif name != PACKED and not kept:
+        better = True
+    else:
+        tree = (_tree_way(view, parents),)
+        times = [
+            predicted_s(network, ways or tree, payload_bytes, chunk_bytes) for ways in (kept, new)
+        ]
+        better = significant(*times)
+    if found is not None and (better or not kept):
+        return (found.ways if better else ()), found.reason if better or not new else ""
+    return _for_policy(kept), f"{len(kept)} {KEPT}" if kept else ""
+
+
+def _kept(view: View, network: Network, present: Policy | None) -> tuple[Way, ...]:
+    """Return the ways of `present` as far as the links of `view` allow; none if it has none."""
+    if present is None or not present.ways:
+        return ()
+    ways = tuple(_counted(way) for way in present.ways)
+    before = {node: k for k, node in enumerate(present.view.nodes)}
+    if present.view.nodes == view.nodes and fits(network, ways):
+        return ways
+    return repair(ways, [before.get(node, NEW) for node in view.nodes], network)
 
 
 @lru_cache(8)
@@ -75,8 +133,8 @@ def _shape(
     """Return the ways called `name`, None if the links have no such shape; and why.
 
     `links` has both ends, bytes/s and seconds of each direction. The result is kept, because to
-    pack ways takes 0.2 s for 12 members, and the scheduler's other work waits meanwhile; nearly
-    always it asks again with equal numbers, as these are rounded.
+    pack ways takes 0.2 s of the processor for 12 members, and most searches have equal numbers,
+    since these are rounded.
     """
     free = (math.inf,) * len(names)
     rates = {ends: rate for ends, rate, _ in links}
@@ -113,18 +171,15 @@ def _counted(way: PolicyWay) -> Way:
     return Way(up, down, way.weight)
 
 
-def _tree_way(policy: Policy) -> Way:
-    """Return the tree of a policy without ways, as a way."""
-    nodes = policy.view.nodes
-    up = tuple(nodes.index(parent) if parent else ROOT for parent in policy.parents)
+def _tree_way(view: View, parents: tuple[bytes, ...]) -> Way:
+    """Return the tree of a policy as a way."""
+    nodes = view.nodes
+    up = tuple(nodes.index(parent) if parent else ROOT for parent in parents)
     return Way(up, up, 1)
 
 
-def _for_policy(ways: tuple[Way, ...], name: str) -> tuple[PolicyWay, ...]:
-    """Return the ways as a policy holds them: none if one tree was found to be as good as many,
-    because the policy has a tree."""
-    if name == PACKED and len(ways) == 1 and ways[0].up == ways[0].down:
-        return ()
+def _for_policy(ways: tuple[Way, ...]) -> tuple[PolicyWay, ...]:
+    """Return the ways as a policy holds them."""
 
     def parents(tree: tuple[int, ...]) -> bytes:
         return bytes(k if parent == ROOT else parent for k, parent in enumerate(tree))

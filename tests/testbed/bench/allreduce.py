@@ -46,7 +46,8 @@ from tests.testbed.shaping import DEVICE
 HELP = "all-reduce: ours, star, k-ary tree, spanning tree, ring, gloo, hivemind"
 HERE = Path(__file__).resolve().parent
 OURS, STAR, WIDEST = "edgeagent", "star", "maximum spanning tree"
-SHAPES = ("packed", "fapt", "ring", "mst")  # of `--trees`, each a contender: "ways, packed", ...
+SHAPES = ("one", "fapt", "ring", "mst")  # of `--trees`, each a contender: "ways, one", ...
+ROUNDED = "edgeagent, bf16"
 RING, GLOO, HIVEMIND = "ring", "gloo (torch.distributed)", "hivemind"
 SEARCH = "hivemind, group search included"
 PORT = 29500
@@ -101,7 +102,7 @@ class Bench:
         name: str,
         tree: topologies.Tree | None,
         folder: Path,
-        shape: str = "one",
+        shape: str = "packed",
         wire: str = "full",
     ) -> list[Run]:
         """Return the run of real agents, along `tree` if there is one, else with `--trees`, whose
@@ -340,9 +341,7 @@ def contenders(bench: Bench) -> dict[str, Any]:
     for shape in SHAPES:
         name = f"ways, {shape}"
         runs[name] = partial(bench.agents, name, None, shape=shape)
-    for shape in ("one", "packed"):
-        name = f"bf16, {shape}"
-        runs[name] = partial(bench.agents, name, None, shape=shape, wire="bf16")
+    runs[ROUNDED] = partial(bench.agents, ROUNDED, None, wire="bf16")
     return {**runs, RING: bench.ring, GLOO: bench.gloo, HIVEMIND: bench.hivemind}
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocols.cluster.view import Edge
-    from protocols.scheduler.planning import Offer
+    from protocols.scheduler.planning import Found, Offer
     from protocols.wire.bulk import BulkHeader
 
 AHEAD = (94, 105, 133, 263)  # old chunks of who was an iteration ahead come after the fence
@@ -54,6 +54,7 @@ class AnyTree:
         away: tuple[bytes, ...],
         present: Policy | None = None,
         measures: Measures = NOTHING_KNOWN,
+        found: Found | None = None,
     ) -> Plan:
         order = list(view.nodes)
         self.chance.shuffle(order)
@@ -61,6 +62,13 @@ class AnyTree:
         owners = [self.chance.choice(order) for _ in range(micro_batches)]
         shares = tuple(owners.count(n) for n in view.nodes)
         return Plan(tuple(parents[n] for n in view.nodes), shares, "")
+
+    searches = False
+
+    def search(
+        self, policy: Policy, measures: Measures = NOTHING_KNOWN, before: Found | None = None
+    ) -> Found:
+        raise NotImplementedError
 
     def neighbours(
         self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN

@@ -7,8 +7,9 @@ import math
 from edgeagent.planner import StandardPlanner
 from protocols import limits
 from protocols.cluster.policy import Pull
+from protocols.scheduler.join import JoinState
 from protocols.scheduler.join_cost import JoinCost, Pace
-from protocols.scheduler.negotiator import MOST_UNMEASURED, JoinState, Negotiator
+from protocols.scheduler.negotiator import MOST_UNMEASURED, Negotiator
 from protocols.wire import messages as m
 from protocols.wire.messages import JoinAborted, JoinRequest
 

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 
 from protocols import effects, events
 from protocols.cluster.ancestry import Ancestor, Past
+from protocols.cluster.ways import Way
 from protocols.member.plain import from_plain, to_plain
 from protocols.network.link_end import LinkEnd
 from protocols.rounds.control_word import ControlWord
+from protocols.scheduler.planning import Found
 from protocols.wire import messages as m
 from protocols.wire.envelope import Envelope, Tags
 from tests.unit.protocols.records import envelopes, member, plain
@@ -43,6 +45,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.YieldWanted(),
     events.AwayWanted(True),
     events.Measured((events.Incoming(b"n", None, 1.5, 3),), None, 0.25, 1.0),
+    events.WaysFound(7, Found((Way(b"\0\0", b"\0\0", 2),), "drawn", 1.5)),
     events.LinkWanted(b"n", False),
     events.ExpelWanted(b"n"),
     events.TokenWanted(b"token 1"),

@@ -11,7 +11,7 @@ import pytest
 from edgeagent.config import TREES
 from edgeagent.planner import StandardPlanner
 from edgeagent.planner.ways.named import SHAPES
-from edgeagent.planner.ways.of_view import KEPT, ways_of
+from edgeagent.planner.ways.of_view import KEPT, search_ways
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import View, edge, make_view
 from protocols.network.measures import NOTHING_KNOWN, Measures, Rate
@@ -39,7 +39,8 @@ def policy(view: View, trees: str, measures: Measures, present: Policy | None = 
     planner = StandardPlanner(int(PAYLOAD), int(CHUNK), trees=trees)
     first = planner.plan(view, 8, (), None, measures)
     before = present or Policy(1, 1, view, first.parents, first.shares, (), first.reason)
-    plan = planner.plan(view, 8, (), before, measures)
+    found = planner.search(replace(before, view=view, parents=first.parents, ways=()), measures)
+    plan = planner.plan(view, 8, (), before, measures, found)
     return Policy(1, 2, view, plan.parents, plan.shares, (), plan.reason, plan.ways)
 
 
@@ -79,28 +80,71 @@ def test_other_rates_bring_other_ways_only_if_that_is_worth_it() -> None:
 
 def test_there_are_no_ways_where_a_tree_is_as_good_or_nothing_is_known() -> None:
     view, measures = mesh(6)
+    tree = policy(view, "one", measures)
+    lonely = policy(mesh(1)[0], "one", measures)
+    line_view = replace(view, edges=tuple(edge(*ends) for ends in pairwise(view.nodes)))
+    line = policy(line_view, "one", measures)
     sizes = (PAYLOAD, CHUNK)
-    assert ways_of(view, NOTHING_KNOWN, *sizes, "packed", None)[0] == ()
-    assert ways_of(view, measures, *sizes, "one", None)[0] == ()
-    assert ways_of(mesh(1)[0], measures, *sizes, "packed", None)[0] == ()
-    assert ways_of(view, measures, 10.0, 10.0, "packed", None)[0] == ()
-    line = replace(view, edges=tuple(edge(*ends) for ends in pairwise(view.nodes)))
-    assert ways_of(line, measures, *sizes, "star", None)[0] == ()
-    assert ways_of(line, measures, *sizes, "star", None)[1]
+    assert search_ways(tree, NOTHING_KNOWN, *sizes, "packed").ways == ()
+    assert search_ways(tree, measures, *sizes, "one").ways == ()
+    assert search_ways(lonely, measures, *sizes, "packed").ways == ()
+    assert search_ways(tree, measures, 10.0, 10.0, "packed").ways == ()
+    assert search_ways(line, measures, *sizes, "star").ways == ()
+    assert search_ways(line, measures, *sizes, "star").reason
 
 
-def test_ways_of_other_members_are_not_kept() -> None:
+def test_nothing_is_searched_again_until_ways_have_become_worse() -> None:
     view, measures = mesh(6)
     made = policy(view, "packed", measures)
+    sizes = (PAYLOAD, CHUNK, "packed")
+    first = search_ways(made, measures, *sizes)
+    assert first.over_floor >= 1
+    before = replace(first, reason="found before")
+    doubled = {ends: Rate(r.delay_s, 2 * r.rate) for ends, r in measures.links.items()}
+    assert search_ways(made, measures, *sizes, before) is before
+    assert search_ways(made, Measures(doubled), *sizes, before) is before
+    slow = dict(measures.links)
+    slow[view.nodes[0], view.nodes[1]] = Rate(0.002, 1 * MBIT)
+    assert search_ways(made, Measures(slow), *sizes, before) is not before
+    tree = replace(made, ways=())
+    assert search_ways(tree, measures, *sizes, before) is not before
+
+
+def test_ways_of_other_members_or_links_are_repaired_until_better_ones_are_found() -> None:
+    view, measures = mesh(6)
+    planner = StandardPlanner(int(PAYLOAD), int(CHUNK), trees="packed")
+    made = policy(view, "packed", measures)
     smaller, rates = mesh(5)
-    again = policy(smaller, "packed", rates, made)
-    assert {len(way.up) for way in again.ways} == {5}
+    larger, more_rates = mesh(7)
     fewer = replace(view, edges=view.edges[1:])
-    some = policy(fewer, "packed", measures, made)
-    assert some.ways != made.ways
+    for other, known in ((smaller, rates), (larger, more_rates), (fewer, measures)):
+        old = planner.search(made, measures)  # for links that are no more
+        plan = planner.plan(other, 8, (), made, known, old)
+        now = Policy(1, 2, other, plan.parents, plan.shares, (), plan.reason, plan.ways)
+        assert plan.ways  # they are valid, or the policy would have raised
+        assert {len(way.up) for way in plan.ways} == {len(other.nodes)}
+        assert KEPT in plan.reason
+        assert policy(other, "packed", known, now).ways  # what is found fits
 
 
-def test_a_fence_which_all_wait_for_gets_a_tree_alone() -> None:
+def test_ways_that_are_no_better_than_the_tree_any_more_are_given_up() -> None:
+    view, measures = mesh(6)
+    planner = StandardPlanner(10, 10, trees="packed")  # so small that only delays count
+    made = policy(view, "packed", measures)
+    slow = replace(made.ways[0], up=bytes([0, 0, 1, 2, 3, 4]), down=bytes([0, 0, 1, 2, 3, 4]))
+    chain = replace(made, ways=(slow,))
+    assert planner.plan(view, 8, (), chain, measures).ways == (slow,)
+    found = planner.search(chain, measures)
+    assert found.ways == ()
+    plan = planner.plan(view, 8, (), chain, measures, found)
+    assert plan.ways == ()
+    assert found.reason in plan.reason
+
+
+def test_without_a_search_and_without_ways_there_is_the_tree() -> None:
     view, measures = mesh(6)
     planner = StandardPlanner(int(PAYLOAD), int(CHUNK), trees="packed")
     assert planner.plan(view, 8, (), None, measures).ways == ()
+    assert planner.searches
+    assert not StandardPlanner().searches
+    assert not StandardPlanner(custom=lambda _: None, trees="packed").searches  # type: ignore[arg-type,return-value]

@@ -1,0 +1,65 @@
+"""One join as the scheduler sees it, and the states that it goes through."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from protocols.table import Row, StateTable
+
+if TYPE_CHECKING:
+    from protocols.cluster.view import Member
+    from protocols.wire.messages import JoinProgress
+
+
+class JoinState(StrEnum):
+    """Where the scheduler stands with one joiner."""
+
+    # INTRODUCING: its neighbours have not answered. LINKING: it opens its links. LINKED: they are
+    # open, and the next policy names its pull. CAUGHT_UP: the next policy has it in its view.
+    INTRODUCING = "introducing"
+    LINKING = "linking"
+    LINKED = "linked"
+    PULLING = "pulling"
+    CAUGHT_UP = "caught-up"
+    ENTERED = "entered"
+    ABORTED = "aborted"
+
+
+_OPEN = (
+    JoinState.INTRODUCING,
+    JoinState.LINKING,
+    JoinState.LINKED,
+    JoinState.PULLING,
+    JoinState.CAUGHT_UP,
+)
+JOIN_TABLE: StateTable[JoinState] = StateTable(
+    "join (scheduler)",
+    Row(JoinState.INTRODUCING, "introduced", (JoinState.INTRODUCING, JoinState.LINKING)),
+    Row(JoinState.LINKING, "links open", (JoinState.LINKED,)),
+    Row(JoinState.LINKED, "pull in force", (JoinState.PULLING,)),
+    Row(JoinState.PULLING, "caught up", (JoinState.CAUGHT_UP,)),
+    Row(JoinState.PULLING, "entry in force", (JoinState.ENTERED,)),  # if the last scheduler made it
+    Row(JoinState.CAUGHT_UP, "entry in force", (JoinState.ENTERED,)),
+    *(Row(state, "given up", (JoinState.ABORTED,)) for state in _OPEN),
+)
+
+
+@dataclass(slots=True)
+class Join:
+    """One join as the scheduler sees it. `deadline`: when it is given up unless it makes progress;
+    `stops_until`: when it is given up because it stops the others, infinite while it does not."""
+
+    number: int
+    joiner: Member
+    neighbours: tuple[bytes, ...]
+    deadline: float
+    state: JoinState = JoinState.INTRODUCING
+    introduced: dict[bytes, None] = field(default_factory=dict)
+    links: tuple[bytes, ...] = ()
+    parent: bytes = b""
+    progress: JoinProgress | None = None
+    unmeasured: int = 0  # how often it said that no rate of its links was known
+    stops_until: float = math.inf

@@ -1,0 +1,127 @@
+"""When the scheduler has ways searched for, and what it does with the answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgeagent.planner import StandardPlanner
+from protocols import limits
+from protocols.cluster.view import edge, make_view
+from protocols.cluster.ways import Way
+from protocols.events import WaysFound
+from protocols.scheduler.negotiator import Negotiator
+from protocols.scheduler.planning import Found
+from protocols.scheduler.ways_search import WaysSearch
+
+from .records import LINEAGE, member, node, star_policy
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
+
+STAR = Way(bytes([0, 0, 0]), bytes([0, 0, 0]), 1)
+OTHER = Way(bytes([1, 1, 1]), bytes([1, 1, 1]), 2)
+
+
+def policy_of(count: int) -> Policy:
+    """Return a policy whose members are all linked."""
+    members = [member(k + 1) for k in range(count)]
+    nodes = [m.node for m in members]
+    pairs = [edge(a, b) for a in nodes for b in nodes if a < b]
+    view = make_view(LINEAGE, 1, members, pairs)
+    plan = StandardPlanner().plan(view, 8, ())
+    return replace(star_policy(1), view=view, parents=plan.parents, shares=plan.shares)
+
+
+def leader(count: int = 3, trees: str = "packed") -> Negotiator:
+    policy = policy_of(count)
+    return Negotiator(node(1), policy.term, policy, 8, StandardPlanner(trees=trees))
+
+
+def test_there_is_one_search_at_a_time_and_not_too_often() -> None:
+    search = WaysSearch(3, searches=True)
+    first = search.begin(10.0)
+    assert first is not None
+    search.want()
+    due = search.deadline
+    assert due is None
+    assert search.begin(100.0) is None  # the first is not answered
+    assert search.answered(first, Found((STAR,), "a"))
+    assert search.found == Found((STAR,), "a")
+    assert search.deadline == 10.0 + limits.SEARCH_SECONDS
+    assert search.begin(10.5) is None
+    second = search.begin(13.0)
+    assert second is not None
+    assert second > first
+
+
+def test_answers_to_other_searches_are_dropped() -> None:
+    search = WaysSearch(3, searches=True)
+    number = search.begin(0.0)
+    assert number is not None
+    late = WaysSearch(2, searches=True).begin(0.0)
+    assert late is not None
+    assert not search.answered(late, Found((), ""))  # to this node, when it led an earlier term
+    assert search.answered(number, Found((), ""))
+    assert not search.answered(number, Found((STAR,), ""))  # twice
+    assert search.found == Found((), "")
+
+
+def test_nothing_is_searched_where_nothing_can_be_found() -> None:
+    search = WaysSearch(1, searches=False)
+    search.want()
+    assert search.deadline is None
+    assert search.begin(0.0) is None
+    for negotiator in (leader(trees="one"), leader(count=1)):
+        assert negotiator.begin_search(0.0) is None
+
+
+def test_what_is_found_becomes_a_policy() -> None:
+    negotiator = leader(trees="star")
+    wanted = negotiator.begin_search(1.0)
+    assert wanted is not None
+    assert wanted.policy == negotiator.policy
+    negotiator.tick(1.0)
+    before = negotiator.switch
+    assert before is None
+    negotiator.ways_found(WaysFound(wanted.number, Found((OTHER,), "drawn")))
+    negotiator.tick(1.0)
+    assert negotiator.switch is not None
+    made = negotiator.switch.policy
+    assert made.ways == (OTHER,)
+    assert "drawn" in made.reason
+    negotiator.in_force(2.0, made)
+    negotiator.tick(2.0)
+    assert negotiator.switch is None  # what is found stays, and is no news
+
+
+def test_a_search_follows_measurements_and_other_links_but_no_other_shares() -> None:
+    negotiator = leader()
+    wanted = negotiator.begin_search(0.0)
+    assert wanted is not None
+    negotiator.ways_found(WaysFound(wanted.number, Found((), "")))
+    assert negotiator.begin_search(5.0) is None
+    negotiator.measured()
+    assert negotiator.begin_search(5.0) is None  # not before the next plan
+    negotiator.tick(5.0)
+    again = negotiator.begin_search(5.0)
+    assert again is not None
+    assert again.before == Found((), "")
+    negotiator.ways_found(WaysFound(again.number, Found((), "")))
+    policy = negotiator.policy
+    negotiator.in_force(9.0, replace(policy, version=policy.version + 1, shares=(7, 1, 0)))
+    assert negotiator.begin_search(9.0) is None
+    view = replace(policy.view, number=2, edges=policy.view.edges[1:])
+    newest = replace(policy, version=policy.version + 2, view=view, parents=(node(3), node(3), b""))
+    negotiator.in_force(9.0, newest)
+    assert negotiator.deadline is not None
+    assert negotiator.deadline <= 9.0
+    assert negotiator.begin_search(9.0) is not None
+
+
+def test_no_search_begins_while_the_role_is_handed_over() -> None:
+    negotiator = leader()
+    negotiator.hold_back(True)
+    assert negotiator.begin_search(0.0) is None
+    negotiator.hold_back(False)
+    assert negotiator.begin_search(0.0) is not None
