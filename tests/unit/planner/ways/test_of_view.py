@@ -10,6 +10,7 @@ import pytest
 
 from edgeagent.config import TREES
 from edgeagent.planner import StandardPlanner
+from edgeagent.planner.policies import PolicyAnswer, PolicyRequest
 from edgeagent.planner.ways.named import SHAPES
 from edgeagent.planner.ways.of_view import KEPT, search_ways
 from protocols.cluster.policy import Policy
@@ -147,4 +148,10 @@ def test_without_a_search_and_without_ways_there_is_the_tree() -> None:
     assert planner.plan(view, 8, (), None, measures).ways == ()
     assert planner.searches
     assert not StandardPlanner().searches
-    assert not StandardPlanner(custom=lambda _: None, trees="packed").searches  # type: ignore[arg-type,return-value]
+    assert not StandardPlanner(custom=_star, trees="packed").searches
+
+
+def _star(request: PolicyRequest) -> PolicyAnswer:
+    hub = request.members[0].node
+    parents = {m.node: hub for m in request.members} | {hub: b""}
+    return PolicyAnswer(parents, {hub: request.micro_batches})
