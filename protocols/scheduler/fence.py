@@ -387,10 +387,9 @@ def decide(
     links, apart, expelled = open_links(reports), base.view.apart, base.view.expelled
     view = make_view(lineage, base.view.number + 1, members, links, apart, expelled)
     stay = {n: reports[n] for n in view.nodes}
-    plan = planner.plan(view, micro_batches, (), base)
+    plan = planner.plan(view, micro_batches, ())
     version = max(base.version, *(r.newest for r in stay.values())) + 1
-    parts = (plan.parents, plan.shares, (), plan.reason, plan.ways)
-    policy = Policy(epoch[0], version, view, *parts)
+    policy = Policy(epoch[0], version, view, plan.parents, plan.shares, (), plan.reason)
     # All members are at `first` or one after it. The result of `first` exists if one has applied it
     # or has all of its chunks; then it is finished, and the iteration after it is done again.
     first = min(r.iteration for r in stay.values())

@@ -79,7 +79,8 @@ class Planner(Protocol):
     ) -> Plan:
         """Return the tree, the shares and the ways for `view`, quickly. Members in `away` get no
         micro-batch, unless all are away. What `present` says is kept unless a change is worth it.
-        `found` is what the last search found, perhaps for another view."""
+        `found` is what the last search found, perhaps for another view. Without `present` a tree
+        has to do."""
 
     def search(
         self, policy: Policy, measures: Measures = NOTHING_KNOWN, before: Found | None = None

@@ -19,11 +19,12 @@ from tests.variants import variants
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ONCE_FAILED = [int(s) for s in (Path(__file__).parent / "seeds.txt").read_text("utf-8").split()]
+SEARCHING = (770_001, 770_005, 770_009)  # histories in which ways are searched for
 EVENTFUL = 189  # a history with crashes, restarts, a partition and frames out of order
 REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 
 
-@pytest.mark.parametrize("seed", variants([*range(16), *ONCE_FAILED], long=range(150)))
+@pytest.mark.parametrize("seed", variants([*range(16), *ONCE_FAILED, *SEARCHING], long=range(150)))
 def test_storm(seed: int) -> None:
     storm.run(seed)
 

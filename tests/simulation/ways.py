@@ -1,6 +1,7 @@
 """A planner whose policies have several ways, drawn at random: any valid ones have to do.
 
-What it answers follows from its seed and from what it is asked, as a planner's answers have to.
+What it answers follows from its seed and from what it is asked, as a planner's answers have to. A
+fence asks without a present policy, and gets the standard planner's tree alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MOST_WEIGHT = 3
 
 
 class WaysPlanner(StandardPlanner):
-    """Plans with other ways for each number of a view, after a loss, too.
+    """Plans with other ways for each number of a view.
 
     `window` is how many chunks a node may send ahead of the first one that it lacks. With
     `searches`, ways in force stay as long as they fit the view, and others are searched for

@@ -9,21 +9,24 @@ from edgeagent.planner import StandardPlanner
 from protocols import limits
 from protocols.cluster.view import edge, make_view
 from protocols.cluster.ways import Way
-from protocols.events import WaysFound
+from protocols.events import Measured, WaysFound
 from protocols.scheduler.negotiator import Negotiator
 from protocols.scheduler.planning import Found
 from protocols.scheduler.ways_search import WaysSearch
+from tests.simulation.ways import WaysPlanner
 
+from .clusters import cluster, policy_of, settle
 from .records import LINEAGE, member, node, star_policy
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
+    from tests.simulation.world import World
 
 STAR = Way(bytes([0, 0, 0]), bytes([0, 0, 0]), 1)
 OTHER = Way(bytes([1, 1, 1]), bytes([1, 1, 1]), 2)
 
 
-def policy_of(count: int) -> Policy:
+def policy_for(count: int) -> Policy:
     """Return a policy whose members are all linked."""
     members = [member(k + 1) for k in range(count)]
     nodes = [m.node for m in members]
@@ -34,7 +37,7 @@ def policy_of(count: int) -> Policy:
 
 
 def leader(count: int = 3, trees: str = "packed") -> Negotiator:
-    policy = policy_of(count)
+    policy = policy_for(count)
     return Negotiator(node(1), policy.term, policy, 8, StandardPlanner(trees=trees))
 
 
@@ -125,3 +128,31 @@ def test_no_search_begins_while_the_role_is_handed_over() -> None:
     assert negotiator.begin_search(0.0) is None
     negotiator.hold_back(False)
     assert negotiator.begin_search(0.0) is not None
+
+
+def test_a_cluster_searches_while_it_trains_and_switches_to_what_was_found() -> None:
+    planner = WaysPlanner(3, searches=True)
+    world, hosts = cluster(1, ways=planner)
+    seen = {policy_of(hosts[0]).ways}
+    for _ in range(3):
+        hosts[0].handle(Measured((), 0.001 * (len(seen) + 1), None, None))
+        run_for(world, 2 * limits.SEARCH_SECONDS)
+        settle(world)
+        seen.add(policy_of(hosts[0]).ways)
+    assert len(seen) > 1
+    assert {policy_of(host).key for host in hosts} == {policy_of(hosts[0]).key}
+
+
+def run_for(world: World, seconds: float) -> None:
+    until = world.now + seconds
+    world.run(lambda: world.now > until)
+
+
+def test_only_the_scheduler_takes_an_answer() -> None:
+    _, hosts = cluster(1, ways=WaysPlanner(3, searches=True))
+    other = hosts[1].node
+    assert other is not None
+    assert other.negotiator is None
+    before = policy_of(hosts[1])
+    other.handle(hosts[1].clock(), WaysFound(1 << 32, Found((OTHER,), "late")))
+    assert policy_of(hosts[1]) == before
