@@ -254,7 +254,9 @@ class Reducer:
         if now is None:
             return b""
         have = now.have
-        whole = word is not None and is_final(word) and bool(have) and have[0] & 1
+        farewell = now.spec.chunks < self.chunks
+        total = self._shape.micro_batches if self._shape is not None and not farewell else 0
+        whole = word is not None and is_final(word, total) and bool(have) and have[0] & 1
         return have if whole else now.kept
 
     def serve(self, spec: RoundSpec) -> None:

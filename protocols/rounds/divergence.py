@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols.rounds.claims import read_claims
+from protocols.rounds.control_word import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,10 +43,17 @@ def differing(word: ControlWord) -> tuple[int, ...]:
     return tuple(n for n in range(others.bit_length()) if others >> n & 1)
 
 
-def is_final(word: ControlWord) -> bool:
+def is_final(word: ControlWord, micro_batches: int) -> bool:
     """Whether what was reduced with `word` contains every micro-batch, computed from one state.
-    Sums for which that does not hold are made again, so a fence must not keep them."""
-    return not (any(word.refusing) or any(word.late) or differing(word))
+    Sums for which that does not hold are made again, so a fence must not keep them.
+
+    `micro_batches`: how many an iteration has; 0 in the farewell round, where nothing is summed.
+    Nobody need have refused one that is missing: a trainer that falls behind while a fence is open
+    begins anew, and what it had computed before is then dealt out in the next attempt.
+    """
+    if any(word.refusing) or any(word.late) or differing(word):
+        return False
+    return not numbers(word.done, micro_batches, unset=True)
 
 
 def first_difference(mine: bytes, theirs: bytes) -> int | None:

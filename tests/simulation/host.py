@@ -435,7 +435,8 @@ class Host:
         word = self.reduce.partial.get(0)
         have = self.reduce.round.have
         reduced = bool(have) and bool(have[0] & 1) and isinstance(word, ControlWord)
-        whole = reduced and isinstance(word, ControlWord) and is_final(word)
+        total = self.world.micro_batches if self.reduce.round.spec.chunks > 1 else 0
+        whole = reduced and isinstance(word, ControlWord) and is_final(word, total)
         worth = have if whole else self.reduce.round.kept
         self.world.kept(self, self.reduce, worth)
         return worth

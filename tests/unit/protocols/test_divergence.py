@@ -106,10 +106,17 @@ def test_most_members_are_right_and_those_who_stay_before_those_who_leave(
 
 
 def test_only_whole_sums_of_one_state_are_final() -> None:
-    assert is_final(word((A, 0), (A, 1)))
-    assert not is_final(word((A, 0), (B, 1)))
-    assert not is_final(word(refusing=(0,)))
-    assert not is_final(replace(EMPTY, late=bits((0,))))
+    assert is_final(word((A, 0), (A, 1)), 0)
+    assert not is_final(word((A, 0), (B, 1)), 0)
+    assert not is_final(word(refusing=(0,)), 0)
+    assert not is_final(replace(EMPTY, late=bits((0,))), 0)
+
+
+def test_sums_that_lack_a_micro_batch_are_not_kept_although_nobody_refused_it() -> None:
+    said = replace(EMPTY, done=bits((0, 1, 3)))
+    assert not is_final(said, 4)
+    assert is_final(replace(said, done=bits((0, 1, 2, 3))), 4)
+    assert is_final(EMPTY, 0)  # a farewell
 
 
 def test_the_first_piece_that_differs_is_found() -> None:
