@@ -299,7 +299,9 @@ class Host:
                 hashed = events.OwnShardsHashed(join, leaves_of(whole, shard_bytes))
                 self.soon(world.compute(), partial(self.handle, hashed))
             case effects.SearchWays(number, policy, before):
-                answer = events.WaysFound(number, world.planner.search(policy, before=before))
+                assert self.node is not None
+                found = self.node.context.planner.search(policy, before=before)
+                answer = events.WaysFound(number, found)
                 self.soon(world.compute() + world.delay(), partial(self.handle, answer))
             case effects.Report():
                 self.reports.append(effect)
