@@ -298,11 +298,8 @@ class Host:
                 whole = self.constant[: shards * shard_bytes]
                 hashed = events.OwnShardsHashed(join, leaves_of(whole, shard_bytes))
                 self.soon(world.compute(), partial(self.handle, hashed))
-            case effects.SearchWays(number, policy, before):
-                assert self.node is not None
-                found = self.node.context.planner.search(policy, before=before)
-                answer = events.WaysFound(number, found)
-                self.soon(world.compute() + world.delay(), partial(self.handle, answer))
+            case effects.SearchWays():
+                self.search_ways(effect)
             case effects.Report():
                 self.reports.append(effect)
             case effects.UseToken(token):
@@ -312,6 +309,13 @@ class Host:
                 world.join_failed(self)
             case effects.Depart(why, message):
                 world.departed(self, why if why != "error" else message)
+
+    def search_ways(self, wanted: effects.SearchWays) -> None:
+        """Have the node's planner search, and tell the node some time later what was found."""
+        assert self.node is not None
+        found = self.node.context.planner.search(wanted.policy, before=wanted.before)
+        answer = events.WaysFound(wanted.number, found)
+        self.soon(self.world.compute() + self.world.delay(), partial(self.handle, answer))
 
     def hang_up(self, node: bytes, end: int | None) -> None:
         """Close link number `end` to `node`, and not one that was opened since."""
