@@ -45,8 +45,9 @@ def search_ways(
     """Return the ways of the shape called `name` over the links of `policy`, and why these.
 
     There are none if one tree is as good, if nothing is measured yet, or if the links have no such
-    shape. What was found `before` is returned again if the ways of `policy` still fit and are as
-    near to the floor as it was: then the links have changed too little for others to be better.
+    shape. What was found `before` is returned again if it and the ways of `policy` still fit, and
+    these are as near to the floor as it was: then the links have changed too little for others to
+    be better.
     """
     view = policy.view
     if name == ONE or len(view.nodes) < 2 or not measures.links:
@@ -55,7 +56,9 @@ def search_ways(
     sizes = (payload_bytes, chunk_bytes)
     tree = (_tree_way(view, policy.parents),)
     in_force = tuple(_counted(way) for way in policy.ways) or tree
-    if before is not None and fits(network, in_force):
+    known = tuple(_counted(way) for way in before.ways) if before is not None else ()
+    still_fit = fits(network, in_force) and (not known or fits(network, known))
+    if before is not None and still_fit:
         now = _over_floor(network, in_force, *sizes)
         if not significant(now, before.over_floor):
             return before

@@ -109,6 +109,9 @@ def test_nothing_is_searched_again_until_ways_have_become_worse() -> None:
     assert search_ways(made, Measures(slow), *sizes, before) is not before
     tree = replace(made, ways=())
     assert search_ways(tree, measures, *sizes, before) is not before
+    smaller, rates = mesh(5)
+    alike = replace(before, over_floor=100.0)  # it fits no more, however good the tree is
+    assert search_ways(policy(smaller, "one", rates), rates, *sizes, alike) is not alike
 
 
 def test_ways_of_other_members_or_links_are_repaired_until_better_ones_are_found() -> None:
