@@ -237,6 +237,7 @@ class Agent:
             peer.addresses,
             peer.certificate,
             sparse=bool(self._config.neighbours),
+            most_links=self._config.most_links,
         )
         config = self._config
         owner = Owner(

@@ -55,6 +55,7 @@ class AgentConfig:
     peers: tuple[str, ...] = ()
     mdns: bool = True
     neighbours: tuple[str, ...] = ()
+    most_links: int = 0  # that this device should have; 0 = the cluster chooses
     events: str = ""  # file, "-" = stdout, "" = none
     state_dir: str = ""
     quiet: bool = False

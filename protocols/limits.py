@@ -50,7 +50,10 @@ MAX_ATTEMPT_STEP = 1024
 
 MAX_MEMBERS = 256
 MAX_LINKS_PER_NODE = 64
-MAX_NEIGHBOURS = 6  # that the scheduler chooses for a joiner
+# Up to so many members are all linked to each other. In a larger cluster the scheduler chooses so
+# many neighbours for a joiner.
+ALL_LINKED_MEMBERS = 12
+MAX_NEIGHBOURS = 8
 MAX_OPEN_JOINS = 32
 MAX_EXPELLED = 64  # remembered in the view; the oldest are forgotten
 MAX_TOKEN_BYTES = 64
@@ -112,7 +115,10 @@ PROBE_FRAME_BYTES = 64 << 10
 # Probe a link again that has carried nothing for so long.
 PROBE_AGAIN_SECONDS = 10.0
 # Probe a link that is in use, too, but less often: what it carries may be too short for a sample.
-PROBE_BUSY_SECONDS = 30.0
+PROBE_BUSY_SECONDS = 120.0
+# After probing a link again a device waits so many times as long as that took until it probes the
+# next one. So probes take 1 % of what its links can carry, however many links it has.
+PROBE_SPACING = 100.0
 # Tell the others of changed measurements at most this often.
 TELL_SECONDS = 0.5
 # Repeat unchanged measurements this often, so that every member, and the next scheduler, has them.

@@ -105,6 +105,24 @@ def node_argument(text: str) -> str:
     return text
 
 
+def chosen_neighbours(text: str) -> tuple[tuple[str, ...], int]:
+    """Read N, "all" or names; return (the names, the most links that the device should have).
+
+    No names and 0 links mean that the cluster chooses. Raises `UsageError` for a number that no
+    device can have.
+    """
+    from protocols import limits  # not before it is known to be ours
+
+    if text == "all":
+        return (), limits.MAX_LINKS_PER_NODE
+    if not _is_number(text):
+        return tuple(n for n in text.split(",") if n), 0
+    if not 1 <= int(text) <= limits.MAX_LINKS_PER_NODE:
+        most = limits.MAX_LINKS_PER_NODE
+        raise UsageError(f"--neighbours {_cut(text)}: a device links to 1 to {most} others")
+    return (), int(text)
+
+
 def whole(text: str) -> int:
     """Return `text` as a whole number from 0 to 2^31 - 1."""
     if not is_count(text):

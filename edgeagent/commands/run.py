@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent.commands.options import (
     add_command,
+    chosen_neighbours,
     existing_file,
     existing_path,
     node_name,
@@ -204,8 +205,9 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-mdns", action="store_true", help="neither look nor be seen by mDNS")
     group.add_argument(
         "--neighbours",
-        metavar="NAMES",
-        help="link only to these nodes, comma separated (default: chosen by the cluster)",
+        metavar="N|all|NAMES",
+        help="link to at most N members, to all of them, or only to those with these names, comma "
+        "separated (default: to all members while there are up to 12, to 8 of more than that)",
     )
     group.add_argument(
         "--on-partition",
@@ -306,7 +308,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
     if args.log_file and not log_level:
         raise UsageError("--log-file goes with --log-level")
     log_file = args.log_file or base.log_file
-    neighbours = tuple(n for n in (args.neighbours or "").split(",") if n)
+    neighbours, most_links = chosen_neighbours(args.neighbours or "")
     return replace(
         base,
         cluster=args.cluster or base.cluster,
@@ -318,6 +320,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         peers=tuple(args.peer) or base.peers,
         mdns=base.mdns and not args.no_mdns,
         neighbours=neighbours or base.neighbours,
+        most_links=most_links or base.most_links,
         events=events,
         state_dir=base.state_dir or state_root(environment),
         quiet=events == "-",

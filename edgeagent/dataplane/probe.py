@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.network.monitor import probe_seconds
 from protocols.wire.bulk import BulkHeader, BulkKind
 
 if TYPE_CHECKING:
@@ -42,12 +43,10 @@ async def probe(link: Link, delay_s: float) -> None:
     """Send at most `limits.MAX_PROBE_BYTES`, for at most `limits.MAX_PROBE_SECONDS` plus some round
     trips.
 
-    `delay_s` is the one-way delay in seconds. TCP needs several round trips until it sends at full
-    rate, so a probe over a link with a long delay has to last longer.
+    `delay_s` is the one-way delay in seconds (`monitor.probe_seconds`).
     """
     loop = asyncio.get_running_loop()
-    seconds = limits.MAX_PROBE_SECONDS + limits.PROBE_ROUND_TRIPS * 2 * delay_s
-    end = loop.time() + min(seconds, limits.MOST_PROBE_SECONDS)
+    end = loop.time() + probe_seconds(delay_s)
     size = limits.PROBE_FRAME_BYTES
     for index in range(limits.MAX_PROBE_BYTES // size):
         while link.bulk_queued > size:

@@ -117,13 +117,17 @@ class StandardPlanner:
         return search_ways(policy, measures, *sizes, self._trees, before)
 
     def neighbours(
-        self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN
+        self,
+        view: View,
+        wanted: tuple[str, ...],
+        most: int = 0,
+        measures: Measures = NOTHING_KNOWN,
     ) -> tuple[bytes, ...]:
         """Return the members that a joiner shall link to: those it wants, else the best ones."""
-        return choose_neighbours(view, wanted, measures)[0]
+        return choose_neighbours(view, wanted, measures, most)
 
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
-        """Return the links to open: the usual few of each member, and those without which the loss
+        """Return the links to open: the usual ones of each member, and those without which the loss
         of one link would divide the members."""
         return tuple(dict.fromkeys((*usual_links(view, measures), *spare_links(view, measures))))
 

@@ -1,5 +1,10 @@
 """Which members a joiner links to, and which links the overlay lacks.
 
+Up to `limits.ALL_LINKED_MEMBERS` members are all linked to each other: every link that is missing
+lowers how fast gradients can be summed at all, and a link that is open costs little while no plan
+uses it. In a larger cluster each member opens `limits.MAX_NEIGHBOURS` links. A user may set another
+number for a device (`Member.most_links`), or name its neighbours (`Member.sparse`).
+
 A joiner whose user named no neighbours gets two of them wherever there are two members, so that an
 overlay that survives the loss of any one link still does so after the join. No spare link is opened
 between members that a user keeps apart.
@@ -11,7 +16,7 @@ from collections.abc import Iterable
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
-from edgeagent.planner.measures import listed, name_of, qualities
+from edgeagent.planner.measures import qualities
 from protocols import limits
 from protocols.cluster.view import Edge, View, edge
 
@@ -27,36 +32,33 @@ def choose_neighbours(
     view: View,
     wanted: tuple[str, ...],
     measures: Measures,
-    most: int = limits.MAX_NEIGHBOURS,
-) -> tuple[tuple[bytes, ...], str]:
-    """Return (the members that a joiner shall link to, why).
+    most: int = 0,
+) -> tuple[bytes, ...]:
+    """Return the members that a joiner shall link to.
 
     If members have a name in `wanted`, exactly these are returned, in the order of the view.
-    Otherwise the result has at most `most` members, those with the fastest links first, because
-    nothing is known yet of the joiner's own links. Members that already have `most` links, or whose
-    user named their neighbours, are taken only if fewer than `LEAST_NEIGHBOURS` others are
-    available.
+    Otherwise the result has at most `most` members (0: as many as is usual), those with the fastest
+    links first, because nothing is known yet of the joiner's own links. Members that already have
+    as many links as they should, or whose user named their neighbours, are taken only if fewer than
+    `LEAST_NEIGHBOURS` others are available. In a large cluster a member should have no more than
+    twice the links that it opens itself, since those who join later choose it, too.
     """
     named = tuple(m for m in view.members if m.name in wanted)[: limits.MAX_LINKS_PER_NODE - 1]
-    here = dict.fromkeys(m.name for m in view.members)
-    absent = [name for name in dict.fromkeys(wanted) if name not in here]
-    lacking = f"; nobody is called {listed(absent, repr)}" if absent else ""
     if named:
-        chosen = tuple(m.node for m in named)
-        return chosen, f"linked to {listed(named, lambda m: m.name)} as asked{lacking}"
+        return tuple(m.node for m in named)
     overlay = _Overlay(view, measures)
-    limit = min(most, limits.MAX_LINKS_PER_NODE)
-    full = {m.node: m.sparse or len(overlay.near[m.node]) >= limit for m in view.members}
+    everybody = len(view.members) < limits.ALL_LINKED_MEMBERS  # with the joiner, one more
+    accepted = len(view.members) if everybody else 2 * limits.MAX_NEIGHBOURS
+    most = most or (len(view.members) if everybody else limits.MAX_NEIGHBOURS)
+    full = {
+        m.node: m.sparse or len(overlay.near[m.node]) >= (m.most_links or accepted)
+        for m in view.members
+    }
     free = sorted((n for n in view.nodes if not full[n]), key=overlay.speed_first)
     rest = sorted((n for n in view.nodes if full[n]), key=overlay.evenly)
-    taken = free[: max(most, LEAST_NEIGHBOURS)]
-    others = rest[: max(0, LEAST_NEIGHBOURS - len(taken))]
-    chosen = (*taken, *others)
-    why = f"the fastest with fewer than {most} links"
-    if others:
-        short = listed(others, lambda n: name_of(view, n)) if taken else "all"
-        why += f"; {short} for want of such"
-    return chosen, f"linked to {listed(chosen, lambda n: name_of(view, n))}: {why}{lacking}"
+    taken = free[:most]
+    others = rest[: max(0, min(LEAST_NEIGHBOURS, most) - len(taken))]
+    return (*taken, *others)
 
 
 def spare_links(view: View, measures: Measures) -> tuple[Edge, ...]:
@@ -64,9 +66,10 @@ def spare_links(view: View, measures: Measures) -> tuple[Edge, ...]:
 
     First come the links that make the overlay connected, then those that make it
     two-edge-connected, both as far as `view.apart` allows. Members whose user named their
-    neighbours get links only if they would be cut off otherwise. Members with fewer links are taken
-    first, among these the ones with faster links. In a connected overlay in which every pair may be
-    linked, no smaller number of links would do (Eswaran and Tarjan 1976).
+    neighbours, or wants no more links, get them only if they would be cut off otherwise. Members
+    with fewer links are taken first, among these the ones with faster links. In a connected overlay
+    in which every pair may be linked, no smaller number of links would do (Eswaran and Tarjan
+    1976).
     """
     overlay = _Overlay(view, measures)
     _connect(overlay)
@@ -75,19 +78,18 @@ def spare_links(view: View, measures: Measures) -> tuple[Edge, ...]:
     return tuple(sorted(overlay.added, key=lambda e: (e.low, e.high)))
 
 
-def usual_links(
-    view: View, measures: Measures, most: int = limits.MAX_NEIGHBOURS
-) -> tuple[Edge, ...]:
-    """Return links to add until no two members that may be linked both have fewer than `most`.
+def usual_links(view: View, measures: Measures) -> tuple[Edge, ...]:
+    """Return links to add until no two members that may be linked both have fewer than they should.
 
     These are the links that a joiner would have chosen had it come later. Members whose user named
     their neighbours get none.
     """
     overlay = _Overlay(view, measures)
-    sparse = {m.node: m.sparse for m in view.members}
-    nodes = sorted((n for n in view.nodes if not sparse[n]), key=overlay.speed_first)
-    for a, b in combinations(nodes, 2):
-        room = len(overlay.near[a]) < most and len(overlay.near[b]) < most
+    everybody = len(view.members) <= limits.ALL_LINKED_MEMBERS
+    usual = len(view.members) - 1 if everybody else limits.MAX_NEIGHBOURS
+    most = {m.node: m.most_links or usual for m in view.members if not m.sparse}
+    for a, b in combinations(sorted(most, key=overlay.speed_first), 2):
+        room = len(overlay.near[a]) < most[a] and len(overlay.near[b]) < most[b]
         if room and overlay.may_add(a, b):
             overlay.add(a, b)
     return tuple(overlay.added)
@@ -102,6 +104,7 @@ class _Overlay:
         self.added: list[Edge] = []
         self._apart = dict.fromkeys(view.apart)
         self._sparse = {m.node: m.sparse for m in view.members}
+        self._most = {m.node: m.most_links or limits.MAX_LINKS_PER_NODE for m in view.members}
         self._quality = qualities(view.nodes, measures)
         for link in view.edges:
             self._link(link)
@@ -131,7 +134,7 @@ class _Overlay:
         self, one: Iterable[bytes], other: Iterable[bytes], *, sparse: bool = False
     ) -> tuple[bytes, bytes] | None:
         """Return the best pair of members, one of each group, that may be linked; None if there is
-        none. With `sparse`, members whose user named their neighbours are a second choice."""
+        none. With `sparse`, members whose user wants no more links are a second choice."""
         for loose in (False, True)[: 1 + sparse]:
             ends = [
                 sorted((n for n in group if self._has_room(n, loose)), key=self.evenly)
@@ -143,8 +146,9 @@ class _Overlay:
         return None
 
     def _has_room(self, node: bytes, loose: bool) -> bool:
-        room = len(self.near[node]) < limits.MAX_LINKS_PER_NODE
-        return room and (loose or not self._sparse[node])
+        links = len(self.near[node])
+        wants = links < self._most[node] and not self._sparse[node]
+        return links < limits.MAX_LINKS_PER_NODE and (loose or wants)
 
     def reached(self, start: bytes, but: dict[Edge, None]) -> list[bytes]:
         """Return the nodes that `start` reaches over links not in `but`, `start` itself first."""

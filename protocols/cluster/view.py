@@ -24,6 +24,7 @@ from protocols.wire.fields import (
     Many,
     Nested,
     Text,
+    UInt,
     wire,
 )
 
@@ -37,7 +38,8 @@ class Member:
 
     `numeric_class` names the hardware and software on which gradients are promised to be equal;
     `addresses` are HOST:PORT texts of its peer listener; `certificate` is DER. `sparse`: its user
-    named its neighbours, so it gets no other links.
+    named its neighbours, so it gets no other links. `most_links`: its user wants no more links than
+    this, 0 if the scheduler may choose how many.
     """
 
     node: bytes = wire(NODE)
@@ -47,6 +49,7 @@ class Member:
     addresses: tuple[str, ...] = wire(Many(Text(limits.MAX_ADDRESS_BYTES), limits.MAX_ADDRESSES))
     certificate: bytes = wire(Blob(limits.MAX_CERTIFICATE_BYTES))
     sparse: bool = wire(Bool())
+    most_links: int = wire(UInt(limits.MAX_LINKS_PER_NODE), 0)
 
     def __post_init__(self) -> None:
         if self.certificate and hashlib.sha256(self.certificate).digest() != self.node:

@@ -5,7 +5,8 @@ bytes arrive. It floods its measurements when they have changed, and repeats the
 so that every member can plan with them when it becomes the scheduler. Measurements of links and
 members that are gone are forgotten. A link that carries nothing is probed, so that its rate is
 known before a plan uses it (NetStorm's auxiliary measurements have the same purpose). A link that
-is in use is probed, too, but less often, because its traffic may be too short to be measured.
+is in use is probed, too, but less often, because its traffic may be too short to be measured. All
+repeated probes of one device together take 1 % of the time at most, however many links it has.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class Monitor:
         self._told: m.Measured | None = None  # the measurements that were flooded last
         self._told_at = -math.inf
         self._carried: dict[bytes, Carried] = {}
+        self._probes_from = -math.inf  # when a link may be probed again, for the sake of the others
 
     @property
     def measures(self) -> Measures:
@@ -181,7 +183,8 @@ class Monitor:
     def _probe_again(self, now: float, links: tuple[Incoming, ...]) -> None:
         """Probe a link over which little was sent for a while, or which was not probed for long.
         Only one is probed at a time, the one that waits longest: two probes would share this
-        device's uplink and measure only a part of it."""
+        device's uplink and measure only a part of it. The probe of a link whose delay was not known
+        at the first one is not put off, because until then nothing is known of the link."""
         before, self._carried = self._carried, {}
         for link in links:
             carried = before.get(link.node) or Carried(link.sent_bytes, now, now)
@@ -193,9 +196,19 @@ class Monitor:
         waits = [(self._carried[x.node].due(x.delay_s), x.node, x.delay_s) for x in links]
         if waits and (first := min(waits, key=itemgetter(0, 1)))[0] <= now:
             _, node, delay_s = first
+            if self._carried[node].delay_known and now < self._probes_from:
+                return
+            self._probes_from = now + limits.PROBE_SPACING * probe_seconds(delay_s or 0.0)
             sent = self._carried[node].sent + limits.MAX_PROBE_BYTES
             self._carried[node] = Carried(sent, now, now, delay_known=delay_s is not None)
             self._context.do(Probe(node))
+
+
+def probe_seconds(delay_s: float) -> float:
+    """Return how long a probe lasts at most over a link with this one-way delay. TCP needs several
+    round trips until it sends at full rate, so it lasts longer if the delay is long."""
+    seconds = limits.MAX_PROBE_SECONDS + limits.PROBE_ROUND_TRIPS * 2 * delay_s
+    return min(seconds, limits.MOST_PROBE_SECONDS)
 
 
 def _rate(link: m.LinkRate) -> Rate:

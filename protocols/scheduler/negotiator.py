@@ -138,7 +138,7 @@ class Negotiator:
             mail += self.give_up(known.number, "the device started again")
         if len(self.joins) >= limits.MAX_OPEN_JOINS:
             return mail
-        near = self._planner.neighbours(self.policy.view, message.neighbours)
+        near = self._planner.neighbours(self.policy.view, message.neighbours, joiner.most_links)
         chosen, wait_s = self.asked_links.ways_in(now, joiner.node, near)
         if wait_s:
             refusal = JoinAborted(0, joiner.node, OFTEN_LOST, math.ceil(1000 * wait_s))

@@ -90,9 +90,14 @@ class Planner(Protocol):
         search is not worth its time."""
 
     def neighbours(
-        self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN
+        self,
+        view: View,
+        wanted: tuple[str, ...],
+        most: int = 0,
+        measures: Measures = NOTHING_KNOWN,
     ) -> tuple[bytes, ...]:
-        """Return the members that a joiner is to link to: those with the names `wanted`, if any."""
+        """Return the members that a joiner is to link to: those with the names `wanted`, if any,
+        otherwise at most `most` (0: as many as is usual)."""
 
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
         """Return the links that should be opened in addition to those of `view`."""
@@ -134,10 +139,14 @@ class Informed:
         return self._planner.search(policy, self._known(), before)
 
     def neighbours(
-        self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN
+        self,
+        view: View,
+        wanted: tuple[str, ...],
+        most: int = 0,
+        measures: Measures = NOTHING_KNOWN,
     ) -> tuple[bytes, ...]:
         """As `Planner.neighbours`."""
-        return self._planner.neighbours(view, wanted, self._known())
+        return self._planner.neighbours(view, wanted, most, self._known())
 
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
         """As `Planner.links`."""

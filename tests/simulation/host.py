@@ -145,6 +145,7 @@ class Host:
         self.token = b""  # the new token that a member has passed on
         self.inbox: list[events.Event] = []  # what its node has still to handle
         self.busy = False  # whether its node is handling an event
+        self.busy_until = 0.0  # when the trainer has done all the work that it was given
         self.refuses = False  # whether the trainer hands all micro-batches back
         self.stops = False  # whether its script wants training to end, on all nodes
         self.most_work: int | None = None  # micro-batches beyond this number are handed back
@@ -271,7 +272,7 @@ class Host:
                 assert self.reduce is not None
                 self.handle(events.Frozen(self.freeze()))
             case effects.GiveWork():
-                self.soon(world.compute(), partial(self.work, partial(self.compute, effect)))
+                self.soon(self.computing(), partial(self.work, partial(self.compute, effect)))
             case effects.KeepUpdate():
                 pass  # the sums of all iterations are kept
             case effects.Contribute(word):
@@ -332,6 +333,13 @@ class Host:
             self.undone.append(partial(self.awake, self.life, what))
         else:
             what()
+
+    def computing(self) -> float:
+        """Return after how many seconds the trainer has done the work that it is given now. It does
+        one after the other, in the order in which it was given."""
+        now = self.world.now
+        self.busy_until = max(self.busy_until + 1e-9, now + self.world.compute())
+        return self.busy_until - now
 
     def hang(self, seconds: float, *, promised: bool = False) -> None:
         """Have the trainer answer nothing for this long; `promised`: its script has said so."""

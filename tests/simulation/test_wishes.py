@@ -132,7 +132,7 @@ def test_the_expelled_one_does_not_hear_the_new_token(seed: int) -> None:
     assert wants(world, who, ExpelWanted(victim.me.node)) == ""
     who.handle(TokenWanted(TOKEN))
     rest = [h for h in hosts if h is not victim]
-    world.run(lambda: all(h.token == TOKEN for h in rest))
+    world.run(lambda: all(h.token == TOKEN for h in rest) and victim.gone is not None)
     stop(world)
     assert victim.token == b""
 

@@ -74,6 +74,7 @@ class World:
         self.tamper: Callable[[Host, int, bytes], bytes] = lambda _host, _shard, piece: piece
         self.is_frozen = False  # a part of the state never changes, and most devices start with it
         self.sparse = False  # nodes want no links except those that they ask for
+        self.most_links = 0  # that each node wants; 0: as many as the scheduler chooses
         self.pauses = False  # nodes wait if they have no quorum
         self.ways: WaysPlanner | None = None  # plans with several ways instead of one tree
         self.rotate_every = 0  # steps after which the role rotates; 0: never
@@ -277,6 +278,7 @@ class World:
     def add(self, number: int, incarnation: int = 1, neighbours: tuple[str, ...] = ()) -> Host:
         """Add a device's new agent; if there was one on the same device it ends first."""
         who = member(number, incarnation, sparse=self.sparse)
+        who = replace(who, most_links=self.most_links)
         before = self.hosts.get(who.node)
         router: Router | None = None
         if before is not None and before.node is not None:

@@ -18,6 +18,7 @@ from edgeagent.errors import UsageError
 from edgeagent.launch import Job, resolve_job
 from edgeagent.terminal.text import shown_path
 from edgeagent.transport.token import new_token
+from protocols import limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +72,18 @@ def test_every_option_of_the_agent(folder: Path) -> None:
         on_partition="pause",
         rotate_every=250,
     )
+
+
+def test_neighbours_are_names_or_a_number() -> None:
+    assert (agent().neighbours, agent().most_links) == ((), 0)
+    named = agent("--neighbours", "bob")
+    assert (named.neighbours, named.most_links) == (("bob",), 0)
+    four, everybody = agent("--neighbours", "4"), agent("--neighbours", "all")
+    assert (four.neighbours, four.most_links) == ((), 4)
+    assert (everybody.neighbours, everybody.most_links) == ((), limits.MAX_LINKS_PER_NODE)
+    for number in ("0", "65"):
+        with pytest.raises(UsageError, match="a device links to 1 to 64 others"):
+            agent("--neighbours", number)
 
 
 def test_an_option_wins_over_the_environment() -> None:

@@ -71,7 +71,11 @@ class AnyTree:
         raise NotImplementedError
 
     def neighbours(
-        self, view: View, wanted: tuple[str, ...], measures: Measures = NOTHING_KNOWN
+        self,
+        view: View,
+        wanted: tuple[str, ...],
+        most: int = 0,
+        measures: Measures = NOTHING_KNOWN,
     ) -> tuple[bytes, ...]:
         raise NotImplementedError
 

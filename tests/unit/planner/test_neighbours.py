@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.planner.neighbours import choose_neighbours, spare_links
+from edgeagent.planner.neighbours import choose_neighbours, spare_links, usual_links
 from protocols import limits
 from protocols.cluster.view import Edge, Member, View, edge, make_view, parts
 from protocols.network.measures import Measures, Rate
@@ -19,8 +19,9 @@ JOINER = 99
 
 
 @st.composite
-def overlays(draw: st.DrawFn, most: int = 6) -> View:
-    """Views of any shape, some members sparse, some pairs apart."""
+def overlays(draw: st.DrawFn, most: int = 6, *, counted: bool = False) -> View:
+    """Views of any shape, some members sparse, some pairs apart; with `counted`, some members want
+    only so many links."""
     count = draw(st.integers(1, most))
     pairs = list(combinations(range(1, count + 1), 2))
     some = st.lists(st.sampled_from(pairs), unique=True) if pairs else st.just([])
@@ -28,7 +29,11 @@ def overlays(draw: st.DrawFn, most: int = 6) -> View:
     links = draw(some)
     apart = draw(few) if draw(st.booleans()) else []
     sparse = draw(st.lists(st.integers(1, count), max_size=2)) if draw(st.booleans()) else []
-    members = [replace(member(k), sparse=k in sparse) for k in range(1, count + 1)]
+    links_wanted = draw(st.integers(0, 3)) if counted else 0
+    members = [
+        replace(member(k), sparse=k in sparse, most_links=links_wanted if k % 2 else 0)
+        for k in range(1, count + 1)
+    ]
     return make_view(LINEAGE, 1, members, edges_of(links), edges_of(apart))
 
 
@@ -72,21 +77,21 @@ def joined(view: View, neighbours: tuple[bytes, ...]) -> View:
 # Joiners
 
 
-@given(overlays(), st.data(), st.integers(1, 6))
+@given(overlays(counted=True), st.data(), st.integers(2, 6))
 def test_whoever_joins_is_safe_and_makes_nobody_less_safe(
     view: View, data: st.DataObject, most: int
 ) -> None:
     measures = data.draw(measures_of(view))
-    chosen, reason = choose_neighbours(view, (), measures, most)
-    assert (chosen, reason) == choose_neighbours(view, (), measures, most)
+    chosen = choose_neighbours(view, (), measures, most)
+    assert chosen == choose_neighbours(view, (), measures, most)
     assert len(dict.fromkeys(chosen)) == len(chosen)
-    assert min(2, len(view.nodes)) <= len(chosen) <= max(2, most)
+    assert min(2, len(view.nodes)) <= len(chosen) <= most
     after = joined(view, chosen)
     if len(view.nodes) > 1 and len(parts(view)) == 1:
         before = bridges(view)
         assert all(e in before for e in bridges(after))
         assert is_safe(after) or not is_safe(view)
-    full = [n for n in view.nodes if len(view.neighbours(n)) >= most or sparse(view, n)]
+    full = [n for n in view.nodes if is_full(view, n)]
     if any(n in full for n in chosen):
         free = [n for n in view.nodes if n not in full]
         assert len(free) < 2
@@ -94,70 +99,98 @@ def test_whoever_joins_is_safe_and_makes_nobody_less_safe(
         assert all(n in chosen for n in free)
 
 
-def sparse(view: View, name: bytes) -> bool:
+def is_full(view: View, name: bytes) -> bool:
     found = view.member(name)
-    return found is not None and found.sparse
+    assert found is not None
+    return found.sparse or 0 < found.most_links <= len(view.neighbours(name))
 
 
-@pytest.mark.parametrize("count", [2, 3, 8, 40])
-def test_an_overlay_that_grows_by_joins_stays_even_and_safe(count: int) -> None:
+def grown(count: int) -> View:
+    """The overlay of members that have joined one after another."""
     view = view_of(1)
     for k in range(2, count + 1):
-        chosen, _ = choose_neighbours(view, (), Measures())
-        links = [*view.edges, *(edge(node(k), n) for n in chosen)]
-        members = [*view.members, member(k)]
-        view = make_view(LINEAGE, 1, members, links)
+        links = [*view.edges, *(edge(node(k), n) for n in choose_neighbours(view, (), Measures()))]
+        view = make_view(LINEAGE, 1, [*view.members, member(k)], links)
         assert is_safe(view) or k == 2
+    return view
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 12])
+def test_in_a_small_cluster_all_are_linked(count: int) -> None:
+    view = grown(count)
+    assert len(view.edges) == count * (count - 1) // 2
+    added = usual_links(view_of(count, [(1, 2)]), Measures())
+    assert sorted(added, key=lambda e: (e.low, e.high)) == list(view.edges)[1:]
+
+
+@pytest.mark.parametrize("count", [13, 40])
+def test_in_a_large_cluster_each_has_some_links(count: int) -> None:
+    view = grown(count)
     degrees = [len(view.neighbours(n)) for n in view.nodes]
-    assert max(degrees) <= limits.MAX_NEIGHBOURS + 2
+    assert min(degrees) >= limits.MAX_NEIGHBOURS
+    assert max(degrees) <= 2 * limits.MAX_NEIGHBOURS
     assert spare_links(view, Measures()) == ()
+    assert usual_links(view, Measures()) == ()
+    few = changed(view, [edge(node(k), node(k + 1)) for k in range(1, count)])
+    more = changed(few, [*few.edges, *usual_links(few, Measures())])
+    degrees = [len(more.neighbours(n)) for n in more.nodes]
+    assert max(degrees) <= limits.MAX_NEIGHBOURS
+    assert sum(d < limits.MAX_NEIGHBOURS for d in degrees) <= limits.MAX_NEIGHBOURS
+
+
+def test_a_user_sets_how_many_links_a_device_has() -> None:
+    members = [replace(member(k), most_links=2 if k == 1 else 0) for k in range(1, 6)]
+    pairs = [(1, 2), (1, 3), (2, 3), (3, 4), (4, 5)]
+    view = make_view(LINEAGE, 1, members, edges_of(pairs))
+    others = [p for p in combinations(range(2, 6), 2) if p not in pairs]
+    added = usual_links(view, Measures())
+    assert sorted(added, key=lambda e: (e.low, e.high)) == edges_of(others)
+    assert node(1) not in choose_neighbours(view, (), Measures())
+    assert len(choose_neighbours(view, (), Measures(), 3)) == 3
+    assert len(choose_neighbours(view, (), Measures(), 1)) == 1
+    everybody = choose_neighbours(grown(20), (), Measures(), limits.MAX_LINKS_PER_NODE)
+    assert len(everybody) >= 19  # but one perhaps, which has as many as it should
 
 
 def test_fast_members_come_first_and_full_ones_last() -> None:
-    view = view_of(5, [(1, 2), (1, 3), (1, 4), (2, 3), (4, 5)])
+    pairs = [(1, 2), (1, 3), (1, 4), (2, 3), (4, 5)]
     rates = {(1, 2): 90, (1, 3): 50, (1, 4): 70, (2, 3): 10, (4, 5): 80}
     found = {(node(a), node(b)): Rate(0.0, float(r)) for (a, b), r in rates.items()}
     # medians: n1 70, n2 50, n3 30, n4 75, n5 80; n1 has three links
-    chosen, reason = choose_neighbours(view, (), Measures(found), 3)
-    assert chosen == (node(5), node(4), node(2))
-    assert reason == "linked to n5, n4, n2: the fastest with fewer than 3 links"
-    chosen, reason = choose_neighbours(view, (), Measures(found), 2)
-    assert chosen == (node(5), node(4))
-    assert reason == "linked to n5, n4: the fastest with fewer than 2 links; n4 for want of such"
-    chosen, reason = choose_neighbours(view, (), Measures(found), 1)
-    assert chosen == (node(5), node(4))
-    assert reason == "linked to n5, n4: the fastest with fewer than 1 links; all for want of such"
+
+    def chosen(most: int) -> tuple[bytes, ...]:
+        members = [replace(member(k), most_links=most) for k in range(1, 6)]
+        view = make_view(LINEAGE, 1, members, edges_of(pairs))
+        return choose_neighbours(view, (), Measures(found), most)
+
+    assert chosen(3) == (node(5), node(4), node(2))
+    assert chosen(2) == (node(5), node(4))  # node 5 alone has fewer than two
+    assert chosen(1) == (node(5),)
 
 
 def test_a_member_whose_user_named_its_neighbours_is_left_alone() -> None:
     members = [replace(member(k), sparse=k == 1) for k in (1, 2, 3)]
     view = make_view(LINEAGE, 1, members, [edge(node(1), node(2)), edge(node(2), node(3))])
-    assert choose_neighbours(view, (), Measures())[0] == (node(3), node(2))
+    assert choose_neighbours(view, (), Measures()) == (node(3), node(2))
+    assert usual_links(view, Measures()) == ()
     alone = make_view(LINEAGE, 1, members[:2], [edge(node(1), node(2))])
-    assert choose_neighbours(alone, (), Measures())[0] == (node(2), node(1))
+    assert choose_neighbours(alone, (), Measures()) == (node(2), node(1))
 
 
 def test_a_joiner_gets_exactly_whom_it_names() -> None:
     view = view_of(5)
-    chosen, reason = choose_neighbours(view, ("n4", "n2"), Measures(), 1)
-    assert chosen == (node(2), node(4))
-    assert reason == "linked to n2, n4 as asked"
-    chosen, reason = choose_neighbours(view, ("n4", "nobody", "nobody"), Measures())
-    assert chosen == (node(4),)
-    assert reason == "linked to n4 as asked; nobody is called 'nobody'"
-    default, why = choose_neighbours(view, (), Measures())
-    chosen, reason = choose_neighbours(view, ("x", "y"), Measures())
-    assert chosen == default == view.nodes
-    assert reason == f"{why}; nobody is called 'x', 'y'"
+    assert choose_neighbours(view, ("n4", "n2"), Measures(), 1) == (node(2), node(4))
+    assert choose_neighbours(view, ("n4", "nobody", "nobody"), Measures()) == (node(4),)
+    default = choose_neighbours(view, (), Measures())
+    assert choose_neighbours(view, ("x", "y"), Measures()) == default == view.nodes
 
 
 def test_a_joiner_keeps_a_link_free() -> None:
     count = limits.MAX_LINKS_PER_NODE + 5
     members = [replace(member(k), name="same") for k in range(count)]
     view = make_view(LINEAGE, 1, members, [edge(node(0), node(1))])
-    chosen, reason = choose_neighbours(view, ("same",), Measures())
+    chosen = choose_neighbours(view, ("same",), Measures())
     assert chosen == view.nodes[: limits.MAX_LINKS_PER_NODE - 1]
-    assert reason == "linked to same, same, same, same and 59 more as asked"
 
 
 # Spare links
@@ -171,7 +204,7 @@ def allowed(view: View, *, loose: bool) -> list[Edge]:
         for e in pairs
         if e not in view.edges
         and e not in view.apart
-        and (loose or not (sparse(view, e.low) or sparse(view, e.high)))
+        and (loose or not (is_full(view, e.low) or is_full(view, e.high)))
     ]
 
 
@@ -192,9 +225,20 @@ def test_spare_links_make_an_overlay_as_safe_as_can_be(view: View, data: st.Data
         assert added == ()
 
 
+@given(overlays(counted=True))
+def test_who_wants_no_more_links_gets_them_only_when_cut_off(view: View) -> None:
+    added = spare_links(view, Measures())
+    possible = changed(view, [*view.edges, *allowed(view, loose=True)])
+    assert parts(changed(view, [*view.edges, *added])) == parts(possible)
+    if len(parts(view)) == 1:
+        assert all(e in allowed(view, loose=False) for e in added)
+
+
 @given(overlays().filter(lambda view: len(parts(view)) == 1))
 def test_no_fewer_spare_links_would_do(view: View) -> None:
-    free = make_view(LINEAGE, 1, [replace(m, sparse=False) for m in view.members], view.edges)
+    free = make_view(
+        LINEAGE, 1, [replace(m, sparse=False, most_links=0) for m in view.members], view.edges
+    )
     added = spare_links(free, Measures())
     choice = allowed(free, loose=True)
     if len(free.nodes) == 2:
@@ -212,7 +256,9 @@ def test_no_fewer_spare_links_would_do(view: View) -> None:
 
 @given(overlays(5))
 def test_parts_are_joined_with_at_most_one_link_too_many(view: View) -> None:
-    free = make_view(LINEAGE, 1, [replace(m, sparse=False) for m in view.members], view.edges)
+    free = make_view(
+        LINEAGE, 1, [replace(m, sparse=False, most_links=0) for m in view.members], view.edges
+    )
     added = spare_links(free, Measures())
     choice = allowed(free, loose=True)
     fewer = [

@@ -13,6 +13,7 @@ from protocols import limits
 from protocols.effects import Effect, Probe, Report, Send
 from protocols.events import Incoming, LinkDown, LinkUp, Measured, Received
 from protocols.member.node import Node
+from protocols.network import monitor
 from protocols.network.heartbeats import Heartbeats
 from protocols.network.link_end import LinkEnd
 from protocols.network.measures import KeepingUp, Measures, Rate
@@ -128,12 +129,12 @@ def test_a_link_is_probed_when_it_opens_and_when_it_carries_nothing() -> None:
 
     assert not probes(busy, 0)
     sent = 0
-    for k in range(1, 5):
+    for k in range(1, 14):
         sent += limits.METER_BYTES
         found = probes(busy + k * limits.PROBE_AGAIN_SECONDS, sent)
         assert bool(found) is (k * limits.PROBE_AGAIN_SECONDS == limits.PROBE_BUSY_SECONDS)
         sent += limits.MAX_PROBE_BYTES * bool(found)
-    idle = busy + 4 * limits.PROBE_AGAIN_SECONDS
+    idle = busy + 13 * limits.PROBE_AGAIN_SECONDS
     assert not probes(idle + limits.PROBE_AGAIN_SECONDS - 1, sent)
     assert probes(idle + limits.PROBE_AGAIN_SECONDS, sent)
     assert not probes(idle + limits.PROBE_AGAIN_SECONDS + 1, sent)
@@ -150,6 +151,22 @@ def test_a_link_is_probed_again_once_its_delay_is_known_to_be_long() -> None:
     assert not probed(1000.5, 0.03)
     assert probed(1000.0 + limits.PROBE_LONGER_SECONDS, 0.03)
     assert not probed(1001.0 + 2 * limits.PROBE_LONGER_SECONDS, 0.03)
+
+
+def test_all_links_together_are_probed_1_percent_of_the_time() -> None:
+    hosts, nodes = three()
+    ends = [hosts[k].me.node for k in (1, 2)]
+    probed: dict[bytes, list[float]] = {n: [] for n in ends}
+    for second in range(1000, 2000):
+        event = measured(*(incoming(n, delay=0.02) for n in ends))
+        for effect in nodes[0].handle(float(second), event):
+            if isinstance(effect, Probe):
+                probed[effect.node].append(float(second))
+    one, other = (probed[n] for n in ends)
+    seconds = monitor.probe_seconds(0.02) * (len(one) + len(other))
+    firsts = 2 * monitor.probe_seconds(0.02)  # of links whose delay was not known, not put off
+    assert 5.0 < seconds - firsts <= 1000.0 / limits.PROBE_SPACING
+    assert abs(len(one) - len(other)) <= 1  # they take turns
 
 
 def test_a_joiner_is_heard_over_the_wire() -> None:
@@ -331,7 +348,7 @@ def test_one_idle_link_is_probed_at_a_time() -> None:
     hosts, nodes = three()
     b, c, now = hosts[1].me.node, hosts[2].me.node, 1000.0
     seen: list[bytes] = []
-    for k in range(25):
+    for k in range(30):
         near = [incoming(n, delay=0.001) for n in (b, c)]
         effects = nodes[0].handle(now + k, measured(*near))
         probes = [e.node for e in effects if isinstance(e, Probe)]
