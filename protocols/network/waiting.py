@@ -97,11 +97,15 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """An edge of the tree. `seconds`: how long it takes to carry the gradients up and the sum down;
-    `rate`: of the slower direction in bytes/s; `delay_s`: one way."""
+    """A link that the sums use.
 
-    child: bytes
-    parent: bytes
+    `ends`: the child and the parent if there is one tree; with several ways neither end is above
+    the other, and the one that is first in the view comes first. `seconds`: how long the link takes
+    to carry its part of the gradients and of the sum; `rate`: of the slower direction in bytes/s;
+    `delay_s`: one way.
+    """
+
+    ends: tuple[bytes, bytes]
     seconds: float
     rate: float
     delay_s: float
@@ -190,9 +194,9 @@ def _in_each_step(standing: Standing) -> Waiting | None:
 
 
 def _slowest_link(standing: Standing, transfer_s: float, step_s: float) -> Waiting | None:
-    """Return the link that the sums of each step wait for: one that is slower than the others of
-    the tree, or the slowest if the sums take most of a step."""
-    edges = sorted(_edges(standing), key=lambda e: (-e.seconds, e.child))
+    """Return the link that the sums of each step wait for: one that takes longer than the others,
+    or the one that takes the longest if the sums take most of a step."""
+    edges = sorted(_edges(standing), key=lambda e: (-e.seconds, e.ends))
     if not edges:
         return None
     slowest = edges[0]
@@ -203,26 +207,48 @@ def _slowest_link(standing: Standing, transfer_s: float, step_s: float) -> Waiti
         seconds = transfer_s * (1 - others_s / slowest.seconds)
     else:
         return None
-    child, parent = _best_rate(standing, slowest.child), _best_rate(standing, slowest.parent)
-    node, peer = slowest.child, slowest.parent
-    if ALIKE * parent < child:
+    node, peer = slowest.ends
+    first, second = _best_rate(standing, node), _best_rate(standing, peer)
+    if ALIKE * second < first:
         node, peer = peer, node
-    shared = max(child, parent) <= ALIKE * min(child, parent)
+    shared = max(first, second) <= ALIKE * min(first, second)
     rate, delay_s = slowest.rate, slowest.delay_s
     late = slowest.seconds < 4 * delay_s  # the delay there and back is more than half of it
     return Waiting(Cause.LINK, node, seconds, step_s, peer, rate, delay_s, shared, late)
 
 
 def _edges(standing: Standing) -> list[_Edge]:
-    """Return the edges of the tree that are measured in at least one direction."""
-    policy, links = standing.policy, standing.measures.links
-    found = []
-    for child, parent in zip(policy.view.nodes, policy.parents, strict=True):
-        ways = [links[ends] for ends in ((child, parent), (parent, child)) if ends in links]
-        if ways:
-            rate, delay_s = min(w.rate for w in ways), max(w.delay_s for w in ways)
-            seconds = standing.vector_bytes / rate + 2 * delay_s
-            found.append(_Edge(child, parent, seconds, rate, delay_s))
+    """Return the links that the sums use and that are measured in at least one direction."""
+    links, found = standing.measures.links, []
+    for (one, other), (there, back) in _parts_carried(standing.policy).items():
+        used = [
+            (part, links[ends])
+            for part, ends in ((there, (one, other)), (back, (other, one)))
+            if part and ends in links
+        ]
+        if used:
+            rate, delay_s = min(r.rate for _, r in used), max(r.delay_s for _, r in used)
+            seconds = max(part * standing.vector_bytes / r.rate for part, r in used) + 2 * delay_s
+            found.append(_Edge((one, other), seconds, rate, delay_s))
+    return found
+
+
+def _parts_carried(policy: Policy) -> dict[tuple[bytes, bytes], tuple[float, float]]:
+    """Return for both ends of each link that the sums use which part of the vector the link carries
+    from the first end to the second, and which part back."""
+    nodes = policy.view.nodes
+    if not policy.ways:
+        return {ends: (1.0, 1.0) for ends in zip(nodes, policy.parents, strict=True) if ends[1]}
+    whole = sum(way.weight for way in policy.ways)
+    found: dict[tuple[bytes, bytes], tuple[float, float]] = {}
+    for way in policy.ways:
+        hops = [(k, parent) for k, parent in enumerate(way.up) if parent != k]
+        hops += [(parent, k) for k, parent in enumerate(way.down) if parent != k]
+        for start, end in hops:
+            ends = (nodes[min(start, end)], nodes[max(start, end)])
+            there, back = found.get(ends, (0.0, 0.0))
+            part = way.weight / whole
+            found[ends] = (there + part, back) if start < end else (there, back + part)
     return found
 
 

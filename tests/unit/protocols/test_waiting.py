@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 
 from protocols.cluster.policy import Policy, Pull
+from protocols.cluster.ways import Way
 from protocols.events import Measured
 from protocols.network.measures import KeepingUp, Measures, Rate
 from protocols.network.monitor import Times
@@ -73,6 +74,28 @@ def test_transfer_beside_computing_is_what_is_waited_for() -> None:
     found = waited_for(standing({A: (0.05, 3.2), B: (0.05, 3.2), C: (0.16, 3.125)}))
     assert found is not None
     assert (found.cause, found.node, found.seconds) == (Cause.LINK, C, 3.125)
+
+
+def test_with_several_ways_the_link_that_takes_longest_is_named() -> None:
+    """Three quarters of the chunks go from C over B to A, the others from both to A; all come back
+    along the chain. So B and C wait for their link, and A and C hardly use theirs."""
+    links = {(a, b): Rate(0.001, 8 * MBIT) for a, b in permutations((A, B, C), 2)}
+    links |= dict.fromkeys([(A, B), (B, A)], Rate(0.001, 16 * MBIT))
+    chain, star_of_a = bytes([0, 0, 1]), bytes([0, 0, 0])
+    ways = (Way(chain, chain, 3), Way(star_of_a, chain, 1))
+    policy = replace(star_policy(3), ways=ways)
+
+    def named(slower: dict[tuple[bytes, bytes], Rate]) -> set[bytes]:
+        times = {A: (0.01, 0.3), B: (0.01, 0.3), C: (0.01, 0.3)}
+        found = waited_for(standing(times, policy, measures=Measures(links | slower)))
+        assert found is not None
+        assert found.cause is Cause.LINK
+        return {found.node, found.peer}
+
+    assert named({}) == {B, C}
+    assert named({(A, C): Rate(0.001, 0.1 * MBIT)}) == {B, C}, "nothing flows in that direction"
+    assert named({(C, A): Rate(0.001, 3 * MBIT)}) == {B, C}, "it carries a quarter"
+    assert named({(C, A): Rate(0.001, 1 * MBIT)}) == {A, C}
 
 
 def test_the_only_link_of_two_is_both_of_theirs() -> None:
