@@ -64,7 +64,7 @@ class Waits:
             if (advice := self.advice(shown)) is not None:
                 self._say(advice["text"])
         elif (gone := self._telling.over(now, waiting)) is not None:
-            self._say("no longer waiting" + (f" for {node.context.name(gone)}" if gone else ""))
+            self._say(_over_text(node, gone))
 
     def _waiting(self, node: Node) -> Waiting | None:
         return waiting_of(node, self._heartbeats.quiet(node.context.now))
@@ -104,8 +104,15 @@ def _waiting_status(node: Node, waiting: Waiting | None) -> WaitingStatus | None
         more=waiting.more,
         text="",
     )
-    found["text"] = waiting_text(found)
+    found["text"] = waiting_text(found, here=waiting.node == node.context.node)
     return found
+
+
+def _over_text(node: Node, gone: bytes) -> str:
+    """Return the line which says that nobody waits for `gone` any more (empty: for no device)."""
+    if gone == node.context.node:
+        return "the others no longer wait for this device"
+    return "no longer waiting" + (f" for {node.context.name(gone)}" if gone else "")
 
 
 def _advice_status(node: Node, found: Worth, waiting: WaitingStatus | None) -> AdviceStatus:

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 NAMED = 3  # devices that an advice names; the others are counted
 
 
-def waiting_text(waiting: WaitingStatus) -> str:
-    """Return a line such as "waiting 12 s for laptop3: its link carries 2.00 Mbit/s"."""
-    who = clean(waiting["node"])
+def waiting_text(waiting: WaitingStatus, *, here: bool = False) -> str:
+    """Return a line such as "waiting 12 s for laptop3: its link carries 2.00 Mbit/s".
+
+    `here`: the one that is waited for is the device that shows the line.
+    """
+    who = "this device" if here else clean(waiting["node"])
     if waiting["cause"] == "link" and waiting["shared"]:
         who = f"the link between {who} and {clean(waiting['peer'])}"
     elif waiting["more"]:
@@ -26,7 +29,8 @@ def waiting_text(waiting: WaitingStatus) -> str:
     if waiting["step_s"]:
         seconds += f" of each {seconds_text(waiting['step_s'])} step"
     who = f" for {who}" if who else ""
-    return f"waiting {seconds}{who}: {_why(waiting)}"
+    waiters = "the others wait" if here else "waiting"
+    return f"{waiters} {seconds}{who}: {_why(waiting)}"
 
 
 def _why(waiting: WaitingStatus) -> str:

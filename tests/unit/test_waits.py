@@ -15,18 +15,23 @@ if TYPE_CHECKING:
 US = 1_000_000
 
 
-def slow_link(nodes: list[Node]) -> None:
-    """Let the first node know that the third one's links carry 2 Mbit/s."""
-    a, b, c = (n.context.node for n in nodes)
-    first = nodes[0].monitor
+def slow_link(nodes: list[Node], badly_connected: int = 2) -> None:
+    """Let the first node know that the links of one of the three nodes carry 2 Mbit/s."""
+    names = [n.context.node for n in nodes]
+    bad = names[badly_connected]
     nodes[0].context.now += 1.0
-    slow, fast = (80_000, 250_000), (1_000, 25_000_000)
-    for node, near in ((b, {a: fast, c: slow}), (c, {a: slow, b: slow})):
-        links = tuple(m.LinkRate(peer, *rate) for peer, rate in sorted(near.items()))
-        first.heard(node, m.Measured(links, 20_000, US // 100, 9 * US // 10))
-    first._said[a] = m.Measured(
-        (m.LinkRate(b, *fast), m.LinkRate(c, *slow)), 20_000, 9_000, 910_000
-    )
+    for node in names:
+        links = tuple(
+            m.LinkRate(peer, *((80_000, 250_000) if bad in (peer, node) else (1_000, 25_000_000)))
+            for peer in sorted(names)
+            if peer != node
+        )
+        own = (9_000, 910_000) if node == names[0] else (US // 100, 9 * US // 10)
+        said = m.Measured(links, 20_000, *own)
+        if node == names[0]:
+            nodes[0].monitor._said[node] = said
+        else:
+            nodes[0].monitor.heard(node, said)
 
 
 def watched(nodes: list[Node]) -> tuple[Waits, list[str]]:
@@ -56,6 +61,20 @@ def test_status_and_terminal_say_the_same_and_the_end_of_it() -> None:
     for k in range(12, 30):
         waits.tell(k / 2)
     assert lines[2:] == [f"no longer waiting for {name}"]
+
+
+def test_on_the_slow_device_the_others_wait() -> None:
+    _, nodes = three()
+    slow_link(nodes, badly_connected=0)
+    waits, lines = watched(nodes)
+    for k in range(12):
+        waits.tell(k / 2)
+    assert " for this device: its link takes 80.00 ms one way" in lines[0]
+    assert lines[0].startswith("the others wait ")
+    nodes[0].monitor._said.clear()
+    for k in range(12, 30):
+        waits.tell(k / 2)
+    assert lines[-1] == "the others no longer wait for this device"
 
 
 def test_what_stands_for_no_known_reason_goes_on() -> None:

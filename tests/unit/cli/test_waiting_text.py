@@ -39,6 +39,13 @@ def test_who_is_waited_for_and_why(changes: dict[str, Any], text: str) -> None:
     assert waiting_text(waiting(**changes)).startswith(text)
 
 
+def test_on_the_device_that_is_waited_for_the_others_wait() -> None:
+    text = waiting_text(waiting(cause="computing"), here=True)
+    assert text == "the others wait 12 s for this device: it computes longest"
+    shared = waiting_text(waiting(shared=True), here=True)
+    assert shared.startswith("the others wait 12 s for the link between this device and alice: ")
+
+
 def test_advice_on_one_device_on_several_and_on_all() -> None:
     batch = "larger --global-batch on all devices would help"
     assert advice_text(advice(), "link") == (
