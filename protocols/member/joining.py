@@ -14,6 +14,7 @@ from protocols import limits
 from protocols.effects import CloseLink, Dial, HashOwnShards, JoinFailed
 from protocols.errors import RemoteProtocolError
 from protocols.member.cycle import CycleState
+from protocols.member.orders import check_welcome
 from protocols.member.pull import (
     AskManifest,
     AskShards,
@@ -185,6 +186,7 @@ class Joining:
         if not attaching and message.policy.view.lineage != context.lineage:
             self.fail("the cluster that was to be joined has parted")
             return
+        check_welcome(context, message.policy, is_first=attaching)
         self._hosts[sender] = None
         if message.policy.term >= context.election.term:
             context.election.follow(message.policy.term, message.scheduler)

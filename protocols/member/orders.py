@@ -69,6 +69,19 @@ def check_policy(context: Context, policy: Policy) -> None:
         raise RemoteProtocolError("a policy of a version that cannot have come yet")
 
 
+def check_welcome(context: Context, policy: Policy, *, is_first: bool) -> None:
+    """Raise `RemoteProtocolError` unless a joiner may believe a member that welcomes it with
+    `policy`. The first welcome (`is_first`) tells how far the cluster is, so that only the work has
+    to fit; later ones cannot be much further."""
+    if sum(policy.shares) != context.config.micro_batches:
+        raise RemoteProtocolError("a policy for another number of micro-batches")
+    if is_first:
+        return
+    check_policy(context, policy)
+    if policy.term > context.election.term + limits.MAX_TERM_STEP:
+        raise RemoteProtocolError("a welcome from a term that cannot have come yet")
+
+
 def check_restart(context: Context, restart: Restart) -> None:
     """Raise `RemoteProtocolError` unless members can go on as `restart` says: it concerns about the
     iteration and attempt that they are in, and deals out each micro-batch exactly once."""

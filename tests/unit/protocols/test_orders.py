@@ -13,8 +13,9 @@ import pytest
 
 from protocols import limits
 from protocols.cluster.election import Election
-from protocols.cluster.policy import Electorate
+from protocols.cluster.policy import Electorate, Policy
 from protocols.errors import RemoteProtocolError
+from protocols.member.joining import JoiningState
 from protocols.member.orders import may_order
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
@@ -181,3 +182,30 @@ def test_a_report_that_cannot_be_costs_its_sender_the_membership() -> None:
     goal = max(h.iteration for h in honest) + 9
     world.run(lambda: all(h.iteration >= goal for h in honest), 5.0)
     assert hosts[2].gone == "expelled"
+
+
+def test_a_joiner_believes_no_impossible_welcome() -> None:
+    world, hosts = cluster(0)
+    policy = policy_of(hosts[0])
+    more_work = replace(policy, shares=tuple(share + 1 for share in policy.shares))
+    joiner = world.join(3, hosts[0])
+    joining = node_of(joiner).joining
+    assert joining is not None
+    me = hosts[0].me.node
+
+    def welcome(wrong: Policy) -> m.Welcome:
+        return m.Welcome(me, wrong, 30)
+
+    with pytest.raises(RemoteProtocolError, match="another number of micro-batches"):
+        joining.welcome(world.now, me, welcome(more_work))
+    world.run(lambda: joining.state is not JoiningState.ATTACHING)
+    for wrong, why in (
+        (more_work, "another number of micro-batches"),
+        (replace(policy, term=FAR), "a term that cannot have come"),
+        (replace(policy, version=limits.MAX_VERSION), "a version that cannot have come"),
+    ):
+        with pytest.raises(RemoteProtocolError, match=why):
+            joining.welcome(world.now, me, welcome(wrong))
+    assert node_of(joiner).context.election.term == 1
+    world.run(lambda: joiner.is_member)
+    go_on(world)
