@@ -34,8 +34,8 @@ def test_a_badly_connected_device_is_named_with_its_link(tmp_path: Path) -> None
             )
 
         lab.wait("line on the slow link", named)
-        for agent in (alice, bob, laptop3):
-            agent.wait_said("for laptop3: its link carries", 60.0)
+        for agent, who in ((alice, "laptop3"), (bob, "laptop3"), (laptop3, "this device")):
+            agent.wait_said(f"for {who}: its link carries", 60.0)
             agent.wait_said("laptop3 costs more than it gives", 60.0)
         status = lab.status("bob")
     waiting, advice = status["waiting"], status["advice"]
