@@ -62,8 +62,7 @@ def may_store(context: Context, sender: bytes, policy: Policy) -> bool:
 def check_policy(context: Context, policy: Policy) -> None:
     """Raise `RemoteProtocolError` unless `policy` fits this job and its version can have been
     reached by now."""
-    if sum(policy.shares) != context.config.micro_batches:
-        raise RemoteProtocolError("a policy for another number of micro-batches")
+    _check_work(context, policy)
     newest = context.newest_key
     if policy.version > newest[1] + limits.MAX_VERSION_STEP:
         raise RemoteProtocolError("a policy of a version that cannot have come yet")
@@ -73,13 +72,17 @@ def check_welcome(context: Context, policy: Policy, *, is_first: bool) -> None:
     """Raise `RemoteProtocolError` unless a joiner may believe a member that welcomes it with
     `policy`. The first welcome (`is_first`) tells how far the cluster is, so that only the work has
     to fit; later ones cannot be much further."""
-    if sum(policy.shares) != context.config.micro_batches:
-        raise RemoteProtocolError("a policy for another number of micro-batches")
+    _check_work(context, policy)
     if is_first:
         return
     check_policy(context, policy)
     if policy.term > context.election.term + limits.MAX_TERM_STEP:
         raise RemoteProtocolError("a welcome from a term that cannot have come yet")
+
+
+def _check_work(context: Context, policy: Policy) -> None:
+    if sum(policy.shares) != context.config.micro_batches:
+        raise RemoteProtocolError("a policy for another number of micro-batches")
 
 
 def check_restart(context: Context, restart: Restart) -> None:

@@ -193,11 +193,13 @@ class Monitor:
             if link.sent_bytes - carried.sent >= limits.METER_BYTES:
                 carried = replace(carried, sent=link.sent_bytes, since=now)
             self._carried[link.node] = carried
-        waits = [(self._carried[x.node].due(x.delay_s), x.node, x.delay_s) for x in links]
+        waits = [
+            (self._carried[x.node].due(x.delay_s), x.node, x.delay_s)
+            for x in links
+            if now >= self._probes_from or not self._carried[x.node].delay_known
+        ]
         if waits and (first := min(waits, key=itemgetter(0, 1)))[0] <= now:
             _, node, delay_s = first
-            if self._carried[node].delay_known and now < self._probes_from:
-                return
             self._probes_from = now + limits.PROBE_SPACING * probe_seconds(delay_s or 0.0)
             sent = self._carried[node].sent + limits.MAX_PROBE_BYTES
             self._carried[node] = Carried(sent, now, now, delay_known=delay_s is not None)

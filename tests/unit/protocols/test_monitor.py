@@ -153,6 +153,22 @@ def test_a_link_is_probed_again_once_its_delay_is_known_to_be_long() -> None:
     assert not probed(1001.0 + 2 * limits.PROBE_LONGER_SECONDS, 0.03)
 
 
+def test_a_link_of_which_nothing_is_known_does_not_wait_for_the_others() -> None:
+    hosts, nodes = three()
+    old, new = (hosts[k].me.node for k in (1, 2))
+    near = [incoming(old, delay=0.04)]
+    for second in range(1000, 1030):
+        nodes[0].handle(float(second), measured(*near))
+    near.append(incoming(new, delay=0.04))
+    probed = [
+        effect.node
+        for second in range(1030, 1034)
+        for effect in nodes[0].handle(float(second), measured(*near))
+        if isinstance(effect, Probe)
+    ]
+    assert probed == [new]
+
+
 def test_all_links_together_are_probed_1_percent_of_the_time() -> None:
     hosts, nodes = three()
     ends = [hosts[k].me.node for k in (1, 2)]
