@@ -116,8 +116,10 @@ PROBE_FRAME_BYTES = 64 << 10
 PROBE_AGAIN_SECONDS = 10.0
 # Probe a link that is in use, too, but less often: what it carries may be too short for a sample.
 PROBE_BUSY_SECONDS = 120.0
-# After probing a link again a device waits so many times as long as that took until it probes the
-# next one. So probes take 1 % of what its links can carry, however many links it has.
+# After probing a link again a device waits so many times as long as it hands frames of a probe to
+# the connection (`monitor.probe_seconds`) until it probes the next one, however many links it has.
+# That is 1 % of the time where a link is fast. A slow link is busy for longer, because buffers take
+# in about 0.5 MB at once, and that is not counted: at 1 Mbit/s it takes 4 s.
 PROBE_SPACING = 100.0
 # Tell the others of changed measurements at most this often.
 TELL_SECONDS = 0.5

@@ -5,8 +5,9 @@ bytes arrive. It floods its measurements when they have changed, and repeats the
 so that every member can plan with them when it becomes the scheduler. Measurements of links and
 members that are gone are forgotten. A link that carries nothing is probed, so that its rate is
 known before a plan uses it (NetStorm's auxiliary measurements have the same purpose). A link that
-is in use is probed, too, but less often, because its traffic may be too short to be measured. All
-repeated probes of one device together take 1 % of the time at most, however many links it has.
+is in use is probed, too, but less often, because its traffic may be too short to be measured. A
+device hands frames of repeated probes to its links during 1 % of the time at most, however many
+links it has. Until a slow link has carried them takes longer, which nothing bounds yet.
 """
 
 from __future__ import annotations
