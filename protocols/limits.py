@@ -111,16 +111,18 @@ LONG_DELAY_SECONDS = 0.005
 PROBE_LONGER_SECONDS = 2.0
 # A joiner waits so long for the rates of its new links before it says that they are open.
 PROBE_WAIT_SECONDS = 0.4
-PROBE_FRAME_BYTES = 64 << 10
+PROBE_FRAME_BYTES = 16 << 10
 # Probe a link again that has carried nothing for so long.
 PROBE_AGAIN_SECONDS = 10.0
 # Probe a link that is in use, too, but less often: what it carries may be too short for a sample.
 PROBE_BUSY_SECONDS = 120.0
-# After probing a link again a device waits so many times as long as it hands frames of a probe to
-# the connection (`monitor.probe_seconds`) until it probes the next one, however many links it has.
-# That is 1 % of the time where a link is fast. A slow link is busy for longer, because buffers take
-# in about 0.5 MB at once, and that is not counted: at 1 Mbit/s it takes 4 s.
+# After probing a link again a device waits so many times as long as the probe keeps the link busy
+# until it probes the next one, however many links it has. So probes take 1 % of the time.
 PROBE_SPACING = 100.0
+# When a probe ends, about so many bytes of it are still on their way: what a connection that has
+# only just begun to send keeps in flight, and what waits behind that. A link of 1 Mbit/s needs
+# another second for them.
+PROBE_REST_BYTES = 128 << 10
 # Tell the others of changed measurements at most this often.
 TELL_SECONDS = 0.5
 # Repeat unchanged measurements this often, so that every member, and the next scheduler, has them.

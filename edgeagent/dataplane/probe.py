@@ -1,12 +1,16 @@
 """A probe: enough bytes at once over a link for its receiver to measure the link's rate.
 
-A probe is bounded in bytes and in time. Only little of it is queued on the link at any moment, so
-that messages sent meanwhile are not delayed for long. The receiver ignores its content.
+A probe is bounded in bytes and in time. Only little of it waits on this device at any moment, so
+that messages sent meanwhile are not delayed for long, and so that a slow link is not busy with the
+rest of a probe for seconds. How much may wait begins small and doubles whenever all of it was sent
+between two looks, because a fast link would otherwise run dry between them and seem slow. The
+receiver ignores the content.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 from protocols import limits
@@ -18,7 +22,10 @@ if TYPE_CHECKING:
 
     from edgeagent.transport.api import Link
 
-LOOK_SECONDS = 0.002  # how often a probe checks whether the link can take another frame
+LOOK_SECONDS = 0.002  # how often a probe checks whether the link can take more
+FIRST_WAITING_BYTES = 32 << 10  # may wait on this device when a probe begins
+MOST_WAITING_BYTES = 512 << 10  # may wait at most, which lasts 2 ms at 2 Gbit/s
+SENT_SHARE = 4  # all counts as sent if less than this part of what may wait still waits
 NO_LINEAGE = bytes(limits.LINEAGE_BYTES)  # a probe belongs to no round of any cluster
 
 _payload = memoryview(bytes(limits.PROBE_FRAME_BYTES))
@@ -48,9 +55,15 @@ async def probe(link: Link, delay_s: float) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + probe_seconds(delay_s)
     size = limits.PROBE_FRAME_BYTES
-    for index in range(limits.MAX_PROBE_BYTES // size):
-        while link.bulk_queued > size:
-            await asyncio.sleep(LOOK_SECONDS)
-            if loop.time() >= end:
-                return
-        link.send_bulk(BulkHeader(BulkKind.PROBE, NO_LINEAGE, 0, 0, 0, 0, index, size), _payload)
+    may_wait, left = FIRST_WAITING_BYTES, deque(range(limits.MAX_PROBE_BYTES // size))
+    while True:
+        waiting = link.bulk_waiting
+        while left and waiting < may_wait:
+            header = BulkHeader(BulkKind.PROBE, NO_LINEAGE, 0, 0, 0, 0, left.popleft(), size)
+            link.send_bulk(header, _payload)
+            waiting += size
+        await asyncio.sleep(LOOK_SECONDS)
+        if not left or loop.time() >= end:
+            return
+        if link.bulk_waiting < may_wait // SENT_SHARE:
+            may_wait = min(2 * may_wait, MOST_WAITING_BYTES)

@@ -42,6 +42,10 @@ class Link(Protocol):
         """Payload bytes accepted by `send_bulk` and not yet passed to the kernel."""
 
     @property
+    def bulk_waiting(self) -> int:
+        """`bulk_queued`, and what the kernel has not sent yet, as far as the system tells that."""
+
+    @property
     def bulk_bytes_sent(self) -> int:
         """Payload bytes passed to the kernel so far."""
 

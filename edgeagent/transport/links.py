@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent.transport import bounds
 from edgeagent.transport.framing import BulkStream, Connection, ControlStream
-from edgeagent.transport.tcp_info import sending_of
+from edgeagent.transport.tcp_info import sending_of, unsent_of
 from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.network.link_end import LinkEnd
@@ -94,6 +94,11 @@ class TcpLink:
     def bulk_queued(self) -> int:
         """Payload bytes accepted and not yet written; some 100 KiB more may wait in the kernel."""
         return self._bulk.queued
+
+    @property
+    def bulk_waiting(self) -> int:
+        """`bulk_queued`, and what the system holds of the bulk connection and has not sent yet."""
+        return self._bulk.queued + unsent_of(self._connections[1].transport)
 
     @property
     def bulk_bytes_sent(self) -> int:

@@ -17,23 +17,39 @@ if TYPE_CHECKING:
     import asyncio
 
 _SIZE = 128  # bytes of struct tcp_info (linux/tcp.h) up to tcpi_bytes_acked
+_SIZE_WITH_UNSENT = 148  # up to tcpi_notsent_bytes
 _RETRANSMITS = 2  # offset of a u8: time-outs in a row without an acknowledgement
 _UNACKED = 24  # offset of a u32: segments sent and not acknowledged yet
 _LAST_ACK = 56  # offset of a u32: milliseconds since the last acknowledgement
 _BYTES_ACKED = 120  # offset of a u64: bytes acknowledged so far
+_UNSENT = 144  # offset of a u32: bytes that the system holds and has not sent yet
 _RECENT_MS = 1000  # an acknowledgement within this time shows that the peer is reachable
 
 
 def sending_of(transport: asyncio.BaseTransport) -> Sending | None:
     """Return how the connection of `transport` sends, None if that is not known."""
+    return parse_tcp_info(_tcp_info(transport, _SIZE))
+
+
+def unsent_of(transport: asyncio.BaseTransport) -> int:
+    """Return how many bytes of the connection the system holds and has not sent yet, 0 if that is
+    not known."""
+    info = _tcp_info(transport, _SIZE_WITH_UNSENT)
+    if len(info) < _SIZE_WITH_UNSENT:
+        return 0
+    (unsent,) = struct.unpack_from("=I", info, _UNSENT)
+    return int(unsent)
+
+
+def _tcp_info(transport: asyncio.BaseTransport, size: int) -> bytes:
+    """Return up to `size` bytes of the connection's `struct tcp_info`, b"" if it is not known."""
     sock = transport.get_extra_info("socket")
     if sock is None or sys.platform != "linux":
-        return None
+        return b""
     try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+        return bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size))
     except OSError:  # the socket was closed meanwhile
-        return None
-    return parse_tcp_info(info)
+        return b""
 
 
 def parse_tcp_info(info: bytes) -> Sending | None:

@@ -5,9 +5,8 @@ bytes arrive. It floods its measurements when they have changed, and repeats the
 so that every member can plan with them when it becomes the scheduler. Measurements of links and
 members that are gone are forgotten. A link that carries nothing is probed, so that its rate is
 known before a plan uses it (NetStorm's auxiliary measurements have the same purpose). A link that
-is in use is probed, too, but less often, because its traffic may be too short to be measured. A
-device hands frames of repeated probes to its links during 1 % of the time at most, however many
-links it has. Until a slow link has carried them takes longer, which nothing bounds yet.
+is in use is probed, too, but less often, because its traffic may be too short to be measured. The
+repeated probes of a device take 1 % of the time at most, however many links it has.
 """
 
 from __future__ import annotations
@@ -97,9 +96,7 @@ class Monitor:
 
     def incoming(self, peer: bytes) -> Rate | None:
         """Return how fast bytes from `peer` arrive here, None while that is not measured."""
-        mine = self._said.get(self._context.node)
-        found = [link for link in mine.links if link.peer == peer and link.rate] if mine else []
-        return _rate(found[0]) if found else None
+        return self._arriving(peer, self._context.node)
 
     def times(self, node: bytes) -> Times | None:
         """Return the times of the last iteration at `node`, None if it has not told them."""
@@ -201,10 +198,24 @@ class Monitor:
         ]
         if waits and (first := min(waits, key=itemgetter(0, 1)))[0] <= now:
             _, node, delay_s = first
-            self._probes_from = now + limits.PROBE_SPACING * probe_seconds(delay_s or 0.0)
+            self._probes_from = now + limits.PROBE_SPACING * self._busy_seconds(node, delay_s)
             sent = self._carried[node].sent + limits.MAX_PROBE_BYTES
             self._carried[node] = Carried(sent, now, now, delay_known=delay_s is not None)
             self._context.do(Probe(node))
+
+    def _busy_seconds(self, node: bytes, delay_s: float | None) -> float:
+        """Return for how long a probe keeps the link to `node` busy: until the last of it has
+        arrived, which takes long on a slow link. What the other end says of the rate cannot put
+        off the probes of all links for ever."""
+        outgoing = self._arriving(self._context.node, node)
+        rest = limits.PROBE_REST_BYTES / outgoing.rate if outgoing is not None else 0.0
+        return probe_seconds(delay_s or 0.0) + min(rest, limits.MOST_PROBE_SECONDS)
+
+    def _arriving(self, source: bytes, node: bytes) -> Rate | None:
+        """Return how fast bytes from `source` arrive at `node`, None while that is not known."""
+        said = self._said.get(node)
+        found = [link for link in said.links if link.peer == source and link.rate] if said else []
+        return _rate(found[0]) if found else None
 
 
 def probe_seconds(delay_s: float) -> float:

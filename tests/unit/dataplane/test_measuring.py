@@ -20,21 +20,36 @@ if TYPE_CHECKING:
 
 
 class Wire:
-    """A link that takes all bytes, or none after the first `room` bytes."""
+    """A link that takes all bytes, or none after the first `room` bytes; what it takes leaves this
+    device `rate` bytes/s fast."""
 
-    def __init__(self, room: float = float("inf")) -> None:
+    def __init__(self, room: float = float("inf"), rate: float = float("inf")) -> None:
         self.room = room
+        self.rate = rate
+        self.taken = 0.0  # bytes that have not left this device yet, `at`
+        self.at = time.monotonic()
         self.sent: list[BulkHeader] = []
         self.most_queued = 0
+        self.most_waiting = 0
         self.bulk_queued = 0
         self.peer = SimpleNamespace(node=bytes(16))
+
+    @property
+    def bulk_waiting(self) -> int:
+        now = time.monotonic()
+        self.taken = max(0.0, self.taken - (now - self.at) * self.rate) if self.taken else 0.0
+        self.at = now
+        return self.bulk_queued + int(self.taken)
 
     def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
         assert len(payload) == header.length
         self.sent.append(header)
         if sum(h.length for h in self.sent) > self.room:
             self.bulk_queued += header.length
+        else:
+            self.taken += header.length
         self.most_queued = max(self.most_queued, self.bulk_queued)
+        self.most_waiting = max(self.most_waiting, self.bulk_queued + int(self.taken))
 
 
 def run(wire: Wire, delay_s: float = 0.0) -> None:
@@ -52,8 +67,24 @@ def test_a_probe_is_as_long_as_it_may_be() -> None:
 def test_a_probe_gives_up_on_a_link_that_takes_nothing_and_queues_little() -> None:
     wire = Wire(room=0)
     run(wire)
-    assert wire.most_queued <= 2 * limits.PROBE_FRAME_BYTES
-    assert len(wire.sent) == 2
+    assert wire.most_queued == sum(h.length for h in wire.sent) == probing.FIRST_WAITING_BYTES
+
+
+def test_a_slow_link_is_not_busy_with_a_probe_for_long() -> None:
+    rate = 250e3  # bytes/s
+    wire = Wire(rate=rate)
+    began = time.monotonic()
+    run(wire)
+    took = time.monotonic() - began  # longer than `MAX_PROBE_SECONDS` on a busy machine
+    most = rate * took + probing.FIRST_WAITING_BYTES + limits.PROBE_FRAME_BYTES
+    assert limits.METER_HEAD_BYTES < sum(h.length for h in wire.sent) <= most
+
+
+def test_a_fast_link_does_not_run_dry_during_a_probe() -> None:
+    wire = Wire(rate=1e9)
+    run(wire)
+    assert sum(h.length for h in wire.sent) == limits.MAX_PROBE_BYTES
+    assert wire.most_waiting > probing.MOST_WAITING_BYTES - limits.PROBE_FRAME_BYTES
 
 
 def test_a_probe_outlasts_the_slow_start_of_a_link_with_a_long_delay() -> None:

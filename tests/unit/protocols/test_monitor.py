@@ -169,18 +169,24 @@ def test_a_link_of_which_nothing_is_known_does_not_wait_for_the_others() -> None
     assert probed == [new]
 
 
-def test_all_links_together_are_probed_1_percent_of_the_time() -> None:
+@pytest.mark.parametrize("rate", [None, 1e6])
+def test_all_links_together_are_probed_1_percent_of_the_time(rate: float | None) -> None:
     hosts, nodes = three()
     ends = [hosts[k].me.node for k in (1, 2)]
     probed: dict[bytes, list[float]] = {n: [] for n in ends}
+    if rate is not None:
+        for n in ends:  # they measure how fast bytes from here arrive
+            link = m.LinkRate(nodes[0].context.node, 1, int(rate))
+            nodes[0].monitor.heard(n, m.Measured((link,), 0, 0, 0))
     for second in range(1000, 2000):
         event = measured(*(incoming(n, delay=0.02) for n in ends))
         for effect in nodes[0].handle(float(second), event):
             if isinstance(effect, Probe):
                 probed[effect.node].append(float(second))
     one, other = (probed[n] for n in ends)
-    seconds = monitor.probe_seconds(0.02) * (len(one) + len(other))
-    firsts = 2 * monitor.probe_seconds(0.02)  # of links whose delay was not known, not put off
+    each = monitor.probe_seconds(0.02) + (limits.PROBE_REST_BYTES / rate if rate else 0.0)
+    seconds = each * (len(one) + len(other))
+    firsts = 2 * each  # of links whose delay was not known, not put off
     assert 5.0 < seconds - firsts <= 1000.0 / limits.PROBE_SPACING
     assert abs(len(one) - len(other)) <= 1  # they take turns
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import sys
@@ -10,7 +11,7 @@ import sys
 import pytest
 
 from edgeagent.transport.dialler import connect_short
-from edgeagent.transport.tcp_info import parse_tcp_info, sending_of
+from edgeagent.transport.tcp_info import parse_tcp_info, sending_of, unsent_of
 from protocols.network.progress import Sending
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says so much")
@@ -89,3 +90,21 @@ def test_nobody_answers_a_short_connection() -> None:
                 await connect_short("127.0.0.1", bound.getsockname()[1], 536)
 
     asyncio.run(main())
+
+
+@linux
+def test_what_the_system_has_not_sent_yet_is_told() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        with socket.create_connection(listening.getsockname()) as near:
+            far, _ = listening.accept()
+            with far:
+                near.setblocking(False)
+                assert unsent_of(Transport(near)) == 0  # type: ignore[arg-type]
+                sent = 0
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        sent += near.send(bytes(1 << 20))
+                assert 0 < unsent_of(Transport(near)) < sent  # type: ignore[arg-type]
+        assert unsent_of(Transport(near)) == 0  # type: ignore[arg-type]
