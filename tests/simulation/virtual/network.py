@@ -112,6 +112,10 @@ class MemoryLink:
 
         self.bulk.later(leave)
 
+    @property
+    def bulk_waiting(self) -> int:
+        return self.bulk_queued
+
     def pause_bulk(self) -> None:
         self._paused = True
 
