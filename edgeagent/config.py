@@ -80,6 +80,7 @@ class TrainerConfig:
     micro_batch: int | None = None
     seed: int | None = None
     wire: str | None = None  # of WIRES
+    overlap: bool | None = None  # gradients leave while others are computed
     device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file

@@ -4,6 +4,7 @@
     Hello (+ 6 shared-memory descriptors)  -->          once, before anything else
                                            <--  Begin   state is in place; iteration to work on
                                            <--  Work    micro-batches to compute (more may follow)
+    ChunksReady                            -->          a part of P does, while it computes the rest
     Contributed                            -->          P holds their sum
                                            <--  Reduced the round's sums lie in R[buffer]
     Applied                                -->          until the next Reduced nothing changes
@@ -45,7 +46,7 @@ import msgpack
 
 from edgeagent.errors import EdgeAgentError
 
-HANDOVER_VERSION = 6
+HANDOVER_VERSION = 7
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 6  # state, contribution, reduced[0], reduced[1], replay, marks
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -158,6 +159,24 @@ class Contributed:
     settings: bytes = b""
     other_settings: bytes = b""
     stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChunksReady:
+    """In the data chunks of the bitmap `chunks` (bit k: chunk k, as counted in `Hello`) P already
+    holds the sum over `micro_batches`, ascending: all of this node's in this iteration, the last of
+    which is still being computed. `turn`: that of the `Work` that gave them.
+
+    P does not change in these chunks any more before `Contributed`, which follows and says the same
+    `micro_batches`, or none if the last one came to nothing. The trainer may say this several times
+    or not at all.
+    """
+
+    TAG: ClassVar[int] = 18
+    iteration: int
+    micro_batches: tuple[int, ...]
+    chunks: bytes
+    turn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +371,7 @@ Message = (
     | EndHeard
     | Saved
     | Rehearsed
+    | ChunksReady
 )
 _TYPES: tuple[type[Message], ...] = (
     Hello,
@@ -371,6 +391,7 @@ _TYPES: tuple[type[Message], ...] = (
     EndHeard,
     Saved,
     Rehearsed,
+    ChunksReady,
 )
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 

@@ -105,6 +105,15 @@ class Contribute:
 
 
 @dataclass(frozen=True, slots=True)
+class ContributeChunks:
+    """P is this node's part of the running round in these data chunks, and does not change there
+    in this attempt. `Contribute` follows. The sums count only if its word has the micro-batches
+    that are in these chunks."""
+
+    chunks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """Tell the trainer to apply R of `iteration`, or what `KeepUpdate` has kept of it."""
 
@@ -240,7 +249,7 @@ class SearchWays:
 
 # One family for each part of the agent's shell, which performs the effects of that family.
 PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe
-RoundEffect = StartRound | ServeRound | FreezeRound | Contribute
+RoundEffect = StartRound | ServeRound | FreezeRound | ContributeChunks | Contribute
 TrainerEffect = BeginTraining | GiveWork | Apply | KeepUpdate | TakePieces | Differs | TakeDigest
 ShardEffect = SendManifest | SendShards | HashOwnShards
 PlannerEffect = SearchWays

@@ -93,6 +93,17 @@ class Contributed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunksReady:
+    """While the trainer still computes, P already holds the sum over `micro_batches` in the data
+    chunks of the bitmap `chunks`. See `edgeagent.handover.ChunksReady` for the fields."""
+
+    iteration: int
+    micro_batches: tuple[int, ...]
+    chunks: bytes
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RoundReduced:
     """Every chunk of the round is reduced here; `word` is its chunk 0."""
 
@@ -236,6 +247,7 @@ Event = (
     | Located
     | Received
     | Tick
+    | ChunksReady
     | Contributed
     | RoundReduced
     | Applied

@@ -7,6 +7,7 @@ variable overrules the default.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
@@ -53,7 +54,6 @@ from edgeagent.launch import (
 )
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
     from edgeagent.commands.options import Commands
@@ -271,6 +271,13 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
         "trainer.device (default cpu, or where the script puts its model)",
     )
     own.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        help="let gradients leave while backward() still computes others, on the CPU: for scripts "
+        "that do not change them after backward() (default: what the script says, else no; "
+        "built-in jobs: yes)",
+    )
+    own.add_argument(
         "--threads", metavar="N", type=threads, help="processor threads of the trainer"
     )
 
@@ -367,6 +374,7 @@ def trainer_config(
         micro_batch=args.micro_batch,
         seed=args.seed,
         wire=args.wire,
+        overlap=args.overlap,
         device=args.device or "",
         save=writable_file("--save", save, regular=True) if save else "",
         save_every=every if args.save_every is None else args.save_every,

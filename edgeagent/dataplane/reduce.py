@@ -8,8 +8,7 @@ children are received into scratch memory that is bounded for each neighbour: be
 neighbour's bulk connection is not read until scratch is free again. Chunks of a round that has not
 begun here yet are kept, chunks of a round that is over are dropped.
 
-A large vector is added and sent in slices of time, in the order in which its parts became ready, so
-that heartbeats and messages never wait for a whole vector.
+A large vector is added and sent in slices of time, so that heartbeats never wait for all of it.
 """
 
 from __future__ import annotations
@@ -210,7 +209,7 @@ class Reducer:
         self._frozen = False
         self._make_room(spec.iteration)
         self._round = Round(spec)
-        self._own_word = None
+        self._own_word, self._no_own = None, False
         kept = self._results.get(spec.iteration, _Result())
         result = _Result([0.0] * (spec.chunks - 1), [0] * spec.chunks)
         for spread in spec.spread:
@@ -264,6 +263,11 @@ class Reducer:
         for spread in spec.spread:
             for chunk in spread.chunks if spread.to else ():
                 self._send_down(spec, chunk, spread.to)
+
+    def contribute_chunks(self, chunks: tuple[int, ...]) -> None:
+        """Take P as it is now in these data chunks; `contribute` follows."""
+        if self._round is not None:
+            self._drive(self._round.contribute_chunks(chunks))
 
     def contribute(self, word: ControlWord) -> None:
         """Take P as it is now and `word` as this node's part of the round."""
@@ -565,8 +569,9 @@ class Reducer:
         """Send a chunk to each neighbour in `to`.
 
         Partial sums are sent as they lie in memory, because nobody writes there before the parent
-        has them. Reduced chunks are copied once, because R may be used again before a joiner that
-        follows the rounds, or a child that leaves, has received them.
+        has them. Reduced chunks are copied, as R may be used again before a joiner that follows the
+        rounds, or a child that leaves, has received them; so are own chunks that leave before the
+        word, as a trainer that falls behind begins its sum anew.
         """
         if chunk == 0:
             word = self._own_word if own else self._results[spec.iteration].word
@@ -575,7 +580,7 @@ class Reducer:
             mine = self._own(chunk) if own else self._slice(self._vectors[spec.iteration], chunk)
             numbers = self._formats.of(chunk)
             payload = numbers.pack(mine)
-            if kind is BulkKind.DOWN and numbers.in_place:
+            if numbers.in_place and (kind is BulkKind.DOWN or (own and self._own_word is None)):
                 payload = memoryview(bytes(payload))
         header = BulkHeader(
             kind,

@@ -80,6 +80,8 @@ class Rounds:
                 self.reducer.serve(spec)
             case effects.FreezeRound():
                 self._hub.handle(events.Frozen(self.reducer.freeze()))
+            case effects.ContributeChunks(chunks):
+                self.reducer.contribute_chunks(chunks)
             case effects.Contribute(word):
                 self.reducer.contribute(word)
             case _:

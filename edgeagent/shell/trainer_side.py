@@ -132,6 +132,8 @@ class TrainerSide:
                         message.stop,
                     )
                 )
+            case handover.ChunksReady(iteration, micro_batches, chunks, turn):
+                self._handle(events.ChunksReady(iteration, micro_batches, chunks, turn))
             case handover.Applied(iteration, _, skipped, meta):
                 self._reducer.returned(iteration)
                 self._kept.pop(iteration, None)

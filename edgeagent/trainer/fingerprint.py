@@ -63,6 +63,7 @@ def job_fields(
     fields += state.replicated.fields()  # before the layout, which depends on them
     fields.append(("state layout", state.layout.digest()))
     fields.append(("gradient sums", f"{state.vector.accumulate}, {state.vector.chunk_elements}"))
+    fields.append(("gradient order", _digest(repr(state.vector.gradient_offsets))))
     fields.append(("optimizer", type(optimizer).__name__))
     numbers = {parameter: n for n, parameter in enumerate(state.parameters.values())}
     for number, group in enumerate(optimizer.param_groups):

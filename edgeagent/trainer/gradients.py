@@ -1,9 +1,11 @@
 """Gradients as one flat vector: summed over micro-batches, reduced by the agents, then applied.
 
-The vector holds the gradients of all trainable parameters in canonical order, and behind them the
-changes of the floating-point buffers. Every tensor starts at a multiple of 16 elements, and padding
-is zero. If there are buffers, the section of gradients ends where a chunk ends, so that no chunk
-holds both: the squares of whole chunks give the norm of the gradients.
+The vector holds the gradients of all trainable parameters and behind them the changes of the
+floating-point buffers. The parameter that was registered last comes first, because `backward()`
+computes its gradient first, and chunks travel in ascending order (`overlap.py`). Every tensor
+starts at a multiple of 16 elements, and padding is zero. If there are buffers, the section of
+gradients ends where a chunk ends, so that no chunk holds both: the squares of whole chunks give the
+norm of the gradients.
 
 A node sums on its own device and copies the vector into the shared memory once for its share. What
 the step sees is divided and clipped on the CPU, from the reduced bytes alone, so that it is the
@@ -23,7 +25,7 @@ from edgeagent.trainer.image import CPU
 from protocols import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from edgeagent.trainer.staging import Staging
 
@@ -77,10 +79,19 @@ class VectorLayout:
 
 
 def plan_vector(
-    gradient_sizes: Sequence[int], buffer_sizes: Sequence[int], dtype: torch.dtype
+    gradient_sizes: Sequence[int],
+    buffer_sizes: Sequence[int],
+    dtype: torch.dtype,
+    order: Sequence[int] = (),
 ) -> VectorLayout:
-    """Return the layout of a vector for tensors with these numbers of elements."""
-    gradient_offsets, gradients = _place(gradient_sizes, 0)
+    """Return the layout of a vector for tensors with these numbers of elements.
+
+    `order` has the number of each gradient in the order in which they are to lie; empty for the
+    order of `gradient_sizes`.
+    """
+    order = order or range(len(gradient_sizes))
+    placed, gradients = _place([gradient_sizes[n] for n in order], 0)
+    gradient_offsets = [offset for _, offset in sorted(zip(order, placed, strict=True))]
     chunk = chunk_elements_for(gradients, dtype.itemsize)
     if buffer_sizes:
         gradients = -(-gradients // chunk) * chunk
@@ -141,10 +152,19 @@ class GradientSum:
         self._bits = 0
         self._clean = True
 
-    def add(self) -> bool:
+    def take(self, number: int) -> None:
+        """Add the `.grad` of parameter `number` now, before `add` does that for the others."""
+        self._clean = self._is_home = False
+        gradient = self._parameters[number].grad
+        if gradient is not None:
+            with torch.no_grad():
+                self._views[number].add_(gradient.detach())
+
+    def add(self, taken: Callable[[int], bool] = lambda _: False) -> bool:
         """Add the `.grad` of every parameter and set it to None; return whether there was any.
 
-        Raises `UsageError` for a sparse gradient.
+        Those of which `taken` says so are in the sum already. Raises `UsageError` for a sparse
+        gradient.
         """
         self._clean = self._is_home = False
         found = False
@@ -154,7 +174,8 @@ class GradientSum:
                 continue
             if gradient.layout != torch.strided:
                 raise UsageError(f"{self._names[number]} has a sparse gradient; use a dense one")
-            view.add_(gradient.detach().to(view.device))
+            if not taken(number):
+                view.add_(gradient.detach().to(view.device))
             self._bits |= 1 << number
             parameter.grad = None
             found = True

@@ -37,7 +37,7 @@ class Options:
     training ends, 0 for never. `save` is the file into which the state is written at the end, ""
     for none. After every `save_every` iterations, 0 for never, it is written to a file of its own
     whose name is made from `beside`, and `keep` of those files stay, 0 for all. `wire` says how
-    gradients travel, one of `WIRES`.
+    gradients travel, one of `WIRES`, and `overlap` whether they may leave during `backward()`.
     """
 
     config: TrainerConfig
@@ -50,6 +50,7 @@ class Options:
     save_every: int
     keep: int
     wire: str
+    overlap: bool
 
 
 def resolve_options(
@@ -61,6 +62,7 @@ def resolve_options(
     save_every: Any,
     keep: Any,
     wire: Any = None,
+    overlap: Any = None,
 ) -> Options:
     """Return the options that hold; raise `UsageError` for one that cannot be used."""
     told = trainer_config_from(environment)
@@ -100,6 +102,7 @@ def resolve_options(
         save=config.save,
         beside=beside,
         wire=wire,
+        overlap=bool(_first(config.overlap, overlap)),
         **counts,
     )
 

@@ -167,7 +167,7 @@ class Service:
         self.ended = end
         self.tell(EndHeard())
         self.pending.clear()
-        self._state.guards.release()
+        self._state.end()
         endings.agent_speaks(False)
         if self.interrupts is not None:
             self.interrupts.restore()

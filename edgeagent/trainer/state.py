@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ import torch
 from edgeagent.checkpoint_file import MODEL_KEYS
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.footprint import check_it_fits
-from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, Applied, Contributed
+from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, Applied, ChunksReady, Contributed
 from edgeagent.memory import room
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
@@ -39,6 +40,7 @@ from edgeagent.trainer.image import StateImage, device_of
 from edgeagent.trainer.layout import plan_layout, tensor_spec
 from edgeagent.trainer.losses import LossSum
 from edgeagent.trainer.meta import StateMeta, adopt_value, decode_meta
+from edgeagent.trainer.overlap import Overlap
 from edgeagent.trainer.replicated import ReplicatedTensors
 from edgeagent.trainer.scaling import LossScale
 from edgeagent.trainer.schedule import step_schedule
@@ -47,6 +49,7 @@ from edgeagent.trainer.slots import OptimizerSlots, discover_slots
 from edgeagent.trainer.undeclared import warn_of_undeclared_averages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from mmap import mmap
 
     from torch.optim import Optimizer
@@ -72,11 +75,14 @@ class TrainingState:
         *,
         grad_scaler: Any = None,
         mirror: bool = False,
+        overlap: bool = False,
     ) -> None:
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._max_grad_norm = max_grad_norm
         self._mirror = mirror
+        self._wants_overlap = overlap
+        self._overlap: Overlap | None = None
         self.model = model
         self.parameters = dict(sorted(model.named_parameters()))
         self._trainable = {p: name for name, p in self.parameters.items() if p.requires_grad}
@@ -95,6 +101,7 @@ class TrainingState:
             [p.numel() for p in self._trainable],
             self.buffers.sizes(),
             torch.float64 if wide else torch.float32,
+            self._backward_order(),
         )
         self._notes: dict[str, str] | None = None
         self.iteration = 0
@@ -116,6 +123,12 @@ class TrainingState:
             + self.replicated.specs(),
             frozen | self.replicated.constants(),
         )
+
+    def _backward_order(self) -> list[int]:
+        """Return the numbers of the trainable parameters, the one registered last first."""
+        numbers = {parameter: n for n, parameter in enumerate(self._trainable)}
+        registered = [p for _, p in self.model.named_parameters() if p in numbers]
+        return [numbers[parameter] for parameter in reversed(registered)]
 
     def share(self) -> SharedMemory:
         """Return new shared memory, in which this replica lies from now on.
@@ -143,6 +156,8 @@ class TrainingState:
         self._sum = GradientSum(
             self.vector, own, list(self._trainable), names, self.device, staging
         )
+        if self._wants_overlap and not image.apart:
+            self._overlap = Overlap(self.vector, self._sum, list(self._trainable), names)
         for name, parameter in self.parameters.items():
             if image.holds(parameter.device):
                 view = image.views[f"model.{name}"]
@@ -228,6 +243,8 @@ class TrainingState:
         computed of this one and gives work in another `turn`.
         """
         self._turn = turn
+        if self._overlap is not None:
+            self._overlap.forget()
         self._sum.clear()
         self.buffers.clear()
         self._settings.clear()
@@ -235,9 +252,30 @@ class TrainingState:
         self._losses.clear()
         self._compute_seconds = 0.0
 
-    def start_micro_batch(self) -> None:
-        """Give the model the buffers with which the iteration began, and start the clock."""
+    @property
+    def overlaps(self) -> bool:
+        """Whether gradients may leave while others are computed."""
+        return self._overlap is not None
+
+    def end(self) -> None:
+        """Leave the model alone from now on."""
+        self.guards.release()
+        if self._overlap is not None:
+            self._overlap.release()
+
+    def start_micro_batch(
+        self, micro_batch: int = -1, say: Callable[[ChunksReady], None] | None = None
+    ) -> None:
+        """Give the model the buffers with which the iteration began, and start the clock.
+
+        `say` tells the agent what is ready of the sum before all of it is; None if `micro_batch` is
+        not the last one of this node's share.
+        """
         self.buffers.restore()
+        if self._overlap is not None:
+            covered = tuple(sorted((*self._micro_batches, micro_batch)))
+            announce = partial(self._announce, say, covered) if say is not None else None
+            self._overlap.begin(announce)
         self._started = time.monotonic()
 
     def collect(self, micro_batch: int, loss: Any) -> None:
@@ -255,10 +293,15 @@ class TrainingState:
         for name, parameter in self._frozen.items():
             if parameter.grad is not None:
                 raise UsageError(f"{name} was frozen when Trainer() was made and has a gradient")
+        overlap = self._overlap
+        if overlap is not None:
+            overlap.check()
         with torch.no_grad():
-            has_gradient = self._sum.add()
+            has_gradient = self._sum.add() if overlap is None else self._sum.add(overlap.taken)
             self.buffers.collect()
             self._losses.add(loss)
+        if overlap is not None:
+            overlap.end()
         self._micro_batches.append(micro_batch)
         self._compute_seconds += time.monotonic() - self._started
         self._watch.computed(self.iteration, has_gradient)
@@ -278,6 +321,8 @@ class TrainingState:
 
         The sum itself is in the shared memory afterwards.
         """
+        if self._overlap is not None and self._overlap.is_open:
+            self.start_iteration(self._turn)  # the sum has a part of a micro-batch: of no use
         self.guards.check()
         self._settings.collect()
         began = time.monotonic()
@@ -298,6 +343,12 @@ class TrainingState:
             other_settings=self._settings.other_settings,
             stop=self.stop,
         )
+
+    def _announce(
+        self, say: Callable[[ChunksReady], None], covered: tuple[int, ...], chunks: int
+    ) -> None:
+        data = chunks.to_bytes((chunks.bit_length() + 7) // 8, "little")
+        say(ChunksReady(self.iteration, covered, data, self._turn))
 
     def apply(self, reduced: Reduced) -> Applied:
         """Make the update of this iteration from the round's sums.

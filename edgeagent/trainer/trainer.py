@@ -67,6 +67,8 @@ class Trainer:
         keep: how many of these files stay, 0 for all; None is 3.
         wire: how gradients travel between devices: "full" (None), as they are, or "bf16", rounded
             to bfloat16, which halves the bytes.
+        overlap: let gradients leave while `backward()` still computes others, on the CPU. For
+            scripts that leave gradients alone between `backward()` and `update()`; None is False.
 
     What `edgeagent run` was told overrides these. Raises `UsageError` if the model, the optimizer
     or the numbers cannot be used. The cluster is joined at the first `loader()`.
@@ -86,13 +88,14 @@ class Trainer:
         save_every: int | None = None,
         keep: int | None = None,
         wire: str | None = None,
+        overlap: bool | None = None,
         *,
         _agent: AgentConnection | None = None,
         _mirror: bool = False,
     ) -> None:
         endings.watch_for_crashes()
         options = resolve_options(
-            os.environ, global_batch, micro_batch, steps, seed, save_every, keep, wire
+            os.environ, global_batch, micro_batch, steps, seed, save_every, keep, wire, overlap
         )
         config = self._config = options.config
         if config.threads > 0:
@@ -106,7 +109,13 @@ class Trainer:
         self._scheduler = lr_scheduler
         self._max_grad_norm = max_grad_norm
         self._state = TrainingState(
-            model, optimizer, lr_scheduler, max_grad_norm, grad_scaler=grad_scaler, mirror=_mirror
+            model,
+            optimizer,
+            lr_scheduler,
+            max_grad_norm,
+            grad_scaler=grad_scaler,
+            mirror=_mirror,
+            overlap=options.overlap,
         )
         self._chosen = self._state.device if config.device else None  # with `run --device`
         self._streams = RandomStreams(self._seed, self._state.devices)
@@ -391,6 +400,8 @@ class Trainer:
             rounds=self._wire == "bf16",
         )
         self._saving.begin(hello.meta, writes=not self._config.dry_run)
+        if self._config.overlap and not self._state.overlaps:
+            endings.say(f"gradients leave together: --overlap is for the CPU, not {self.device}")
         endings.say(work_in_words(hello))
         agent = service.agent = service.agent or connect_agent()
         service.interrupts = Interrupts(agent.plain)
@@ -440,7 +451,9 @@ class Trainer:
         pending = self._service.pending
         self._current = pending.popleft()
         iteration = self._state.iteration
-        self._state.start_micro_batch()
+        client = self._service.client
+        say = client.send if client is not None and not pending else None
+        self._state.start_micro_batch(self._current, say)
         try:
             batch = source.fetch(iteration, self._current, pending)
             self._streams.enter(iteration, self._current)

@@ -23,12 +23,13 @@ from protocols.effects import (
     Apply,
     BeginTraining,
     Contribute,
+    ContributeChunks,
     Depart,
     ServeRound,
     StartRound,
     TakeDigest,
 )
-from protocols.events import Applied, Contributed, RoundReduced
+from protocols.events import Applied, ChunksReady, Contributed, RoundReduced
 from protocols.member.round_specs import Lanes, finishing_spec, kept_chunks, round_spec
 from protocols.rounds import control_word, divergence
 from protocols.rounds.claims import claim
@@ -203,6 +204,21 @@ class Cycle:
         self._trainer.give(self._context.iteration, ())
         if self.state is CycleState.HOLDING:
             self._release()
+
+    def ready(self, event: ChunksReady) -> None:
+        """Contribute chunks that are ready while the trainer computes the rest of its work, so that
+        they travel meanwhile. What their sums contain is only said by the word, which follows when
+        the trainer has answered. So they must contain exactly what the trainer is to answer in this
+        attempt: if it answers less, the attempt lacks micro-batches and counts for nothing, but if
+        it was given more meanwhile, the word would promise what these sums do not have."""
+        context = self._context
+        if self.state is not CycleState.COMPUTING or self.frozen or self._owed == 0:
+            return
+        if event.iteration != context.iteration or not self._trainer.is_at(event.turn):
+            return
+        found = control_word.numbers(event.chunks, context.config.chunks)
+        if found and found[0] > 0 and event.micro_batches == self._given != ():
+            context.do(ContributeChunks(found))
 
     def contributed(self, event: Contributed) -> None:
         """The trainer has computed what it was given, or hands the rest back."""

@@ -18,6 +18,7 @@ from protocols.errors import RemoteProtocolError
 from protocols.events import (
     Applied,
     AwayWanted,
+    ChunksReady,
     Contributed,
     DialFailed,
     Event,
@@ -83,7 +84,7 @@ class Node:
         self.context = context
         self.mail = Mail(context, self._deliver_here)
         self.entry = Entry()
-        self.debt = TrainerDebt(context, self._wish_away, self._hand_back)
+        self.debt = TrainerDebt(context, self._wish_away, lambda: self.cycle.hand_back())
         self.monitor = Monitor(context, lambda: self.debt.standing)
         context.incoming = self.monitor.incoming
         self.replicas = Replicas(context, self.debt, self.entry, self.blame)
@@ -160,6 +161,8 @@ class Node:
                 self._received(now, via, envelope)
             case RoundReduced():
                 self.cycle.reduced(event)
+            case ChunksReady():
+                self.cycle.ready(event)
             case Contributed():
                 if self.debt.contributed(event):
                     self.cycle.contributed(event)
@@ -236,10 +239,6 @@ class Node:
         """Ask the scheduler for share 0, or for a share again."""
         if not self.over:
             self.mail.post(self.context.election.scheduler, m.ShareWish(away))
-
-    def _hand_back(self) -> None:
-        """Contribute nothing to the running iteration, because the trainer is late."""
-        self.cycle.hand_back()
 
     def ping(self, now: float) -> list[Effect]:
         """Measure the delay of every link; the answers come as reports."""

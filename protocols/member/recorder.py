@@ -30,6 +30,7 @@ from protocols import limits
 from protocols.effects import (
     Apply,
     Contribute,
+    ContributeChunks,
     Effect,
     GiveWork,
     Report,
@@ -64,7 +65,7 @@ MOST_NAMES = 64
 BATCH = 32
 _SECRET = (TokenWanted, UseToken)  # events and effects that hold a token
 # Effects that are small, or whose large fields came with an event and were counted there.
-_LIGHT = (Report, GiveWork, Contribute, Apply)
+_LIGHT = (Report, GiveWork, ContributeChunks, Contribute, Apply)
 # Fields of fixed size, or about the size of a node's id, by type, by name, and by kind on the wire.
 _SMALL_TYPES = ("int", "float", "bool", "int | None", "float | None", "LinkEnd")
 _SMALL_NAMES = ("node", "via", "to", "joiner", "source", "digest", "lineage", "commit", "parent")

@@ -97,6 +97,10 @@ class TrainerDebt:
         """Whether the node goes on without its trainer."""
         return self.state in _BEHIND
 
+    def is_at(self, turn: int) -> bool:
+        """Whether what the trainer computes in this turn counts at present."""
+        return turn == self.turn and not self.is_behind
+
     @property
     def is_stale(self) -> bool:
         """Whether the trainer's state lacks updates that the node counts as applied."""
@@ -214,7 +218,7 @@ class TrainerDebt:
 
     def contributed(self, event: Contributed) -> bool:
         """Take an answer to work; return whether it counts."""
-        counts = event.turn == self.turn and not self.is_behind
+        counts = self.is_at(event.turn)
         if counts and self._given_at is not None:
             seconds = self._context.now - self._given_at
             self._paces.append(seconds / max(1, self._given))

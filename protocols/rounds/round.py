@@ -10,9 +10,10 @@ hold them send them along the tree to those that do not.
 
 Each chunk is summed in its tree's fixed order (own first, then children ascending), because
 floating-point sums depend on the order and equal policies must give equal bits. A node's own
-contribution P is read and never written, so that the sum can be made again after a failure. This
-machine knows chunk numbers and no bytes; the data plane, which drives it, moves those. Chunk 0 is
-the control word.
+contribution P is read and never written, so that the sum can be made again after a failure. A node
+may contribute data chunks one by one while its trainer still computes others; the control word,
+chunk 0, comes with the last of them, because it says what all of them contain. This machine knows
+chunk numbers and no bytes; the data plane, which drives it, moves those.
 """
 
 from __future__ import annotations
@@ -147,6 +148,8 @@ class Round:
     def __init__(self, spec: RoundSpec) -> None:
         self.spec = spec
         self.contributed = not spec.contributes
+        # Whether this node's own part of each chunk is ready.
+        self._own = bytearray(bytes([not spec.contributes]) * spec.chunks)
         self._arrived = [0] * spec.chunks  # bit k: child k's sum is here
         self._added = [0] * spec.chunks  # children added so far
         self._reduced = bytearray(spec.chunks)
@@ -179,6 +182,19 @@ class Round:
                 effects += self._settle(chunk)
         return effects
 
+    def contribute_chunks(self, chunks: Iterable[int]) -> list[RoundEffect]:
+        """This node's own contribution is ready in these data chunks, and does not change in this
+        attempt any more. `contribute` follows, with the control word and whatever is not ready yet.
+        Raises `LocalProtocolError` if there is no such chunk, or if `contribute` came before."""
+        if self.contributed:
+            raise LocalProtocolError("contributed to a round after all of it was contributed")
+        effects: list[RoundEffect] = []
+        for chunk in chunks:
+            if not 0 < chunk < self.spec.chunks:
+                raise LocalProtocolError("contributed a chunk that there is none of")
+            effects += self._contribute(chunk)
+        return effects
+
     def contribute(self) -> list[RoundEffect]:
         """This node's own contribution is ready, in all chunks. Raises `LocalProtocolError` if it
         was before."""
@@ -187,15 +203,20 @@ class Round:
         self.contributed = True
         effects: list[RoundEffect] = []
         for chunk in range(self.spec.chunks):
-            if chunk not in self._kept:
-                effects += self._advance(chunk)
+            effects += self._contribute(chunk)
         return effects
+
+    def _contribute(self, chunk: int) -> list[RoundEffect]:
+        if self._own[chunk]:
+            return []
+        self._own[chunk] = 1
+        return [] if chunk in self._kept else self._advance(chunk)
 
     def up(self, child: bytes, chunk: int) -> list[RoundEffect]:
         """`child`'s partial sum of `chunk` has arrived. Raises as `check_up` does."""
         self.check_up(child, chunk)
         self._arrived[chunk] |= 1 << self._lane(chunk).children.index(child)
-        return self._advance(chunk) if self.contributed else []
+        return self._advance(chunk) if self._own[chunk] else []
 
     def check_up(self, child: bytes, chunk: int) -> None:
         """Raise `RemoteProtocolError` unless `child` may send `chunk` now."""
@@ -246,7 +267,7 @@ class Round:
 
     def _sent_up(self, chunk: int) -> bool:
         whole = self._added[chunk] == len(self._lane(chunk).children)
-        return self.contributed and whole and chunk not in self._summed
+        return bool(self._own[chunk]) and whole and chunk not in self._summed
 
     def _advance(self, chunk: int) -> list[RoundEffect]:
         """Add the children's sums of a chunk as far as they have come in order, and send it on when

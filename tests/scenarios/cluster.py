@@ -267,15 +267,15 @@ class Cluster:
         command += ["--", *script] if script else []
         return self.launch(name, command, {"EDGEAGENT_TOKEN": token, **(environment or {})})
 
-    def together(self, *names: str, **settings: Any) -> list[Agent]:
+    def together(self, *names: str, options: Sequence[str] = (), **settings: Any) -> list[Agent]:
         """Start agents that are all members within the first iterations; the first one founds.
 
-        `settings` as in `start`.
+        `options` and `settings` as in `start`.
         """
-        founder = self.start(names[0], **settings)
+        founder = self.start(names[0], *options, **settings)
         founder.wait("joined")
         with founder.held():
-            others = [self.start(name, peers=[founder], **settings) for name in names[1:]]
+            others = [self.start(name, *options, peers=[founder], **settings) for name in names[1:]]
             for agent in others:
                 agent.wait_ready()
         for agent in (founder, *others):

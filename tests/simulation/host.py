@@ -32,6 +32,7 @@ from protocols.rounds.round import (
     SendUp,
 )
 from protocols.wire import codec
+from tests.simulation import streaming
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class Host:
         self.iteration = 0
         self.done: tuple[int, ...] = ()  # the micro-batches in `own`
         self.own = [0] * VECTOR  # this node's sum of gradients
+        self.ahead = self.own  # that sum with what the trainer still computes
         self.reduce: Reduce | None = None  # the round under way
         # Chunks of rounds that have not begun here yet: sender, round, direction, chunk and value.
         self.early: list[tuple[bytes, tuple[object, ...], str, int, object]] = []
@@ -269,12 +271,13 @@ class Host:
             case effects.ServeRound(spec):
                 self.serve_round(spec)
             case effects.FreezeRound():
-                assert self.reduce is not None
                 self.handle(events.Frozen(self.freeze()))
             case effects.GiveWork():
-                self.soon(self.computing(), partial(self.work, partial(self.compute, effect)))
+                streaming.give(self, effect)
             case effects.KeepUpdate():
                 pass  # the sums of all iterations are kept
+            case effects.ContributeChunks(chunks):
+                streaming.contribute(self, chunks)
             case effects.Contribute(word):
                 self.contribute(word)
             case effects.Apply(iteration, word, _):

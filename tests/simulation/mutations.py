@@ -38,7 +38,7 @@ from tests.simulation.seeker import Seeker
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.cluster.view import Member
-    from protocols.events import Applied, Contributed, RoundReduced
+    from protocols.events import Applied, ChunksReady, Contributed, RoundReduced
     from protocols.member.pull import PullEffect
     from protocols.wire import messages as m
 
@@ -256,6 +256,18 @@ def count_what_was_handed_back() -> Iterator[None]:
 
 
 @contextmanager
+def stream_sums_of_older_work() -> Iterator[None]:
+    """Chunks leave although the trainer has been given more than what is in them."""
+    real = Cycle.ready
+
+    def ready(cycle: Cycle, event: ChunksReady) -> None:
+        real(cycle, replace(event, micro_batches=cycle._given))
+
+    with patch.object(Cycle, "ready", ready):
+        yield
+
+
+@contextmanager
 def lose_a_kept_update() -> Iterator[None]:
     """Of several updates that a trainer missed, one is not replayed."""
     real = TrainerDebt.applied
@@ -385,6 +397,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         found_after_admission,
         count_what_was_handed_back,
         lose_a_kept_update,
+        stream_sums_of_older_work,
         offer_a_stale_state,
         notice_no_swallowed_frames,
         keep_a_link_that_stands_still,

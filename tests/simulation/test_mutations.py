@@ -25,6 +25,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "found_after_admission": (60018, 3),
     "count_what_was_handed_back": (60065, 3),
     "lose_a_kept_update": (60027, 3),
+    "stream_sums_of_older_work": (820101, 3),
     "offer_a_stale_state": (60051, 3),
     "notice_no_swallowed_frames": (60030, 5),
     "keep_a_link_that_stands_still": (60477, 3),

@@ -73,6 +73,7 @@ class World:
         self.hosts: dict[bytes, Host] = {}
         self.tamper: Callable[[Host, int, bytes], bytes] = lambda _host, _shard, piece: piece
         self.is_frozen = False  # a part of the state never changes, and most devices start with it
+        self.streams = False  # trainers announce chunks while they compute
         self.sparse = False  # nodes want no links except those that they ask for
         self.most_links = 0  # that each node wants; 0: as many as the scheduler chooses
         self.pauses = False  # nodes wait if they have no quorum

@@ -63,6 +63,7 @@ def train_and_evaluate(job: Job, device: torch.device) -> Evaluation | None:
         global_batch=job.global_batch,
         lr_scheduler=schedule,
         steps=job.steps,
+        overlap=True,
     )
     for batch in trainer.loader(job.data(True)):
         loss = job.loss(job.model, batch)

@@ -17,6 +17,7 @@ import numpy as np
 
 from edgeagent import handover
 from edgeagent.shared_memory import SharedMemory, create_shared_memory
+from protocols.rounds.control_word import bits
 
 ELEMENTS = 700
 CHUNK_ELEMENTS = 128
@@ -74,6 +75,7 @@ class StandIn:
         self.iteration = 0
         self.alive = True
         self.refuses = False  # hands back what it has not begun
+        self.streams = False  # announces chunks while it computes
         self.squares: dict[int, tuple[float, ...]] = {}
         self._chance = chance
         self._steps = steps
@@ -173,6 +175,7 @@ class StandIn:
             micro_batch = self._todo.pop(0)
             half = self._chance.randrange(ELEMENTS)
             self._own[:half] += gradient(iteration, micro_batch)[:half]
+            self._announce(iteration, micro_batch, half)
             self._later(self._compute_rest, iteration, micro_batch, half)
             return
         self._computing = False
@@ -181,6 +184,14 @@ class StandIn:
             wanted = settings(iteration) if n else b""
             said = (iteration, self._done, float(n), b"", b"", True, 0.001 * n)
             self.say(handover.Contributed(*said, self._turn, wanted))
+
+    def _announce(self, iteration: int, micro_batch: int, half: int) -> None:
+        """Perhaps say that chunks of the first half are ready, if this is the last micro-batch."""
+        ready = half // CHUNK_ELEMENTS  # data chunks, counted from 1
+        if self.streams and ready and not self._todo and self._chance.random() < 0.7:
+            covered = tuple(sorted((*self._done, micro_batch)))
+            chunks = bits(tuple(range(1, ready + 1)))
+            self.say(handover.ChunksReady(iteration, covered, chunks, self._turn))
 
     def _compute_rest(self, iteration: int, micro_batch: int, half: int) -> None:
         if self.alive:

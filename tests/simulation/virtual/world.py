@@ -66,6 +66,7 @@ class Host:
         self.world = world
         self.network = world.wires.connect(self.me)
         self.trainer = StandIn(world.wires.random, world.steps, apart=number % 2 == 0)
+        self.trainer.streams = number % 3 == 0
         self.recorder = Recorder(world.loop.time)
         observer = Observer(self.name, "sim", self.recorder, Silence(), world.loop.time)
         self.gone: str | None = None

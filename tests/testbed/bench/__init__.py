@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tests.testbed.bench import allreduce, events, loader, scaleout, trouble
+from tests.testbed.bench import allreduce, events, loader, overlap, scaleout, trouble
 
 KINDS: dict[str, ModuleType] = {
     "all-reduce": allreduce,
     "events": events,
     "loader": loader,
+    "overlap": overlap,
     "scale-out": scaleout,
     "trouble": trouble,
 }

@@ -74,6 +74,12 @@ def test_every_option_of_the_agent(folder: Path) -> None:
     )
 
 
+def test_whether_gradients_leave_early_is_the_scripts_choice_unless_said() -> None:
+    assert trainer().overlap is None
+    assert trainer("--overlap").overlap is True
+    assert trainer("--no-overlap").overlap is False
+
+
 def test_neighbours_are_names_or_a_number() -> None:
     assert (agent().neighbours, agent().most_links) == ((), 0)
     named = agent("--neighbours", "bob")

@@ -120,6 +120,7 @@ class Host:
         self.todo = list(cluster.rounds)
         self.running: Tag | None = None
         self.contributed = False
+        self.streamed = False  # it has contributed some chunks before the rest
         self.results: dict[Tag, tuple[bytes, ControlWord, tuple[float, ...]]] = {}
 
     def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
@@ -150,10 +151,24 @@ class Host:
     def start(self) -> None:
         self.running = tag = self.todo.pop(0)
         self.contributed = self.number >= self.cluster.shape.members
+        self.streamed = False
         self.reducer.start(self.cluster.shape.spec(self.number, tag))
 
     def slice(self) -> None:
         self.later.pop(0)()
+
+    def contribute_chunks(self) -> None:
+        """Contribute some chunks, while nothing is known of the others."""
+        assert self.running is not None
+        self.streamed = True
+        chance = self.cluster.chance
+        chunks = tuple(k for k in range(1, CHUNKS) if chance.random() < 0.5)
+        gradient = self.cluster.gradient(self.number, self.running)
+        self.contribution[:] = np.nan
+        for k in chunks:
+            span = slice((k - 1) * CHUNK, k * CHUNK)
+            self.contribution[span] = gradient[span]
+        self.reducer.contribute_chunks(chunks)
 
     def contribute(self) -> None:
         assert self.running is not None
@@ -170,6 +185,7 @@ class Cluster:
     ) -> None:
         """`sliced`: reducers put work off to later slices; the caller makes slices short."""
         self.sliced = sliced
+        self.partly = seed % 2 == 1  # chunks are contributed one by one
         self.shape, self.rounds, self.seed, self.dtype = shape, rounds, seed, dtype
         self.chance = random.Random(seed)
         self.streams: dict[tuple[int, int], Stream] = {}
@@ -226,6 +242,8 @@ class Cluster:
                 possible.append(("start", host))
             if host.running is not None and not host.contributed:
                 possible.append(("contribute", host))
+                if self.partly and not host.streamed:
+                    possible.append(("contribute_chunks", host))
             if host.later:
                 possible.append(("slice", host))
         for ends, stream in self.streams.items():

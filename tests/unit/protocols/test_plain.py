@@ -33,6 +33,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.Received(b"n", Envelope(plain(Tags), plain(m.PolicyBody))),
     events.Tick(),
     events.Contributed(3, (1, 2), -math.inf, b"\1", b"", False, 4, b"a", b"b", True),
+    events.ChunksReady(3, (1, 2), b"\6", 4),
     events.RoundReduced(3, 1, WORD),
     events.Applied(3, b"meta", b"claim"),
     events.PiecesTaken(3, b"pieces"),

@@ -18,6 +18,7 @@ from edgeagent.handover import (
     Applied,
     Away,
     Begin,
+    ChunksReady,
     Contributed,
     Decoder,
     End,
@@ -33,6 +34,7 @@ from edgeagent.handover import (
     encode,
 )
 from edgeagent.shared_memory import SharedMemory, attach_shared_memory, receive_descriptors
+from protocols.rounds.control_word import set_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +58,8 @@ class Node:
     away: bool = False
     finished: str | None = None
     evaluated: list[Evaluated] = field(default_factory=list)
+    # For each answer: what was announced of it before, with the values of these chunks then.
+    early: list[list[tuple[ChunksReady, bytes]]] = field(default_factory=lambda: [[]])
 
     def send(self, message: Message) -> None:
         self.connection.sendall(encode(message))
@@ -77,8 +81,30 @@ class Node:
                 pass
             elif isinstance(message, Evaluated):
                 self.evaluated.append(message)
+            elif isinstance(message, ChunksReady):
+                self.early[-1].append((message, self._chunks(message)))
             else:
                 return message
+
+    def _chunks(self, ready: ChunksReady) -> bytes:
+        """Return the values of the chunks that a message announces."""
+        own, size = self.memory.contribution.array(self.hello.accumulate), self.hello.chunk_elements
+        chunks = set_bits(ready.chunks)
+        assert chunks, "nothing is announced"
+        return b"".join(own[(c - 1) * size : c * size].tobytes() for c in chunks)
+
+    def check_early(self, said: Contributed) -> None:
+        """Check that what was announced is what the trainer has now handed in."""
+        if not said.micro_batches:  # the last micro-batch came to nothing
+            assert not self.memory.contribution.array(self.hello.accumulate).any()
+            return
+        for ready, values in self.early[-1]:
+            about = (ready.iteration, ready.micro_batches, ready.turn)
+            assert about == (said.iteration, tuple(sorted(said.micro_batches)), said.turn)
+            assert values == self._chunks(ready), "a chunk changed after it was announced"
+        chunks = [c for ready, _ in self.early[-1] for c in set_bits(ready.chunks)]
+        assert len(chunks) == len(set(chunks)), "a chunk was announced twice"
+        self.early.append([])
 
     def expect(self, kind: type[Message]) -> Message:
         message = self.receive()
@@ -195,6 +221,7 @@ class Cluster:
         message = node.expect(Contributed)
         assert isinstance(message, Contributed)
         assert message.iteration == iteration
+        node.check_early(message)
         return message
 
     def _reassign(
