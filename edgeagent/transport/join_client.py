@@ -15,6 +15,7 @@ from edgeagent.config import split_address
 from edgeagent.errors import JobMismatch, JoinRefused
 from edgeagent.transport import bounds, join_wire
 from edgeagent.transport.certificate import check_certificate, node_id
+from edgeagent.transport.connecting import connect
 from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
 from edgeagent.transport.job import Job, difference_text, first_difference
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
@@ -36,14 +37,15 @@ async def ask(
     secret: JoinSecret,
     versions: tuple[int, ...] = join_wire.VERSIONS,
     reachable: tuple[str, ...] = (),
+    interface: str = "",
 ) -> Standing:
     """Return what the agent at `address` (HOST:PORT of a join listener) says of itself.
 
     Both ends prove the token, but nobody is admitted. `reachable` are the addresses of our own join
-    listener. This takes at most `JOIN_SECONDS`. Raises `Unreachable`, `JoinRefused`,
-    `SameIdentity`.
+    listener; with `interface`, the question goes through that one. This takes at most
+    `JOIN_SECONDS`. Raises `Unreachable`, `JoinRefused`, `SameIdentity`.
     """
-    return await _Conversation(address, me, secret, None, versions, reachable).run()
+    return await _Conversation(address, me, secret, None, versions, reachable, interface).run()
 
 
 async def join(
@@ -54,6 +56,7 @@ async def join(
     versions: tuple[int, ...] = join_wire.VERSIONS,
     reachable: tuple[str, ...] = (),
     script: bytes = b"",
+    interface: str = "",
 ) -> Standing:
     """Be admitted by the agent at `address`: when this returns, its peer listener trusts us.
 
@@ -62,7 +65,8 @@ async def join(
     `JOIN_SECONDS`. Raises `Unreachable`, `JoinRefused`, `JobMismatch` (which names the first
     difference), `NotReady` (the agent does not know its own job yet), `SameIdentity`, `Expelled`.
     """
-    return await _Conversation(address, me, secret, job, versions, reachable, script).run()
+    talk = _Conversation(address, me, secret, job, versions, reachable, interface, script)
+    return await talk.run()
 
 
 class _Conversation:
@@ -76,8 +80,10 @@ class _Conversation:
         job: Job | None,
         versions: tuple[int, ...],
         reachable: tuple[str, ...],
+        interface: str,
         script: bytes = b"",
     ) -> None:
+        self._interface = interface
         self._address = address
         self._reachable = reachable
         self._me = me
@@ -112,8 +118,7 @@ class _Conversation:
     async def _connect(self) -> JoinStream:
         host, port = split_address(self._address)
         reader, writer = await asyncio.open_connection(
-            host,
-            port,
+            sock=await connect(host, port, interface=self._interface),
             ssl=unauthenticated_client_context(),
             server_hostname="",
             limit=limits.MAX_JOIN_HELLO_BYTES,
