@@ -537,7 +537,7 @@ class Agent:
     def heard_of(self, addresses: tuple[str, ...]) -> None:
         """Take the addresses of an agent that holds the token as a hint."""
         if self.search is not None:
-            self.search.hint(addresses)
+            self.search.hint(addresses, spoke=True)
 
     def bars(self, node: bytes) -> bool:
         """Return whether a user has expelled `node`."""

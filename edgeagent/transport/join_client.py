@@ -16,7 +16,16 @@ from edgeagent.errors import JobMismatch, JoinRefused
 from edgeagent.transport import bounds, join_wire
 from edgeagent.transport.certificate import check_certificate, node_id
 from edgeagent.transport.connecting import connect
-from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
+from edgeagent.transport.errors import (
+    Busy,
+    Expelled,
+    NotAnAgent,
+    NotReady,
+    OtherToken,
+    OtherVersion,
+    SameIdentity,
+    Unreachable,
+)
 from edgeagent.transport.job import Job, difference_text, first_difference
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.join_wire import Reason
@@ -28,6 +37,8 @@ from protocols import limits
 from protocols.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
+    import socket
+
     from edgeagent.transport.api import PeerInfo, Standing
 
 
@@ -38,14 +49,18 @@ async def ask(
     versions: tuple[int, ...] = join_wire.VERSIONS,
     reachable: tuple[str, ...] = (),
     interface: str = "",
+    connected: socket.socket | None = None,
 ) -> Standing:
     """Return what the agent at `address` (HOST:PORT of a join listener) says of itself.
 
     Both ends prove the token, but nobody is admitted. `reachable` are the addresses of our own join
-    listener; with `interface`, the question goes through that one. This takes at most
-    `JOIN_SECONDS`. Raises `Unreachable`, `JoinRefused`, `SameIdentity`.
+    listener; with `interface`, the question goes through that one; `connected` is a connection to
+    `address` that is open already. This takes at most `JOIN_SECONDS`. Raises `Unreachable`,
+    `JoinRefused`, `SameIdentity`.
     """
-    return await _Conversation(address, me, secret, None, versions, reachable, interface).run()
+    talk = _Conversation(address, me, secret, None, versions, reachable, interface)
+    talk.connected = connected
+    return await talk.run()
 
 
 async def join(
@@ -83,6 +98,7 @@ class _Conversation:
         interface: str,
         script: bytes = b"",
     ) -> None:
+        self.connected: socket.socket | None = None
         self._interface = interface
         self._address = address
         self._reachable = reachable
@@ -102,9 +118,9 @@ class _Conversation:
                 finally:
                     stream.abort()
         except RemoteProtocolError as error:
-            raise Unreachable(f"{self._address} answers, but not as an agent: {error}") from None
+            raise NotAnAgent(f"{self._address} answers, but not as an agent: {error}") from None
         except ssl.SSLError:
-            raise Unreachable(f"{self._address} answers, but not as an agent: no TLS 1.3") from None
+            raise NotAnAgent(f"{self._address} answers, but not as an agent: no TLS 1.3") from None
         except TimeoutError:
             raise Unreachable(
                 f"{self._address} did not answer within {limits.JOIN_SECONDS:.0f} s"
@@ -118,7 +134,7 @@ class _Conversation:
     async def _connect(self) -> JoinStream:
         host, port = split_address(self._address)
         reader, writer = await asyncio.open_connection(
-            sock=await connect(host, port, interface=self._interface),
+            sock=self.connected or await connect(host, port, interface=self._interface),
             ssl=unauthenticated_client_context(),
             server_hostname="",
             limit=limits.MAX_JOIN_HELLO_BYTES,
@@ -137,7 +153,7 @@ class _Conversation:
         if isinstance(answer, join_wire.Refusal):
             raise self._refused(answer)
         if not proof_is_right(self._secret.token, Role.SERVER, transcript, answer.proof):
-            raise JoinRefused(f"{self._address} could not prove that it holds our token")
+            raise OtherToken(f"{self._address} could not prove that it holds our token")
         standing = answer.standing
         self._check_believable(standing, transcript)
         if self._job is None:
@@ -204,17 +220,18 @@ class _Conversation:
         if refusal.reason is Reason.VERSION:
             theirs = ", ".join(map(str, refusal.versions))
             ours = ", ".join(map(str, self._versions))
-            return JoinRefused(
+            return OtherVersion(
                 f"{where} speaks protocol version {theirs} and this agent {ours}: "
-                "install the same edgeagent on both"
+                "install the same edgeagent on both",
+                refusal.versions,
             )
         if refusal.reason is Reason.TOKEN:
-            return JoinRefused(
+            return OtherToken(
                 f"{where} refused us: its token or its cluster name differs from ours "
                 f"(ours is {self._secret.cluster!r}); compare both"
             )
         if refusal.reason in (Reason.BUSY, Reason.NOT_READY):
-            return Unreachable(f"{where} is busy: ask again")
+            return Busy(f"{where} is busy: ask again")
         return JoinRefused(f"{where} refused us ({refusal.reason.name.lower().replace('_', ' ')})")
 
     def _mismatch(self, ours: Job, theirs: Job) -> JobMismatch:
