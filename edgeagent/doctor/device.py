@@ -42,13 +42,16 @@ def look_at_folder(path: str, use: str) -> Folder:
 
 async def look_at_torch(environment: Mapping[str, str]) -> TorchFact:
     """Return what torch says of itself; this takes seconds."""
-    process = await asyncio.create_subprocess_exec(
-        *module_command("edgeagent.trainer.torch_facts"),
-        env=package_environment(environment),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *module_command("edgeagent.trainer.torch_facts"),
+            env=package_environment(environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        return TorchFact(problem=f"{sys.executable} cannot be started: {error.strerror}")
     try:
         async with asyncio.timeout(DEVICE_CHECK_S):
             said, complained = await process.communicate()

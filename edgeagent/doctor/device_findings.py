@@ -26,10 +26,12 @@ _LAST = (Kind.TUNNEL, Kind.BRIDGE)
 
 def device_findings(device: Device) -> list[Finding]:
     """Return the findings about this device, in the order in which to read them."""
-    found = [
-        interfaces_finding(device.networks),
-        multicast_finding(device.networks, device.multicast),
-        ports_finding(device),
+    found = [interfaces_finding(device.networks)]
+    only = device.networks.only
+    if not only or only in [interface.name for interface in device.networks.interfaces]:
+        found.append(multicast_finding(device.networks, device.multicast))
+        found.append(ports_finding(device))
+    found += [
         firewall_finding(device.firewalls),
         clock_finding(device.now),
         token_finding(device),
@@ -142,7 +144,10 @@ def ports_finding(device: Device) -> Finding:
         return Finding("ports", Verdict.FAILED, ports.problem, advice)
     seen = f"an agent would listen on TCP {ports.join} (joins) and {ports.links} (links)"
     if ports.usual and ports.join != ports.usual:
-        seen += f"; {ports.usual} is taken, perhaps by an agent"
+        if ports.agents:
+            names = ", ".join(ports.agents)
+            return Finding("ports", Verdict.OK, f"{seen}, beside {names}")
+        seen += f"; {ports.usual} is taken, perhaps by another user's agent"
         advice = f"If others name this device with --peer, they have to say port {ports.join}."
         return Finding("ports", Verdict.WARNING, seen, advice)
     return Finding("ports", Verdict.OK, seen)

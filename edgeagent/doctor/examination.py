@@ -23,6 +23,7 @@ from edgeagent.doctor.multicast import try_multicast
 from edgeagent.doctor.peer import FILLER_BYTES, Visit
 from edgeagent.errors import EdgeAgentError
 from edgeagent.late_listener import LateListener
+from edgeagent.local.state_dir import running_agents
 from edgeagent.transport import join_wire
 from edgeagent.transport.api import Standing
 from edgeagent.transport.identity import renew_identity
@@ -138,7 +139,8 @@ async def _among_others(wanted: Wanted, folder: str) -> tuple[Ports, Peer | None
         told = transport.me.addresses
         links = split_address(told[0])[1] if told else 0
         join = split_address(reachable[0])[1] if reachable else 0
-        ports = Ports(join, links, usual or join)
+        agents = running_agents(state_root(os.environ))
+        ports = Ports(join, links, usual or join, agents=tuple(agent.name for agent in agents))
     except EdgeAgentError as error:
         ports = Ports(problem=str(error))
     try:

@@ -58,12 +58,14 @@ class Multicast:
 @dataclass(frozen=True, slots=True)
 class Ports:
     """The ports that an agent started now would get; 0 and a `problem` if it would get none.
-    `usual`: the one that it would have if nobody else had it."""
+    `usual`: the one that it would have if nobody else had it. `agents`: the names of those of this
+    user that run here now."""
 
     join: int = 0
     links: int = 0
     usual: int = 0
     problem: str = ""
+    agents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ first is what has to be mended first.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING
 
 from edgeagent.config import split_address
@@ -38,7 +39,7 @@ def peer_findings(facts: Facts) -> list[Finding]:
         found += [
             links_finding(peer),
             back_finding(facts.device, peer),
-            discovery_finding(facts.device, peer),
+            *discovery_findings(facts.device, peer),
             peer_clock_finding(facts.device, peer),
         ]
     return [*found, *speed_findings(peer)]
@@ -174,6 +175,9 @@ def back_finding(device: Device, peer: Peer) -> Finding:
     if peer.called_back is not None:
         seen = f"it has connected to this device after {seconds_text(peer.called_back)}"
         return Finding(check, Verdict.OK, seen)
+    if device.ports.problem:
+        seen = "nothing listens on this device now, so the peer cannot connect to it"
+        return Finding(check, Verdict.UNKNOWN, seen, "Mend the ports first; see above.")
     seen = "it was told this device's addresses and has not connected to any of them"
     known = [firewall for firewall in device.firewalls if firewall.closes]
     opens = [firewall.opens for firewall in device.firewalls]
@@ -182,19 +186,22 @@ def back_finding(device: Device, peer: Peer) -> Finding:
     return Finding(check, Verdict.FAILED if known else Verdict.WARNING, seen, advice)
 
 
-def discovery_finding(device: Device, peer: Peer) -> Finding:
-    """Return whether the peer and this device find each other by multicast."""
+def discovery_findings(device: Device, peer: Peer) -> list[Finding]:
+    """Return whether the peer and this device find each other by multicast; nothing about a peer on
+    this same device, through whose loopback interface no multicast goes."""
     check = "peer: multicast"
+    if peer.through[1] and ipaddress.ip_address(peer.through[1].partition("%")[0]).is_loopback:
+        return []
     if peer.heard:
-        return Finding(check, Verdict.OK, f"its multicast comes in, from {peer.heard[0]}")
+        return [Finding(check, Verdict.OK, f"its multicast comes in, from {peer.heard[0]}")]
     if all(one.problem or not one.looped for one in device.multicast):
-        return Finding(check, Verdict.UNKNOWN, "multicast does not work on this device; see there")
+        return [Finding(check, Verdict.UNKNOWN, "multicast does not work here; see above")]
     seen = "it answers over TCP, and not by multicast: without --peer they do not find each other"
     advice = (
         f"Start agents with --peer {peer.address}, or see whether the access point keeps "
         "multicast from passing (and whether the peer was started with --no-mdns)."
     )
-    return Finding(check, Verdict.WARNING, seen, advice)
+    return [Finding(check, Verdict.WARNING, seen, advice)]
 
 
 def peer_clock_finding(device: Device, peer: Peer) -> Finding:

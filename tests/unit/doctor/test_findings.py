@@ -116,6 +116,11 @@ def test_interfaces(seen: Networks, verdict: Verdict, says: str) -> None:
     assert bool(finding.advice) == (verdict is not OK)
 
 
+def test_an_interface_that_there_is_not_is_one_finding() -> None:
+    found = of_device(networks=networks(LO, LAN, only="eth7"), ports=Ports(problem="no eth7"))
+    assert [name for name, finding in found.items() if finding.verdict is FAILED] == ["interfaces"]
+
+
 def test_many_addresses_are_counted_and_the_default_route_is_named() -> None:
     many = replace(LAN, hosts=tuple(f"192.168.1.{n}" for n in range(1, 10)))
     seen = of_device(networks=networks(LO, many))["interfaces"].seen
@@ -154,6 +159,7 @@ def test_multicast(seen: tuple[Multicast, ...], verdict: Verdict, says: str) -> 
     [
         ({"ports": Ports(problem="no free port")}, "ports", FAILED, "no free port"),
         ({"ports": Ports(7432, 7433, 7430)}, "ports", WARNING, "7430 is taken"),
+        ({"ports": Ports(7432, 7433, 7430, "", ("al",))}, "ports", OK, "7433 (links), beside al"),
         ({"firewalls": (Firewall("ufw", None, "allow"),)}, "firewall", UNKNOWN, "ufw is on"),
         ({"firewalls": (Firewall("nft", True, "open"),)}, "firewall", FAILED, "nft drops"),
         ({"firewalls": (Firewall("nft", False, "open"),)}, "firewall", OK, "no rule"),
@@ -265,6 +271,8 @@ def test_a_peer_that_does_not_connect_back() -> None:
     assert "TCP 7430 and 7431 in the firewall of this device." in quiet.advice
     closed = replace(DEVICE, firewalls=(Firewall("iptables", True, "iptables -I INPUT"),))
     assert of_peer(closed, called_back=None)["peer: way back"].verdict is FAILED
+    busy = replace(DEVICE, ports=Ports(problem="ports are taken"))
+    assert of_peer(busy, called_back=None)["peer: way back"].verdict is UNKNOWN
     maybe = replace(DEVICE, firewalls=(Firewall("ufw", None, "ufw allow"),))
     quiet = of_peer(maybe, called_back=None)["peer: way back"]
     assert quiet.verdict is WARNING
@@ -277,6 +285,7 @@ def test_a_peer_that_is_not_heard_by_multicast() -> None:
     assert f"--peer {PORT}" in quiet.advice
     deaf = replace(DEVICE, multicast=(replace(ALONE, looped=False),))
     assert of_peer(deaf, heard=())["peer: multicast"].verdict is UNKNOWN
+    assert "peer: multicast" not in of_peer(heard=(), through=("lo", "127.0.0.1"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from zeroconf.asyncio import AsyncServiceInfo
 from edgeagent import cli
 from edgeagent.cli import parse
 from edgeagent.commands import doctor
-from edgeagent.doctor import echo, examination, firewalls, multicast
+from edgeagent.doctor import device, echo, examination, firewalls, multicast
 from edgeagent.doctor.device import look_at_folder, look_at_networks, look_at_torch
 from edgeagent.doctor.facts import Announced, Facts, Firewall, Networks
 from edgeagent.doctor.findings import Finding, Verdict
@@ -123,6 +123,9 @@ def test_a_python_without_torch_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
     environment = {"PYTHONPATH": str(tmp_path)}
     found = asyncio.run(look_at_torch(environment))
     assert found.problem.endswith("ImportError: no torch for this Python")
+    monkeypatch.setattr(device, "module_command", lambda module: (str(tmp_path), module))
+    found = asyncio.run(look_at_torch(environment))
+    assert found.problem.endswith("cannot be started: Permission denied")
 
 
 FINDINGS = [
