@@ -116,6 +116,7 @@ class Agent:
         self._trainer_end = TrainerEnd(trainer)
         self._departure: asyncio.Future[Ending] | None = None
         self._renewing = False
+        self._where = ""  # the best address of the join listener
         self.membership = Membership(self, goes_on=config.on_partition != PAUSE)
         self._life = self.membership.life
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -180,7 +181,12 @@ class Agent:
             self,
             self.observer.say,
         )
-        addresses = await transport.start(config.listen)
+        addresses = await transport.start(config.listen, config.interface)
+        if not addresses:
+            raise UsageError(
+                f"--interface {config.interface}: it has no address: is it up, and connected?"
+            )
+        self._where = addresses[0]
         self.observer.event("started", node=self._name, address=addresses[0])
         self.observer.say(f"{self._name} listens at {addresses[0]}, cluster {config.cluster!r}")
         self.search = Search(
@@ -197,7 +203,12 @@ class Agent:
         if config.mdns:
             tag = discovery_tag(self.token, config.cluster)
             self._discovery = Discovery(
-                tag, addresses, self.search.hint, self.observer.say, config.listen
+                tag,
+                addresses,
+                self.search.hint,
+                self.observer.say,
+                config.listen,
+                config.interface,
             )
             await self._discovery.start()
         watching = watch_addresses(transport.renew_addresses, self._moved)
@@ -205,7 +216,10 @@ class Agent:
 
     async def _moved(self, addresses: tuple[str, ...]) -> None:
         """Tell everybody concerned that this device has new addresses."""
-        self.observer.say(f"{self._name} is now at {addresses[0]}")
+        where = addresses[0] if addresses else "no address, so nobody reaches it"
+        if where != self._where:  # otherwise only an address of less use has come or gone
+            self._where = where
+            self.observer.say(f"{self._name} is now at {where}")
         if self._discovery is not None:
             await self._discovery.use_addresses(addresses)
         if self.search is not None:
@@ -494,6 +508,7 @@ class Agent:
         await self._stop_listening()
         await self._listen()
         self._renewing = False
+        self._where = ""  # the best address of the join listener
 
     # --- AdmissionPolicy --------------------------------------------------------------------------
 
@@ -522,7 +537,7 @@ class Agent:
     def heard_of(self, addresses: tuple[str, ...]) -> None:
         """Take the addresses of an agent that holds the token as a hint."""
         if self.search is not None:
-            self.search.hint(addresses)
+            self.search.hint(addresses, spoke=True)
 
     def bars(self, node: bytes) -> bool:
         """Return whether a user has expelled `node`."""

@@ -52,6 +52,7 @@ class AgentConfig:
     job: str = "script"
     command: tuple[str, ...] = ()  # JOB and the script's arguments as they were typed; () = plain
     listen: str = ""  # HOST:PORT; "" = every address, first free port from DEFAULT_PORT
+    interface: str = ""  # network interface to keep to; "" = all, the best of them told first
     peers: tuple[str, ...] = ()
     mdns: bool = True
     neighbours: tuple[str, ...] = ()
@@ -175,9 +176,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     """Return the agent's configuration for a script started as plain `python script.py`.
 
     Variables: EDGEAGENT_TOKEN (none: train alone), EDGEAGENT_CLUSTER, EDGEAGENT_NAME,
-    EDGEAGENT_LISTEN, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1, EDGEAGENT_EVENTS,
-    EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for never),
-    EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_JOIN_STALL (seconds, 0 for
+    EDGEAGENT_LISTEN, EDGEAGENT_INTERFACE, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1,
+    EDGEAGENT_EVENTS, EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for
+    never), EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_JOIN_STALL (seconds, 0 for
     no limit), EDGEAGENT_TREES (of `TREES`), EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`),
     EDGEAGENT_LOG_FILE.
     """
@@ -209,6 +210,7 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         token=environment.get(TOKEN_VARIABLE) or None,
         name=_name_from(environment, "EDGEAGENT_NAME", ""),
         listen=listen,
+        interface=environment.get("EDGEAGENT_INTERFACE", ""),
         peers=peers,
         mdns=not _flag_from(environment, "EDGEAGENT_NO_MDNS"),
         events=environment.get("EDGEAGENT_EVENTS", ""),

@@ -154,13 +154,17 @@ class Search:
         """The smallest node id known at first hand that may found, which others are told."""
         return self._founding.elder
 
-    def hint(self, addresses: tuple[str, ...]) -> None:
-        """Ask at `addresses`, where an agent of this cluster may listen."""
+    def hint(self, addresses: tuple[str, ...], *, spoke: bool = False) -> None:
+        """Ask at `addresses`, where an agent of this cluster may listen; with `spoke` it has just
+        asked and proven the token, so it is there."""
         self._groups |= dict.fromkeys(addresses, addresses)
         for old in list(self._groups)[: -limits.MAX_HINTS]:
             del self._groups[old]
         for address in addresses:
-            self._founding.hint(self._clock(), address)
+            if spoke:
+                self._founding.spoke(self._clock(), address)
+            else:
+                self._founding.hint(self._clock(), address)
 
     def moved(self) -> None:
         """Ask everybody again at once, because this device has new addresses."""

@@ -9,7 +9,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from edgeagent.config import COUNT_RULE, is_count, is_name, name_rule
+from edgeagent.config import COUNT_RULE, is_count, is_name, name_rule, split_address
 from edgeagent.errors import UsageError
 from edgeagent.terminal.text import plural
 
@@ -151,6 +151,35 @@ def add_actions(
 def add_agent_option(parser: argparse.ArgumentParser) -> None:
     """Add the option that chooses an agent if several run on this device."""
     parser.add_argument("--name", metavar="AGENT", help="which agent on this device, if several")
+
+
+def add_interface_option(parser: argparse._ActionsContainer) -> None:
+    """Add the option that keeps an agent to one network interface."""
+    parser.add_argument(
+        "--interface",
+        metavar="NAME",
+        help="listen, announce and dial through this network interface only, for example eth0 "
+        "(default all; those that lead to the room are told first, bridges of containers and VPNs "
+        "last)",
+    )
+
+
+def checked_interface(name: str, listen: str) -> str:
+    """Return `name`, that of an interface of this device or "" for all of them.
+
+    Raises `UsageError` if there is none, or if `listen` names an address beside it.
+    """
+    if not name:
+        return ""
+    if listen and split_address(listen)[0] not in ("0.0.0.0", "::"):
+        raise UsageError(
+            f"--interface {name}: --listen {listen} names an address already; with --interface "
+            "give it as 0.0.0.0:PORT"
+        )
+    from edgeagent.transport.interfaces import check_interface
+
+    check_interface(name)
+    return name
 
 
 def present_folder() -> str:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from edgeagent.commands.options import (
     add_command,
+    add_interface_option,
+    checked_interface,
     chosen_neighbours,
     existing_file,
     existing_path,
@@ -183,6 +185,7 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         help="where to listen; takes PORT+1 as well if it is free "
         "(default every address, first free port from 7430)",
     )
+    add_interface_option(group)
     group.add_argument(
         "--peer",
         metavar="HOST:PORT",
@@ -324,6 +327,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         job=job.name,
         command=(args.job, *args.script_arguments),
         listen=listen,
+        interface=checked_interface(args.interface or base.interface, listen),
         peers=tuple(args.peer) or base.peers,
         mdns=base.mdns and not args.no_mdns,
         neighbours=neighbours or base.neighbours,

@@ -21,6 +21,7 @@ from protocols import limits
 from protocols.errors import RemoteProtocolError
 
 _FIRST_DAY = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_FILLER = x509.ObjectIdentifier("2.25.1")  # of nobody; whoever does not know it ignores it
 _LAST_DAY = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 
 
@@ -29,10 +30,11 @@ def node_id(certificate: bytes) -> bytes:
     return hashlib.sha256(certificate).digest()
 
 
-def make_certificate(*, authority: bool = False) -> tuple[bytes, bytes]:
+def make_certificate(*, authority: bool = False, filler: int = 0) -> tuple[bytes, bytes]:
     """Return a new (PEM text of key and certificate, certificate as DER).
 
-    `authority` makes a certificate that `check_certificate` refuses; tests need one.
+    `authority` makes a certificate that `check_certificate` refuses; tests need one. `filler` is by
+    how many bytes of no meaning it is to be longer.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, secrets.token_hex(8))])
@@ -47,7 +49,7 @@ def make_certificate(*, authority: bool = False) -> tuple[bytes, bytes]:
         encipher_only=False,
         decipher_only=False,
     )
-    certificate = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -57,8 +59,11 @@ def make_certificate(*, authority: bool = False) -> tuple[bytes, bytes]:
         .not_valid_after(_LAST_DAY)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         .add_extension(usage, critical=True)
-        .sign(key, hashes.SHA256())
     )
+    if filler:
+        nothing = x509.UnrecognizedExtension(_FILLER, bytes(filler))
+        builder = builder.add_extension(nothing, critical=False)
+    certificate = builder.sign(key, hashes.SHA256())
     private = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -8,7 +8,6 @@ costs little. `dial` returns the link even if it comes from the other end's open
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import ssl
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from edgeagent.config import split_address
 from edgeagent.errors import EdgeAgentError
 from edgeagent.transport import bounds, link_wire
+from edgeagent.transport.connecting import connect
 from edgeagent.transport.errors import LinkRefused, Unreachable
 from edgeagent.transport.framing import Connection, Registry
 from edgeagent.transport.link_wire import Channel, LinkHello
@@ -37,6 +37,7 @@ class Dialler:
     """Opens links from this end."""
 
     def __init__(self, trust: Trust, links: Links, registry: Registry) -> None:
+        self.interface = ""  # through which connections go; "" = as the system chooses
         self._trust = trust
         self._registry = registry
         self._links = links
@@ -143,10 +144,10 @@ class Dialler:
 
     async def _first_reached(self, peer: PeerInfo) -> tuple[str, Connection]:
         """Return the first address at which `peer` answers, and a control connection to it."""
-        tasks = [
-            asyncio.create_task(self._reach_after(i * bounds.DIAL_STAGGER_SECONDS, address, peer))
-            for i, address in enumerate(peer.addresses)
-        ]
+        tasks: list[asyncio.Task[tuple[str, Connection]]] = []
+        for address in peer.addresses:
+            turn = self._reach_in_turn(tuple(tasks), address, peer)
+            tasks.append(asyncio.create_task(turn))
         problems = []
         kept: Connection | None = None
         try:
@@ -174,10 +175,13 @@ class Dialler:
 
         task.add_done_callback(done)
 
-    async def _reach_after(
-        self, seconds: float, address: str, peer: PeerInfo
+    async def _reach_in_turn(
+        self, before: tuple[asyncio.Task[tuple[str, Connection]], ...], address: str, peer: PeerInfo
     ) -> tuple[str, Connection]:
-        await asyncio.sleep(seconds)
+        """Dial `address` once the attempt before it has failed, or has taken its time."""
+        if before:
+            patience = len(before) * bounds.DIAL_STAGGER_SECONDS
+            await asyncio.wait(before[-1:], timeout=patience)
         return address, await self._connect(address, peer, Channel.CONTROL)
 
     async def _connect(self, address: str, peer: PeerInfo, channel: Channel) -> Connection:
@@ -185,13 +189,13 @@ class Dialler:
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         connection = Connection(self._registry)
-        where: dict[str, Any] = {"host": host, "port": port}
         try:
-            if (segment := self.segments.get(peer.node)) is not None:
-                where = {"sock": await connect_short(host, port, segment)}
+            sock = await connect(
+                host, port, segment=self.segments.get(peer.node), interface=self.interface
+            )
             transport, _connection = await loop.create_connection(
                 lambda: connection,
-                **where,
+                sock=sock,
                 ssl=self._trust.client,
                 server_hostname="",
                 ssl_handshake_timeout=limits.HANDSHAKE_SECONDS,
@@ -210,38 +214,6 @@ class Dialler:
             raise Unreachable(f"{address} is not {peer.name}")
         tune_socket(transport, channel)
         return connection
-
-
-async def connect_short(host: str, port: int, segment: int) -> socket.socket:
-    """Return a TCP connection whose segments, both ways, have at most `segment` bytes.
-
-    Raises OSError if none of the addresses of `host` answers.
-    """
-    loop = asyncio.get_running_loop()
-    problem: OSError = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM
-    ):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            shorten_segments(sock, segment)
-            await loop.sock_connect(sock, address)
-        except OSError as error:
-            sock.close()
-            problem = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise problem
-
-
-def shorten_segments(sock: socket.socket, segment: int) -> None:
-    """Have connections that `sock` opens or accepts use segments of at most `segment` bytes."""
-    with contextlib.suppress(OSError):  # the system has no such option, or the socket is closed
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
 
 
 def tune_socket(transport: asyncio.BaseTransport, channel: Channel) -> None:

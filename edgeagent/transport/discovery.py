@@ -45,18 +45,20 @@ class Discovery:
         found: Callable[[tuple[str, ...]], None],
         log: Callable[[str], None],
         listen: str = "",
+        interface: str = "",
     ) -> None:
         """`tag` is `token.discovery_tag`, `addresses` are those that `TcpTransport.start` returned.
 
         `found` is called with the addresses of each other join listener that announces the same
-        tag, when it appears and when its addresses change. `listen` is the value of `--listen`; it
-        decides which interfaces are used.
+        tag, when it appears and when its addresses change. `listen` is the value of `--listen`,
+        `interface` that of `--interface`; they decide which interfaces are used.
         """
         self._tag = tag
         self._addresses = addresses
         self._found = found
         self._log = log
         self._listen = listen
+        self._interface = interface
         self._instance = f"{secrets.token_hex(8)}.{SERVICE}"
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
@@ -77,6 +79,8 @@ class Discovery:
 
     async def start(self) -> bool:
         """Announce and look; where multicast does not work, log one line and return False."""
+        if self._interface and not self._addresses:
+            return False  # the interface has no address at present, which the agent has said
         try:
             self._zeroconf = AsyncZeroconf(
                 interfaces=self._interfaces(), ip_version=self._ip_version()
@@ -184,10 +188,13 @@ class Discovery:
         return IPVersion.V6Only if versions == {6} else IPVersion.All
 
     def _listen_hosts(self) -> list[str]:
-        """The addresses to which `--listen` restricts discovery; empty if it does not."""
+        """The addresses to which `--listen` or `--interface` restrict discovery; empty if they do
+        not."""
+        hosts = [split_address(address)[0] for address in self._addresses]
+        if self._interface:
+            return hosts
         if not self._listen:
             return []
-        hosts = [split_address(address)[0] for address in self._addresses]
         name = split_address(self._listen)[0]
         if name in ("0.0.0.0", "::"):
             return []

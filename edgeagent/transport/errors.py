@@ -2,9 +2,13 @@
 
     EdgeAgentError
     +-- Unreachable        nobody, or nothing that speaks our protocol, answers at an address
+    |   +-- NotAnAgent     something else listens there
+    |   +-- Busy           an agent is there, and has too much to do to answer
     +-- NotReady           the other agent is alive but cannot admit anybody yet: ask again
     +-- SameIdentity       the other end holds our own key: it is ourselves, or a copy of our disk
     +-- Expelled           a JoinRefused: a user has removed this device for good
+    +-- OtherVersion       a JoinRefused: no protocol version is spoken by both
+    +-- OtherToken         a JoinRefused: token or cluster name differ
     +-- LinkRefused        a member refused to open a link (expelled, older incarnation, full)
     (JoinRefused and JobMismatch are in edgeagent.errors)
 
@@ -23,6 +27,26 @@ if TYPE_CHECKING:
 
 class Unreachable(EdgeAgentError):
     """No agent answers at this address."""
+
+
+class NotAnAgent(Unreachable):
+    """Something answers at this address that does not speak our protocol."""
+
+
+class Busy(Unreachable):
+    """An agent answers at this address, and asks to be asked again."""
+
+
+class OtherVersion(JoinRefused):
+    """The other agent speaks none of our protocol versions, but `versions`."""
+
+    def __init__(self, message: str, versions: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.versions = versions
+
+
+class OtherToken(JoinRefused):
+    """The other agent's token or cluster name differs, as one end's proof has shown."""
 
 
 class Expelled(JoinRefused):

@@ -15,7 +15,17 @@ from edgeagent.config import split_address
 from edgeagent.errors import JobMismatch, JoinRefused
 from edgeagent.transport import bounds, join_wire
 from edgeagent.transport.certificate import check_certificate, node_id
-from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
+from edgeagent.transport.connecting import connect
+from edgeagent.transport.errors import (
+    Busy,
+    Expelled,
+    NotAnAgent,
+    NotReady,
+    OtherToken,
+    OtherVersion,
+    SameIdentity,
+    Unreachable,
+)
 from edgeagent.transport.job import Job, difference_text, first_difference
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.join_wire import Reason
@@ -27,6 +37,8 @@ from protocols import limits
 from protocols.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
+    import socket
+
     from edgeagent.transport.api import PeerInfo, Standing
 
 
@@ -36,14 +48,19 @@ async def ask(
     secret: JoinSecret,
     versions: tuple[int, ...] = join_wire.VERSIONS,
     reachable: tuple[str, ...] = (),
+    interface: str = "",
+    connected: socket.socket | None = None,
 ) -> Standing:
     """Return what the agent at `address` (HOST:PORT of a join listener) says of itself.
 
     Both ends prove the token, but nobody is admitted. `reachable` are the addresses of our own join
-    listener. This takes at most `JOIN_SECONDS`. Raises `Unreachable`, `JoinRefused`,
-    `SameIdentity`.
+    listener; with `interface`, the question goes through that one; `connected` is a connection to
+    `address` that is open already. This takes at most `JOIN_SECONDS`. Raises `Unreachable`,
+    `JoinRefused`, `SameIdentity`.
     """
-    return await _Conversation(address, me, secret, None, versions, reachable).run()
+    talk = _Conversation(address, me, secret, None, versions, reachable, interface)
+    talk.connected = connected
+    return await talk.run()
 
 
 async def join(
@@ -54,6 +71,7 @@ async def join(
     versions: tuple[int, ...] = join_wire.VERSIONS,
     reachable: tuple[str, ...] = (),
     script: bytes = b"",
+    interface: str = "",
 ) -> Standing:
     """Be admitted by the agent at `address`: when this returns, its peer listener trusts us.
 
@@ -62,7 +80,8 @@ async def join(
     `JOIN_SECONDS`. Raises `Unreachable`, `JoinRefused`, `JobMismatch` (which names the first
     difference), `NotReady` (the agent does not know its own job yet), `SameIdentity`, `Expelled`.
     """
-    return await _Conversation(address, me, secret, job, versions, reachable, script).run()
+    talk = _Conversation(address, me, secret, job, versions, reachable, interface, script)
+    return await talk.run()
 
 
 class _Conversation:
@@ -76,8 +95,11 @@ class _Conversation:
         job: Job | None,
         versions: tuple[int, ...],
         reachable: tuple[str, ...],
+        interface: str,
         script: bytes = b"",
     ) -> None:
+        self.connected: socket.socket | None = None
+        self._interface = interface
         self._address = address
         self._reachable = reachable
         self._me = me
@@ -96,9 +118,9 @@ class _Conversation:
                 finally:
                     stream.abort()
         except RemoteProtocolError as error:
-            raise Unreachable(f"{self._address} answers, but not as an agent: {error}") from None
+            raise NotAnAgent(f"{self._address} answers, but not as an agent: {error}") from None
         except ssl.SSLError:
-            raise Unreachable(f"{self._address} answers, but not as an agent: no TLS 1.3") from None
+            raise NotAnAgent(f"{self._address} answers, but not as an agent: no TLS 1.3") from None
         except TimeoutError:
             raise Unreachable(
                 f"{self._address} did not answer within {limits.JOIN_SECONDS:.0f} s"
@@ -112,8 +134,7 @@ class _Conversation:
     async def _connect(self) -> JoinStream:
         host, port = split_address(self._address)
         reader, writer = await asyncio.open_connection(
-            host,
-            port,
+            sock=self.connected or await connect(host, port, interface=self._interface),
             ssl=unauthenticated_client_context(),
             server_hostname="",
             limit=limits.MAX_JOIN_HELLO_BYTES,
@@ -132,7 +153,7 @@ class _Conversation:
         if isinstance(answer, join_wire.Refusal):
             raise self._refused(answer)
         if not proof_is_right(self._secret.token, Role.SERVER, transcript, answer.proof):
-            raise JoinRefused(f"{self._address} could not prove that it holds our token")
+            raise OtherToken(f"{self._address} could not prove that it holds our token")
         standing = answer.standing
         self._check_believable(standing, transcript)
         if self._job is None:
@@ -199,17 +220,18 @@ class _Conversation:
         if refusal.reason is Reason.VERSION:
             theirs = ", ".join(map(str, refusal.versions))
             ours = ", ".join(map(str, self._versions))
-            return JoinRefused(
+            return OtherVersion(
                 f"{where} speaks protocol version {theirs} and this agent {ours}: "
-                "install the same edgeagent on both"
+                "install the same edgeagent on both",
+                refusal.versions,
             )
         if refusal.reason is Reason.TOKEN:
-            return JoinRefused(
+            return OtherToken(
                 f"{where} refused us: its token or its cluster name differs from ours "
                 f"(ours is {self._secret.cluster!r}); compare both"
             )
         if refusal.reason in (Reason.BUSY, Reason.NOT_READY):
-            return Unreachable(f"{where} is busy: ask again")
+            return Busy(f"{where} is busy: ask again")
         return JoinRefused(f"{where} refused us ({refusal.reason.name.lower().replace('_', ' ')})")
 
     def _mismatch(self, ours: Job, theirs: Job) -> JobMismatch:

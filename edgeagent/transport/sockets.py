@@ -13,11 +13,16 @@ import os
 import socket
 from dataclasses import dataclass
 
-import ifaddr
-
 from edgeagent.config import DEFAULT_PORT, join_address, split_address
 from edgeagent.errors import UsageError
 from edgeagent.transport import bounds
+from edgeagent.transport.interface_ranking import Interface, Kind, ranked
+from edgeagent.transport.interfaces import (
+    check_interface,
+    keep_to_interface,
+    preferred_hosts,
+    read_interfaces,
+)
 from protocols import limits
 
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -37,47 +42,62 @@ class Listening:
             sock.close()
 
 
-def listen_pair(listen: str) -> Listening:
+def listen_pair(listen: str, interface: str = "") -> Listening:
     """Bind both listeners and return their sockets.
 
     Joins use the port of `listen` (HOST:PORT), links the next one if it is free, else any. "" means
     every address, IPv4 and IPv6, and the first free port from `DEFAULT_PORT` on. Port 0 means any
-    free port. Raises `UsageError`.
+    free port. With `interface`, only what comes in there is accepted. Raises `UsageError`.
     """
+    if interface:
+        check_interface(interface)
     if listen:
         host, port = split_address(listen)
         hosts = _resolve(host)
         try:
-            return _with_peers(hosts, _listen(hosts, port))
+            return _with_peers(hosts, _listen(hosts, port, interface), interface)
         except OSError as error:
             raise UsageError(f"--listen {listen}: {_why_not(error, hosts, port)}") from None
     for port in range(DEFAULT_PORT, DEFAULT_PORT + 2 * bounds.PORTS_TRIED, 2):
         with contextlib.suppress(OSError):
-            return _with_peers(_EVERYWHERE, _listen(_EVERYWHERE, port))
+            return _with_peers(_EVERYWHERE, _listen(_EVERYWHERE, port, interface), interface)
     raise UsageError(f"no free port from {DEFAULT_PORT} on: name one with --listen HOST:PORT")
 
 
-def told_addresses(sockets: tuple[socket.socket, ...]) -> tuple[str, ...]:
-    """Return the HOST:PORT texts under which others reach `sockets`, best first."""
-    hosts: dict[str, int] = {}
+def told_addresses(sockets: tuple[socket.socket, ...], interface: str = "") -> tuple[str, ...]:
+    """Return the HOST:PORT texts under which others reach `sockets`, best first.
+
+    With `interface` only addresses of that interface are told, and perhaps none. Raises OSError if
+    the system does not tell its addresses.
+    """
+    here = [found for found in read_interfaces() if interface in ("", found.name)]
+    ports: dict[str, int] = {}
     for sock in sockets:
         host, port = sock.getsockname()[:2]
         if host not in _EVERYWHERE:
-            hosts[host] = port
+            ports[host] = port
             continue
-        for own in _own_hosts(sock.family):
-            hosts[own] = port
-    ranked = sorted(hosts, key=lambda host: _rank(host, _preferred_hosts()))
-    if any(not ipaddress.ip_address(host).is_loopback for host in ranked):
-        ranked = [host for host in ranked if not ipaddress.ip_address(host).is_loopback]
-    return tuple(join_address(host, hosts[host]) for host in ranked[: limits.MAX_ADDRESSES])
+        version = 6 if sock.family == socket.AF_INET6 else 4
+        for own in (host for found in here for host in found.hosts):
+            if ipaddress.ip_address(own).version == version:
+                ports[own] = port
+    known = {host for found in here for host in found.hosts}
+    unknown = tuple(host for host in ports if host not in known)
+    here.append(Interface("", Kind.OTHER, unknown))  # addresses that the list does not have
+    hosts = [host for _, host in ranked(tuple(here), preferred_hosts()) if host in ports]
+    if any(not ipaddress.ip_address(host).is_loopback for host in hosts):
+        hosts = [host for host in hosts if not ipaddress.ip_address(host).is_loopback]
+    unique = dict.fromkeys(hosts)  # two interfaces may have the same address
+    return tuple(join_address(host, ports[host]) for host in unique)[: limits.MAX_ADDRESSES]
 
 
-def _with_peers(hosts: tuple[str, ...], join: list[socket.socket]) -> Listening:
+def _with_peers(
+    hosts: tuple[str, ...], join: list[socket.socket], interface: str = ""
+) -> Listening:
     next_port = join[0].getsockname()[1] + 1
     for port in (next_port, 0):
         with contextlib.suppress(OSError, OverflowError):
-            return Listening(tuple(join), tuple(_listen(hosts, port)))
+            return Listening(tuple(join), tuple(_listen(hosts, port, interface)))
     for sock in join:
         sock.close()
     raise UsageError("no free port for the peer listener")
@@ -118,7 +138,7 @@ def _resolve(host: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _listen(hosts: tuple[str, ...], port: int) -> list[socket.socket]:
+def _listen(hosts: tuple[str, ...], port: int, interface: str = "") -> list[socket.socket]:
     """Listen on one port of all `hosts` that this device has.
 
     Raises OSError if the device has none of them, or if the port is taken on any of them.
@@ -127,7 +147,7 @@ def _listen(hosts: tuple[str, ...], port: int) -> list[socket.socket]:
     missing: OSError | None = None
     for host in hosts:
         try:
-            sockets.append(_listen_one(host, port))
+            sockets.append(_listen_one(host, port, interface))
         except OSError as error:
             if error.errno in _NO_SUCH_FAMILY:
                 missing = error
@@ -141,7 +161,7 @@ def _listen(hosts: tuple[str, ...], port: int) -> list[socket.socket]:
     return sockets
 
 
-def _listen_one(host: str, port: int) -> socket.socket:
+def _listen_one(host: str, port: int, interface: str = "") -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -150,45 +170,11 @@ def _listen_one(host: str, port: int) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if interface:
+            keep_to_interface(sock, interface)
         sock.bind((host, port))
         sock.listen(bounds.ACCEPT_BACKLOG)
     except BaseException:
         sock.close()
         raise
     return sock
-
-
-def _own_hosts(family: socket.AddressFamily | int) -> list[str]:
-    found: list[str] = []
-    for adapter in ifaddr.get_adapters():
-        for entry in adapter.ips:
-            host = entry.ip if isinstance(entry.ip, str) else entry.ip[0]
-            version = ipaddress.ip_address(host).version
-            if version != (6 if family == socket.AF_INET6 else 4):
-                continue
-            if version == 6 and ipaddress.ip_address(host).is_link_local:
-                continue  # it means nothing to others without the name of an interface
-            found.append(host)
-    return found
-
-
-def _preferred_hosts() -> list[str]:
-    """Return our addresses on the default routes. The kernel is asked; nothing is sent."""
-    found = []
-    targets = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-    for family, target in targets:
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((target, 9))
-            found.append(str(probe.getsockname()[0]))
-    return found
-
-
-def _rank(host: str, preferred: list[str]) -> tuple[bool, bool, bool, bool, str]:
-    address = ipaddress.ip_address(host)
-    return (
-        address.is_loopback,
-        address.is_link_local,
-        host not in preferred,
-        address.version == 6,
-        host,
-    )

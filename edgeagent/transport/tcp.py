@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from edgeagent.transport import bounds, join_client, tls
 from edgeagent.transport.api import PeerInfo
 from edgeagent.transport.complaints import Complaints
-from edgeagent.transport.dialler import Dialler, shorten_segments
+from edgeagent.transport.connecting import shorten_segments
+from edgeagent.transport.dialler import Dialler
 from edgeagent.transport.doorkeeper import Doorkeeper
 from edgeagent.transport.framing import Registry
 from edgeagent.transport.join_listener import JoinListener
@@ -51,6 +52,7 @@ class TcpTransport:
         self._secret = JoinSecret(token, cluster)
         self._name = name
         self._admission = admission
+        self._interface = ""
         self._peer_sockets: tuple[socket.socket, ...] = ()
         self._join_sockets: tuple[socket.socket, ...] = ()
         self._addresses: tuple[str, ...] = ()
@@ -83,14 +85,16 @@ class TcpTransport:
         """The links that are up."""
         return self._links.up
 
-    async def start(self, listen: str = "") -> tuple[str, ...]:
+    async def start(self, listen: str = "", interface: str = "") -> tuple[str, ...]:
         """Listen on `listen` (HOST:PORT; "" = everywhere, first free port from DEFAULT_PORT).
 
-        Returns the addresses of the join listener that others can type, best first. Raises
-        `UsageError` if the port cannot be had.
+        With `interface`, this agent is reached through that one only, and dials through it. Returns
+        the addresses of the join listener that others can type, best first; none if `interface` has
+        no address at present. Raises `UsageError` if the port or the interface cannot be had.
         """
-        sockets = listen_pair(listen)
-        self._addresses = told_addresses(sockets.peer)
+        sockets = listen_pair(listen, interface)
+        self._interface = self._dialler.interface = interface
+        self._addresses = told_addresses(sockets.peer, interface)
         self._peer_sockets, self._join_sockets = sockets.peer, sockets.join
         join_listener = JoinListener(
             sockets.join,
@@ -112,7 +116,7 @@ class TcpTransport:
         join_listener.start()
         peer_listener.start()
         self._listeners = (join_listener, peer_listener)
-        self._reachable = told_addresses(sockets.join)
+        self._reachable = told_addresses(sockets.join, interface)
         return self._reachable
 
     def renew_addresses(self) -> tuple[str, ...]:
@@ -121,8 +125,8 @@ class TcpTransport:
         Returns those of the join listener, best first. Raises OSError if the system does not tell.
         """
         if self._listeners is not None:
-            self._addresses = told_addresses(self._peer_sockets)
-            self._reachable = told_addresses(self._join_sockets)
+            self._addresses = told_addresses(self._peer_sockets, self._interface)
+            self._reachable = told_addresses(self._join_sockets, self._interface)
         return self._reachable
 
     def use_token(self, token: bytes) -> None:
@@ -167,7 +171,13 @@ class TcpTransport:
 
     async def ask(self, address: str) -> Standing:
         """Return who is at `address`, a join listener; see `join_client.ask`."""
-        return await join_client.ask(address, self.me, self._secret, reachable=self._reachable)
+        return await join_client.ask(
+            address,
+            self.me,
+            self._secret,
+            reachable=self._reachable,
+            interface=self._interface,
+        )
 
     async def join(self, address: str) -> Standing:
         """Be admitted by the agent at `address`; see `join_client.join`.
@@ -184,6 +194,7 @@ class TcpTransport:
             job,
             reachable=self._reachable,
             script=self._admission.script(),
+            interface=self._interface,
         )
 
     async def stop(self, seconds: float = bounds.FLUSH_SECONDS) -> None:

@@ -183,6 +183,13 @@ class Founding:
         if len(self._next_ask) - len(self._named) < limits.MAX_HINTS:
             self._next_ask.setdefault(address, now)
 
+    def spoke(self, now: float, address: str) -> None:
+        """An agent that holds the token has asked, and says that it listens at `address`: ask there
+        at once if nobody has answered there lately."""
+        if self._silences.pop(address, 0) and address in self._next_ask:
+            self._next_ask[address] = now
+        self.hint(now, address)
+
     def moved(self, now: float) -> None:
         """Ask everywhere again, because this device may be on another network now."""
         self._silences.clear()

@@ -119,6 +119,17 @@ def test_an_option_wins_over_the_environment() -> None:
     assert (config.on_partition, config.rotate_every) == ("go-on", 0)
 
 
+def test_an_agent_can_be_kept_to_an_interface() -> None:
+    assert agent("--interface", "lo").interface == "lo"
+    assert agent(EDGEAGENT_INTERFACE="lo").interface == "lo"
+    both = agent("--interface", "lo", "--listen", "0.0.0.0:7500")
+    assert (both.interface, both.listen) == ("lo", "0.0.0.0:7500")
+    with pytest.raises(UsageError, match="no such interface; it has"):
+        agent("--interface", "nowhere0")
+    with pytest.raises(UsageError, match="names an address already"):
+        agent("--interface", "lo", "--listen", "127.0.0.1:7500")
+
+
 def test_events_on_stdout_keep_it_quiet() -> None:
     assert agent("--events", "-").quiet
     assert not agent("--events", "file").quiet

@@ -545,6 +545,21 @@ def test_a_hint_that_stays_silent_is_asked_ever_less_and_then_no_more() -> None:
     assert "hint:1" in asked(search.tick(400.0, 0, ready=False))
 
 
+def test_who_speaks_after_a_silence_is_asked_at_once() -> None:
+    search = searcher()
+    search.hint(0.0, "hint:1")
+    for tenth in range(20):
+        for address in asked(search.tick(tenth / 10, 0, ready=False)):
+            search.silent(address)
+    assert asked(search.tick(2.0, 0, ready=False)) == []
+    search.spoke(2.0, "hint:1")
+    assert asked(search.tick(2.0, 0, ready=False)) == ["hint:1"]
+    search.spoke(2.1, "hint:1")  # not silent: asked in its rhythm, or two would ask without end
+    assert asked(search.tick(2.1, 0, ready=False)) == []
+    search.spoke(2.1, "new:1")
+    assert asked(search.tick(2.1, 0, ready=False)) == ["new:1"]
+
+
 def test_an_answer_makes_up_for_silence() -> None:
     search = searcher()
     search.hint(0.0, "hint:1")

@@ -250,7 +250,11 @@ asyncio.run(main())
 
 @pytest.fixture
 def two_namespaces() -> Iterator[tuple[str, str]]:
-    """Two network namespaces joined by a cable, each with an IPv4 and an IPv6 address."""
+    """Two network namespaces joined by a cable, each with an IPv4 and an IPv6 address.
+
+    Both have the bridge of a container, too, with the same address, whose text is smaller than that
+    of the cable's.
+    """
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("needs root and the ip command to make network namespaces")
     tag = secrets.token_hex(3)
@@ -271,6 +275,12 @@ def two_namespaces() -> Iterator[tuple[str, str]]:
             ip("-n", name, "addr", "add", f"fd77::{number}/64", "dev", "v0", "nodad")
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "link", "set", "v0", "up")
+            ip("-n", name, "link", "add", "lxcbr0", "type", "bridge")
+            ip("-n", name, "link", "add", "c0", "type", "veth", "peer", "c1")
+            ip("-n", name, "link", "set", "c0", "master", "lxcbr0", "up")
+            ip("-n", name, "link", "set", "c1", "up")
+            ip("-n", name, "addr", "add", "10.0.3.1/24", "dev", "lxcbr0")
+            ip("-n", name, "link", "set", "lxcbr0", "up")
         yield names
     finally:
         for name in names:
@@ -296,6 +306,6 @@ def test_agents_in_two_namespaces_find_each_other(two_namespaces: tuple[str, str
     for process in processes:
         process.communicate(timeout=20)
         assert process.returncode == 0
-    assert told[0] == ["told", "10.77.0.1:7430", "[fd77::1]:7430"]
+    assert told[0] == ["told", "10.77.0.1:7430", "[fd77::1]:7430", "10.0.3.1:7430"]
     assert set(told[1][1:]) <= set(found[0][1:])
     assert set(told[0][1:]) <= set(found[1][1:])

@@ -142,7 +142,7 @@ def test_who_has_moved_tells_its_new_addresses(
 ) -> None:
     async def body(small: Agent, large: Agent) -> None:
         before = large.me.addresses
-        monkeypatch.setattr(tcp, "told_addresses", lambda _sockets: ("192.0.2.7:1",))
+        monkeypatch.setattr(tcp, "told_addresses", lambda _sockets, _interface: ("192.0.2.7:1",))
         assert small.transport.renew_addresses() == ("192.0.2.7:1",)
         await small.transport.dial(large.me)
         await until(lambda: len(large.ups) == 1, "the link is up")
@@ -366,6 +366,20 @@ def test_dialling_somebody_else_or_nobody_fails_clearly(loop_name: str) -> None:
         assert third.ups == []
 
     run(lambda: with_agents(body, *two(), agent("cleo")), loop_name)
+
+
+@loops
+def test_an_address_that_refuses_is_not_waited_for(
+    loop_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "DIAL_STAGGER_SECONDS", 1000.0)
+
+    async def body(small: Agent, large: Agent) -> None:
+        addresses = ("127.0.0.1:1", "127.0.0.1:2", *large.me.addresses)
+        await small.transport.dial(changed(large.me, addresses=addresses))
+        await until(lambda: len(large.ups) == 1, "the link is up")
+
+    run(lambda: with_agents(body, *two()), loop_name)
 
 
 @loops

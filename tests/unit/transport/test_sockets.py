@@ -125,19 +125,6 @@ def test_told_addresses_are_never_wildcards(listen: str) -> None:
     listening.close()
 
 
-def test_better_addresses_come_first() -> None:
-    hosts = ["::1", "127.0.0.1", "169.254.1.1", "2001:db8::5", "10.0.0.7", "192.168.1.2"]
-    ranked = sorted(hosts, key=lambda host: sockets._rank(host, ["192.168.1.2"]))
-    assert ranked == [
-        "192.168.1.2",
-        "10.0.0.7",
-        "2001:db8::5",
-        "169.254.1.1",
-        "127.0.0.1",
-        "::1",
-    ]
-
-
 def test_a_loopback_listener_tells_loopback_addresses() -> None:
     listening = listen_pair("127.0.0.1:0")
     assert told_addresses(listening.join) == (f"127.0.0.1:{ports(listening)[0]}",)
@@ -174,4 +161,26 @@ def test_a_network_that_comes_up_later_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert told_addresses(listening.join) == (f"127.0.0.1:{port}",)
     here.append(ifaddr.Adapter("wifi", "wifi", [wifi]))
     assert told_addresses(listening.join) == (f"192.0.2.7:{port}",)
+    listening.close()
+
+
+def test_an_agent_on_one_interface_tells_the_addresses_of_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def adapter(name: str, ip: str) -> ifaddr.Adapter:
+        return ifaddr.Adapter(name, name, [ifaddr.IP(ip, 24, name)])
+
+    here = [
+        adapter("br-1a2b3c", "10.0.3.1"),
+        adapter("enp3s0", "192.0.2.7"),
+        adapter("tun0", "10.0.4.1"),
+    ]
+    monkeypatch.setattr(ifaddr, "get_adapters", lambda: here)
+    listening = listen_pair("0.0.0.0:0")
+    port = ports(listening)[0]
+    hosts = ("192.0.2.7", "10.0.4.1", "10.0.3.1")
+    assert told_addresses(listening.join) == tuple(f"{host}:{port}" for host in hosts)
+    assert told_addresses(listening.join, "br-1a2b3c") == (f"10.0.3.1:{port}",)
+    here[1].ips.clear()
+    assert told_addresses(listening.join, "enp3s0") == ()
     listening.close()

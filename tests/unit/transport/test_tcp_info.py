@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from edgeagent.transport.dialler import connect_short
+from edgeagent.transport.connecting import connect
 from edgeagent.transport.tcp_info import parse_tcp_info, sending_of, unsent_of
 from protocols.network.progress import Sending
 
@@ -74,7 +74,7 @@ def test_a_short_connection_has_short_segments_both_ways() -> None:
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             listening.listen()
-            near = await connect_short("127.0.0.1", listening.getsockname()[1], 536)
+            near = await connect("127.0.0.1", listening.getsockname()[1], segment=536)
             far, _ = listening.accept()
             with near, far:
                 return [s.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) for s in (near, far)]
@@ -87,7 +87,7 @@ def test_nobody_answers_a_short_connection() -> None:
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))
             with pytest.raises(ConnectionRefusedError):
-                await connect_short("127.0.0.1", bound.getsockname()[1], 536)
+                await connect("127.0.0.1", bound.getsockname()[1], segment=536)
 
     asyncio.run(main())
 

@@ -1,0 +1,23 @@
+"""`edgeagent` with another clock, or of another protocol version, for the tests of its doctor.
+
+Usage: python odd_agent.py clock=SECONDS|version=N ARGUMENTS...
+
+The clock of a network namespace cannot be set, so `time.time` is shifted instead.
+"""
+
+import sys
+import time
+
+name, _, value = sys.argv.pop(1).partition("=")
+if name == "clock":
+    shift, now, now_ns = float(value), time.time, time.time_ns
+    time.time = lambda: now() + shift
+    time.time_ns = lambda: now_ns() + int(shift * 1e9)
+else:
+    from edgeagent.transport import join_wire
+
+    join_wire.VERSIONS = (int(value),)
+
+from edgeagent.cli import main  # noqa: E402 - after what it is to see has been changed
+
+sys.exit(main())
