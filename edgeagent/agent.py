@@ -25,6 +25,7 @@ from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
 from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.local.status import status_of
+from edgeagent.local.token_store import renew_token
 from edgeagent.logs import start_logging, stop_logging
 from edgeagent.membership import Membership
 from edgeagent.network import NoNetwork, standing_of
@@ -45,7 +46,7 @@ from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
 from edgeagent.transport.job import script_difference, script_digests
 from edgeagent.transport.tcp import TcpTransport
-from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token
+from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token, token_text
 from protocols import limits
 from protocols.cluster.ancestry import NOTHING, Past
 from protocols.cluster.life import LifeState
@@ -467,9 +468,10 @@ class Agent:
         """Take over the cluster's new token, as all members do; links that are up stay."""
         if len(token) != TOKEN_BYTES:
             raise RemoteProtocolError("a token of a length that none has")
-        if token == self.token or self.transport is None:
+        if token == self.token or self.token is None or self.transport is None:
             return
-        self.token = token
+        old, self.token = token_text(self.token), token
+        renew_token(self._config.state_dir, self._config.cluster, old, token_text(token))
         self.transport.use_token(token)
         if self._discovery is not None:
             self._discovery.use_tag(discovery_tag(token, self._config.cluster))

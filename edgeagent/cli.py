@@ -29,6 +29,7 @@ first steps:
   edgeagent demo                                  see it all on this machine
   export EDGEAGENT_TOKEN=$(edgeagent token new)   the cluster's secret: make it
                                                   once, set it on each device
+  edgeagent invite, edgeagent join CODE           or pair two devices by a code
   edgeagent run digits                            the same on each device
   edgeagent status                                who is there, how far it is
 

@@ -5,8 +5,20 @@ to the exit status. Importing it is cheap, so that the help appears at once: a c
 it needs when it runs.
 """
 
-from edgeagent.commands import demo, expel, export, leave, link, run, status, token, verify
+from edgeagent.commands import (
+    demo,
+    expel,
+    export,
+    invite,
+    join,
+    leave,
+    link,
+    run,
+    status,
+    token,
+    verify,
+)
 
-COMMANDS = (demo, run, status, link, leave, expel, token, export, verify)
+COMMANDS = (demo, invite, join, run, status, link, leave, expel, token, export, verify)
 
 __all__ = ["COMMANDS"]

@@ -67,7 +67,8 @@ BUILT_IN_END_S = 30.0
 _DEVICE = re.compile(r"(cpu|mps|cuda(:[0-9]{1,3})?)")
 _NO_TOKEN = (
     "no token: make one with `export EDGEAGENT_TOKEN=$(edgeagent token new)` and set the same "
-    "on every device, or pass --token-file FILE"
+    "on every device, or pass --token-file FILE, or pair two devices with `edgeagent invite` and "
+    "`edgeagent join`"
 )
 _TOKEN_WARNING = (
     "edgeagent: warning: --token is visible to everyone on this device (ps); "
@@ -87,6 +88,7 @@ edgeagent.Trainer; what follows -- is handed to the script.
 EXAMPLES = """\
   export EDGEAGENT_TOKEN=$(edgeagent token new)   make once, set on each device
   edgeagent run digits                            the same on each device
+  edgeagent run digits --cluster lab              with the token of a pairing
   edgeagent run cifar10 --data DIR                pictures; text --data FILE
   edgeagent run train.py -- --epochs 5            your script, its arguments
   edgeagent run digits --peer 192.168.1.20:7430   where there is no mDNS
@@ -169,7 +171,10 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     )
     token = group.add_mutually_exclusive_group()
     token.add_argument(
-        "--token-file", metavar="FILE", help="file that holds the token (else EDGEAGENT_TOKEN)"
+        "--token-file",
+        metavar="FILE",
+        help="file that holds the token (else EDGEAGENT_TOKEN, "
+        "else the one that `edgeagent join` has kept for this cluster's name)",
     )
     token.add_argument(
         "--token", metavar="TOKEN", help="the token itself; visible in ps, so warned"
@@ -388,7 +393,7 @@ def resolve_token(args: argparse.Namespace, environment: Mapping[str, str]) -> s
     else:
         text, source = environment.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
         if not text:
-            raise UsageError(_NO_TOKEN)
+            return _kept_token(args.cluster, environment)
     from edgeagent.transport.token import parse_token
 
     try:
@@ -397,6 +402,19 @@ def resolve_token(args: argparse.Namespace, environment: Mapping[str, str]) -> s
         raise UsageError(f"{source}: {error}") from None
     stripped: str = text.strip()
     return stripped
+
+
+def _kept_token(cluster: str | None, environment: Mapping[str, str]) -> str:
+    """Return the token that pairing has kept for the cluster; raise `UsageError` if none is."""
+    from edgeagent.local.token_store import stored_clusters, stored_token
+
+    named = cluster or agent_config_from_environment(environment).cluster
+    root = state_root(environment)
+    if (text := stored_token(root, named)) is not None:
+        return text
+    others = ", ".join(repr(name) for name in stored_clusters(root))
+    kept = f"; of cluster {named!r} none is kept here, but of {others} (--cluster)"
+    raise UsageError(_NO_TOKEN + (kept if others else ""))
 
 
 def _read_token_file(path: str) -> str:

@@ -40,6 +40,12 @@ class ChangeStatus(TypedDict):
     token: str
 
 
+class TokenShown(TypedDict):
+    """The cluster's present token, for the user who asks for it."""
+
+    token: str
+
+
 class NoSuchMember(EdgeAgentError):
     """No member of the cluster has this name or id."""
 
