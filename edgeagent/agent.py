@@ -31,6 +31,7 @@ from edgeagent.membership import Membership
 from edgeagent.network import NoNetwork, standing_of
 from edgeagent.observer import Observer
 from edgeagent.plugins import load_policy
+from edgeagent.recorders import Recorders
 from edgeagent.runtime import agent_runner
 from edgeagent.search import Search
 from edgeagent.shell import Options, Owner, Shell
@@ -102,6 +103,7 @@ class Agent:
         self._name = self.state_dir.name
         self._console = console_for(config)
         self._events = EventWriter(config.events)
+        self._recorders = Recorders(config, self._name, self._events, self.status)
         start_logging(config.log_level, config.log_file)
         self.transport: TcpTransport | None = None
         self._discovery: Discovery | None = None
@@ -148,6 +150,7 @@ class Agent:
         try:
             self.trainer_link.expect(self._trainer_socket)
             await api.start()
+            await self._recorders.start(self.observer.say)
             await self._listen()
             self.spawn(self._serve_trainer())
             status = await self._depart(await self._departure, started)
@@ -156,6 +159,7 @@ class Agent:
             await api.close()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
+            await self._recorders.close()
             self._console.close()
             self._events.close()
             stop_logging()
@@ -374,6 +378,7 @@ class Agent:
                 self._console.say(f"model saved in {shown_path(self._trainer_end.path)}")
             elif self._trainer_end.may_be_rescued:
                 self._console.say(f"the trainer has ended; {self._end_trainer()[0]}")
+            self._recorders.flush()
             self._console.close()
             self._events.close()
             stop_logging()

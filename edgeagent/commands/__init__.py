@@ -13,12 +13,13 @@ from edgeagent.commands import (
     join,
     leave,
     link,
+    plot,
     run,
     status,
     token,
     verify,
 )
 
-COMMANDS = (demo, invite, join, run, status, link, leave, expel, token, export, verify)
+COMMANDS = (demo, invite, join, run, status, link, leave, expel, token, plot, export, verify)
 
 __all__ = ["COMMANDS"]

@@ -51,6 +51,7 @@ from edgeagent.launch import (
     how_it_ended,
     resolve_job,
 )
+from edgeagent.metrics_server import metrics_address
 
 if TYPE_CHECKING:
     import argparse
@@ -147,6 +148,11 @@ def add_parser(commands: Commands) -> None:
         metavar="PATH",
         help="folder of the job's data set; of text the file, of speech-commands also the archive",
     )
+    _add_records(files)
+
+
+def _add_records(files: argparse._ArgumentGroup) -> None:
+    """Add the options for what an agent writes down while it runs."""
     files.add_argument(
         "--events",
         metavar="FILE",
@@ -161,6 +167,17 @@ def add_parser(commands: Commands) -> None:
     )
     files.add_argument(
         "--log-file", metavar="FILE", help="append the log to FILE instead of writing it to stderr"
+    )
+    files.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="append steps and what the script reports to CSV files in DIR/NODE, and to files for "
+        "TensorBoard if that is installed",
+    )
+    files.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="serve /metrics to Prometheus there (without HOST on 127.0.0.1 only; default: not)",
     )
 
 
@@ -313,6 +330,9 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
     if args.log_file and not log_level:
         raise UsageError("--log-file goes with --log-level")
     log_file = args.log_file or base.log_file
+    if metrics := args.metrics or base.metrics:
+        metrics_address(metrics)
+    log_dir = args.log_dir or base.log_dir
     neighbours, most_links = chosen_neighbours(args.neighbours or "")
     return replace(
         base,
@@ -337,6 +357,8 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         join_stall=base.join_stall if args.join_stall is None else args.join_stall,
         log_level=log_level,
         log_file=writable_file("--log-file", log_file) if log_level and log_file else "",
+        log_dir=os.path.abspath(log_dir) if log_dir else "",
+        metrics=metrics,
     )
 
 
