@@ -18,6 +18,7 @@ from edgeagent import __version__
 from edgeagent.commands import COMMANDS
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.launch import check_protocols
+from edgeagent.suggestions import explained
 from edgeagent.terminal.text import accept_all, clean
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with `message` and the `--help` that explains the option."""
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        raise UsageError(f"{explained(message)} (see `{self.prog} --help`)")
 
 
 def build_parser() -> Parser:

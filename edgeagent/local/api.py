@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.local.changes import NoSuchMember, parse_link, parse_node
 from edgeagent.plain_json import json_text
+from edgeagent.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -267,7 +268,8 @@ def choose_agent(agents: Sequence[RunningAgent], name: str | None) -> RunningAge
         return matching[0]
     if not matching:
         names = ", ".join(agent.name for agent in agents)
-        raise NoAgent(f"no agent called {name!r} runs on this device; running: {names}")
+        meant = did_you_mean(name or "", [agent.name for agent in agents])
+        raise NoAgent(f"no agent called {name!r} runs on this device; running: {names}{meant}")
     same = len({agent.name for agent in matching}) < len(matching)
     names = ", ".join(f"{a.cluster}/{a.name}" if same else a.name for a in matching)
     raise UsageError(f"several agents run on this device, say which with --name: {names}")
