@@ -83,6 +83,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if separator and args.command != "run":
         raise UsageError(f"`edgeagent {args.command}` takes no arguments after --")
     args.script_arguments = rest
+    args.parser = build_parser  # for the command that describes the command line to a shell
     return args
 
 

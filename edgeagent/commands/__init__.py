@@ -6,6 +6,7 @@ it needs when it runs.
 """
 
 from edgeagent.commands import (
+    completion,
     demo,
     expel,
     export,
@@ -20,6 +21,20 @@ from edgeagent.commands import (
     verify,
 )
 
-COMMANDS = (demo, invite, join, run, status, link, leave, expel, token, plot, export, verify)
+COMMANDS = (
+    demo,
+    invite,
+    join,
+    run,
+    status,
+    link,
+    leave,
+    expel,
+    token,
+    plot,
+    export,
+    verify,
+    completion,
+)
 
 __all__ = ["COMMANDS"]

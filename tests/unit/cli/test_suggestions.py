@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from edgeagent.cli import main
+from edgeagent.commands.completion import NO_SHTAB
 from edgeagent.suggestions import did_you_mean, explained
 
 
@@ -46,3 +49,21 @@ def test_mistyped_words(argv: list[str], meant: str, capsys: pytest.CaptureFixtu
     error = capsys.readouterr().err
     assert f"did you mean '{meant}'?" in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_shells_complete_commands_and_options(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("shtab")
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("invite", "global-batch", "rotate"))
+
+
+def test_without_shtab_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 1
+    assert capsys.readouterr().err == f"edgeagent: {NO_SHTAB}\n"
