@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.local.changes import ChangeState, ChangeStatus, find_member
+from edgeagent.local.changes import ChangeState, ChangeStatus, TokenShown, find_member
 from edgeagent.transport.token import TOKEN_BYTES, token_text
 from protocols.cluster.view import edge
 from protocols.events import ExpelWanted, LinkWanted, TokenWanted
@@ -135,6 +135,15 @@ class Administration:
             )
         node, _ = self._training()
         return self._begin(node, "", TokenWanted(secrets.token_bytes(TOKEN_BYTES)))
+
+    def show_token(self) -> TokenShown:
+        """`edgeagent token show` and `invite`: return the token that is valid at present.
+
+        Raises `EdgeAgentError` if this agent trains alone.
+        """
+        if self._host.token is None:
+            raise EdgeAgentError("this agent trains alone, without a token: there is none to show")
+        return TokenShown(token=token_text(self._host.token))
 
     def change(self, number: int) -> ChangeStatus | None:
         """Return how far a request is, None if there is none of that number. A final answer is

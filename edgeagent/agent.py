@@ -25,11 +25,13 @@ from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
 from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.local.status import status_of
+from edgeagent.local.token_store import renew_token
 from edgeagent.logs import start_logging, stop_logging
 from edgeagent.membership import Membership
 from edgeagent.network import NoNetwork, standing_of
 from edgeagent.observer import Observer
 from edgeagent.plugins import load_policy
+from edgeagent.recorders import Recorders
 from edgeagent.runtime import agent_runner
 from edgeagent.search import Search
 from edgeagent.shell import Options, Owner, Shell
@@ -45,7 +47,7 @@ from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
 from edgeagent.transport.job import script_difference, script_digests
 from edgeagent.transport.tcp import TcpTransport
-from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token
+from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token, token_text
 from protocols import limits
 from protocols.cluster.ancestry import NOTHING, Past
 from protocols.cluster.life import LifeState
@@ -101,6 +103,7 @@ class Agent:
         self._name = self.state_dir.name
         self._console = console_for(config)
         self._events = EventWriter(config.events)
+        self._recorders = Recorders(config, self._name, self._events, self.status)
         start_logging(config.log_level, config.log_file)
         self.transport: TcpTransport | None = None
         self._discovery: Discovery | None = None
@@ -148,6 +151,7 @@ class Agent:
         try:
             self.trainer_link.expect(self._trainer_socket)
             await api.start()
+            await self._recorders.start(self.observer.say)
             await self._listen()
             self.spawn(self._serve_trainer())
             status = await self._depart(await self._departure, started)
@@ -156,6 +160,7 @@ class Agent:
             await api.close()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
+            await self._recorders.close()
             self._console.close()
             self._events.close()
             stop_logging()
@@ -387,6 +392,7 @@ class Agent:
                 self._console.say(f"model saved in {shown_path(self._trainer_end.path)}")
             elif self._trainer_end.may_be_rescued:
                 self._console.say(f"the trainer has ended; {self._end_trainer()[0]}")
+            self._recorders.flush()
             self._console.close()
             self._events.close()
             stop_logging()
@@ -481,9 +487,10 @@ class Agent:
         """Take over the cluster's new token, as all members do; links that are up stay."""
         if len(token) != TOKEN_BYTES:
             raise RemoteProtocolError("a token of a length that none has")
-        if token == self.token or self.transport is None:
+        if token == self.token or self.token is None or self.transport is None:
             return
-        self.token = token
+        old, self.token = token_text(self.token), token
+        renew_token(self._config.state_dir, self._config.cluster, old, token_text(token))
         self.transport.use_token(token)
         if self._discovery is not None:
             self._discovery.use_tag(discovery_tag(token, self._config.cluster))

@@ -18,6 +18,7 @@ from edgeagent import __version__
 from edgeagent.commands import COMMANDS
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.launch import check_protocols
+from edgeagent.suggestions import explained
 from edgeagent.terminal.text import accept_all, clean
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ first steps:
   edgeagent demo                                  see it all on this machine
   export EDGEAGENT_TOKEN=$(edgeagent token new)   the cluster's secret: make it
                                                   once, set it on each device
+  edgeagent invite, edgeagent join CODE           or pair two devices by a code
   edgeagent run digits                            the same on each device
   edgeagent status                                who is there, how far it is
 
@@ -46,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with `message` and the `--help` that explains the option."""
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        raise UsageError(f"{explained(message)} (see `{self.prog} --help`)")
 
 
 def build_parser() -> Parser:
@@ -81,6 +83,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if separator and args.command != "run":
         raise UsageError(f"`edgeagent {args.command}` takes no arguments after --")
     args.script_arguments = rest
+    args.parser = build_parser  # for the command that describes the command line to a shell
     return args
 
 

@@ -68,6 +68,8 @@ class AgentConfig:
     join_stall: int = DEFAULT_JOIN_STALL
     log_level: str = ""  # of LOG_LEVELS, "" = no log
     log_file: str = ""  # "" = stderr
+    log_dir: str = ""  # folder for CSV and TensorBoard, "" = none
+    metrics: str = ""  # [HOST:]PORT of /metrics, "" = none
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     EDGEAGENT_EVENTS, EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for
     never), EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_JOIN_STALL (seconds, 0 for
     no limit), EDGEAGENT_TREES (of `TREES`), EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`),
-    EDGEAGENT_LOG_FILE.
+    EDGEAGENT_LOG_FILE, EDGEAGENT_LOG_DIR, EDGEAGENT_METRICS ([HOST:]PORT).
     """
     on_partition = environment.get("EDGEAGENT_ON_PARTITION") or GO_ON
     if on_partition not in (GO_ON, PAUSE):
@@ -222,6 +224,8 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         join_stall=int(join_stall),
         log_level=log_level,
         log_file=environment.get("EDGEAGENT_LOG_FILE", ""),
+        log_dir=environment.get("EDGEAGENT_LOG_DIR", ""),
+        metrics=environment.get("EDGEAGENT_METRICS", ""),
     )
 
 

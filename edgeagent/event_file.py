@@ -92,11 +92,16 @@ class EventWriter(LineWriter):
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
         super().__init__(_open(path), f"--events {path}", "events")
         self._clock = clock
+        # Called with (t, event, fields) for each event, also where no file is written.
+        self.listeners: list[Callable[[float, str, dict[str, Any]], None]] = []
 
     def write(self, event: str, **values: Any) -> None:
         """Append one event. This never waits."""
+        t = round(self._clock(), 6)
+        for listener in self.listeners:
+            listener(t, event, values)
         if not self.is_broken:
-            self.put(json_text({"t": round(self._clock(), 6), "event": event, **values}))
+            self.put(json_text({"t": t, "event": event, **values}))
 
 
 def _open(path: str) -> int:
@@ -106,10 +111,20 @@ def _open(path: str) -> int:
     try:
         if path == "-":
             return os.dup(sys.stdout.fileno())
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"--events {path}: {reason}") from None
+    return open_appending("--events", path)
+
+
+def open_appending(option: str, path: str) -> int:
+    """Return a descriptor that appends to the file at `path`; raise `UsageError` that names
+    `option` if there can be none."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{option} {path}: {reason}") from None
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from edgeagent.config import RUN_VARIABLE, SOCKET_VARIABLE, TOKEN_VARIABLE, trainer_config_text
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.lifetime import dies_with_parent
+from edgeagent.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,7 +110,10 @@ def resolve_job(text: str, arguments: Sequence[str] = ()) -> Job:
         raise UsageError(f"{text} is a folder; give the path of a training script")
     if os.sep in text or text.endswith(".py"):
         raise UsageError(f"there is no script {text} (built-in jobs: {built_ins})")
-    raise UsageError(f"unknown job {text!r}: give one of {built_ins}, or a path to your script")
+    meant = did_you_mean(text, BUILT_IN_JOBS)
+    raise UsageError(
+        f"unknown job {text!r}: give one of {built_ins}, or a path to your script{meant}"
+    )
 
 
 def check_device(name: str, environment: Mapping[str, str]) -> str:

@@ -5,8 +5,38 @@ to the exit status. Importing it is cheap, so that the help appears at once: a c
 it needs when it runs.
 """
 
-from edgeagent.commands import demo, doctor, expel, export, leave, link, run, status, token, verify
+from edgeagent.commands import (
+    completion,
+    demo,
+    doctor,
+    expel,
+    export,
+    invite,
+    join,
+    leave,
+    link,
+    plot,
+    run,
+    status,
+    token,
+    verify,
+)
 
-COMMANDS = (demo, run, doctor, status, link, leave, expel, token, export, verify)
+COMMANDS = (
+    demo,
+    invite,
+    join,
+    run,
+    doctor,
+    status,
+    link,
+    leave,
+    expel,
+    token,
+    plot,
+    export,
+    verify,
+    completion,
+)
 
 __all__ = ["COMMANDS"]

@@ -54,6 +54,7 @@ from edgeagent.launch import (
     how_it_ended,
     resolve_job,
 )
+from edgeagent.metrics_server import metrics_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +70,8 @@ BUILT_IN_END_S = 30.0
 _DEVICE = re.compile(r"(cpu|mps|cuda(:[0-9]{1,3})?)")
 _NO_TOKEN = (
     "no token: make one with `export EDGEAGENT_TOKEN=$(edgeagent token new)` and set the same "
-    "on every device, or pass --token-file FILE"
+    "on every device, or pass --token-file FILE, or pair two devices with `edgeagent invite` and "
+    "`edgeagent join`"
 )
 _TOKEN_WARNING = (
     "edgeagent: warning: --token is visible to everyone on this device (ps); "
@@ -89,6 +91,7 @@ edgeagent.Trainer; what follows -- is handed to the script.
 EXAMPLES = """\
   export EDGEAGENT_TOKEN=$(edgeagent token new)   make once, set on each device
   edgeagent run digits                            the same on each device
+  edgeagent run digits --cluster lab              with the token of a pairing
   edgeagent run cifar10 --data DIR                pictures; text --data FILE
   edgeagent run train.py -- --epochs 5            your script, its arguments
   edgeagent run digits --peer 192.168.1.20:7430   where there is no mDNS
@@ -147,6 +150,11 @@ def add_parser(commands: Commands) -> None:
         metavar="PATH",
         help="folder of the job's data set; of text the file, of speech-commands also the archive",
     )
+    _add_records(files)
+
+
+def _add_records(files: argparse._ArgumentGroup) -> None:
+    """Add the options for what an agent writes down while it runs."""
     files.add_argument(
         "--events",
         metavar="FILE",
@@ -162,6 +170,17 @@ def add_parser(commands: Commands) -> None:
     files.add_argument(
         "--log-file", metavar="FILE", help="append the log to FILE instead of writing it to stderr"
     )
+    files.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="append steps and what the script reports to CSV files in DIR/NODE, and to files for "
+        "TensorBoard if that is installed",
+    )
+    files.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="serve /metrics to Prometheus there (without HOST on 127.0.0.1 only; default: not)",
+    )
 
 
 def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
@@ -171,7 +190,10 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     )
     token = group.add_mutually_exclusive_group()
     token.add_argument(
-        "--token-file", metavar="FILE", help="file that holds the token (else EDGEAGENT_TOKEN)"
+        "--token-file",
+        metavar="FILE",
+        help="file that holds the token (else EDGEAGENT_TOKEN, "
+        "else the one that `edgeagent join` has kept for this cluster's name)",
     )
     token.add_argument(
         "--token", metavar="TOKEN", help="the token itself; visible in ps, so warned"
@@ -318,6 +340,9 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
     if args.log_file and not log_level:
         raise UsageError("--log-file goes with --log-level")
     log_file = args.log_file or base.log_file
+    if metrics := args.metrics or base.metrics:
+        metrics_address(metrics)
+    log_dir = args.log_dir or base.log_dir
     neighbours, most_links = chosen_neighbours(args.neighbours or "")
     return replace(
         base,
@@ -343,6 +368,8 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         join_stall=base.join_stall if args.join_stall is None else args.join_stall,
         log_level=log_level,
         log_file=writable_file("--log-file", log_file) if log_level and log_file else "",
+        log_dir=os.path.abspath(log_dir) if log_dir else "",
+        metrics=metrics,
     )
 
 
@@ -400,7 +427,7 @@ def resolve_token(args: argparse.Namespace, environment: Mapping[str, str]) -> s
     else:
         text, source = environment.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
         if not text:
-            raise UsageError(_NO_TOKEN)
+            return _kept_token(args.cluster, environment)
     from edgeagent.transport.token import parse_token
 
     try:
@@ -409,6 +436,19 @@ def resolve_token(args: argparse.Namespace, environment: Mapping[str, str]) -> s
         raise UsageError(f"{source}: {error}") from None
     stripped: str = text.strip()
     return stripped
+
+
+def _kept_token(cluster: str | None, environment: Mapping[str, str]) -> str:
+    """Return the token that pairing has kept for the cluster; raise `UsageError` if none is."""
+    from edgeagent.local.token_store import stored_clusters, stored_token
+
+    named = cluster or agent_config_from_environment(environment).cluster
+    root = state_root(environment)
+    if (text := stored_token(root, named)) is not None:
+        return text
+    others = ", ".join(repr(name) for name in stored_clusters(root))
+    kept = f"; of cluster {named!r} none is kept here, but of {others} (--cluster)"
+    raise UsageError(_NO_TOKEN + (kept if others else ""))
 
 
 def _read_token_file(path: str) -> str:

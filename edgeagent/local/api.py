@@ -7,12 +7,13 @@
     POST /expel       {"node": "bob"}                  -> 202, the same
     POST /token       no body                          -> 202, the same
     GET  /changes/N   -> 200, the same, of change N; a final state is given once
+    GET  /token       -> 200, JSON (local.changes.TokenShown)
 
 Errors are answered with {"error": "..."}: 400 for a wrong request, 404 for a member or change that
 does not exist, 409 for what is not possible at present.
 
 The socket has file mode 0600 before the first connection can succeed, requests are bounded, and no
-answer contains a secret, except a new token for the user who asked for it. The client half is
+answer contains a secret, except a token for the user who asked for it. The client half is
 synchronous and imports no aiohttp, so that `edgeagent status` starts fast.
 """
 
@@ -31,13 +32,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.local.changes import NoSuchMember, parse_link, parse_node
 from edgeagent.plain_json import json_text
+from edgeagent.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aiohttp import web
 
-    from edgeagent.local.changes import ChangeStatus
+    from edgeagent.local.changes import ChangeStatus, TokenShown
     from edgeagent.local.state_dir import RunningAgent
     from edgeagent.local.status_model import Status
 
@@ -75,6 +77,9 @@ class Handler(Protocol):
     def rotate_token(self) -> ChangeStatus:
         """Begin to change the token; raise `EdgeAgentError` if that is not possible."""
 
+    def show_token(self) -> TokenShown:
+        """Return the present token; raise `EdgeAgentError` if there is none."""
+
     def change(self, number: int) -> ChangeStatus | None:
         """Return how far a change is, None if there is no such change."""
 
@@ -105,6 +110,7 @@ class LocalApi:
         app.router.add_post("/link", self._link)
         app.router.add_post("/expel", self._expel)
         app.router.add_post("/token", self._token)
+        app.router.add_get("/token", self._show_token)
         app.router.add_get(r"/changes/{number:[0-9]{1,9}}", self._change)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, keepalive_timeout=KEEPALIVE_S
@@ -161,6 +167,14 @@ class LocalApi:
 
     async def _token(self, request: web.Request) -> web.Response:
         return self._begun(self._handler.rotate_token)
+
+    async def _show_token(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        try:
+            return web.json_response(self._handler.show_token())
+        except EdgeAgentError as error:
+            return web.json_response({"error": str(error)}, status=409)
 
     def _begun(self, begin: Callable[[], ChangeStatus]) -> web.Response:
         from aiohttp import web
@@ -232,6 +246,11 @@ def ask_for_new_token(path: str) -> ChangeStatus:
     return cast("ChangeStatus", _request(path, "POST", "/token"))
 
 
+def fetch_token(path: str) -> TokenShown:
+    """Ask the agent at `path` for its cluster's token; raises as `ask_for_link`."""
+    return cast("TokenShown", _request(path, "GET", "/token"))
+
+
 def fetch_change(path: str, number: int) -> ChangeStatus:
     """Ask the agent at `path` how far a change is; raises as `ask_for_link`."""
     return cast("ChangeStatus", _request(path, "GET", f"/changes/{number}"))
@@ -249,7 +268,8 @@ def choose_agent(agents: Sequence[RunningAgent], name: str | None) -> RunningAge
         return matching[0]
     if not matching:
         names = ", ".join(agent.name for agent in agents)
-        raise NoAgent(f"no agent called {name!r} runs on this device; running: {names}")
+        meant = did_you_mean(name or "", [agent.name for agent in agents])
+        raise NoAgent(f"no agent called {name!r} runs on this device; running: {names}{meant}")
     same = len({agent.name for agent in matching}) < len(matching)
     names = ", ".join(f"{a.cluster}/{a.name}" if same else a.name for a in matching)
     raise UsageError(f"several agents run on this device, say which with --name: {names}")

@@ -11,6 +11,7 @@ import string
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +41,12 @@ class ChangeStatus(TypedDict):
     token: str
 
 
+class TokenShown(TypedDict):
+    """The cluster's present token, for the user who asks for it."""
+
+    token: str
+
+
 class NoSuchMember(EdgeAgentError):
     """No member of the cluster has this name or id."""
 
@@ -64,7 +71,8 @@ def find_member(asked: str, members: Sequence[Member]) -> Member:
         named = ", ".join(f"{m.name} ({m.node.hex()[:SHOWN_ID_DIGITS]})" for m in found)
         raise Ambiguous(f"several members match {asked!r}, say which by its id: {named}")
     names = ", ".join(sorted(m.name for m in members))
-    raise NoSuchMember(f"no member is called {asked!r}; members: {names}")
+    meant = did_you_mean(asked, [m.name for m in members])
+    raise NoSuchMember(f"no member is called {asked!r}; members: {names}{meant}")
 
 
 def parse_link(body: bytes) -> tuple[str, bool]:

@@ -91,7 +91,7 @@ def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
             f"an agent called {name!r} runs on this device already (process {others[name]}): give "
             "this one another --name (EDGEAGENT_NAME)"
         )
-    base = os.path.join(root, _folder_name(cluster))
+    base = cluster_folder(root, cluster)
     for slot in range(1, MAX_SLOTS + 1):
         path = os.path.join(base, f"slot-{slot}")
         try:
@@ -107,6 +107,25 @@ def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
             os.close(lock)
             raise
     raise UsageError(f"{MAX_SLOTS} agents of cluster {cluster!r} run here already ({base})")
+
+
+def cluster_folder(root: str, cluster: str) -> str:
+    """Return the folder of `cluster` under `root`, which need not exist."""
+    return os.path.join(root, _folder_name(cluster))
+
+
+def first_slot(root: str, cluster: str) -> str:
+    """Return the folder of the first agent of `cluster`, made if it does not exist.
+
+    Raises `UsageError` if it cannot be made.
+    """
+    base = cluster_folder(root, cluster)
+    path = os.path.join(base, "slot-1")
+    try:
+        _make_private(root, base, path)
+    except OSError as error:
+        raise UsageError(f"cannot use the state directory {path}: {error.strerror}") from None
+    return path
 
 
 def _make_private(root: str, *folders: str) -> None:

@@ -40,3 +40,11 @@ HINT_RESOLVE_SECONDS = 3.0  # for the answer of an agent that was announced by m
 # Discovery. Anybody on the network can announce anything, so what is kept of it is bounded.
 MAX_HINTS_KEPT = 1024  # announced names; the oldest is forgotten
 MAX_HINTS_AT_ONCE = 64  # announced names that are resolved at the same time
+
+# Pairing by a short code. The product of tries and codes decides how likely a guess is.
+PAIRING_WRONG_TRIES = 3  # wrong codes of all devices together, then the code is void
+MAX_PAIRINGS_BEGUN = 64  # connections that may compute a key, as each costs some milliseconds
+MAX_PAIRING_BYTES = 512  # of one frame
+PAIRING_SECONDS = 10.0  # for one connection, from the first byte to the last
+PAIRING_FIND_SECONDS = 15.0  # until an announced invitation must have been found
+MAX_INVITERS_TRIED = 4  # of one channel, because each is another chance to guess the code for it

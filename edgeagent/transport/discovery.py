@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SERVICE = "_edgeagent._tcp.local."
+PAIRING_SERVICE = "_edgeagent-pair._tcp.local."
 TXT_VERSION = b"1"
 
 
@@ -46,20 +47,24 @@ class Discovery:
         log: Callable[[str], None],
         listen: str = "",
         interface: str = "",
+        service: str = "",
     ) -> None:
         """`tag` is `token.discovery_tag`, `addresses` are those that `TcpTransport.start` returned.
 
         `found` is called with the addresses of each other join listener that announces the same
         tag, when it appears and when its addresses change. `listen` is the value of `--listen`,
         `interface` that of `--interface`; they decide which interfaces are used.
+        For pairing, `service` is `PAIRING_SERVICE`, `tag` the code's channel, and `addresses` are
+        empty at the end that only looks.
         """
+        self._service_type = service or SERVICE
         self._tag = tag
         self._addresses = addresses
         self._found = found
         self._log = log
         self._listen = listen
         self._interface = interface
-        self._instance = f"{secrets.token_hex(8)}.{SERVICE}"
+        self._instance = f"{secrets.token_hex(8)}.{self._service_type}"
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._info: AsyncServiceInfo | None = None
@@ -87,13 +92,14 @@ class Discovery:
             )
             await self._zeroconf.zeroconf.async_wait_for_start()
             self._browser = AsyncServiceBrowser(
-                self._zeroconf.zeroconf, SERVICE, handlers=[self._changed]
+                self._zeroconf.zeroconf, self._service_type, handlers=[self._changed]
             )
-            self._info = self._service()
-            # The name is random, so no one else can have it and no one has to be asked about it.
-            self._announcing = await self._zeroconf.async_register_service(
-                self._info, cooperating_responders=True
-            )
+            if self._addresses:
+                self._info = self._service()
+                # The name is random: no one else can have it and no one has to be asked about it.
+                self._announcing = await self._zeroconf.async_register_service(
+                    self._info, cooperating_responders=True
+                )
         except Exception as error:  # zeroconf and the kernel raise many kinds
             self._log(
                 f"cannot look for peers by multicast DNS ({_reason(error)}): "
@@ -166,7 +172,7 @@ class Discovery:
     def _service(self) -> AsyncServiceInfo:
         hosts = [split_address(address) for address in self._addresses]
         return AsyncServiceInfo(
-            SERVICE,
+            self._service_type,
             self._instance,
             port=hosts[0][1] if hosts else 0,
             properties={b"v": TXT_VERSION, b"tag": self._tag.encode()},
@@ -234,7 +240,7 @@ class Discovery:
             self._look_at(zeroconf, following)
 
     async def _look(self, zeroconf: Zeroconf, name: str) -> None:
-        info = AsyncServiceInfo(SERVICE, name)
+        info = AsyncServiceInfo(self._service_type, name)
         try:
             answered = await info.async_request(zeroconf, bounds.HINT_RESOLVE_SECONDS * 1000)
         except Exception:  # malformed answers come from anybody on the network
@@ -257,7 +263,8 @@ class Discovery:
         if self._known.pop(name, None) is not None:
             _keep(self._former, name, None)
         _keep(self._strangers, name, None)
-        if name not in self._former and not self._warned:
+        ours = self._service_type != PAIRING_SERVICE  # codes of others are nobody's business
+        if ours and name not in self._former and not self._warned:
             self._warned = True
             self._log(
                 "an agent of another cluster or token is nearby; "

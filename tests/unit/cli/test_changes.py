@@ -56,7 +56,9 @@ def test_a_member_is_found_by_its_name_or_the_beginning_of_its_id(
 def test_nobody_is_called_so(asked: str) -> None:
     with pytest.raises(NoSuchMember) as caught:
         find_member(asked, ROOM)
-    assert str(caught.value) == f"no member is called {asked!r}; members: abba, alice, bob, deed"
+    meant = "; did you mean 'bob'?" if asked == "b0b" else ""
+    members = "members: abba, alice, bob, deed"
+    assert str(caught.value) == f"no member is called {asked!r}; {members}{meant}"
     assert caught.value.exit_status == 1
 
 

@@ -28,7 +28,7 @@ from edgeagent.local.api import (
     fetch_change,
     fetch_status,
 )
-from edgeagent.local.changes import Ambiguous, ChangeStatus, NoSuchMember
+from edgeagent.local.changes import Ambiguous, ChangeStatus, NoSuchMember, TokenShown
 from edgeagent.local.state_dir import RunningAgent, claim_state_dir
 from edgeagent.transport.token import new_token
 from tests.unit.cli.samples import sample_status
@@ -89,6 +89,12 @@ class FakeAgent:
     def rotate_token(self) -> ChangeStatus:
         """Begin, unless the answer is an error."""
         return self._begin(("token",))
+
+    def show_token(self) -> TokenShown:
+        """Return a canned token, unless the answer is an error."""
+        if isinstance(self.answer, EdgeAgentError):
+            raise self.answer
+        return TokenShown(token="ea1-shown")
 
     def change(self, number: int) -> ChangeStatus | None:
         """The last answer comes after some others."""
@@ -484,6 +490,19 @@ def test_the_new_token_is_alone_on_stdout(
     assert max(map(len, captured.err.splitlines())) <= 100
     out = "edgeagent: bob is expelled: the others train without it since step 120\n"
     assert captured.err.startswith(out) == (argv[0] == "expel")
+
+
+def test_the_present_token_is_shown_with_a_warning(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_beside_agent(home, ["token", "show"], change("done")) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "ea1-shown\n"
+    assert captured.err.startswith("edgeagent: warning: whoever sees this token (on stdout) can")
+    refused = EdgeAgentError("this agent trains alone, without a token: there is none to show")
+    assert run_beside_agent(home, ["token", "show", "--name", "alice"], refused) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"edgeagent: {refused}\n")
 
 
 CHANGING = [

@@ -16,6 +16,7 @@ from edgeagent.commands.run import agent_config, resolve_token, trainer_config
 from edgeagent.config import AgentConfig, TrainerConfig
 from edgeagent.errors import UsageError
 from edgeagent.launch import Job, resolve_job
+from edgeagent.local.token_store import keep_token
 from edgeagent.terminal.text import shown_path
 from edgeagent.transport.token import new_token
 from protocols import limits
@@ -161,8 +162,21 @@ def test_the_token_comes_from_file_then_option_then_environment(folder: Path) ->
     assert resolve_token(args, {"EDGEAGENT_TOKEN": TOKEN}) == OTHER
     args = parse(["run", "digits"])
     assert resolve_token(args, {"EDGEAGENT_TOKEN": TOKEN}) == TOKEN
+    kept = {"EDGEAGENT_TOKEN": "", "EDGEAGENT_HOME": str(folder / "home")}
     with pytest.raises(UsageError, match="edgeagent token new"):
-        resolve_token(args, {"EDGEAGENT_TOKEN": ""})
+        resolve_token(args, kept)
+
+
+def test_a_token_that_was_kept_by_a_pairing_is_the_last_resort(folder: Path) -> None:
+    home = {"EDGEAGENT_HOME": str(folder / "home")}
+    keep_token(home["EDGEAGENT_HOME"], "the lab", OTHER)
+    args = parse(["run", "digits", "--cluster", "the lab"])
+    assert resolve_token(args, home) == OTHER
+    assert resolve_token(args, {**home, "EDGEAGENT_TOKEN": TOKEN}) == TOKEN
+    args = parse(["run", "digits"])
+    assert resolve_token(args, {**home, "EDGEAGENT_CLUSTER": "the lab"}) == OTHER
+    with pytest.raises(UsageError, match=r"'default' none is kept here, but of 'the lab'"):
+        resolve_token(args, home)
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"x" * 5000, "\N{SNOWMAN}".encode()])
