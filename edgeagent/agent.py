@@ -30,6 +30,7 @@ from edgeagent.logs import start_logging, stop_logging
 from edgeagent.membership import Membership
 from edgeagent.network import NoNetwork, standing_of
 from edgeagent.observer import Observer
+from edgeagent.page.server import PageServer
 from edgeagent.plugins import load_policy
 from edgeagent.recorders import Recorders
 from edgeagent.runtime import agent_runner
@@ -145,7 +146,8 @@ class Agent:
             loop.add_signal_handler(number, self._interrupted)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has it ignored
             loop.add_signal_handler(signal.SIGHUP, self._hung_up)
-        api = LocalApi(self.state_dir.socket_path, self._administration)
+        page = PageServer(self._administration, self.observer)
+        api = LocalApi(self.state_dir.socket_path, self._administration, page.open)
         started = loop.time()
         status = 1
         try:
@@ -157,6 +159,7 @@ class Agent:
             status = await self._depart(await self._departure, started)
         finally:
             await self._stop()
+            await page.close()
             await api.close()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.remove_signal_handler(number)
@@ -404,13 +407,13 @@ class Agent:
             return
         hangs = self._life.state is LifeState.HUNG
         waits = advice.leaving_waits_for(self._phase(), node, hangs=hangs)
-        self._console.say(f"leaving{waits}; Ctrl+C again ends at once")
+        self.observer.say(f"leaving{waits}; Ctrl+C again ends at once")
         self.membership.leave()
 
     def _hung_up(self) -> None:
         """Leave because the terminal was closed; the signal may come more than once."""
         if not self._life.leaving:
-            self._console.say("the terminal was closed: leaving")
+            self.observer.say("the terminal was closed: leaving")
             self.membership.leave()
 
     def status(self) -> Status:
@@ -422,7 +425,7 @@ class Agent:
     async def leave(self) -> None:
         """Leave as `edgeagent leave` asks."""
         if not self._life.leaving:
-            self._console.say("leaving, as `edgeagent leave` asks")
+            self.observer.say("leaving, as `edgeagent leave` asks")
             self.membership.leave()
 
     def _phase(self) -> Phase:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from edgeagent.logs import log_error
 from edgeagent.planner.bounds import fluid_bound
@@ -18,7 +18,7 @@ from edgeagent.terminal.text import bytes_text, clean, plural, seconds_text
 from protocols import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from edgeagent.event_file import EventWriter
     from edgeagent.terminal.console import Console
@@ -104,6 +104,16 @@ class PullMeter:
         ]
 
 
+class Listener(Protocol):
+    """Who wants to hear what happens to an agent. What it raises would end the agent."""
+
+    def event(self, event: str, values: Mapping[str, Any]) -> None:
+        """Hear of an event as it is written to the event file, without its time."""
+
+    def line(self, text: str) -> None:
+        """Hear of a line as the terminal shows it."""
+
+
 class Observer:
     """Writes down what happens to one agent."""
 
@@ -120,6 +130,7 @@ class Observer:
         departure that no step follows is written when the next thing happens."""
         self._name = name
         self._cluster = cluster
+        self._listeners: list[Listener] = []
         self._events = events
         self._console = console
         self._clock = clock
@@ -138,15 +149,26 @@ class Observer:
         self.delays: dict[bytes, float] = {}
         self.pull: PullMeter | None = None
 
+    def subscribe(self, listener: Listener) -> None:
+        """Tell `listener`, too, what is written and shown from now on."""
+        self._listeners.append(listener)
+
     def say(self, text: str) -> None:
         """Show one line."""
         self._console.say(text)
+        for listener in self._listeners:
+            listener.line(text)
+
+    def _write(self, event: str, **values: Any) -> None:
+        self._events.write(event, **values)
+        for listener in self._listeners:
+            listener.event(event, values)
 
     def event(self, event: str, **values: Any) -> None:
         """Write one event."""
         if event == "left":
             self._write_farewells()
-        self._events.write(event, **values)
+        self._write(event, **values)
         if event == "started":
             self._reachable = bool(values["address"])
         elif event == "left":
@@ -154,14 +176,14 @@ class Observer:
 
     def error(self, message: str) -> None:
         """Write an error that has ended this agent's part in the training."""
-        self._events.write("error", message=message)
+        self._write("error", message=message)
         log_error(self._name, message, self._iteration)
 
     def evaluated(self, iteration: int, name: str, value: float, *, quiet: bool) -> None:
         """Write a figure that the script has reported, and show it unless `quiet`."""
-        self._events.write("evaluated", iteration=iteration, name=name, value=value)
+        self._write("evaluated", iteration=iteration, name=name, value=value)
         if not quiet:
-            self._console.say(f"{clean(name)} {value:.6g} after step {iteration}")
+            self.say(f"{clean(name)} {value:.6g} after step {iteration}")
 
     # --- the iteration --------------------------------------------------------------------------
 
@@ -203,7 +225,7 @@ class Observer:
         self._steps_seen.append((now, samples))
         self._write_farewells()
         stall = max(0.0, self._apply_sent - self._reduced)
-        self._events.write(
+        self._write(
             "step",
             iteration=iteration,
             loss=self.loss,
@@ -214,12 +236,12 @@ class Observer:
             stall_s=round(stall, 6),
         )
         if skipped:
-            self._console.say(
+            self.say(
                 f"step {iteration} skipped on every device: gradients not finite "
                 f"({self.skipped} so far)"
             )
         if word.stop:
-            self._console.say(f"a script has called stop(): step {iteration} is the last one")
+            self.say(f"a script has called stop(): step {iteration} is the last one")
         shown_steps = 0 if steps == limits.MAX_INTEGER else steps
         line = TrainingLine(iteration, shown_steps, self.loss, self.samples_per_second, members)
         self._console.training(line)
@@ -273,58 +295,58 @@ class Observer:
             case "diverged":
                 self._diverged(event, values)
             case "first_difference":
-                self._events.write(event, **values)
-                self._console.say(f"the training state here differs in: {values['where']}")
+                self._write(event, **values)
+                self.say(f"the training state here differs in: {values['where']}")
             case "member_late" | "member_back":
                 self._told_of_trainer(event, values)
             case "member_joined":
-                self._events.write(event, **values)
-                self._console.say(f"{values['node']} has joined")
+                self._write(event, **values)
+                self.say(f"{values['node']} has joined")
             case "member_left":
                 self._gone.append((self._clock(), values))
                 self._late_since.pop(values["node"], None)  # it may join again, and be late then
                 if self._later is not None:
                     self._later(FAREWELL_SECONDS, self._write_old_farewells)
                 how = _FAREWELLS.get(values["reason"], "has left")
-                self._console.say(f"{values['node']} {how}")
+                self.say(f"{values['node']} {how}")
             case "accused":
-                self._events.write(event, **values)
-                self._console.say(
+                self._write(event, **values)
+                self.say(
                     f"{values['by']} has ended its link to {values['node']}, which broke the "
                     f"protocol: {values['reason']}"
                 )
             case "scheduler":
-                self._events.write(event, **values)
+                self._write(event, **values)
                 if values["why"] == "founded":
                     self.pull = None  # it belonged to a join that has failed
                 else:
-                    self._console.say(f"{values['node']} is the scheduler now")
+                    self.say(f"{values['node']} is the scheduler now")
             case _:
-                self._events.write(event, **values)
+                self._write(event, **values)
 
     def _told_of_trainer(self, event: str, values: dict[str, Any]) -> None:
         """Tell that a trainer, here or elsewhere, does not keep up, or does so again."""
         ours = values["node"] == self._name
         who = "the trainer here" if ours else f"the trainer of {values['node']}"
-        self._events.write(event, **values)
+        self._write(event, **values)
         since = self._late_since.pop(values["node"], None)
         if event == "member_late":
             self._late_since[values["node"]] = self._clock() if since is None else since
         if event == "member_back":
             after = "" if since is None else f" after {seconds_text(self._clock() - since)}"
-            self._console.say(f"{who} is back{after}")
+            self.say(f"{who} is back{after}")
         elif values["away"]:
-            self._console.say(f"{who} is away: the others compute its share")
+            self.say(f"{who} is away: the others compute its share")
         else:
-            self._console.say(f"{who} does not answer in time: the others compute its share")
+            self.say(f"{who} does not answer in time: the others compute its share")
 
     def _diverged(self, event: str, values: dict[str, Any]) -> None:
         """Tell that a member's training state differs from that of most others."""
-        self._events.write(event, **values)
+        self._write(event, **values)
         ours = values["node"] == self._name
         whose = "of this device" if ours else f"of {values['node']}"
         pulls = "this device" if ours else "it"
-        self._console.say(
+        self.say(
             f"the training state {whose} differs from that of the others before step "
             f"{values['iteration'] + 1}: {pulls} leaves and pulls theirs"
         )
@@ -340,7 +362,7 @@ class Observer:
         for left, values in gone:
             stall = self._stall_around(left)
             rounded = None if stall is None else round(stall, 6)
-            self._events.write("member_left", **{**values, "stall_s": rounded})
+            self._write("member_left", **{**values, "stall_s": rounded})
 
     def _stall_around(self, then: float) -> float | None:
         """Return by how many seconds the longer of the steps before and after `then` exceeded the
@@ -357,7 +379,7 @@ class Observer:
     def _joined(self, values: dict[str, Any]) -> None:
         self._inside = True
         pull = self.pull
-        self._events.write(
+        self._write(
             "joined",
             cluster=self._cluster,
             term=values["term"],
@@ -370,12 +392,12 @@ class Observer:
         )
         if pull is None:
             if self._reachable:
-                self._console.say(f"founded cluster {self._cluster!r}; others can join at any time")
+                self.say(f"founded cluster {self._cluster!r}; others can join at any time")
             return
         parts = ", ".join(f"{s['node']} {bytes_text(s['bytes'])}" for s in pull.sources)
         spared = bytes_text(pull.spared_bytes)
         here = f"; {spared} of the state were here already" if pull.spared_bytes else ""
-        self._console.say(
+        self.say(
             f"joined {plural(len(values['members']) - 1, 'other')}: pulled "
             f"{bytes_text(pull.bytes)} in {seconds_text(pull.seconds)} from "
             f"{plural(len(pull.sources), 'source')} ({parts}){here}"

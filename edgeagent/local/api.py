@@ -6,6 +6,7 @@
     POST /link        {"node": "bob", "wanted": true}  -> 202, JSON (local.changes.ChangeStatus)
     POST /expel       {"node": "bob"}                  -> 202, the same
     POST /token       no body                          -> 202, the same
+    POST /page        no body     -> 200, {"url": "http://..."}: where the page can be opened, once
     GET  /changes/N   -> 200, the same, of change N; a final state is given once
     GET  /token       -> 200, JSON (local.changes.TokenShown)
 
@@ -19,23 +20,22 @@ synchronous and imports no aiohttp, so that `edgeagent status` starts fast.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
 import os
 import socket
 import stat
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.local.answers import begun, far, send_trace
 from edgeagent.local.changes import NoSuchMember, parse_link, parse_node
 from edgeagent.plain_json import json_text
 from edgeagent.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from aiohttp import web
 
@@ -47,7 +47,6 @@ MAX_PATH_BYTES = 103  # shortest limit of a Unix socket's path on the supported 
 MAX_REQUEST_BYTES = 4096
 MAX_ANSWER_BYTES = 8 << 20
 MAX_TRACE_BYTES = 256 << 20  # the flight recorder keeps far less
-TRACE_LINES = 16  # lines of a trace that are made before the agent does other work
 PIECE_BYTES = 64 << 10  # of a trace, read at once by the client
 BACKLOG = 16  # connections that wait to be accepted
 CLIENT_TIMEOUT_S = 5.0  # for an answer; the agent answers from memory
@@ -91,9 +90,16 @@ class NoAgent(EdgeAgentError):
 class LocalApi:
     """The server, one for each agent, on the agent's loop."""
 
-    def __init__(self, path: str, handler: Handler) -> None:
+    def __init__(
+        self,
+        path: str,
+        handler: Handler,
+        open_page: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        """`open_page` returns the address of a new page, or raises `EdgeAgentError`."""
         self.path = path
         self._handler = handler
+        self._open_page = open_page
         self._runner: web.AppRunner | None = None
         self._inode: tuple[int, int] | None = None
 
@@ -111,6 +117,7 @@ class LocalApi:
         app.router.add_post("/expel", self._expel)
         app.router.add_post("/token", self._token)
         app.router.add_get("/token", self._show_token)
+        app.router.add_post("/page", self._page)
         app.router.add_get(r"/changes/{number:[0-9]{1,9}}", self._change)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, keepalive_timeout=KEEPALIVE_S
@@ -135,21 +142,7 @@ class LocalApi:
         return web.json_response(self._handler.status(), dumps=json_text)
 
     async def _trace(self, request: web.Request) -> web.StreamResponse:
-        """Send a trace in pieces: the agent does other work between them."""
-        from aiohttp import web
-
-        try:
-            lines = self._handler.trace()
-        except EdgeAgentError as error:
-            return web.json_response({"error": str(error)}, status=409)
-        response = web.StreamResponse()
-        response.content_type = "application/x-ndjson"
-        await response.prepare(request)
-        while piece := "".join(islice(lines, TRACE_LINES)):
-            await response.write(piece.encode())
-            await asyncio.sleep(0)
-        await response.write_eof()
-        return response
+        return await send_trace(request, self._handler.trace)
 
     async def _leave(self, request: web.Request) -> web.Response:
         from aiohttp import web
@@ -159,14 +152,14 @@ class LocalApi:
 
     async def _link(self, request: web.Request) -> web.Response:
         body = await request.read()
-        return self._begun(lambda: self._handler.change_link(*parse_link(body)))
+        return begun(lambda: self._handler.change_link(*parse_link(body)))
 
     async def _expel(self, request: web.Request) -> web.Response:
         body = await request.read()
-        return self._begun(lambda: self._handler.expel(parse_node(body)))
+        return begun(lambda: self._handler.expel(parse_node(body)))
 
     async def _token(self, request: web.Request) -> web.Response:
-        return self._begun(self._handler.rotate_token)
+        return begun(self._handler.rotate_token)
 
     async def _show_token(self, request: web.Request) -> web.Response:
         from aiohttp import web
@@ -176,26 +169,18 @@ class LocalApi:
         except EdgeAgentError as error:
             return web.json_response({"error": str(error)}, status=409)
 
-    def _begun(self, begin: Callable[[], ChangeStatus]) -> web.Response:
-        from aiohttp import web
-
-        try:
-            return web.json_response(begin(), status=202)
-        except EdgeAgentError as error:
-            status = 409
-            if isinstance(error, UsageError):
-                status = 400
-            elif isinstance(error, NoSuchMember):
-                status = 404
-            return web.json_response({"error": str(error)}, status=status)
-
     async def _change(self, request: web.Request) -> web.Response:
+        return far(self._handler.change(int(request.match_info["number"])))
+
+    async def _page(self, request: web.Request) -> web.Response:
         from aiohttp import web
 
-        change = self._handler.change(int(request.match_info["number"]))
-        if change is None:
-            return web.json_response({"error": "the agent knows of no such change"}, status=404)
-        return web.json_response(change)
+        if self._open_page is None:
+            return web.json_response({"error": "this agent has no page"}, status=409)
+        try:
+            return web.json_response({"url": await self._open_page()})
+        except EdgeAgentError as error:
+            return web.json_response({"error": str(error)}, status=409)
 
 
 def fetch_status(path: str) -> Status:
@@ -249,6 +234,14 @@ def ask_for_new_token(path: str) -> ChangeStatus:
 def fetch_token(path: str) -> TokenShown:
     """Ask the agent at `path` for its cluster's token; raises as `ask_for_link`."""
     return cast("TokenShown", _request(path, "GET", "/token"))
+
+
+def ask_for_page(path: str) -> str:
+    """Ask the agent at `path` for its page and return the address; it can be opened once.
+
+    Raises `NoAgent` if none answers there, `EdgeAgentError` with its reason if it has no page.
+    """
+    return str(_request(path, "POST", "/page")["url"])
 
 
 def fetch_change(path: str, number: int) -> ChangeStatus:

@@ -16,6 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from edgeagent.local.figures import pairs_of
 from edgeagent.terminal.text import (
     bar_text,
     bytes_text,
@@ -75,7 +76,7 @@ def render(status: Status) -> Group:
     if members := status["members"]:
         parts += ["", _Cropped(_members(members[:MAX_ROWS])), *_more(len(members))]
         parts += _waited_for(status)
-    if pairs := _pairs(status):
+    if pairs := pairs_of(status):
         parts += ["", _Cropped(_links(pairs[:MAX_ROWS])), *_more(len(pairs))]
     if status["tree"]["root"]:
         parts += ["", *_tree(status, pairs)]
@@ -177,29 +178,6 @@ def _waited_for(status: Status) -> list[RenderableType]:
     if (advice := status["advice"]) is not None:
         lines.append(clean(advice["text"]))
     return [Text(line, overflow="fold") for line in lines]
-
-
-def _pairs(status: Status) -> list[PairStatus]:
-    """Return the cluster's links, and this node's links that are in no policy yet."""
-    me = status["node"]
-    own = {link["peer"]: link for link in status["links"]}
-    pairs = []
-    for pair in status["mesh"]:
-        peer = pair["b"] if pair["a"] == me else pair["a"] if pair["b"] == me else None
-        if peer is not None and (link := own.pop(peer, None)) and pair["delay_ms"] is None:
-            pair = {**pair, "delay_ms": link["delay_ms"]}
-        pairs.append(pair)
-    for link in own.values():
-        new: PairStatus = {
-            "a": me,
-            "b": link["peer"],
-            "delay_ms": link["delay_ms"],
-            "there_mbit_s": link["out_mbit_s"],
-            "back_mbit_s": link["in_mbit_s"],
-            "in_tree": False,
-        }
-        pairs.append(new)
-    return pairs
 
 
 def _links(pairs: Iterable[PairStatus]) -> Table:

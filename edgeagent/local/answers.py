@@ -1,0 +1,70 @@
+"""Answers of an agent to its user's requests, as HTTP: on the command socket and for the page.
+
+A change that is not possible is answered with {"error": "..."} and 400 for a wrong request, 404 for
+a member that does not exist, 409 for what is not possible at present.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.local.changes import NoSuchMember
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from aiohttp import web
+
+    from edgeagent.local.changes import ChangeStatus
+
+TRACE_LINES = 16  # lines of a trace that are made before the agent does other work
+
+
+def begun(begin: Callable[[], ChangeStatus]) -> web.Response:
+    """Begin a change; return 202 with how far it is, or why it is not possible."""
+    from aiohttp import web
+
+    try:
+        return web.json_response(begin(), status=202)
+    except EdgeAgentError as error:
+        status = 409
+        if isinstance(error, UsageError):
+            status = 400
+        elif isinstance(error, NoSuchMember):
+            status = 404
+        return web.json_response({"error": str(error)}, status=status)
+
+
+def far(change: ChangeStatus | None) -> web.Response:
+    """Return how far a change is, 404 if there is no such change."""
+    from aiohttp import web
+
+    if change is None:
+        return web.json_response({"error": "the agent knows of no such change"}, status=404)
+    return web.json_response(change)
+
+
+async def send_trace(
+    request: web.Request,
+    trace: Callable[[], Iterator[str]],
+    headers: Mapping[str, str] | None = None,
+) -> web.StreamResponse:
+    """Send a trace in pieces, so that the agent does other work between them; 409 if there is
+    none."""
+    from aiohttp import web
+
+    try:
+        lines = trace()
+    except EdgeAgentError as error:
+        return web.json_response({"error": str(error)}, status=409)
+    response = web.StreamResponse(headers=headers)
+    response.content_type = "application/x-ndjson"
+    await response.prepare(request)
+    while piece := "".join(islice(lines, TRACE_LINES)):
+        await response.write(piece.encode())
+        await asyncio.sleep(0)
+    await response.write_eof()
+    return response

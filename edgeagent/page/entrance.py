@@ -1,0 +1,97 @@
+"""Who is let in to the page: one-time codes, the bearers that pages get for them, and checks of
+what browsers say of a request.
+
+A page is opened with a code, which is in the fragment of its address, so that it is neither sent
+in the first request nor in a `Referer`. The page exchanges it once for a bearer, which it keeps in
+the storage of its tab and sends with every request. A cookie would do less: browsers send cookies
+of this device to all ports of it, so also to servers of its other users.
+
+A code that comes a second time was seen by somebody else. Then the bearer that it gave is void.
+Other sites that the user's browser shows cannot use the page: their requests carry no bearer, and
+their origin is refused (cross-site requests); a name of theirs that leads to this device is no
+name of this device (DNS rebinding). There is no I/O in this module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from edgeagent.errors import EdgeAgentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECRET_BYTES = 24  # random; nobody guesses 192 bits
+MAX_SECRET = 64  # characters that are looked at
+CODE_S = 300.0  # after which a code that was not used is void
+MAX_CODES = 8  # that wait to be used; of more, the oldest are void
+MAX_PAGES = 16  # bearers; of more, the oldest are void
+_OWN_NAME = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
+
+
+class NotLetIn(EdgeAgentError):
+    """This code or bearer is not, or no longer, valid."""
+
+
+def is_own_name(host: str) -> bool:
+    """Return whether the header `Host` names this device as only its own users do.
+
+    Any port is accepted, because a tunnel (`ssh -L`) may end at another one than the agent's.
+    """
+    return _OWN_NAME.fullmatch(host) is not None
+
+
+def is_own_origin(origin: str, host: str) -> bool:
+    """Return whether a page that was loaded from `host` has sent a request with this `Origin`."""
+    return is_own_name(host) and origin == f"http://{host}"
+
+
+class Entrance:
+    """The codes and bearers of one agent. Only their digests are kept."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` returns seconds."""
+        self._clock = clock
+        self._codes: dict[bytes, float] = {}  # digest -> when it becomes void
+        self._bearers: dict[bytes, bytes] = {}  # digest -> digest of the code that it was given for
+
+    def new_code(self) -> str:
+        """Return a new code for one page."""
+        code = secrets.token_urlsafe(SECRET_BYTES)
+        while len(self._codes) >= MAX_CODES:
+            del self._codes[next(iter(self._codes))]
+        self._codes[_digest(code)] = self._clock() + CODE_S
+        return code
+
+    def enter(self, code: str) -> str:
+        """Return the bearer for `code`; raise `NotLetIn` if it is void, was used or never given."""
+        digest = _digest(code)
+        end = self._codes.pop(digest, None)
+        if end is None:
+            given = [known for known, used in self._bearers.items() if used == digest]
+            for known in given:
+                del self._bearers[known]
+            if given:
+                raise NotLetIn(
+                    "this link was used before, so the page that it has opened is closed, too: run "
+                    "`edgeagent page` again, and open what it prints once"
+                )
+        if end is None or self._clock() > end:
+            raise NotLetIn("this link is not valid, or no longer: run `edgeagent page` again")
+        while len(self._bearers) >= MAX_PAGES:
+            del self._bearers[next(iter(self._bearers))]
+        bearer = secrets.token_urlsafe(SECRET_BYTES)
+        self._bearers[_digest(bearer)] = digest
+        return bearer
+
+    def knows(self, bearer: str) -> bool:
+        """Return whether `bearer` was given to a page and is valid still."""
+        return _digest(bearer) in self._bearers
+
+
+def _digest(secret: str) -> bytes:
+    """Return what stands for `secret`; equal digests can be compared without a timing channel."""
+    return hashlib.sha256(secret[:MAX_SECRET].encode(errors="replace")).digest()
