@@ -34,7 +34,7 @@ export function picture(place, snapshot) {
       ...links.map((pair) => line(pair, at)),
       ...shown.flatMap((node) => pulls(node, at)),
       ...(links.length <= most ? links.flatMap((pair) => label(pair, at, shown.length)) : []),
-      ...shown.map((node) => drawn(node, letters, shown.length <= 12)),
+      ...shown.map((node) => drawn(node, letters, shown.length <= 12, narrow)),
     ),
     ...(nodes.length > shown.length
       ? [el("p", { class: "quiet" }, `and ${plural(nodes.length - shown.length, "member")} more`)]
@@ -121,7 +121,7 @@ function pulls(node, at) {
     });
 }
 
-function drawn(node, letters, withRole) {
+function drawn(node, letters, withRole, narrow) {
   const joins = Boolean(node.joining);
   const kinds = ["node", node.me && "me", node.slow && "slow", node.behind && "behind", joins && "joins"];
   const group = svg("g", { class: kinds.filter(Boolean).join(" ") });
@@ -138,11 +138,12 @@ function drawn(node, letters, withRole) {
   if (inside) group.append(svg("text", { class: "inside", x: node.x, y: node.y + 4, "text-anchor": "middle" }, inside));
   const roles = [node.scheduler && "scheduler", node.me && "this device", node.behind, joins && "joining"];
   const role = roles.filter(Boolean).join(", ");
+  const shown = narrow ? (node.me ? "this device" : role) : role; // two roles are too wide there
   const name = { class: "name", x: node.x, y: node.y + RADIUS + 20, "text-anchor": "middle" };
   group.append(svg("title", {}, `${node.name}${role ? `: ${role}` : ""}`));
   group.append(svg("text", name, short(node.name, letters)));
   if (role && withRole) {
-    group.append(svg("text", { ...name, class: "role", y: node.y + RADIUS + 34 }, role));
+    group.append(svg("text", { ...name, class: "role", y: node.y + RADIUS + 34 }, shown));
   }
   return group;
 }
