@@ -289,6 +289,7 @@ def test_sockets_are_bounded() -> None:
 
 def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(server, "KEEPALIVE_S", 2 * WAIT_S)  # else it is closed for idleness
 
     async def test(client: Client) -> None:
         port = int(client.served.address.rpartition(":")[2])
@@ -305,6 +306,7 @@ def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slow_reader_is_dropped_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LEAST_S", 0.001)
     monkeypatch.setattr(live, "EVERY_S", 0.002)
+    monkeypatch.setattr(live, "SEND_S", 4 * WAIT_S)  # else it is dropped for its silence
 
     async def test(client: Client) -> None:
         await client.enter()
