@@ -35,7 +35,7 @@ def snapshot(status: Status, history: History, now: float) -> dict[str, Any]:
     - `pairs`: the links (`local.status_model.PairStatus`); `linked`: the names of the members to
       which this agent has one by the policy in force;
     - `reasons`: the parts of the reason of the policy in force;
-    - `curve`: [iteration, loss, samples per second, seconds of a step] for each point;
+    - `curve`: [iteration, loss, samples per second] for each point;
     - `lines`: [number, Unix seconds, text] of the last lines of the log, oldest first.
     """
     me, pairs = status["node"], pairs_of(status)
@@ -55,10 +55,7 @@ def snapshot(status: Status, history: History, now: float) -> dict[str, Any]:
         "pairs_in_all": len(pairs),
         "linked": [clean(m["name"]) for m in members if m["name"] in ends and not m["me"]],
         "reasons": [clean(part) for part in _parts(status["reason"])],
-        "curve": [
-            [p.iteration, _rounded(p.loss), _rounded(p.rate), _rounded(_step_s(p))]
-            for p in history.curve.points
-        ],
+        "curve": [[p.iteration, _rounded(p.loss), _rounded(p.rate)] for p in history.curve.points],
         "lines": list(history.lines),
     }
 
@@ -69,12 +66,6 @@ def _ends(pair: Any) -> tuple[str, str]:
 
 def _parts(reason: str) -> list[str]:
     return reason.split(_REASON_SEPARATOR)[:MAX_REASONS] if reason else []
-
-
-def _step_s(point: Any) -> float | None:
-    """Return the mean seconds of the steps of a point."""
-    rate = point.rate
-    return point.seconds / point.steps if rate is not None else None
 
 
 def _rounded(value: float | None) -> float | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from edgeagent.errors import EdgeAgentError
+    from edgeagent.local.changes import TokenShown
     from edgeagent.local.status_model import PullStatus, Status
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -58,6 +59,10 @@ class FakeHandler:
 
     def rotate_token(self) -> ChangeStatus:
         """The page has no button for it."""
+        raise AssertionError
+
+    def show_token(self) -> TokenShown:
+        """The page never asks for it."""
         raise AssertionError
 
     def change(self, number: int) -> ChangeStatus | None:

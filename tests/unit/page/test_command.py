@@ -63,7 +63,12 @@ def test_the_address_is_printed_and_opened(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda url: not opened.append(url))
+
+    def note(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", note)
     assert run(home, "--no-open") == 0
     assert capsys.readouterr() == (URL + "\n", "")
     assert run(home) == 0
