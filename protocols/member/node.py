@@ -37,12 +37,16 @@ from protocols.events import (
     RoundReduced,
     ShardArrived,
     Silent,
+    SnapshotTaken,
     Tick,
     TokenWanted,
+    UpdateArrived,
+    UpdateLogged,
     WaysFound,
     YieldWanted,
 )
 from protocols.member.context import Context, NodeConfig
+from protocols.member.copies import Copies
 from protocols.member.cycle import Cycle, CycleState
 from protocols.member.departure import Departure
 from protocols.member.introductions import Introductions
@@ -87,9 +91,10 @@ class Node:
         self.monitor = Monitor(context, lambda: self.debt.standing)
         context.incoming = self.monitor.incoming
         self.replicas = Replicas(context, self.debt, self.entry, self.blame)
+        self.copies = copies = Copies(context)
         differs = self.replicas.found
-        self.cycle = Cycle(context, self._offered, self._switched, self.debt, differs)
-        self.serving = Serving(context, self.cycle)
+        self.cycle = Cycle(context, self._offered, self._switched, self.debt, differs, copies)
+        self.serving = Serving(context, self.cycle, copies)
         self.succession = Succession(context, lambda: self.recovery, self._ask_again)
         self.recovery = Recovery(
             context, self.mail, self.cycle, self.entry, self.succession, self.blame
@@ -166,7 +171,8 @@ class Node:
             case Frozen(have):
                 self.recovery.fenced.frozen(have)
             case Applied():
-                if self.debt.applied(event):
+                copied = self.joining is not None and self.joining.update_applied(event)
+                if not copied and self.debt.applied(event):
                     self._applied(now, event)
             case LinkUp(peer):
                 self._link_up(now, peer)
@@ -190,8 +196,16 @@ class Node:
             case ShardArrived():
                 if self.joining is not None:
                     self.joining.shard(event)
+            case SnapshotTaken():
+                self.copies.taken(event)
+                self.cycle.snapshot_taken()
+            case UpdateLogged():
+                self.copies.logged(event)
+            case UpdateArrived():
+                if self.joining is not None:
+                    self.joining.update_arrived(event)
             case ManifestReady(joiner, join, leaves):
-                if join in self.cycle.holding_for:
+                if join in self.cycle.holding_for or join in self.copies:
                     self.context.send(joiner, m.Manifest(join, leaves))
             case OwnShardsHashed(join, digests):
                 if self.joining is not None and join == self.joining.number:
@@ -257,6 +271,7 @@ class Node:
             else None,
             self.departure.deadline,
             self.serving.deadline if not self.over else None,
+            self.copies.deadline if not self.over else None,
             self.debt.deadline if not self.over else None,
             *self.recovery.deadlines,
             self.wishes.deadline if not self.over else None,
@@ -282,6 +297,7 @@ class Node:
             self.debt.tick()
             self.recovery.watch(now)
             self.serving.tick(now)
+            self.copies.tick(now)
         self.departure.pursue(now)
         if self.negotiator is not None and not self.over and self.recovery.fence is None:
             self.mail.post_all(self.negotiator.tick(now))
@@ -331,6 +347,7 @@ class Node:
         name = context.name(node)
         peer = context.links.pop(node)
         self.recovery.link_gone(now, event)
+        self.copies.link_down(node)
         self.wishes.link_gone(node)
         self.introductions.link_down(node)
         context.report("link_down", node=name)
@@ -420,10 +437,12 @@ class Node:
                     self.mail.post(sender, m.Introduced(number))
             case m.Pulled(number):
                 self.cycle.released(number)
+                self.copies.end(number)
                 if self.negotiator is not None:
                     self.negotiator.pulled(number)
             case m.JoinAborted(number, joiner_node, reason, pause_ms):
                 self.cycle.released(number)
+                self.copies.end(number)
                 ours = joiner_node == self.context.node
                 if self.joining is not None and ours and number == self.joining.number:
                     self.joining.fail(reason, pause_ms / 1000)
@@ -432,6 +451,8 @@ class Node:
                 self.serving.manifest_wanted(sender, number, shard_bytes)
             case m.ShardRequest(number, shard_bytes, shards):
                 self.serving.shards_wanted(sender, number, shard_bytes, shards)
+            case m.UpdateRequest():
+                self.copies.update_wanted(sender, message)
             case m.Dropped():
                 self._dropped_by(now, sender)
             case m.Measured():
@@ -471,12 +492,14 @@ class Node:
                 mail = mail or negotiator.join_request(now, message)
             case m.Introduced(number):
                 mail = negotiator.introduced(sender, number)
-            case m.LinksOpen(number, links, rates, own):
-                mail = negotiator.links_open(now, sender, number, links, rates, own)
+            case m.LinksOpen():
+                mail = negotiator.links_open(now, sender, message)
             case m.JoinProgress():
                 mail = negotiator.progress(now, sender, message)
             case m.CaughtUp(number):
                 negotiator.caught_up(now, sender, number)
+            case m.NoSnapshot(number):
+                negotiator.no_snapshot(sender, number)
             case m.LeaveRequest():
                 negotiator.leave_request(sender)
                 if negotiator.passing:
@@ -534,6 +557,10 @@ class Node:
                 joining.pull_begins(now, sender, message)
             case m.Manifest() if joining is not None:
                 joining.manifest(sender, message)
+            case m.UpdateRecord() if joining is not None:
+                joining.update_record(sender, message)
+            case m.CopyEnded(number) if joining is not None and number == joining.number:
+                joining.source_lost(sender)
 
     def _store(self, now: float, sender: bytes, policy: Policy) -> None:
         context = self.context

@@ -32,6 +32,7 @@ from protocols.rounds.round import (
     SendUp,
 )
 from protocols.wire import codec
+from tests.simulation.copies import CopyStore
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class Host:
         # Which attempt has reduced each chunk of an iteration's sum.
         self.made: dict[int, tuple[tuple[int, Mark], ...]] = {}
         self.pulled: dict[int, bytes] = {}  # the shards that have arrived, by number
+        self.copies = CopyStore(self)
         # The lineage, the commit id and the state at the start of each iteration.
         self.history: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
         self.reports: list[effects.Report] = []
@@ -210,6 +212,7 @@ class Host:
     def forget(self) -> None:
         """Forget the rounds of the present node, because another begins in the same process."""
         self.life += 1
+        self.copies.forget()
         self.reduce = None
         self.early, self.sums, self.kept, self.pulled, self.made = [], {}, {}, {}, {}
         self.done, self.own, self.turn = (), [0] * VECTOR, 0
@@ -279,6 +282,7 @@ class Host:
                 self.contribute(word)
             case effects.Apply(iteration, word, _):
                 assert (word.settings, word.other_settings) == (settings(iteration), b"")
+                self.copies.use(iteration)
                 if self.node is not None and self.node.context.iteration == iteration:
                     world.completed(self, iteration)
                 is_read = self.node is None or self.node.cycle.reads_state(iteration)
@@ -289,12 +293,20 @@ class Host:
             case effects.TakeDigest(iteration, commit):
                 lineage = self.node.context.lineage if self.node else b""
                 self.history[iteration] = (lineage, commit, tuple(self.home))
-            case effects.SendManifest(joiner, join, shard_bytes):
-                self.send_manifest(joiner, join, shard_bytes)
-            case effects.SendShards(joiner, join, _, shard_bytes, shards):
+            case effects.SendManifest():
+                self.send_manifest(effect)
+            case effects.SendShards(_, join, _, _, shards):
                 self.serves.setdefault(join, []).extend(shards)
                 for shard in shards:
-                    self.send_shard(joiner, shard_bytes, shard)
+                    self.send_shard(effect, shard)
+            case (
+                effects.TakeSnapshot()
+                | effects.DropSnapshot()
+                | effects.LogUpdate()
+                | effects.DropUpdates()
+                | effects.SendUpdate()
+            ):
+                self.copies.perform(effect)
             case effects.HashOwnShards(join, shard_bytes, shards):
                 whole = self.constant[: shards * shard_bytes]
                 hashed = events.OwnShardsHashed(join, leaves_of(whole, shard_bytes))
@@ -555,23 +567,26 @@ class Host:
         found = [events.Incoming(n, 0.0, self.rates.get(n), 0) for n in sorted(self.links)]
         self.handle(events.Measured(tuple(found), None, None, None))
 
-    def send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
-        leaves = leaves_of(self.flat, shard_bytes)
-        ready = events.ManifestReady(joiner, join, leaves)
+    def send_manifest(self, wanted: effects.SendManifest) -> None:
+        at = wanted.snapshot
+        whole = self.flat if at is None else self.copies.snapshots[at]
+        leaves = leaves_of(whole, wanted.shard_bytes)
+        ready = events.ManifestReady(wanted.joiner, wanted.join, leaves)
         self.soon(self.world.compute(), partial(self.handle, ready))
 
-    def send_shard(self, joiner: bytes, shard_bytes: int, shard: int) -> None:
-        piece = self.flat[shard * shard_bytes : (shard + 1) * shard_bytes]
-        piece = self.world.tamper(self, shard, piece)
-        me = self.me.node
-        self.world.stream(self, joiner, lambda host: host.shard(me, shard, piece), LARGE_FRAME)
+    def send_shard(self, wanted: effects.SendShards, shard: int) -> None:
+        size, at = wanted.shard_bytes, wanted.iteration
+        whole = self.copies.snapshots[at] if wanted.from_snapshot else self.flat
+        piece = self.world.tamper(self, shard, whole[shard * size : (shard + 1) * size])
+        arrives = partial(Host.shard, source=self.me.node, shard=shard, piece=piece, at=at)
+        self.world.stream(self, wanted.joiner, arrives, LARGE_FRAME)
 
-    def shard(self, source: bytes, shard: int, piece: bytes) -> None:
+    def shard(self, source: bytes, shard: int, piece: bytes, at: int) -> None:
         if self.asleep:
-            self.waiting.append(partial(self.shard, source, shard, piece))
+            self.waiting.append(partial(self.shard, source, shard, piece, at))
             return
         if self.gone is None and self.node is not None and self.node.joining is not None:
-            if not self.node.joining.expects(source, shard):
+            if not self.node.joining.expects(source, shard, at):
                 return
             if not self.spoilt:
                 self.world.replaced(self)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocols.events import Incoming, Measured
+from protocols.scheduler.join_cost import JoinWay
 from protocols.wire import messages as m
 from tests.simulation import faults
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
@@ -36,6 +37,9 @@ FIRST_WITH_WAYS = 700_000
 # From this seed on half of these search for ways while everything else goes on.
 FIRST_WITH_SEARCHES = 770_000
 FIRST_WITH_FEW_LINKS = 802000  # ... in which devices may want no more than two or three links
+# From this seed on joiners of every third history copy beside the training, of the others while the
+# members hold their update; earlier ones play as ever.
+FIRST_BESIDE = 840_000
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
 CALM_SECONDS = 240.0
 # How many seconds after it begins a fault that never heals counts as healed: by then the devices
@@ -114,6 +118,8 @@ class Storm:
             self.world.ways = WaysPlanner(seed, searches=searches)
         if seed >= FIRST_WITH_FEW_LINKS:  # otherwise all devices of a small cluster are linked
             self.world.most_links = faults.stream(seed, "links").choice((0, 0, 2, 3))
+        if seed >= FIRST_BESIDE and seed % 3 == 0:
+            self.world.join_way = JoinWay.BESIDE
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         self._size = size

@@ -15,10 +15,10 @@ from protocols import effects, events, limits
 from protocols.cluster.policy import Policy
 from protocols.errors import RemoteProtocolError
 from protocols.member.cycle import Cycle, CycleState
-from protocols.member.joining import (
+from protocols.member.joining import JoiningState
+from protocols.member.shard_sizes import (
     LARGEST_SHARD_BYTES,
     USUAL_SHARD_BYTES,
-    JoiningState,
     shard_count,
     shard_size,
 )
