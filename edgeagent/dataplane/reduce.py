@@ -437,13 +437,15 @@ class Reducer:
             del self._lent[iteration % 2]
 
     def kept(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
-        """Return (R of `iteration`, the sum of squares of each of its data chunks).
-
-        The vector is not written to any more: it is a copy if R lies in shared memory.
-        """
-        vector = self._vectors[iteration]
+        """Do as `result`, with a vector that is not written to any more: it is a copy if R lies in
+        shared memory."""
+        vector, squares = self.result(iteration)
         mine = vector.copy() if any(vector is shared for shared in self._shared) else vector
-        return mine, tuple(self._results[iteration].square_sums)
+        return mine, squares
+
+    def result(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
+        """Return (R of `iteration`, the sum of squares of each of its data chunks)."""
+        return self._vectors[iteration], tuple(self._results[iteration].square_sums)
 
     def _make_room(self, iteration: int) -> None:
         """Choose where R of `iteration` lies: in its shared buffer, or, while the trainer still

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
 
+
 class JoiningState(StrEnum):
     """Where the joiner stands."""
 

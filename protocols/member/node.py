@@ -61,6 +61,7 @@ from protocols.network.link_end import LinkEnd
 from protocols.network.monitor import Monitor
 from protocols.network.routing import Router
 from protocols.recovery.recovery import Recovery
+from protocols.scheduler.desk import Desk
 from protocols.scheduler.planning import Informed
 from protocols.scheduler.succession import Succession
 from protocols.wire import messages as m
@@ -101,6 +102,7 @@ class Node:
         )
         self.wishes = Wishes(context, self.mail)
         self.departure = Departure(context, self.cycle, self.debt, self.entry, self.succession)
+        self.desk = Desk(context, self.mail, self.recovery, self.succession, self.departure)
         self.introductions = Introductions(context)
         self._fetch_at = 0.0
 
@@ -477,64 +479,8 @@ class Node:
             case m.NewToken():
                 self.wishes.heard_token(sender, message)
             case _:
-                if not self._to_scheduler(now, sender, message):
+                if not self.desk.take(now, sender, message):
                     self._to_joiner(now, sender, message)
-
-    def _to_scheduler(self, now: float, sender: bytes, message: m.Message) -> bool:
-        """Act on a message to the scheduler, if this node is that; return whether it was one."""
-        negotiator = self.negotiator
-        if negotiator is None:
-            return False
-        mail: list[tuple[bytes, m.Message]] = []
-        match message:
-            case m.JoinRequest(joiner):
-                mail = self.recovery.bars(now, joiner.node)
-                mail = mail or negotiator.join_request(now, message)
-            case m.Introduced(number):
-                mail = negotiator.introduced(sender, number)
-            case m.LinksOpen():
-                mail = negotiator.links_open(now, sender, message)
-            case m.JoinProgress():
-                mail = negotiator.progress(now, sender, message)
-            case m.CaughtUp(number):
-                negotiator.caught_up(now, sender, number)
-            case m.NoSnapshot(number):
-                negotiator.no_snapshot(sender, number)
-            case m.LeaveRequest():
-                negotiator.leave_request(sender)
-                if negotiator.passing:
-                    self.departure.hurry(now)
-            case m.ShareWish(away):
-                negotiator.share_wish(sender, away)
-            case m.PolicyStored(term, version):
-                negotiator.stored(sender, (term, version))
-            case m.Prepared(term, number):
-                self.recovery.prepared(now, sender, (term, number))
-            case m.Committed(term, number):
-                self.recovery.committed(sender, (term, number))
-            case m.FenceReport():
-                self.recovery.reported(now, sender, message)
-            case m.Outside(term, number):
-                self.recovery.outside(now, sender, (term, number))
-            case m.LinkWish(peer, wanted):
-                mail = negotiator.link_wish(sender, peer, wanted=wanted)
-            case m.Expel(node):
-                mail = self._expel(now, sender, node)
-            case _:
-                return False
-        self.mail.post_all(mail)
-        return True
-
-    def _expel(self, now: float, sender: bytes, node: bytes) -> list[tuple[bytes, m.Message]]:
-        """Expel a member. A scheduler that is to be expelled itself hands its role over; whoever
-        wants that repeats the request to its successor."""
-        if node == self.context.node:
-            self.succession.make_way(now)
-            return []
-        views = [p.view for p in self.context.policies.values()]
-        known = any(view.member(node) is not None for view in views)
-        negotiator = self.negotiator
-        return negotiator.expel(sender, node, known=known) if negotiator is not None else []
 
     def _to_joiner(self, now: float, sender: bytes, message: m.Message) -> None:
         joining = self.joining

@@ -14,6 +14,7 @@ from edgeagent.planner import StandardPlanner
 from protocols import effects, events, limits
 from protocols.cluster.policy import Policy
 from protocols.errors import RemoteProtocolError
+from protocols.member.copies import Copies
 from protocols.member.cycle import Cycle, CycleState
 from protocols.member.joining import JoiningState
 from protocols.member.shard_sizes import (
@@ -431,7 +432,7 @@ def test_pulled_bytes_grow_to_the_whole(state: JoiningState) -> None:
     whole = STATE_ELEMENTS * 16
     done = state in (JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
     assert joining.progress(0.0).pulled_bytes == (whole if done else 0)
-    assert not joining.expects(STRANGER.node, 0)
+    assert not joining.expects(STRANGER.node, 0, 0)
 
 
 def test_shard_sizes() -> None:
@@ -577,7 +578,14 @@ def test_a_cycle_needs_a_policy() -> None:
     world = World(0)
     context: Context = node_of(world.add(0)).context
     debt = TrainerDebt(context, lambda _away: None, lambda: None)
-    cycle = Cycle(context, lambda: (0, 0), lambda _old, _new, _why: None, debt, lambda _nodes: None)
+    cycle = Cycle(
+        context,
+        lambda: (0, 0),
+        lambda _old, _new, _why: None,
+        debt,
+        lambda _nodes: None,
+        Copies(context),
+    )
     with pytest.raises(AssertionError, match="policy"):
         cycle.start(state_ready=True)
 
