@@ -159,6 +159,11 @@ class Copying:
         if not self._sources and not self.is_done:
             self._fail("every source of the updates was lost")
             return
+        for at in [i for i in self._records if i not in self._pulls]:
+            if (record := self._records[at].pop(source, None)) is not None:
+                self._record_bytes -= _size(record)
+            if not self._records[at]:
+                del self._records[at]
         for at, pull in list(self._pulls.items()):
             self._follow(at, pull, pull.lost(source))
 

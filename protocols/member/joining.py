@@ -242,7 +242,7 @@ class Joining:
         """Copy from `source`, too, which keeps the same snapshot as the first source."""
         if self.copy is not None and message.commit != self.copy.begins.commit:
             self.fail("its sources hold different states")
-        elif self.state is JoiningState.COPYING and self.pull is not None:
+        elif self.state is JoiningState.COPYING and self.pull and source in self.sources:
             self._follow(self.pull.began(source))
 
     def stored(self, now: float) -> None:
