@@ -115,6 +115,7 @@ class Joining:
         self._attach_by: float | None = None  # when the sponsor must have sent its `Welcome`
         self._answer_by = 0.0  # when a scheduler must have said which links to open
         self._early: dict[bytes, PullBegins] = {}  # source -> its message, before the pull began
+        self._held: PullBegins | None = None  # what the first source said, once the pull began
         self._repeat_at = 0.0
         self._pull_began = 0.0
         self._state_at = -1  # the iteration at whose start the state is that is copied
@@ -228,7 +229,7 @@ class Joining:
             self._copy_begins_at(source, message)
             return
         # All sources must hold the same state, or the shards would not fit together.
-        known = next(iter(self._early.values()), message)
+        known = next(iter(self._early.values()), self._held or message)
         if (known.iteration, known.commit) != (message.iteration, message.commit):
             self.fail("its sources hold different states")
             return
@@ -480,6 +481,7 @@ class Joining:
         context, first = self._context, next(iter(early.values()))
         self.state = JOINING_TABLE.step(self.state, "pull begins", JoiningState.PULLING)
         context.policy = policy
+        self._held = first
         self._begin_with(first)
         if self.copy is not None and self.copy.has_state and self.copy.next <= first.iteration:
             self.copy.stop_at(first.iteration)

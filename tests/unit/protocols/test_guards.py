@@ -30,6 +30,7 @@ from protocols.wire import messages as m
 from tests.simulation.host import STATE_ELEMENTS
 from tests.simulation.world import Host, World, member
 from tests.unit.protocols.clusters import (
+    BESIDE,
     ENDLESS,
     ON_THE_WAY,
     cluster,
@@ -212,7 +213,7 @@ def test_messages_to_a_joiner_are_dropped_by_a_founder() -> None:
 
 def joining_cluster(state: JoiningState) -> tuple[World, list[Host], Host, Negotiator]:
     """Return a cluster, a joiner in `state`, and the scheduler's negotiator."""
-    world, hosts = cluster(0)
+    world, hosts = cluster(0, beside=state in BESIDE)
     joiner = world.join(9, hosts[0])
     reach(world, joiner, state)
     return world, hosts, joiner, negotiator_of(hosts[0])
@@ -430,7 +431,7 @@ def test_pulled_bytes_grow_to_the_whole(state: JoiningState) -> None:
     joining = node_of(joiner).joining
     assert joining is not None
     whole = STATE_ELEMENTS * 16
-    done = state in (JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
+    done = state in (JoiningState.COPIED, JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
     assert joining.progress(0.0).pulled_bytes == (whole if done else 0)
     assert not joining.expects(STRANGER.node, 0, 0)
 
