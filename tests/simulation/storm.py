@@ -20,8 +20,8 @@ from protocols.scheduler.join_cost import JoinWay
 from protocols.wire import messages as m
 from tests.simulation import faults
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
-from tests.simulation.host import Host, expected_state
 from tests.simulation.narrow import NO_BULK, PASSES
+from tests.simulation.numbers import expected_state
 from tests.simulation.ways import WaysPlanner
 from tests.simulation.world import member
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.simulation.faults import Intensities
+    from tests.simulation.host import Host
 
 # How many devices ever exist in one history: the largest cluster, and some that come later.
 MOST_HOSTS = 20

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocols import events, limits
 from protocols.member.joining import JoiningState
-from tests.simulation.host import VECTOR, expected_state
+from tests.simulation.numbers import VECTOR, expected_state
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy

@@ -28,15 +28,15 @@ from protocols.scheduler.join_cost import JoinWay
 from protocols.wire import codec
 from protocols.wire.messages import EVERYONE, Message
 from tests.simulation.copies import UPDATE_BYTES
-from tests.simulation.host import (
+from tests.simulation.host import Host as Host
+from tests.simulation.numbers import (
     CONSTANT_BYTES,
     STATE_ELEMENTS,
     VECTOR,
     contribution,
     weights_of,
 )
-from tests.simulation.host import Host as Host
-from tests.simulation.host import expected_state as expected_state
+from tests.simulation.numbers import expected_state as expected_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable

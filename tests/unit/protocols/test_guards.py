@@ -27,7 +27,7 @@ from protocols.member.trainer_debt import TrainerDebt
 from protocols.network.link_end import LinkEnd
 from protocols.scheduler.negotiator import Negotiator
 from protocols.wire import messages as m
-from tests.simulation.host import STATE_ELEMENTS
+from tests.simulation.numbers import STATE_ELEMENTS
 from tests.simulation.world import Host, World, member
 from tests.unit.protocols.clusters import (
     BESIDE,
