@@ -118,13 +118,15 @@ class LinksOpen(Message):
     """Joiner to scheduler: these links are open (at least one). `rates`: payload bytes/s that
     arrive over each, 0 if not known. A member answers with join 0 and without rates. `constants`:
     SHA-256 of that part of the state here which never changes while training, empty if there is
-    none or it is not known."""
+    none or it is not known. `copied`: the joiner has copied the state beside the training, and
+    lacks only the last updates."""
 
     TAG: ClassVar[int] = 8
     join: int = wire(NUMBER)
     neighbours: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
     rates: tuple[int, ...] = wire(Many(NUMBER, limits.MAX_LINKS_PER_NODE), ())
     constants: bytes = wire(Blob(CONSTANTS_BYTES), b"")
+    copied: bool = wire(Bool(), False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,6 +541,52 @@ class StatePieces(Message):
     meta: bytes = wire(Blob(limits.MAX_STATE_META_BYTES))
 
 
+@dataclass(frozen=True, slots=True)
+class UpdateRecord(Message):
+    """Direct, source to a joiner that copies beside the training: the update of `iteration` is
+    complete, and I keep it for you.
+
+    `word`: the reduced control word of that round. `members`: how many members have summed.
+    `commit`: C(iteration). `leaves`: SHA-256 of each part of the update, in order.
+    """
+
+    TAG: ClassVar[int] = 42
+    join: int = wire(NUMBER)
+    iteration: int = wire(ITERATION)
+    word: bytes = wire(Blob(limits.MAX_CONTROL_WORD_BYTES))
+    members: int = wire(UInt(limits.MAX_MEMBERS))
+    commit: bytes = wire(DIGEST)
+    leaves: tuple[bytes, ...] = wire(Many(DIGEST, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRequest(Message):
+    """Direct, joiner to a source: send these parts of the update of `iteration` over bulk, or, if
+    there are none, tell me of that update again. I have all updates before that of `needs`."""
+
+    TAG: ClassVar[int] = 43
+    join: int = wire(NUMBER)
+    iteration: int = wire(ITERATION)
+    needs: int = wire(ITERATION)
+    parts: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEnded(Message):
+    """Direct, source to a joiner: I keep nothing for your join any more."""
+
+    TAG: ClassVar[int] = 44
+    join: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class NoSnapshot(Message):
+    """Source to scheduler: I cannot keep a snapshot for this join, because memory is short."""
+
+    TAG: ClassVar[int] = 45
+    join: int = wire(NUMBER)
+
+
 MESSAGES: tuple[type[Message], ...] = (
     Ping,
     Pong,
@@ -581,9 +629,24 @@ MESSAGES: tuple[type[Message], ...] = (
     Measured,
     Accused,
     StatePieces,
+    UpdateRecord,
+    UpdateRequest,
+    CopyEnded,
+    NoSnapshot,
 )
 # Messages that cross one link only: nobody passes them on.
-DIRECT_MESSAGES = (Ping, Pong, Welcome, PullBegins, NewToken, Dropped, StatePieces)
+DIRECT_MESSAGES = (
+    Ping,
+    Pong,
+    Welcome,
+    PullBegins,
+    NewToken,
+    Dropped,
+    StatePieces,
+    UpdateRecord,
+    UpdateRequest,
+    CopyEnded,
+)
 # Messages that may lead from one lineage into another.
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)
 # Messages that are not believed of a member that two others have accused.

@@ -107,10 +107,17 @@ def linking(allowed: JoinCost) -> tuple[Negotiator, int]:
     return scheduler, number
 
 
+def opens(
+    scheduler: Negotiator, now: float, number: int, rate: int
+) -> list[tuple[bytes, m.Message]]:
+    """The joiner says that one link, which carries `rate`, is open."""
+    return scheduler.links_open(now, JOINER.node, m.LinksOpen(number, (ONE,), (rate,)))
+
+
 def pulling(allowed: JoinCost) -> tuple[Negotiator, int]:
     """Return a scheduler whose joiner has begun to pull at 0."""
     scheduler, number = linking(allowed)
-    scheduler.links_open(0.0, JOINER.node, number, (ONE,), (FAST,))
+    opens(scheduler, 0.0, number, FAST)
     scheduler.in_force(0.0, star_policy(2, (Pull(number, JOINER, (ONE,), ONE),)))
     assert scheduler.joins[number].state is JoinState.PULLING
     return scheduler, number
@@ -128,7 +135,7 @@ def aborted(mail: list[tuple[bytes, m.Message]]) -> JoinAborted:
 
 def test_a_joiner_with_slow_links_never_begins_to_pull() -> None:
     scheduler, number = linking(cost())
-    said = aborted(scheduler.links_open(1.0, JOINER.node, number, (ONE,), (SLOW,)))
+    said = aborted(opens(scheduler, 1.0, number, SLOW))
     assert said.joiner == JOINER.node
     assert "about 58 s" in said.reason
     assert said.pause_ms == 1000 * limits.JOIN_AGAIN_SECONDS
@@ -138,9 +145,9 @@ def test_a_joiner_with_slow_links_never_begins_to_pull() -> None:
 def test_rates_that_are_not_known_are_waited_for_but_not_for_ever() -> None:
     scheduler, number = linking(cost())
     for _ in range(MOST_UNMEASURED):
-        assert scheduler.links_open(1.0, JOINER.node, number, (ONE,), (0,)) == []
+        assert opens(scheduler, 1.0, number, 0) == []
         assert scheduler.joins[number].state is JoinState.LINKING
-    scheduler.links_open(1.0, JOINER.node, number, (ONE,), (0,))
+    opens(scheduler, 1.0, number, 0)
     assert scheduler.joins[number].state is JoinState.LINKED
 
 
