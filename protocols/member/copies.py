@@ -32,9 +32,12 @@ from protocols.errors import RemoteProtocolError
 from protocols.wire.messages import CopyEnded, NoSnapshot, PullBegins, UpdateRecord, UpdateRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.cluster.policy import Policy, Pull
     from protocols.events import SnapshotTaken, UpdateLogged
     from protocols.member.context import Context
+    from protocols.wire.messages import Message
 
 
 def update_part_bytes(update_bytes: int) -> int:
@@ -87,8 +90,9 @@ class _Logged:
 class Copies:
     """The part of one node that is a source of copies beside the training."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, post: Callable[[bytes, Message], None]) -> None:
         self._context = context
+        self._post = post  # sends to a node, which may be this one
         self._copies: dict[int, _Copy] = {}  # join -> what is kept for it
         self._logged: dict[int, _Logged] = {}  # iteration -> update
         self._taking: dict[int, None] = {}  # iterations of snapshots that are being taken
@@ -141,7 +145,7 @@ class Copies:
                 context.send(copy.joiner, copy.begins)
             else:
                 del self._copies[join]
-                context.send(context.election.scheduler, NoSnapshot(join))
+                self._post(context.election.scheduler, NoSnapshot(join))
         self._free()
 
     def applying(self, iteration: int, word: bytes, members: int, commit: bytes) -> None:

@@ -93,7 +93,7 @@ class Node:
         self.monitor = Monitor(context, lambda: self.debt.standing)
         context.incoming = self.monitor.incoming
         self.replicas = Replicas(context, self.debt, self.entry, self.blame)
-        self.copies = copies = Copies(context)
+        self.copies = copies = Copies(context, self.mail.post)
         differs = self.replicas.found
         self.cycle = Cycle(context, self._offered, self._switched, self.debt, differs, copies)
         self.serving = Serving(context, self.cycle, copies)

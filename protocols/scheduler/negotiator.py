@@ -198,7 +198,8 @@ class Negotiator:
         join.rates = dict(zip(known, rates, strict=False)) or join.rates
         if message.copied and JOIN_TABLE.allows(join.state, "copied"):
             join.state = JOIN_TABLE.step(join.state, "copied", JoinState.LINKED)
-            self._pause_for(join, now)
+            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+            self._pause_for(join)
         if JOIN_TABLE.allows(join.state, "links open") and links:
             if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
                 join.unmeasured += 1  # the joiner repeats its message, perhaps with rates
@@ -213,10 +214,9 @@ class Negotiator:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
         return []
 
-    def _pause_for(self, join: Join, now: float) -> None:
+    def _pause_for(self, join: Join) -> None:
         """Have the others hold their update for a joiner, with the next policy."""
         join.beside = False
-        join.deadline = now + limits.JOIN_PROGRESS_SECONDS
         self._dirty = True
 
     def no_snapshot(self, sender: bytes, number: int) -> None:
@@ -226,9 +226,13 @@ class Negotiator:
         if join is None or not join.beside or sender not in join.links:
             return
         join.without[sender] = None
-        if all(n in join.without for n in join.links) and join.state is JoinState.COPYING:
+        self._look_for_snapshots(join)
+
+    def _look_for_snapshots(self, join: Join) -> None:
+        """A source may say that it has none before the policy is in force here."""
+        if join.state is JoinState.COPYING and all(n in join.without for n in join.links):
             join.state = JOIN_TABLE.step(join.state, "copied", JoinState.LINKED)
-            self._pause_for(join, join.deadline - limits.JOIN_PROGRESS_SECONDS)
+            self._pause_for(join)
 
     def progress(self, now: float, sender: bytes, message: JoinProgress) -> list[Letter]:
         """Take a joiner's report on its pull. Its deadline moves only if more bytes have come, and
@@ -416,6 +420,7 @@ class Negotiator:
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
                 join.stops_until = math.inf if pull.beside else now + self._cost.most_s
+                self._look_for_snapshots(join)
             elif join.joiner.node in nodes:  # it has entered
                 if JOIN_TABLE.allows(join.state, "entry in force"):
                     join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)

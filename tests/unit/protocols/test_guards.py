@@ -585,7 +585,7 @@ def test_a_cycle_needs_a_policy() -> None:
         lambda _old, _new, _why: None,
         debt,
         lambda _nodes: None,
-        Copies(context),
+        Copies(context, context.send),
     )
     with pytest.raises(AssertionError, match="policy"):
         cycle.start(state_ready=True)

@@ -8,7 +8,7 @@ from edgeagent.planner import StandardPlanner
 from protocols import limits
 from protocols.cluster.policy import Pull
 from protocols.scheduler.join import JoinState
-from protocols.scheduler.join_cost import JoinCost, Pace
+from protocols.scheduler.join_cost import JoinCost, JoinWay, Pace
 from protocols.scheduler.negotiator import MOST_UNMEASURED, Negotiator
 from protocols.wire import messages as m
 from protocols.wire.messages import JoinAborted, JoinRequest
@@ -92,6 +92,21 @@ def test_what_is_not_known_is_waited_for_where_it_matters() -> None:
 def test_a_pull_is_judged_by_what_is_to_be_pulled() -> None:
     assert cost().too_slow("t", 4.0, MB, 27 * MB)
     assert cost().too_slow("t", 4.0, MB, MB) == ""
+
+
+def test_joiners_copy_beside_the_training_where_that_is_worth_it() -> None:
+    def auto(update: int, pace: Pace | None = None, state: int = 27 * MB) -> JoinCost:
+        return JoinCost(state, 9 * MB, 30.0, pace or Pace(), 0, b"", update, JoinWay.AUTO)
+
+    assert not auto(0).goes_beside((SLOW,)), "no update can be kept"
+    assert auto(9 * MB).goes_beside((0,)), "a large state over a link that is not known"
+    assert not auto(9 * MB, state=MB).goes_beside((0,))
+    assert not auto(9 * MB).goes_beside((1000 * MB,)), "the others hold for a moment only"
+    assert auto(9 * MB).goes_beside((SLOW,)), "nothing is known of the pace"
+    assert not auto(9 * MB, slow_steps(1.0)).goes_beside((SLOW,)), "it would never catch up"
+    assert auto(MB // 10, slow_steps(1.0)).goes_beside((SLOW,))
+    assert not JoinCost(27 * MB, update_bytes=MB, way=JoinWay.PAUSE).goes_beside((SLOW,))
+    assert JoinCost(MB, update_bytes=MB, way=JoinWay.BESIDE).goes_beside(())
 
 
 # --- what the scheduler does with them ------------------------------------------------------------
