@@ -267,6 +267,10 @@ class TokenWanted:
     token: bytes
 
 
+# What concerns copies of the training state, at a joiner or at a source.
+CopyEvent = (
+    ShardArrived | ManifestReady | OwnShardsHashed | SnapshotTaken | UpdateLogged | UpdateArrived
+)
 Event = (
     LinkUp
     | LinkDown

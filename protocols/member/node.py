@@ -20,6 +20,7 @@ from protocols.events import (
     AwayWanted,
     ChunksReady,
     Contributed,
+    CopyEvent,
     DialFailed,
     Event,
     ExpelWanted,
@@ -163,6 +164,9 @@ class Node:
         return self._flush(now)
 
     def _take(self, now: float, event: Event) -> None:
+        if isinstance(event, CopyEvent):
+            self._copies(event)
+            return
         match event:
             case Received(via, envelope):
                 self._received(now, via, envelope)
@@ -198,23 +202,6 @@ class Node:
                 self.recovery.relinking.located(now, node, addresses)
             case PiecesTaken():
                 self.replicas.taken(event)
-            case ShardArrived():
-                if self.joining is not None:
-                    self.joining.shard(event)
-            case SnapshotTaken():
-                self.copies.taken(event)
-                self.cycle.snapshot_taken()
-            case UpdateLogged():
-                self.copies.logged(event)
-            case UpdateArrived():
-                if self.joining is not None:
-                    self.joining.update_arrived(event)
-            case ManifestReady(joiner, join, leaves):
-                if join in self.cycle.holding_for or join in self.copies:
-                    self.context.send(joiner, m.Manifest(join, leaves))
-            case OwnShardsHashed(join, digests):
-                if self.joining is not None and join == self.joining.number:
-                    self.joining.own_shards(digests)
             case LeaveWanted():
                 self.departure.leave(now)
             case YieldWanted():
@@ -238,6 +225,29 @@ class Node:
                 self.wishes.tick(now)
                 if self.joining is not None:
                     self.joining.tick(now)
+            case _:
+                assert_never(event)
+
+    def _copies(self, event: CopyEvent) -> None:
+        """Take what concerns copies of the state: those of this joiner, or those at this source."""
+        joining = self.joining
+        match event:
+            case SnapshotTaken():
+                self.copies.taken(event)
+                self.cycle.snapshot_taken()
+            case UpdateLogged():
+                self.copies.logged(event)
+            case ManifestReady(joiner, join, leaves):
+                if join in self.cycle.holding_for or join in self.copies:
+                    self.context.send(joiner, m.Manifest(join, leaves))
+            case ShardArrived() if joining is not None:
+                joining.shard(event)
+            case UpdateArrived() if joining is not None:
+                joining.update_arrived(event)
+            case OwnShardsHashed(join, digests) if joining is not None and join == joining.number:
+                joining.own_shards(digests)
+            case ShardArrived() | UpdateArrived() | OwnShardsHashed():
+                pass  # a founder has no join, and an answer may be for the join before
             case _:
                 assert_never(event)
 

@@ -16,6 +16,13 @@ from protocols.cluster.policy import Electorate, Policy
 from protocols.cluster.view import Member
 from protocols.network.measures import KeepingUp
 from protocols.rounds.divergence import PIECE_BYTES
+from protocols.wire.copy_messages import CopyEnded as CopyEnded
+from protocols.wire.copy_messages import Manifest as Manifest
+from protocols.wire.copy_messages import ManifestRequest as ManifestRequest
+from protocols.wire.copy_messages import NoSnapshot as NoSnapshot
+from protocols.wire.copy_messages import ShardRequest as ShardRequest
+from protocols.wire.copy_messages import UpdateRecord as UpdateRecord
+from protocols.wire.copy_messages import UpdateRequest as UpdateRequest
 from protocols.wire.fields import (
     ATTEMPT,
     COUNT32,
@@ -36,16 +43,10 @@ from protocols.wire.fields import (
     UInt,
     wire,
 )
+from protocols.wire.message import Message as Message
 
 EVERYONE = b""
 CONSTANTS_BYTES = 32  # at most, of a digest that may be missing
-
-
-class Message:
-    """A record that can be sent; `TAG` names it on the wire."""
-
-    __slots__ = ()
-    TAG: ClassVar[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,34 +155,6 @@ class PolicyFetch(Message):
     TAG: ClassVar[int] = 11
     policy_term: int = wire(TERM)
     version: int = wire(VERSION)
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestRequest(Message):
-    """Direct, joiner to a source: send me the digests of the state that I am to pull."""
-
-    TAG: ClassVar[int] = 12
-    join: int = wire(NUMBER)
-    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest(Message):
-    """Direct answer: SHA-256 of each shard of the held state, in order."""
-
-    TAG: ClassVar[int] = 13
-    join: int = wire(NUMBER)
-    leaves: tuple[bytes, ...] = wire(Many(DIGEST, limits.MAX_SHARDS))
-
-
-@dataclass(frozen=True, slots=True)
-class ShardRequest(Message):
-    """Direct, joiner to a source: send these shards of `shard_bytes` each over bulk."""
-
-    TAG: ClassVar[int] = 14
-    join: int = wire(NUMBER)
-    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
-    shards: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,52 +512,6 @@ class StatePieces(Message):
     iteration: int = wire(ITERATION)
     pieces: bytes = wire(Blob(limits.MAX_PIECES * PIECE_BYTES))
     meta: bytes = wire(Blob(limits.MAX_STATE_META_BYTES))
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRecord(Message):
-    """Direct, source to a joiner that copies beside the training: the update of `iteration` is
-    complete, and I keep it for you.
-
-    `word`: the reduced control word of that round. `members`: how many members have summed.
-    `commit`: C(iteration). `leaves`: SHA-256 of each part of the update, in order.
-    """
-
-    TAG: ClassVar[int] = 42
-    join: int = wire(NUMBER)
-    iteration: int = wire(ITERATION)
-    word: bytes = wire(Blob(limits.MAX_CONTROL_WORD_BYTES))
-    members: int = wire(UInt(limits.MAX_MEMBERS))
-    commit: bytes = wire(DIGEST)
-    leaves: tuple[bytes, ...] = wire(Many(DIGEST, limits.MAX_SHARDS))
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRequest(Message):
-    """Direct, joiner to a source: send these parts of the update of `iteration` over bulk, or, if
-    there are none, tell me of that update again. I have all updates before that of `needs`."""
-
-    TAG: ClassVar[int] = 43
-    join: int = wire(NUMBER)
-    iteration: int = wire(ITERATION)
-    needs: int = wire(ITERATION)
-    parts: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))
-
-
-@dataclass(frozen=True, slots=True)
-class CopyEnded(Message):
-    """Direct, source to a joiner: I keep nothing for your join any more."""
-
-    TAG: ClassVar[int] = 44
-    join: int = wire(NUMBER)
-
-
-@dataclass(frozen=True, slots=True)
-class NoSnapshot(Message):
-    """Source to scheduler: I cannot keep a snapshot for this join, because memory is short."""
-
-    TAG: ClassVar[int] = 45
-    join: int = wire(NUMBER)
 
 
 MESSAGES: tuple[type[Message], ...] = (

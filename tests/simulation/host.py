@@ -210,6 +210,9 @@ class Host:
 
     def perform_one(self, effect: effects.Effect) -> None:
         world = self.world
+        if isinstance(effect, effects.CopyEffect):
+            self.copies.perform(effect)
+            return
         match effect:
             case effects.Send(to, envelope):
                 world.post(self, to, codec.encode(envelope))
@@ -246,12 +249,7 @@ class Host:
                 self.contribute(word)
             case effects.Apply(iteration, word, _):
                 assert (word.settings, word.other_settings) == (settings(iteration), b"")
-                self.copies.use(iteration)
-                if self.node is not None and self.node.context.iteration == iteration:
-                    world.completed(self, iteration)
-                is_read = self.node is None or self.node.cycle.reads_state(iteration)
-                update = partial(self.apply, iteration, is_read)
-                self.soon(world.compute(), partial(self.work, update))
+                self.give_update(iteration)
             case effects.TakePieces(iteration):
                 self.handle(events.PiecesTaken(iteration, self.digest()))
             case effects.TakeDigest(iteration, commit):
@@ -259,18 +257,8 @@ class Host:
                 self.history[iteration] = (lineage, commit, tuple(self.home))
             case effects.SendManifest():
                 self.send_manifest(effect)
-            case effects.SendShards(_, join, _, _, shards):
-                self.serves.setdefault(join, []).extend(shards)
-                for shard in shards:
-                    self.send_shard(effect, shard)
-            case (
-                effects.TakeSnapshot()
-                | effects.DropSnapshot()
-                | effects.LogUpdate()
-                | effects.DropUpdates()
-                | effects.SendUpdate()
-            ):
-                self.copies.perform(effect)
+            case effects.SendShards():
+                self.send_shards(effect)
             case effects.HashOwnShards(join, shard_bytes, shards):
                 whole = self.constant[: shards * shard_bytes]
                 hashed = events.OwnShardsHashed(join, leaves_of(whole, shard_bytes))
@@ -293,6 +281,15 @@ class Host:
         found = self.node.context.planner.search(wanted.policy, before=wanted.before)
         answer = events.WaysFound(wanted.number, found)
         self.soon(self.world.compute() + self.world.delay(), partial(self.handle, answer))
+
+    def give_update(self, iteration: int) -> None:
+        """Give the trainer an update, which it applies some time later."""
+        self.copies.use(iteration)
+        if self.node is not None and self.node.context.iteration == iteration:
+            self.world.completed(self, iteration)
+        is_read = self.node is None or self.node.cycle.reads_state(iteration)
+        update = partial(self.apply, iteration, is_read)
+        self.soon(self.world.compute(), partial(self.work, update))
 
     def hang_up(self, node: bytes, end: int | None) -> None:
         """Close link number `end` to `node`, and not one that was opened since."""
@@ -537,6 +534,11 @@ class Host:
         leaves = leaves_of(whole, wanted.shard_bytes)
         ready = events.ManifestReady(wanted.joiner, wanted.join, leaves)
         self.soon(self.world.compute(), partial(self.handle, ready))
+
+    def send_shards(self, wanted: effects.SendShards) -> None:
+        self.serves.setdefault(wanted.join, []).extend(wanted.shards)
+        for shard in wanted.shards:
+            self.send_shard(wanted, shard)
 
     def send_shard(self, wanted: effects.SendShards, shard: int) -> None:
         size, at = wanted.shard_bytes, wanted.iteration
