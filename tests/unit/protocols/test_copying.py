@@ -6,11 +6,14 @@ one twice is found at its next step.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from protocols import limits
+from protocols.errors import RemoteProtocolError
+from protocols.events import UpdateArrived
 from protocols.member.joining import JoiningState
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
@@ -186,3 +189,47 @@ def test_the_link_to_a_source_ends() -> None:
     assert number not in node_of(hosts[1]).copies
     persist(world, joiner, hosts[0])
     go_on(world)
+
+
+def test_a_source_with_another_snapshot_ends_the_join() -> None:
+    _, hosts, joiner = copying(0)
+    joining = joining_of(joiner)
+    begins = replace(copy_of(joiner).begins, commit=b"?" * 32)
+    joining.pull_begins(0.0, hosts[0].me.node, begins)
+    assert joining.state is JoiningState.FAILED
+
+
+def test_the_rate_of_a_source_is_known_from_parts_of_updates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, hosts, joiner = copying(0)
+    joining, copy = joining_of(joiner), copy_of(joiner)
+    taken: list[UpdateArrived] = []
+    monkeypatch.setattr(copy, "arrived", taken.append)  # whatever was asked for
+    for rate in (None, 5e6):
+        joining.update_arrived(UpdateArrived(hosts[0].me.node, 1, 0, bytes(32), rate))
+    assert len(taken) == 2
+    assert joining._rates[hosts[0].me.node] == 5e6
+    joining.copy = None
+    with pytest.raises(RemoteProtocolError, match="not asked for"):
+        joining.update_arrived(taken[0])
+
+
+def test_a_copy_of_another_history_is_not_gone_on_with() -> None:
+    _, _, joiner = copying(0)
+    joining, copy = joining_of(joiner), copy_of(joiner)
+    copy.has_state, copy.commit = True, b"?" * 32
+    copy._records.clear()
+    copy.stop_at(copy.next)
+    joining.state = JoiningState.PULLING
+    joining._copied_on()
+    assert joining.state is JoiningState.FAILED
+
+
+def test_a_joiner_that_has_applied_the_last_update_ends_like_the_others() -> None:
+    _, _, joiner = copying(0)
+    copy = copy_of(joiner)
+    copy.has_state = True
+    node_of(joiner).context.steps = copy.next
+    joining_of(joiner)._copied_on()
+    assert node_of(joiner).over
