@@ -2,15 +2,18 @@
 
 While a joiner copies the state, the chunks of its round are held back until the shards have been
 sent. All members hold their update until the joiner has the state, so the state is more urgent than
-the chunks. After that the shell asks how many bytes the joiner still lacks: once it is a member,
-all others wait for it to receive them. The order of chunks is kept. Chunks that wait, here or on
-the link, are copies, and their total size is known.
+the chunks, and on the link, too, they go behind all shards (`Urgency.FOLLOW`). After that the shell
+asks how many bytes the joiner still lacks: once it is a member, all others wait for it to receive
+them. The order of chunks is kept. Chunks that wait, here or on the link, are copies, and their
+total size is known.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING
+
+from edgeagent.transport.urgency import Urgency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,26 +26,20 @@ class Forwarding:
     """What one node forwards to joiners."""
 
     def __init__(self) -> None:
-        # For each peer the chunks given to its link: (value of the link's `bulk_bytes_sent` at
-        # which the chunk has left, its size in bytes).
-        self._sent: dict[bytes, deque[tuple[int, int]]] = {}
+        self._followers: dict[bytes, None] = {}  # peers to whose links chunks were given
         # For each peer the chunks that wait until its shards have been sent.
         self._held: dict[bytes, deque[tuple[BulkHeader, memoryview]]] = {}
 
     def waiting(self, link: Link) -> int:
         """Return how many bytes wait for `link`'s peer: on the link, or held back here."""
         held = self._held.get(link.peer.node, ())
-        return self._unsent(link) + sum(len(payload) for _, payload in held)
+        unsent = link.bulk_queued_of(Urgency.FOLLOW)
+        return unsent + sum(len(payload) for _, payload in held)
 
     def is_ahead(self, links: dict[bytes, Link], most: int) -> bool:
         """Return whether to any joiner more than `most` bytes given to its link are unsent."""
-        return any(peer in links and self._unsent(links[peer]) > most for peer in self._sent)
-
-    def _unsent(self, link: Link) -> int:
-        queued = self._sent.get(link.peer.node, deque())
-        while queued and queued[0][0] <= link.bulk_bytes_sent:
-            queued.popleft()
-        return sum(size for _, size in queued)
+        near = [links[peer] for peer in self._followers if peer in links]
+        return any(link.bulk_queued_of(Urgency.FOLLOW) > most for link in near)
 
     def send(self, link: Link, header: BulkHeader, payload: memoryview, *, hold: bool) -> None:
         """Send a chunk after those that are held back; with `hold`, hold it back as well."""
@@ -61,7 +58,7 @@ class Forwarding:
 
     def forget(self, peer: bytes) -> None:
         """Drop everything for `peer`, the link to which has ended."""
-        self._sent.pop(peer, None)
+        self._followers.pop(peer, None)
         self._held.pop(peer, None)
 
     def _release(self, link: Link) -> None:
@@ -69,6 +66,5 @@ class Forwarding:
             self._send(link, header, payload)
 
     def _send(self, link: Link, header: BulkHeader, payload: memoryview) -> None:
-        end = link.bulk_bytes_sent + link.bulk_queued + len(payload)
-        self._sent.setdefault(link.peer.node, deque()).append((end, len(payload)))
-        link.send_bulk(header, payload)
+        self._followers[link.peer.node] = None
+        link.send_bulk(header, payload, Urgency.FOLLOW)

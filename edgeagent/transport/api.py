@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from protocols.cluster.ancestry import NOTHING
 
 if TYPE_CHECKING:
+    from edgeagent.transport.urgency import Urgency
     from protocols.cluster.ancestry import Past
     from protocols.network.link_end import LinkEnd
     from protocols.network.progress import Sending
@@ -43,7 +44,10 @@ class Link(Protocol):
 
     @property
     def bulk_waiting(self) -> int:
-        """`bulk_queued`, and what the kernel has not sent yet, as far as the system tells that."""
+        """`bulk_queued`, and what waits in buffers below, as far as the system tells that."""
+
+    def bulk_queued_of(self, urgency: Urgency) -> int:
+        """Return the part of `bulk_queued` that is of this class and not being written yet."""
 
     @property
     def bulk_bytes_sent(self) -> int:
@@ -65,8 +69,14 @@ class Link(Protocol):
     def send_control(self, frame: bytes) -> None:
         """Queue one control frame (at most `limits.MAX_CONTROL_BYTES`); order is kept."""
 
-    def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
-        """Queue one bulk frame; order is kept.
+    def send_bulk(
+        self, header: BulkHeader, payload: memoryview, urgency: Urgency | None = None
+    ) -> None:
+        """Queue one bulk frame.
+
+        Frames of a more urgent class go first (`urgency`; by default that of the frame's kind),
+        chunks of one round in ascending order, and all others in the order of these calls. No chunk
+        passes one of another round.
 
         `payload` is not copied, so it must stay unchanged until it has been sent. The protocols
         ensure that: memory is reused only after the peer's answer to what was sent.

@@ -18,8 +18,10 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from edgeagent.transport import bounds
-from edgeagent.transport.framing import BulkStream, Connection, ControlStream
-from edgeagent.transport.tcp_info import sending_of, unsent_of
+from edgeagent.transport.bulk_stream import BulkStream
+from edgeagent.transport.framing import Connection, ControlStream
+from edgeagent.transport.tcp_info import sending_of
+from edgeagent.transport.urgency import USUAL, Urgency
 from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.network.link_end import LinkEnd
@@ -92,13 +94,17 @@ class TcpLink:
 
     @property
     def bulk_queued(self) -> int:
-        """Payload bytes accepted and not yet written; some 100 KiB more may wait in the kernel."""
+        """Payload bytes accepted and not yet written; more may wait in buffers below."""
         return self._bulk.queued
 
     @property
     def bulk_waiting(self) -> int:
-        """`bulk_queued`, and what the system holds of the bulk connection and has not sent yet."""
-        return self._bulk.queued + unsent_of(self._connections[1].transport)
+        """`bulk_queued`, and what waits in buffers below, as far as the system tells that."""
+        return self._bulk.waiting
+
+    def bulk_queued_of(self, urgency: Urgency) -> int:
+        """Return the part of `bulk_queued` that is of this class and not being written yet."""
+        return self._bulk.queued_of(urgency)
 
     @property
     def bulk_bytes_sent(self) -> int:
@@ -137,17 +143,20 @@ class TcpLink:
         if self._sends():
             self._control.send(frame)
 
-    def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
+    def send_bulk(
+        self, header: BulkHeader, payload: memoryview, urgency: Urgency | None = None
+    ) -> None:
         """Queue one bulk frame; ignored when the link is closing or gone.
 
-        `payload` is not copied when queued. Raises `LocalProtocolError` if its size is not
-        `header.length`.
+        `urgency`: its class, that of its kind by default. `payload` is not copied when queued.
+        Raises `LocalProtocolError` if its size is not `header.length`.
         """
         flat = payload if payload.format == "B" and payload.ndim == 1 else payload.cast("B")
         if len(flat) != header.length:
             raise LocalProtocolError(f"{len(flat)} payload bytes, header says {header.length}")
         if self._sends():
-            self._bulk.send(header, flat)
+            usual = USUAL[header.kind]
+            self._bulk.send(header, flat, usual if urgency is None else urgency)
 
     def pause_bulk(self) -> None:
         """Stop reading bulk frames. What is decrypted already (< 1 MiB) may still be delivered."""

@@ -31,14 +31,15 @@ def sending_of(transport: asyncio.BaseTransport) -> Sending | None:
     return parse_tcp_info(_tcp_info(transport, _SIZE))
 
 
-def unsent_of(transport: asyncio.BaseTransport) -> int:
-    """Return how many bytes of the connection the system holds and has not sent yet, 0 if that is
-    not known."""
+def outflow_of(transport: asyncio.BaseTransport) -> tuple[int, int] | None:
+    """Return how many bytes of the connection were acknowledged so far, and how many the system
+    holds and has not sent yet; None if that is not known."""
     info = _tcp_info(transport, _SIZE_WITH_UNSENT)
     if len(info) < _SIZE_WITH_UNSENT:
-        return 0
+        return None
+    (acknowledged,) = struct.unpack_from("=Q", info, _BYTES_ACKED)
     (unsent,) = struct.unpack_from("=I", info, _UNSENT)
-    return int(unsent)
+    return int(acknowledged), int(unsent)
 
 
 def _tcp_info(transport: asyncio.BaseTransport, size: int) -> bytes:

@@ -1,9 +1,9 @@
 """Links between shells of one process, with seeded delays and bytes as on a real connection.
 
 These links promise exactly what `transport.api` promises, and no more. Control and bulk frames
-overtake each other, but each kind keeps its own order. A payload is read when it leaves, some time
-after it was queued, and must not have changed by then. It arrives in two pieces with time between
-them.
+overtake each other. Control frames keep their order, and of the bulk frames the one that
+`SendQueue` chooses leaves next. A payload is read when it leaves, some time after it was queued,
+and must not have changed by then. It arrives in two pieces with time between them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edgeagent.errors import EdgeAgentError
+from edgeagent.transport.send_queue import SendQueue
+from edgeagent.transport.urgency import USUAL
 from protocols.errors import RemoteProtocolError
 from protocols.network.link_end import LinkEnd
 from protocols.wire.bulk import decode_header
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import Link, LinkListener, PeerInfo
+    from edgeagent.transport.urgency import Urgency
     from protocols.network.progress import Sending
     from protocols.wire.bulk import BulkHeader
     from tests.simulation.virtual.liar import Liar
@@ -72,6 +75,8 @@ class MemoryLink:
         self.control = Stream(network.world.delay)
         self.bulk = Stream(network.world.delay)
         self.open = True
+        self._queue = SendQueue()
+        self._copies: dict[int, bytes] = {}  # what the payload of a queued frame was, by its header
         self.bulk_queued = 0
         self.bulk_bytes_sent = 0
         self.bulk_bytes_received = 0
@@ -96,12 +101,17 @@ class MemoryLink:
             frame = self.network.tamper.control(frame)
         self.control.later(lambda: self._other.control_arrived(frame))
 
-    def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
+    def send_bulk(
+        self, header: BulkHeader, payload: memoryview, urgency: Urgency | None = None
+    ) -> None:
         assert len(payload) == header.length
-        was = bytes(payload)
-        self.bulk_queued += len(was)
+        self._queue.push(header, payload, USUAL[header.kind] if urgency is None else urgency)
+        self._copies[id(header)] = bytes(payload)
+        self.bulk_queued += len(payload)
 
         def leave() -> None:
+            header, payload = self._queue.pop()
+            was = self._copies.pop(id(header))
             assert bytes(payload) == was, f"a queued payload has changed: {header}"
             self.bulk_queued -= len(was)
             self.bulk_bytes_sent += len(was)
@@ -111,6 +121,13 @@ class MemoryLink:
                 self._other.altered_begins(*self.network.tamper.bulk(header, was))
 
         self.bulk.later(leave)
+
+    @property
+    def bulk_waiting(self) -> int:
+        return self.bulk_queued
+
+    def bulk_queued_of(self, urgency: Urgency) -> int:
+        return self._queue.bytes_of(urgency)
 
     def pause_bulk(self) -> None:
         self._paused = True

@@ -56,7 +56,8 @@ def run(wire: Wire, delay_s: float = 0.0) -> None:
     asyncio.run(probing.probe(cast("Link", wire), delay_s))
 
 
-def test_a_probe_is_as_long_as_it_may_be() -> None:
+def test_a_probe_is_as_long_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_PROBE_SECONDS", 2.0)  # a busy machine looks late and rarely
     wire = Wire()
     run(wire)
     assert sum(h.length for h in wire.sent) == limits.MAX_PROBE_BYTES
@@ -80,7 +81,8 @@ def test_a_slow_link_is_not_busy_with_a_probe_for_long() -> None:
     assert limits.METER_HEAD_BYTES < sum(h.length for h in wire.sent) <= most
 
 
-def test_a_fast_link_does_not_run_dry_during_a_probe() -> None:
+def test_a_fast_link_does_not_run_dry_during_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_PROBE_SECONDS", 2.0)  # a busy machine looks late and rarely
     wire = Wire(rate=1e9)
     run(wire)
     assert sum(h.length for h in wire.sent) == limits.MAX_PROBE_BYTES

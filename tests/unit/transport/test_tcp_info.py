@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from edgeagent.transport.dialler import connect_short
-from edgeagent.transport.tcp_info import parse_tcp_info, sending_of, unsent_of
+from edgeagent.transport.tcp_info import outflow_of, parse_tcp_info, sending_of
 from protocols.network.progress import Sending
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says so much")
@@ -93,7 +93,7 @@ def test_nobody_answers_a_short_connection() -> None:
 
 
 @linux
-def test_what_the_system_has_not_sent_yet_is_told() -> None:
+def test_what_was_acknowledged_and_what_is_not_sent_yet_is_told() -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -101,10 +101,15 @@ def test_what_the_system_has_not_sent_yet_is_told() -> None:
             far, _ = listening.accept()
             with far:
                 near.setblocking(False)
-                assert unsent_of(Transport(near)) == 0  # type: ignore[arg-type]
+                nothing = outflow_of(Transport(near))  # type: ignore[arg-type]
+                assert nothing is not None
                 sent = 0
                 with contextlib.suppress(BlockingIOError):
                     while True:
                         sent += near.send(bytes(1 << 20))
-                assert 0 < unsent_of(Transport(near)) < sent  # type: ignore[arg-type]
-        assert unsent_of(Transport(near)) == 0  # type: ignore[arg-type]
+                found = outflow_of(Transport(near))  # type: ignore[arg-type]
+                assert found is not None
+                acknowledged, unsent = (a - b for a, b in zip(found, nothing, strict=True))
+                assert 0 < unsent < sent
+                assert 0 < acknowledged <= sent - unsent
+        assert outflow_of(Transport(near)) is None  # type: ignore[arg-type]
