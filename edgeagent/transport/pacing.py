@@ -84,13 +84,17 @@ class Pacing:
             self._window = (now, acknowledged)
 
     def _ran_dry(self, now: float, acknowledged: int) -> None:
-        """Nothing was waiting any more: the connection sends at least as fast as it just did."""
+        """Nothing was waiting any more: the connection sends at least as fast as it just did. If
+        that is faster than believed, as while a connection with a long delay finds its rate, as
+        much more may wait as it takes; otherwise this process came late, which needs a bound."""
         more = 2 * self.allowance
         if self.rate is not None:
+            sent = 0.0
             if self._before is not None and now > self._before[0]:
                 sent = (acknowledged - self._before[1]) / (now - self._before[0])
-                self.rate = max(self.rate, sent)
-            more = min(more, MOST_LATENESS * _allowed(self.rate))
+            if sent <= self.rate:
+                more = min(more, MOST_LATENESS * _allowed(self.rate))
+            self.rate = max(self.rate, sent)
         self.allowance = min(max(more, self.allowance), MOST_BYTES)
 
 
