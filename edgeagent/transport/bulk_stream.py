@@ -141,11 +141,9 @@ class BulkStream:
         self._scheduled = False
         loop = asyncio.get_running_loop()
         budget = bounds.BULK_TURN_BYTES
-        if monotonic() - self._looked_at >= WINDOW_SECONDS:
-            self._look_if_new(stopped=False)
+        if self._pacing.looks or monotonic() - self._looked_at >= WINDOW_SECONDS:
+            self._look_if_new(stopped=False)  # what was written before has left by now, perhaps
         while not self.idle and not self._paused and not self._stopped:
-            if self._room <= 0:
-                self._look_if_new(stopped=False)
             if self._room <= 0:
                 self._scheduled = True
                 seconds = self._pacing.look_after(self._ahead)
