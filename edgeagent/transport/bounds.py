@@ -17,8 +17,6 @@ MAX_VERSION = 1 << 16
 
 # Sending and receiving bulk frames.
 BULK_PIECE_BYTES = 128 << 10  # largest single write; about twice as much may wait below it
-LEAST_PIECE_BYTES = 4 << 10  # no shorter piece is made of a payload: each costs a record of TLS
-JOINED_BYTES = 16_000  # header and payload that fit into one record of TLS are written as one
 BULK_TURN_BYTES = 1 << 20  # bytes written before the event loop may do other work
 BULK_SCRATCH_BYTES = 256 << 10  # buffer into which dropped payloads are read
 NOTSENT_LOWAT_BYTES = 128 << 10  # the kernel asks for more once less than this is unsent

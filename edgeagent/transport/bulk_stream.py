@@ -1,8 +1,7 @@
 """Bulk frames on one of the two connections of a link, received without avoidable copies.
 
 A frame is a `BulkHeader` (80 bytes) and its payload; a header of zeros announces a clean close.
-Which frame is written next is decided by `send_queue.py`, and how far ahead of the system by
-`pacing.py`; this module performs that.
+Which frame is written next is decided by `send_queue.py`; this module writes it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from edgeagent.transport import bounds
 from edgeagent.transport.framing import Connection, scratch
-from edgeagent.transport.pacing import WINDOW_SECONDS, Pacing
 from edgeagent.transport.send_queue import SendQueue
 from edgeagent.transport.tcp_info import outflow_of
 from protocols import limits
@@ -61,13 +59,8 @@ class BulkStream:
         self._queue = SendQueue()
         self._current: tuple[BulkHeader, memoryview] | None = None  # the frame being written
         self._offset = 0  # payload bytes written of it
-        self._pacing = Pacing()
-        self._ahead = 0  # bytes that wait below the link, as far as is known
-        self._written_at = -1.0  # when something was written last, by the loop's clock
-        self._looked_at = 0.0  # when the system was asked last what waits there
-        self._look_at: asyncio.TimerHandle | None = None
         self._paused = False
-        self._scheduled = False  # `_pump` will be called, now or after a look
+        self._scheduled = False
         self._stopped = False
         self._head = memoryview(bytearray(limits.BULK_HEADER_BYTES))
         self._head_end = 0
@@ -84,9 +77,9 @@ class BulkStream:
 
     @property
     def waiting(self) -> int:
-        """Payload bytes that wait to be written, and all bytes that wait below."""
-        self._look_if_new(stopped=False)
-        return self.queued + self._ahead
+        """Payload bytes that wait to be written, and what the system has not sent yet."""
+        found = outflow_of(self._connection.transport)
+        return self.queued + (found[1] if found is not None else 0)
 
     def queued_of(self, urgency: Urgency) -> int:
         """Return how many payload bytes of a class wait, the frame being written left aside."""
@@ -123,8 +116,6 @@ class BulkStream:
         """Deliver and send nothing more."""
         self._stopped = True
         self.mute()
-        if self._look_at is not None:
-            self._look_at.cancel()
 
     def paused(self) -> None:
         """Stop writing."""
@@ -137,79 +128,34 @@ class BulkStream:
             self._pump()
 
     def _pump(self) -> None:
-        """Write until enough waits below, the queue is empty, or the loop should do other work."""
+        """Write until the kernel is full, the queue is empty, or the loop should do other work."""
         self._scheduled = False
-        loop = asyncio.get_running_loop()
         budget = bounds.BULK_TURN_BYTES
-        if self._pacing.looks or monotonic() - self._looked_at >= WINDOW_SECONDS:
-            self._look_if_new(stopped=False)  # what was written before has left by now, perhaps
         while not self.idle and not self._paused and not self._stopped:
-            if self._room <= 0:
-                self._scheduled = True
-                seconds = self._pacing.look_after(self._ahead)
-                self._look_at = loop.call_later(seconds, self._look_again)
-                return
             if budget <= 0:
                 self._scheduled = True
-                loop.call_soon(self._pump)
+                asyncio.get_running_loop().call_soon(self._pump)
                 return
             budget -= self._write_piece()
-            self._written_at = loop.time()
         if self.idle and not self._stopped:
-            self._pacing.idle()
             self._drained()
 
-    def _look_again(self) -> None:
-        self._look_at = None
-        if not self._stopped:
-            self._look_if_new(stopped=True)
-            self._pump()
-
-    @property
-    def _room(self) -> int:
-        """How many bytes may be written before the next look."""
-        pacing = self._pacing
-        return pacing.allowance - self._ahead if pacing.looks else bounds.BULK_PIECE_BYTES
-
-    def _look_if_new(self, *, stopped: bool) -> None:
-        """See what waits below the link, unless something was written in this turn of the loop,
-        since an event loop may pass that to the system at the turn's end."""
-        if self._stopped or asyncio.get_running_loop().time() <= self._written_at:
-            return
-        transport = self._connection.transport
-        found = outflow_of(transport)
-        self._looked_at = monotonic()
-        if found is None:
-            self._pacing.nothing_known()
-            self._ahead = 0
-        else:
-            acknowledged, unsent = found
-            self._ahead = unsent + transport.get_write_buffer_size()
-            self._pacing.looked(self._looked_at, acknowledged, self._ahead, stopped=stopped)
-
     def _write_piece(self) -> int:
-        """Write a header, or more of a payload, or both if they are short; return the bytes."""
         first = self._current is None
         if self._current is None:
             self._current, self._offset = self._queue.pop(), 0
         header, payload = self._current
-        size = min(bounds.BULK_PIECE_BYTES, max(self._room, bounds.LEAST_PIECE_BYTES))
-        piece = payload[self._offset : self._offset + size]
+        piece = payload[self._offset : self._offset + bounds.BULK_PIECE_BYTES]
         self._offset += len(piece)
         self.queued -= len(piece)
         self.bytes_sent += len(piece)
         if self._offset == len(payload):
             self._current = None
-        write = self._connection.transport.write
-        if first and len(piece) <= bounds.JOINED_BYTES:
-            write(header.encode() + piece)
-        else:
-            if first:
-                write(header.encode())
-            write(piece)
-        written = len(piece) + limits.BULK_HEADER_BYTES * first
-        self._ahead += written
-        return written
+        if first:
+            self._connection.transport.write(header.encode())
+        if len(piece):
+            self._connection.transport.write(piece)
+        return len(piece) + limits.BULK_HEADER_BYTES
 
     # Receiving.
 
