@@ -54,6 +54,7 @@ from protocols.cluster.ancestry import NOTHING, Past
 from protocols.cluster.life import LifeState
 from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
+from protocols.scheduler.join_cost import JoinWay
 
 if TYPE_CHECKING:
     import socket
@@ -276,6 +277,7 @@ class Agent:
             custom=load_policy(config.policy) if config.policy else None,
             join_stall_s=config.join_stall,
             trees=config.trees,
+            join_way=JoinWay(config.join_way),
         )
         network = transport if transport is not None else NoNetwork()
         self.shell = shell = Shell(me, hello, memory, network, self.observer, owner, options)

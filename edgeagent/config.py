@@ -29,6 +29,7 @@ DEFAULT_ROTATE_EVERY = 1000
 DEFAULT_JOIN_STALL = 30  # seconds
 # The shapes along which gradients can travel; `planner/ways/named.py` makes them.
 TREES = ("one", "star", "kary", "mst", "ring", "fapt", "packed")
+JOIN_WAYS = ("auto", "log", "pause")  # how newcomers copy the state: `join_cost.JoinWay`
 LOG_LEVELS = ("debug", "info", "warning", "error")
 COUNT_RULE = "a whole number from 0 to 2^31 - 1"
 
@@ -42,7 +43,8 @@ class AgentConfig:
     after which this agent hands on the scheduler's role, 0 for never. `policy` is the name of an
     installed policy that plans trees and shares while this agent is the scheduler, and `trees` the
     shape (of `TREES`) along which it lets gradients travel meanwhile. With `join_only` it never
-    founds a cluster but waits for one. `join_stall` is for how many seconds a join may stop the
+    founds a cluster but waits for one. `join_way` (of `JOIN_WAYS`) is how newcomers copy the state
+    while this agent is the scheduler. `join_stall` is for how many seconds a join may stop the
     others while this agent is the scheduler, 0 for no limit.
     """
 
@@ -64,6 +66,7 @@ class AgentConfig:
     rotate_every: int = DEFAULT_ROTATE_EVERY
     policy: str = ""  # "" = the standard one
     trees: str = "packed"
+    join_way: str = "pause"
     join_only: bool = False
     join_stall: int = DEFAULT_JOIN_STALL
     log_level: str = ""  # of LOG_LEVELS, "" = no log
@@ -181,8 +184,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     EDGEAGENT_LISTEN, EDGEAGENT_INTERFACE, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1,
     EDGEAGENT_EVENTS, EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for
     never), EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_JOIN_STALL (seconds, 0 for
-    no limit), EDGEAGENT_TREES (of `TREES`), EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`),
-    EDGEAGENT_LOG_FILE, EDGEAGENT_LOG_DIR, EDGEAGENT_METRICS ([HOST:]PORT).
+    no limit), EDGEAGENT_JOIN (of `JOIN_WAYS`), EDGEAGENT_TREES (of `TREES`),
+    EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`), EDGEAGENT_LOG_FILE, EDGEAGENT_LOG_DIR,
+    EDGEAGENT_METRICS ([HOST:]PORT).
     """
     on_partition = environment.get("EDGEAGENT_ON_PARTITION") or GO_ON
     if on_partition not in (GO_ON, PAUSE):
@@ -191,6 +195,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     if not is_count(rotate_every):
         raise UsageError(f"EDGEAGENT_ROTATE_EVERY: {rotate_every!r} is not {COUNT_RULE}")
     join_stall = environment.get("EDGEAGENT_JOIN_STALL") or str(DEFAULT_JOIN_STALL)
+    join_way = environment.get("EDGEAGENT_JOIN") or "pause"
+    if join_way not in JOIN_WAYS:
+        raise UsageError(f"EDGEAGENT_JOIN: {join_way!r} is none of {', '.join(JOIN_WAYS)}")
     trees = environment.get("EDGEAGENT_TREES") or "packed"
     if trees not in TREES:
         raise UsageError(f"EDGEAGENT_TREES: {trees!r} is none of {', '.join(TREES)}")
@@ -220,6 +227,7 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         rotate_every=int(rotate_every),
         policy=environment.get("EDGEAGENT_POLICY", ""),
         trees=trees,
+        join_way=join_way,
         join_only=_flag_from(environment, "EDGEAGENT_JOIN_ONLY"),
         join_stall=int(join_stall),
         log_level=log_level,
@@ -267,6 +275,7 @@ __all__ = [
     "DEFAULT_PORT",
     "DEFAULT_ROTATE_EVERY",
     "GO_ON",
+    "JOIN_WAYS",
     "LOG_LEVELS",
     "PAUSE",
     "RUN_VARIABLE",

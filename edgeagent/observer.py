@@ -384,6 +384,7 @@ class Observer:
             cluster=self._cluster,
             term=values["term"],
             members=values["members"],
+            updates=values["updates"],
             bytes=pull.bytes if pull else 0,
             spared_bytes=pull.spared_bytes if pull else 0,
             seconds=round(pull.seconds, 6) if pull else 0.0,
@@ -397,6 +398,8 @@ class Observer:
         parts = ", ".join(f"{s['node']} {bytes_text(s['bytes'])}" for s in pull.sources)
         spared = bytes_text(pull.spared_bytes)
         here = f"; {spared} of the state were here already" if pull.spared_bytes else ""
+        if values["updates"]:
+            here += f"; the others have gone on meanwhile, by {plural(values['updates'], 'update')}"
         self.say(
             f"joined {plural(len(values['members']) - 1, 'other')}: pulled "
             f"{bytes_text(pull.bytes)} in {seconds_text(pull.seconds)} from "

@@ -115,7 +115,8 @@ class ContributeChunks:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Tell the trainer to apply R of `iteration`, or what `KeepUpdate` has kept of it."""
+    """Tell the trainer to apply R of `iteration`, or what `KeepUpdate` has kept of it, or, at a
+    joiner that copies beside the training, the parts of it that have come in."""
 
     iteration: int
     word: ControlWord
@@ -168,22 +169,67 @@ class TakeDigest:
 
 @dataclass(frozen=True, slots=True)
 class SendManifest:
-    """Hash the state in shards of `shard_bytes`; answer with `ManifestReady`."""
+    """Hash the state in shards of `shard_bytes`; answer with `ManifestReady`. `snapshot`: hash the
+    snapshot of this iteration instead of the state as it is now."""
 
     joiner: bytes
     join: int
     shard_bytes: int
+    snapshot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SendShards:
-    """Send these shards of the state, which is held constant meanwhile, to `joiner` over bulk."""
+    """Send these shards of the state, which is held constant meanwhile, to `joiner` over bulk. If
+    `from_snapshot`, they are those of the snapshot of `iteration`."""
 
     joiner: bytes
     join: int
     iteration: int
     shard_bytes: int
     shards: tuple[int, ...]
+    from_snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Copy the state, which is that at the start of `iteration` and constant until the answer
+    `SnapshotTaken`."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSnapshot:
+    """Free the snapshot of `iteration`."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogUpdate:
+    """Keep a copy of R of `iteration`, which is complete, and answer with the digests of its parts
+    (`UpdateLogged`). The copy is kept until `DropUpdates`."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropUpdates:
+    """Free the copies of R that `LogUpdate` has kept of all iterations before `before`."""
+
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendUpdate:
+    """Send these parts of the update of `iteration`, which `LogUpdate` has kept, to `joiner` over
+    bulk."""
+
+    joiner: bytes
+    join: int
+    iteration: int
+    parts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +298,15 @@ PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe
 RoundEffect = StartRound | ServeRound | FreezeRound | ContributeChunks | Contribute
 TrainerEffect = BeginTraining | GiveWork | Apply | KeepUpdate | TakePieces | Differs | TakeDigest
 ShardEffect = SendManifest | SendShards | HashOwnShards
+CopyEffect = TakeSnapshot | DropSnapshot | LogUpdate | DropUpdates | SendUpdate
 PlannerEffect = SearchWays
 OwnerEffect = Report | UseToken | Depart | JoinFailed
-Effect = PeerEffect | RoundEffect | TrainerEffect | ShardEffect | PlannerEffect | OwnerEffect
+Effect = (
+    PeerEffect
+    | RoundEffect
+    | TrainerEffect
+    | ShardEffect
+    | CopyEffect
+    | PlannerEffect
+    | OwnerEffect
+)

@@ -160,6 +160,35 @@ class OwnShardsHashed:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """The snapshot that `TakeSnapshot` asked for is there, or (`ok` False) memory was short."""
+
+    iteration: int
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateLogged:
+    """The update of `iteration` is kept as `LogUpdate` asked for; `leaves` are the SHA-256 of its
+    parts, in order."""
+
+    iteration: int
+    leaves: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateArrived:
+    """A whole part of the update of `iteration` has come from `source`. `digest` and `rate` are as
+    in `ShardArrived`."""
+
+    source: bytes
+    iteration: int
+    part: int
+    digest: bytes
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Frozen:
     """The running round is frozen; `have`: bitmap of its chunks that are reduced here."""
 
@@ -238,6 +267,10 @@ class TokenWanted:
     token: bytes
 
 
+# What concerns copies of the training state, at a joiner or at a source.
+CopyEvent = (
+    ShardArrived | ManifestReady | OwnShardsHashed | SnapshotTaken | UpdateLogged | UpdateArrived
+)
 Event = (
     LinkUp
     | LinkDown
@@ -255,6 +288,9 @@ Event = (
     | ShardArrived
     | ManifestReady
     | OwnShardsHashed
+    | SnapshotTaken
+    | UpdateLogged
+    | UpdateArrived
     | Frozen
     | LeaveWanted
     | YieldWanted

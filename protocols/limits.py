@@ -276,3 +276,27 @@ JOIN_PROGRESS_SECONDS = 60.0
 # second if it has stopped them already.
 JOIN_AGAIN_SECONDS = 15.0
 JOIN_MUCH_LATER_SECONDS = 60.0
+
+# --- joins that stop nobody -----------------------------------------------------------------------
+
+# A source keeps a snapshot of the state, and the updates since then, for a joiner that has asked it
+# for something within this time.
+COPY_IDLE_SECONDS = 60.0
+# A source keeps updates for joiners up to this; beyond it the joiner that is furthest behind gets
+# no more of them here.
+MOST_LOGGED_BYTES = 1 << 30
+# A joiner asks for the last part of its join when it lacks no more than so many updates,
+COPY_CLOSE_UPDATES = 1
+# or only updates that it has known of for less than this: where steps are shorter than the time
+# that a message takes, some updates are always on their way.
+COPY_CLOSE_SECONDS = 0.25
+# It fetches so many updates at once, for the same reason.
+MOST_UPDATE_FETCHES = 16
+# An update is cut into about so many parts, so that it can come from several sources at once,
+UPDATE_PARTS = 64
+# but no part is smaller than this, because each costs a digest and a frame.
+LEAST_UPDATE_PART_BYTES = 16 << 10
+# A joiner takes in no more than this of what its sources say of updates that are not here yet.
+MOST_RECORD_BYTES = 64 << 20
+# A joiner keeps updates that it cannot apply yet up to so many times the size of the state.
+MOST_COPY_LOG_STATES = 4

@@ -32,6 +32,7 @@ from edgeagent.config import (
     DEFAULT_JOIN_STALL,
     DEFAULT_ROTATE_EVERY,
     GO_ON,
+    JOIN_WAYS,
     LOG_LEVELS,
     PAUSE,
     TOKEN_VARIABLE,
@@ -221,6 +222,13 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         help="found no cluster: wait for one to join, for as long as it takes",
     )
     group.add_argument(
+        "--join",
+        choices=JOIN_WAYS,
+        help="how newcomers copy the state while this agent is the scheduler: from a snapshot and "
+        "the updates since then, so that nobody waits (log); while the others hold their update "
+        "(pause, default); or log where it saves time and the newcomer's links can keep up (auto)",
+    )
+    group.add_argument(
         "--join-stall",
         metavar="SECONDS",
         type=whole,
@@ -364,6 +372,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         rotate_every=base.rotate_every if args.rotate_every is None else args.rotate_every,
         policy=checked_policy(args.policy or base.policy),
         trees=args.trees or base.trees,
+        join_way=args.join or base.join_way,
         join_only=args.join_only or base.join_only,
         join_stall=base.join_stall if args.join_stall is None else args.join_stall,
         log_level=log_level,

@@ -441,13 +441,13 @@ class Reducer:
             del self._lent[iteration % 2]
 
     def kept(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
-        """Return (R of `iteration`, the sum of squares of each of its data chunks).
+        """Do as `result`; the vector, a copy if R is in shared memory, is written to no more."""
+        vector, squares = self.result(iteration)
+        return vector.copy() if any(vector is s for s in self._shared) else vector, squares
 
-        The vector is not written to any more: it is a copy if R lies in shared memory.
-        """
-        vector = self._vectors[iteration]
-        mine = vector.copy() if any(vector is shared for shared in self._shared) else vector
-        return mine, tuple(self._results[iteration].square_sums)
+    def result(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
+        """Return (R of `iteration`, the sum of squares of each of its data chunks)."""
+        return self._vectors[iteration], tuple(self._results[iteration].square_sums)
 
     def _make_room(self, iteration: int) -> None:
         """Choose where R of `iteration` lies: in its shared buffer, or, while the trainer still

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from protocols.errors import RemoteProtocolError
-from protocols.member.joining import shard_count
+from protocols.member.shard_sizes import shard_count
 from protocols.wire.bulk import BulkHeader, BulkKind
 
 

@@ -19,6 +19,7 @@ from edgeagent.local.waits import Waits
 from edgeagent.logs import node_log
 from edgeagent.network import member_of
 from edgeagent.planner import StandardPlanner
+from edgeagent.shell.copies import Copies
 from edgeagent.shell.peers import Peers
 from edgeagent.shell.pulls import Pulls
 from edgeagent.shell.rounds import Rounds
@@ -33,7 +34,7 @@ from protocols.member.recorder import Recorder
 from protocols.network.routing import Router
 from protocols.wire import codec
 from protocols.wire.bulk import BulkHeader, BulkKind
-from protocols.wire.messages import PullBegins
+from protocols.wire.messages import PullBegins, UpdateRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,9 +81,11 @@ class Shell:
         self.peers = Peers(self, network, observer, owner.spawn)
         self._gauges = gauges = Gauges(loop.time, self.peers.heartbeats)
         self.rounds = Rounds(self, self.peers, hello, memory, observer, gauges)
-        self.trainer = TrainerSide(self, self.rounds, hello, memory, observer, gauges, owner)
         state = memory.state.view()
-        self.pulls = Pulls(self, self.peers, self.trainer, state, observer, owner.spawn)
+        self.copies = copies = Copies(self, self.peers, self.rounds, state, owner.spawn)
+        side = TrainerSide(self, self.rounds, copies, hello, memory, observer, gauges, owner)
+        self.trainer = side
+        self.pulls = Pulls(self, self.peers, side, copies, state, observer, owner.spawn)
         item_bytes, size = self.rounds.contribution.itemsize, hello.chunk_elements
         payload = self.rounds.formats.bytes_of(hello.elements, size, item_bytes)
         chunk_bytes = self.rounds.formats.bytes_of(size, size, item_bytes)
@@ -103,6 +106,8 @@ class Shell:
             hello.constant_bytes,
             hello.constants,
             max(1, limits.WINDOW_BYTES // chunk_bytes),
+            self.copies.update_bytes,
+            options.join_way,
         )
         self._router = Router(me.node, me.incarnation)
         heartbeats = self.peers.heartbeats
@@ -145,6 +150,7 @@ class Shell:
         self._note_constants()
         self.trainer.note_own_state()
         self.trainer.forget()
+        self.copies.forget()
         self.rounds.reducer.reset()
         me = replace(self._config.me, incarnation=incarnation)
         if me != self._config.me:
@@ -253,7 +259,10 @@ class Shell:
         """Called by the transport."""
         self.peers.heard(link.peer.node)
         try:
-            self.handle(events.Received(link.peer.node, codec.decode(frame)))
+            envelope = codec.decode(frame)
+            if isinstance(envelope.message, UpdateRecord):
+                self.copies.check(envelope.message)
+            self.handle(events.Received(link.peer.node, envelope))
         except RemoteProtocolError as error:
             self.peers.accuse(link.peer.node, str(error))
 
@@ -268,6 +277,8 @@ class Shell:
     def _bulk_arriving(self, link: Link, header: BulkHeader) -> memoryview | None:
         if header.kind is BulkKind.SHARD:
             return self.pulls.arriving(link.peer.node, header)
+        if header.kind is BulkKind.UPDATE:
+            return self.copies.arriving(link.peer.node, header)
         if header.kind is BulkKind.PROBE:
             if header.index % READ_AFTER_PROBES == 0:
                 self.handle(self._gauges.read(self.peers.links))
@@ -279,6 +290,8 @@ class Shell:
         try:
             if header.kind is BulkKind.SHARD:
                 self.pulls.received(link, header)
+            elif header.kind is BulkKind.UPDATE:
+                self.copies.received(link, header)
             else:
                 self.rounds.reducer.received(link.peer.node, header)
         except RemoteProtocolError as error:
@@ -309,6 +322,8 @@ class Shell:
             self.trainer.perform(effect)
         elif isinstance(effect, effects.ShardEffect):
             self.pulls.perform(effect)
+        elif isinstance(effect, effects.CopyEffect):
+            self.copies.perform(effect)
         elif isinstance(effect, effects.PlannerEffect):
             self.searches.perform(effect)
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from protocols.scheduler.join_cost import JoinWay
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -40,3 +42,4 @@ class Options:
     custom: CustomPolicy | None = None
     join_stall_s: float = 0.0
     trees: str = "packed"
+    join_way: JoinWay = JoinWay.PAUSE

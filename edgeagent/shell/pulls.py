@@ -12,6 +12,7 @@ from protocols import effects, events
 if TYPE_CHECKING:
     from edgeagent.observer import Observer
     from edgeagent.search import Spawn
+    from edgeagent.shell.copies import Copies
     from edgeagent.shell.hub import Hub
     from edgeagent.shell.peers import Peers
     from edgeagent.shell.trainer_side import TrainerSide
@@ -27,6 +28,7 @@ class Pulls:
         hub: Hub,
         peers: Peers,
         trainer: TrainerSide,
+        copies: Copies,
         state: memoryview,
         observer: Observer,
         spawn: Spawn,
@@ -34,6 +36,7 @@ class Pulls:
         self._hub = hub
         self._peers = peers
         self._trainer = trainer
+        self._copies = copies
         self._state = state
         self._observer = observer
         self._spawn = spawn
@@ -57,7 +60,7 @@ class Pulls:
         joining = self._hub.node.joining if self._hub.node is not None else None
         if joining is None or header.reference != joining.number:
             return None
-        if not joining.expects(source, header.index):
+        if not joining.expects(source, header.index, header.iteration):
             return None
         self._trainer.own_state = None  # from here on it is partly overwritten
         return shard_target(self._state, joining.shard_bytes, header)
@@ -66,7 +69,7 @@ class Pulls:
         """Tell the node the digest of the shard that has arrived."""
         source = link.peer.node
         joining = self._hub.node.joining if self._hub.node is not None else None
-        if joining is None or not joining.expects(source, header.index):
+        if joining is None or not joining.expects(source, header.index, header.iteration):
             return
         shard = shard_target(self._state, joining.shard_bytes, header)
         self._observer.shard_arrived(link.peer.name, header.length, link.incoming_rate)
@@ -84,12 +87,20 @@ class Pulls:
     # --- as a source ------------------------------------------------------------------------------
 
     async def _send_manifest(self, wanted: effects.SendManifest) -> None:
-        found = await asyncio.to_thread(leaves, self._state, wanted.shard_bytes)
+        at = wanted.snapshot
+        state = self._state if at is None else self._copies.snapshot(at)
+        if state is None:
+            return  # the joiner needs it no more
+        found = await asyncio.to_thread(leaves, state, wanted.shard_bytes)
         self._hub.handle(events.ManifestReady(wanted.joiner, wanted.join, found))
 
     def _send_shards(self, wanted: effects.SendShards) -> None:
         lineage = self._hub.node.context.lineage if self._hub.node is not None else b""
+        at = wanted.iteration
+        state = self._copies.snapshot(at) if wanted.from_snapshot else self._state
+        if state is None:
+            return  # the joiner needs it no more
         for shard in wanted.shards:
-            payload = shard_view(self._state, wanted.shard_bytes, shard)
+            payload = shard_view(state, wanted.shard_bytes, shard)
             header = shard_header(lineage, wanted.join, wanted.iteration, shard, payload)
             self._peers.send_bulk(wanted.joiner, header, payload)

@@ -57,6 +57,8 @@ class Rounds:
         self._forwarding = Forwarding()
         self.contribution = memory.contribution.array(hello.accumulate)
         self.formats = Formats(hello.rounded_chunks)
+        buffers = dict(hello.exact_buffers)
+        self.shape = WordShape(hello.micro_batches, hello.parameters, buffers)
         even, odd = memory.reduced
         self.reducer = Reducer(
             self.contribution,
@@ -64,7 +66,7 @@ class Rounds:
             hello.chunk_elements,
             self,
             self._reduced,
-            WordShape(hello.micro_batches, hello.parameters, dict(hello.exact_buffers)),
+            self.shape,
             lambda: hub.node.context.policies if hub.node is not None else {},
             self._loop.call_soon,
             self._loop.time,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from edgeagent.dataplane.reduce import Vector
     from edgeagent.observer import Observer
     from edgeagent.shared_memory import SharedMemory
+    from edgeagent.shell.copies import Copies
     from edgeagent.shell.hub import Hub
     from edgeagent.shell.owner import Owner
     from edgeagent.shell.rounds import Rounds
@@ -57,6 +58,7 @@ class TrainerSide:
         self,
         hub: Hub,
         rounds: Rounds,
+        copies: Copies,
         hello: handover.Hello,
         memory: SharedMemory,
         observer: Observer,
@@ -71,6 +73,7 @@ class TrainerSide:
         self._kept: dict[int, tuple[Vector, tuple[float, ...]]] = {}  # R and sums of squares
         self._contribution = rounds.contribution
         self._reducer = rounds.reducer
+        self._copies = copies
         self._hub = hub
         self._handle = hub.handle
         self._send = owner.to_trainer
@@ -261,7 +264,7 @@ class TrainerSide:
     def _lend(self, iteration: int) -> tuple[int, tuple[float, ...]]:
         """Return (the shared buffer with R of `iteration`, the sum of squares of each data
         chunk)."""
-        kept = self._kept.get(iteration)
+        kept = self._kept.get(iteration) or self._copies.update(iteration)
         buffer = self._reducer.lend(iteration) if kept is None else None
         if buffer is not None:
             return buffer, tuple(self._reducer.square_sums)
@@ -299,9 +302,9 @@ class TrainerSide:
 
     def _stepped(self, iteration: int, skipped: bool) -> None:
         node, word = self._hub.node, self._words.pop(iteration, None)
-        if node is not None and word is not None:
-            policy = node.context.policy
-            members = len(policy.view.members) if policy is not None else 1
+        policy = node.context.policy if node is not None else None
+        if node is not None and word is not None and policy is not None:  # else it still copies
+            members = len(policy.view.members)
             self._observer.stepped(
                 iteration + 1, node.context.steps, word, self._samples, members, skipped
             )

@@ -20,6 +20,7 @@ from protocols.wire.fields import (
     NUMBER,
     TERM,
     VERSION,
+    Bool,
     Many,
     Nested,
     Text,
@@ -32,16 +33,23 @@ from protocols.wire.fields import (
 class Pull:
     """A joiner's copy of the state, as it is at the start of the policy's first iteration.
 
-    The joiner copies from `sources`, its neighbours. Until it reports that it has everything, the
-    members hold the update of that iteration. From that iteration on `parent`, one of the sources,
-    forwards reduced chunks to it. Raises ValueError unless the sources are different and include
-    `parent`.
+    The joiner copies from `sources`, its neighbours, in one of two ways.
+
+    - `beside` False: until the joiner reports that it has everything, the members hold the update
+      of that iteration. From that iteration on `parent`, one of the sources, forwards reduced
+      chunks to it.
+    - `beside` True: nobody waits. Each source keeps a snapshot of the state and the updates since
+      then, from which the joiner copies beside the training. When it has nearly caught up, another
+      policy names it again with `beside` False, for the few updates that it still lacks.
+
+    Raises ValueError unless the sources are different and include `parent`.
     """
 
     join: int = wire(NUMBER)
     joiner: Member = wire(Nested(Member))
     sources: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
     parent: bytes = wire(NODE)
+    beside: bool = wire(Bool(), False)
 
     def __post_init__(self) -> None:
         if self.parent not in self.sources:
@@ -132,4 +140,4 @@ class Policy:
 
     def subscribers(self, node: bytes) -> tuple[bytes, ...]:
         """Return the joiners to which member `node` forwards reduced chunks."""
-        return tuple(p.joiner.node for p in self.pulls if p.parent == node)
+        return tuple(p.joiner.node for p in self.pulls if p.parent == node and not p.beside)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster.ancestry import Ancestor, Past
 from protocols.effects import Effect, Report, Send
-from protocols.scheduler.join_cost import Pace
+from protocols.scheduler.join_cost import JoinWay, Pace
 from protocols.wire.messages import PolicyFetch
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ class NodeConfig:
       the scheduler; 0 means that it may take as long as it needs.
     - `constant_bytes`: so many bytes at the beginning of the state never change while training.
     - `constants`: SHA-256 of these bytes as they are here, empty if there are none or not known.
+    - `update_bytes`: the size of what a joiner that copies beside the training receives of one
+      update: the reduced gradient in full precision and the sum of squares of each chunk; 0 if
+      joiners cannot copy in that way.
+    - `join_way`: how joiners copy while this node is the scheduler (`join_cost.JoinWay`).
     - `window`: where a policy has ways, a node sends partial sums up to so many chunks ahead of the
       first one that is not reduced there (`limits.WINDOW_BYTES`).
     """
@@ -73,6 +77,8 @@ class NodeConfig:
     constant_bytes: int = 0
     constants: bytes = b""
     window: int = limits.MAX_CHUNKS
+    update_bytes: int = 0
+    join_way: JoinWay = JoinWay.PAUSE
 
 
 @dataclass(slots=True)

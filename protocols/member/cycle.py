@@ -30,21 +30,23 @@ from protocols.effects import (
     TakeDigest,
 )
 from protocols.events import Applied, ChunksReady, Contributed, RoundReduced
+from protocols.member.copies import pull_begins
 from protocols.member.round_specs import Lanes, finishing_spec, kept_chunks, round_spec
 from protocols.rounds import control_word, divergence
 from protocols.rounds.claims import claim
 from protocols.rounds.control_word import EMPTY, ControlWord
 from protocols.scheduler.fence import attempt_id
 from protocols.table import Row, StateTable
-from protocols.wire.messages import PullBegins, Restart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocols.cluster.policy import Policy
     from protocols.member.context import Context
+    from protocols.member.copies import Copies
     from protocols.member.trainer_debt import TrainerDebt
     from protocols.rounds.round import Spread
+    from protocols.wire.messages import PullBegins, Restart
 
 DIGEST_EVERY = 10  # iterations; a digest of the whole state is taken after each of these
 _NEVER = -1  # no iteration: a joiner that follows the rounds is no source and holds no state
@@ -77,7 +79,7 @@ CYCLE_TABLE: StateTable[CycleState] = StateTable(
     "cycle",
     Row(CycleState.IDLE, "start", _BEGUN),
     Row(CycleState.COMPUTING, "contributed", (CycleState.COMPUTING, CycleState.REDUCING)),
-    Row(CycleState.COMPUTING, "reduced", (CycleState.APPLYING,)),
+    Row(CycleState.COMPUTING, "reduced", (CycleState.HOLDING, CycleState.APPLYING)),
     Row(
         CycleState.REDUCING,
         "reduced",
@@ -115,6 +117,7 @@ class Cycle:
         switched: Callable[[Policy, Policy, str], None],
         trainer: TrainerDebt,
         diverged: Callable[[tuple[bytes, ...]], None],
+        copies: Copies,
     ) -> None:
         self.state = CYCLE_TABLE.initial
         self.frozen = False
@@ -123,6 +126,8 @@ class Cycle:
         self._switched = switched
         self._trainer = trainer
         self._diverged = diverged
+        self._copies = copies
+        self._beside: dict[int, int] = {}  # join beside the training -> since which iteration
         self._claim = b""  # digest of the state of the running iteration
         self._lanes = Lanes()
         self._silent: tuple[int, ...] = ()  # members whose state differs in this iteration
@@ -197,10 +202,15 @@ class Cycle:
             self._begin(adopt=False)
         self._enter("start")
 
-    def adopted(self) -> None:
-        """The state of the running iteration has been pulled: the trainer may begin."""
+    def adopted(self, *, has_begun: bool = False) -> None:
+        """The state of the running iteration is here: the trainer may begin, unless it `has_begun`
+        with a snapshot and has applied the updates since then."""
         self._state_ready = True
-        self._begin(adopt=True)
+        if has_begun:
+            self._claim = b""
+            self._trainer.began()
+        else:
+            self._begin(adopt=True)
         self._trainer.give(self._context.iteration, ())
         if self.state is CycleState.HOLDING:
             self._release()
@@ -259,7 +269,12 @@ class Cycle:
         then = CycleState.APPLYING if self._may_apply else CycleState.HOLDING
         self.state = CYCLE_TABLE.step(self.state, "reduced", then)
         if then is CycleState.APPLYING:
-            self._trainer.apply(Apply(context.iteration, word, len(self._policy.view.members)))
+            self._apply(word)
+
+    def snapshot_taken(self) -> None:
+        """The state of the running iteration need not stay as it is for a snapshot any longer."""
+        if self.state is CycleState.HOLDING and not self.frozen:
+            self._release()
 
     def released(self, join: int) -> None:
         """Hold the state for join `join` no longer: the joiner has its copy, or gave up."""
@@ -275,8 +290,7 @@ class Cycle:
         late = self.state is not CycleState.APPLYING or event.iteration != context.iteration
         if late or word is None:
             return
-        number = event.iteration.to_bytes(8, "little")
-        context.commit = hashlib.sha256(context.commit + number + self._attempt_id).digest()
+        context.commit = self._next_commit
         context.meta = event.meta or context.meta  # a late trainer tells its own when it catches up
         context.samples += context.config.samples_per_iteration
         context.iteration = event.iteration + 1
@@ -366,7 +380,13 @@ class Cycle:
 
     @property
     def _may_apply(self) -> bool:
-        return self._state_ready and not self.holding_for
+        return self._state_ready and not self.holding_for and not self._copies.is_taking
+
+    @property
+    def _next_commit(self) -> bytes:
+        """The commit id after the update of the running attempt."""
+        number = self._context.iteration.to_bytes(8, "little")
+        return hashlib.sha256(self._context.commit + number + self._attempt_id).digest()
 
     def _begin(self, *, adopt: bool) -> None:
         self._claim = b""
@@ -433,11 +453,17 @@ class Cycle:
             self._nothing_done()
 
     def _release(self) -> None:
-        context, word = self._context, self._word
+        word = self._word
         then = CycleState.APPLYING if self._may_apply else CycleState.HOLDING
         self.state = CYCLE_TABLE.step(self.state, "released", then)
         if then is CycleState.APPLYING and word is not None:
-            self._trainer.apply(Apply(context.iteration, word, len(self._policy.view.members)))
+            self._apply(word)
+
+    def _apply(self, word: ControlWord) -> None:
+        """Have the update of the running iteration applied, and kept for joiners that copy."""
+        iteration, members = self._context.iteration, len(self._policy.view.members)
+        self._copies.applying(iteration, word.encode(), members, self._next_commit)
+        self._trainer.apply(Apply(iteration, word, members))
 
     def _again(self, word: ControlWord, missing: tuple[int, ...]) -> None:
         """Run the round again, with what is missing dealt out to those that can still compute."""
@@ -537,27 +563,23 @@ class Cycle:
     def _serve(self) -> None:
         """Hold the state for joiners whose pull begins with this iteration."""
         context, policy = self._context, self._policy
-        named = [p.join for p in policy.pulls]
+        named = [p.join for p in policy.pulls if not p.beside]
         self._held = {j: i for j, i in self._held.items() if j in named}
         self._said = {j: said for j, said in self._said.items() if j in named}
         for pull in policy.pulls:
-            if pull.join in self._held:
+            known = self._beside if pull.beside else self._held
+            if pull.join in known:
                 continue
-            self._held[pull.join] = context.iteration if context.is_member else _NEVER
+            known[pull.join] = context.iteration if context.is_member else _NEVER
             whole = not self._trainer.is_stale  # else the state here lacks updates
             if whole and context.node in pull.sources and pull.join not in self._released:
-                message = PullBegins(
-                    pull.join,
-                    context.iteration,
-                    *policy.key,
-                    context.commit,
-                    context.samples,
-                    context.meta,
-                    context.ancestors,
-                    context.constants,
-                )
-                self._said[pull.join] = pull.joiner.node, message
-                context.send(pull.joiner.node, message)
+                message = pull_begins(context, policy, pull)
+                if pull.beside:
+                    self._copies.begin(pull, message)
+                else:
+                    self._said[pull.join] = pull.joiner.node, message
+                    context.send(pull.joiner.node, message)
+        self._beside = dict(list(self._beside.items())[-limits.MAX_OPEN_JOINS :])
 
     def _start_round(self, spread: tuple[Spread, ...]) -> None:
         context = self._context

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from protocols import limits
 from protocols.effects import CloseLink, Dial, HashOwnShards, JoinFailed
 from protocols.errors import RemoteProtocolError
+from protocols.member.copying import Copying
 from protocols.member.cycle import CycleState
 from protocols.member.orders import check_welcome
 from protocols.member.pull import (
@@ -24,6 +25,7 @@ from protocols.member.pull import (
     PullFailed,
     Spared,
 )
+from protocols.member.shard_sizes import shard_count, shard_size
 from protocols.scheduler.planning import Offer
 from protocols.table import Row, StateTable
 from protocols.wire.messages import (
@@ -39,43 +41,33 @@ from protocols.wire.messages import (
     Pulled,
     PulledFrom,
     ShardRequest,
+    UpdateRecord,
     Welcome,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from protocols.cluster.policy import Policy
+    from protocols.cluster.policy import Pull as PullPlan
     from protocols.cluster.view import Member
-    from protocols.events import Incoming, ShardArrived
+    from protocols.events import Applied, Incoming, ShardArrived, UpdateArrived
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
-
-# Each shard costs a digest and a frame header, so a shard is no smaller than this if it can be.
-SMALLEST_SHARD_BYTES = 16 << 10
-# No shard is larger than this if no rate of a source is known.
-USUAL_SHARD_BYTES = 128 << 10
-# No shard is larger than this if rates are known, so that little is lost with a source.
-LARGEST_SHARD_BYTES = 512 << 10
-# Each source gets about this many shards, so that they can be divided anew as rates change.
-SHARDS_PER_SOURCE = 32
-# The slowest source needs no longer than this for one shard, so that all can end together.
-SHARD_SECONDS = 0.05
-# But shards are so large that no more than this arrive per second, as each takes processor time.
-SHARDS_PER_SECOND = 2000.0
-# A shard's size is a multiple of this.
-ALIGNMENT_BYTES = 64
 
 
 class JoiningState(StrEnum):
     """Where the joiner stands."""
 
     # ATTACHING: waits for the sponsor's `Welcome`. REQUESTED: has asked the scheduler. LINKING:
-    # opens the links it was told to. WAITING: for the policy that names its pull. FOLLOWING: has
+    # opens the links it was told to. WAITING: for the policy that names its pull. COPYING: beside
+    # the training, a snapshot and the updates since then. COPIED: lacks only the last updates, and
+    # waits for the policy for these. PULLING: while the members hold their update. FOLLOWING: has
     # the state, and waits for its first update. CAUGHT_UP: waits for a policy with it in the view.
     ATTACHING = "attaching"
     REQUESTED = "requested"
     LINKING = "linking"
     WAITING = "waiting"
+    COPYING = "copying"
+    COPIED = "copied"
     PULLING = "pulling"
     FOLLOWING = "following"
     CAUGHT_UP = "caught-up"
@@ -83,6 +75,7 @@ class JoiningState(StrEnum):
     FAILED = "failed"
 
 
+_COPYING = (JoiningState.COPYING, JoiningState.COPIED, JoiningState.PULLING)
 _ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, JoiningState.FAILED))
 JOINING_TABLE: StateTable[JoiningState] = StateTable(
     "join (joiner)",
@@ -90,32 +83,15 @@ JOINING_TABLE: StateTable[JoiningState] = StateTable(
     Row(JoiningState.REQUESTED, "open links", (JoiningState.LINKING,)),
     Row(JoiningState.LINKING, "links settled", (JoiningState.WAITING,)),
     Row(JoiningState.WAITING, "pull begins", (JoiningState.PULLING,)),
+    Row(JoiningState.WAITING, "copy begins", (JoiningState.COPYING,)),
+    Row(JoiningState.COPYING, "close", (JoiningState.COPIED,)),
+    Row(JoiningState.COPYING, "pull begins", (JoiningState.PULLING,)),
+    Row(JoiningState.COPIED, "pull begins", (JoiningState.PULLING,)),
     Row(JoiningState.PULLING, "pulled", (JoiningState.FOLLOWING,)),
     Row(JoiningState.FOLLOWING, "applied", (JoiningState.CAUGHT_UP,)),
     Row(JoiningState.CAUGHT_UP, "named", (JoiningState.ENTERED,)),
     *(Row(state, "failed", (JoiningState.FAILED,)) for state in _ON_THE_WAY),
 )
-
-
-def shard_size(state_bytes: int, rates: Sequence[float | None]) -> int:
-    """Return the size of a shard in bytes, a multiple of `ALIGNMENT_BYTES`.
-
-    It gives each source about `SHARDS_PER_SOURCE` shards of a state of `state_bytes`, but is small
-    enough for the slowest source (`SHARD_SECONDS`) and within the limits above. `rates` are those
-    of the sources in bytes/s, None where a rate is not known.
-    """
-    wanted = state_bytes // (SHARDS_PER_SOURCE * max(1, len(rates)))
-    least = max(SMALLEST_SHARD_BYTES, -(-state_bytes // limits.MAX_SHARDS))
-    most = float(USUAL_SHARD_BYTES)
-    if known := [rate for rate in rates if rate]:
-        most = max(min(known) * SHARD_SECONDS, sum(known) / SHARDS_PER_SECOND)
-    size = max(min(wanted, int(min(most, LARGEST_SHARD_BYTES))), least)
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def shard_count(state_bytes: int, shard_bytes: int) -> int:
-    """Return how many shards a state has."""
-    return -(-state_bytes // shard_bytes)
 
 
 class Joining:
@@ -125,6 +101,7 @@ class Joining:
         self.state = JOINING_TABLE.initial
         self.number = 0
         self.pull: Pull | None = None
+        self.copy: Copying | None = None  # the updates since the snapshot, if it copies beside
         self.shard_bytes = 0
         self.sources: tuple[bytes, ...] = ()
         self._context = context
@@ -138,9 +115,11 @@ class Joining:
         self._attach_by: float | None = None  # when the sponsor must have sent its `Welcome`
         self._answer_by = 0.0  # when a scheduler must have said which links to open
         self._early: dict[bytes, PullBegins] = {}  # source -> its message, before the pull began
+        self._held: PullBegins | None = None  # what the first source said, once the pull began
         self._repeat_at = 0.0
         self._pull_began = 0.0
-        self._pulled_at = 0  # the iteration with which the pull began
+        self._state_at = -1  # the iteration at whose start the state is that is copied
+        self._pulled_at = 0  # the iteration whose state is here, once it has been pulled
         self._fetching_since: float | None = None  # since when a policy's body is missing
         self._measure_by: float | None = None  # when to wait for the rates of the links no longer
         context.do(Dial(sponsor))
@@ -154,6 +133,11 @@ class Joining:
     def has_pulled(self) -> bool:
         """Whether the whole training state is here, and this node is no member yet."""
         return self.state in (JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
+
+    @property
+    def copied_updates(self) -> int:
+        """How many updates it has received beside the training and applied to its snapshot."""
+        return self.copy.next - self.copy.begins.iteration if self.copy is not None else 0
 
     @property
     def may_enter(self) -> bool:
@@ -174,9 +158,14 @@ class Joining:
         waits = self.state is JoiningState.LINKING and self._measure_by is not None
         return min(self._repeat_at, self._measure_by or 0.0) if waits else self._repeat_at
 
-    def expects(self, source: bytes, shard: int) -> bool:
-        """Whether `source` may send `shard` now."""
-        return self.pull is not None and self.pull.expects(source, shard)
+    def expects(self, source: bytes, shard: int, iteration: int) -> bool:
+        """Whether `source` may send `shard` of the state at the start of `iteration` now."""
+        here = self.pull is not None and iteration == self._state_at
+        return here and self.pull is not None and self.pull.expects(source, shard)
+
+    def expects_update(self, source: bytes, iteration: int, part: int) -> bool:
+        """Whether `source` may send a part of the update of `iteration` now."""
+        return self.copy is not None and self.copy.expects(source, iteration, part)
 
     def welcome(self, now: float, sender: bytes, message: Welcome) -> None:
         """Act on a member's `Welcome`. A second one of another lineage ends this join, because the
@@ -227,28 +216,45 @@ class Joining:
         parent = pull is not None and pull.parent == node
         if (self._is_alone or parent) and not self.may_enter:
             self.fail(f"the link to {self._context.name(node)} broke")
-        elif self.pull is not None:
-            self._follow(self.pull.lost(node))
+        else:
+            self.source_lost(node)
+
+    def source_lost(self, source: bytes) -> None:
+        """Ask the other sources for what `source` owed, since it sends nothing any more."""
+        if self.pull is not None:
+            self._follow(self.pull.lost(source))
+        if self.copy is not None and self.on_the_way:
+            self.copy.lost(source)
 
     def pull_begins(self, now: float, source: bytes, message: PullBegins) -> None:
         """Act on the message of `source` that it holds the state for this join."""
         if message.join != self.number or source not in self._context.links:
             return
+        if self.copy is not None and message.iteration == self.copy.begins.iteration:
+            self._copy_begins_at(source, message)
+            return
         # All sources must hold the same state, or the shards would not fit together.
-        known = next(iter(self._early.values()), message)
+        known = next(iter(self._early.values()), self._held or message)
         if (known.iteration, known.commit) != (message.iteration, message.commit):
             self.fail("its sources hold different states")
             return
         if JOINING_TABLE.allows(self.state, "pull begins"):
             self._early[source] = message
-            self._begin_pull(now)
-        elif self.pull is not None:
+            self._begin(now)
+        elif self.pull is not None and self.copy is None:
+            self._follow(self.pull.began(source))
+
+    def _copy_begins_at(self, source: bytes, message: PullBegins) -> None:
+        """Copy from `source`, too, which keeps the same snapshot as the first source."""
+        if self.copy is not None and message.commit != self.copy.begins.commit:
+            self.fail("its sources hold different states")
+        elif self.state is JoiningState.COPYING and self.pull and source in self.sources:
             self._follow(self.pull.began(source))
 
     def stored(self, now: float) -> None:
         """Begin the pull, if it has waited for the body of a policy that has come in."""
         if self._early and JOINING_TABLE.allows(self.state, "pull begins"):
-            self._begin_pull(now)
+            self._begin(now)
 
     def manifest(self, source: bytes, message: Manifest) -> None:
         """Take the digests of all shards from `source`."""
@@ -262,6 +268,45 @@ class Joining:
         if event.rate is not None:
             self._rates[event.source] = event.rate
         self._follow(self.pull.shard(event.source, event.shard, event.digest))
+
+    def update_record(self, source: bytes, message: UpdateRecord) -> None:
+        """Take what `source` says of an update since the snapshot."""
+        if self.copy is not None and message.join == self.number and self.on_the_way:
+            self.copy.record(source, message)
+            self._copied_on(self.copy)
+
+    def update_arrived(self, event: UpdateArrived) -> None:
+        """Take a part of an update. Raises `RemoteProtocolError` if it was not asked for."""
+        if self.copy is None:
+            raise RemoteProtocolError("a part of an update that was not asked for")
+        if event.rate is not None:
+            self._rates[event.source] = event.rate
+        self.copy.arrived(event)
+        self._copied_on(self.copy)
+
+    def update_applied(self, event: Applied) -> bool:
+        """Take the trainer's answer to an update; return whether it is one since the snapshot, so
+        that it belongs to no round that this node follows."""
+        if self.copy is None or not self.copy.applied(event):
+            return False
+        self._copied_on(self.copy)
+        return True
+
+    def _copied_on(self, copy: Copying) -> None:
+        """Ask for the last part of the join once only few updates are missing, and end the copy
+        once none is."""
+        context = self._context
+        if copy.has_state and copy.next >= context.steps and self.state is not JoiningState.PULLING:
+            self._cycle.leave("steps", "")  # the others have ended with the state that is here
+            return
+        if self.state is JoiningState.COPYING and copy.is_close:
+            self.state = JOINING_TABLE.step(self.state, "close", JoiningState.COPIED)
+            self.repeat(context.now)
+        elif self.state is JoiningState.PULLING and copy.is_done:
+            if copy.commit != context.commit:
+                self.fail("what was copied has another history than the others' state")
+            else:
+                self._pulled()
 
     def own_shards(self, digests: tuple[bytes, ...]) -> None:
         """Take the digests of those shards of this device's own state that may be right already."""
@@ -316,30 +361,35 @@ class Joining:
     def _give_up_stalled(self, now: float) -> None:
         """Replace a source that owes an answer and has sent nothing at all, shards or chunks, for
         `PULL_STALL_SECONDS`: the other sources are asked for what it owes."""
-        if self.pull is None or self.state is not JoiningState.PULLING:
+        if self.pull is None or self.state not in _COPYING:
             return
         before, self._owed = self._owed, {}
-        for source, answers in self.pull.awaited.items():
+        owing = dict(self.pull.awaited)
+        for source, answers in self.copy.awaited.items() if self.copy is not None else ():
+            owing[source] = owing.get(source, 0) + answers
+        for source, answers in owing.items():
             count = answers + self._received.get(source, 0)  # both only grow
             known = before.get(source)
             since = known[1] if known is not None and known[0] == count else now
             self._owed[source] = (count, since)
             if now - since >= limits.PULL_STALL_SECONDS:
                 self._context.do(CloseLink(source))
-                self._follow(self.pull.lost(source))
+                self.source_lost(source)
 
     def repeat(self, now: float) -> None:
         """Send what this node waits for to the present scheduler, which may be a new one."""
         context, to = self._context, self._context.election.scheduler
         self._repeat_at = now + limits.RETRY_SECONDS
+        if self.copy is not None and self.state in _COPYING:
+            self.copy.remind()
         if self.state is JoiningState.REQUESTED:
             config = context.config
             context.send(to, JoinRequest(config.me, config.wanted_neighbours))
-        elif self.state is JoiningState.WAITING:
+        elif self.state in (JoiningState.WAITING, JoiningState.COPIED):
             rates = tuple(self._rate_of(node) for node in self._open_links)
-            own = context.config.constants
-            context.send(to, LinksOpen(self.number, self._open_links, rates, own))
-        elif self.state is JoiningState.PULLING:
+            own, copied = context.config.constants, self.state is JoiningState.COPIED
+            context.send(to, LinksOpen(self.number, self._open_links, rates, own, copied))
+        elif self.state in (JoiningState.COPYING, JoiningState.PULLING):
             context.send(to, self.progress(now))
         elif self.has_pulled:
             # Members hold the state until they hear this, and it may have been lost with a link.
@@ -397,9 +447,9 @@ class Joining:
         self.state = JOINING_TABLE.step(self.state, "links settled", JoiningState.WAITING)
         self.repeat(now)
 
-    def _begin_pull(self, now: float) -> None:
-        """Start to pull the state and to follow the rounds, once the policy that names the pull is
-        stored here; otherwise ask for that policy."""
+    def _begin(self, now: float) -> None:
+        """Start to copy the state, once the policy that names the pull is stored here; otherwise
+        ask for that policy."""
         if self._cycle.over:
             return  # the user wanted this device to leave before its pull began
         context = self._context
@@ -412,11 +462,51 @@ class Joining:
         plan = policy.pull_of(context.node)
         if plan is None or plan.join != self.number:
             raise RemoteProtocolError("a pull began that the policy does not name")
+        early, self._early = self._early, {}
+        if not plan.beside:
+            self._begin_pull(now, policy, plan, early)
+        elif JOINING_TABLE.allows(self.state, "copy begins"):
+            self._begin_copy(now, plan, early)
+
+    def _begin_copy(self, now: float, plan: PullPlan, early: dict[bytes, PullBegins]) -> None:
+        """Start to copy beside the training: a snapshot of the state, and each update since."""
+        first = next(iter(early.values()))
+        self.state = JOINING_TABLE.step(self.state, "copy begins", JoiningState.COPYING)
+        self._begin_with(first)
+        self.copy = Copying(self._context, first, plan.sources, self._offer, self.fail)
+        self._copy_shards(now, plan, early)
+
+    def _begin_pull(
+        self, now: float, policy: Policy, plan: PullPlan, early: dict[bytes, PullBegins]
+    ) -> None:
+        """Start to follow the rounds, and to pull the state that the members hold; or only the last
+        updates, if it was copied beside the training."""
+        context, first = self._context, next(iter(early.values()))
         self.state = JOINING_TABLE.step(self.state, "pull begins", JoiningState.PULLING)
         context.policy = policy
+        self._held = first
+        self._begin_with(first)
+        if self.copy is not None and self.copy.has_state and self.copy.next <= first.iteration:
+            self.copy.stop_at(first.iteration)
+            self._cycle.start(state_ready=False)
+            self._repeat_at = now + limits.RETRY_SECONDS
+            self._copied_on(self.copy)
+            return
+        self.copy = None
+        self._cycle.start(state_ready=False)
+        self._copy_shards(now, plan, early)
+
+    def _begin_with(self, first: PullBegins) -> None:
+        """Note which state the sources have; this device's own is about to be replaced by it."""
+        context = self._context
         context.iteration = first.iteration
         context.commit, context.samples, context.meta = first.commit, first.samples, first.meta
         context.ancestors, context.constants = first.ancestors, first.constants
+
+    def _copy_shards(self, now: float, plan: PullPlan, early: dict[bytes, PullBegins]) -> None:
+        """Start to copy the shards of the state from all sources."""
+        context = self._context
+        self._state_at = next(iter(early.values())).iteration
         size = context.config.state_bytes
         rates = [self._offer(source, 0).rate for source in plan.sources]
         self.shard_bytes = shard_size(size, rates)
@@ -429,14 +519,13 @@ class Joining:
         if own:
             context.do(HashOwnShards(self.number, self.shard_bytes, own))
         context.report("pull_begins", total_bytes=size)
-        self._cycle.start(state_ready=False)
         self._repeat_at = now + limits.RETRY_SECONDS
         self._pull_began = now
-        for source in self._early:
+        for source in early:
             self._follow(self.pull.began(source))
         for lost in plan.sources:
             if lost not in context.links:
-                self._follow(self.pull.lost(lost))
+                self.source_lost(lost)
 
     def _offer(self, source: bytes, busy_bytes: int) -> Offer:
         """Return what is known of a source that still has `busy_bytes` to send: its rate while it
@@ -447,7 +536,7 @@ class Joining:
         return Offer(source, self._context.name(source), rate, delay, busy_bytes)
 
     def _follow(self, effects: list[PullEffect]) -> None:
-        if self.state is not JoiningState.PULLING:
+        if self.state not in _COPYING:
             return  # the join has been given up, or the pull is done
         context = self._context
         for effect in effects:
@@ -458,6 +547,9 @@ class Joining:
                     context.send(source, ShardRequest(self.number, self.shard_bytes, shards))
                 case Spared():
                     context.report("pull_spares", spared_bytes=self._spared_bytes)
+                case PullDone() if self.copy is not None:
+                    self.copy.complete()
+                    self._copied_on(self.copy)
                 case PullDone():
                     self._pulled()
                 case PullFailed(reason):
@@ -470,7 +562,7 @@ class Joining:
         self.state = JOINING_TABLE.step(self.state, "pulled", JoiningState.FOLLOWING)
         self._pulled_at = context.iteration
         context.send(EVERYONE, Pulled(self.number, self._pulled_at))
-        self._cycle.adopted()
+        self._cycle.adopted(has_begun=self.copy is not None)
 
 
 class Entry:

@@ -20,6 +20,7 @@ from protocols.events import (
     AwayWanted,
     ChunksReady,
     Contributed,
+    CopyEvent,
     DialFailed,
     Event,
     ExpelWanted,
@@ -38,12 +39,16 @@ from protocols.events import (
     RoundReduced,
     ShardArrived,
     Silent,
+    SnapshotTaken,
     Tick,
     TokenWanted,
+    UpdateArrived,
+    UpdateLogged,
     WaysFound,
     YieldWanted,
 )
 from protocols.member.context import Context, NodeConfig
+from protocols.member.copies import Copies
 from protocols.member.cycle import Cycle, CycleState
 from protocols.member.departure import Departure
 from protocols.member.introductions import Introductions
@@ -58,6 +63,7 @@ from protocols.network.link_end import LinkEnd
 from protocols.network.monitor import Monitor
 from protocols.network.routing import Router
 from protocols.recovery.recovery import Recovery
+from protocols.scheduler.desk import Desk
 from protocols.scheduler.planning import Informed
 from protocols.scheduler.succession import Succession
 from protocols.wire import messages as m
@@ -88,15 +94,17 @@ class Node:
         self.monitor = Monitor(context, lambda: self.debt.standing)
         context.incoming = self.monitor.incoming
         self.replicas = Replicas(context, self.debt, self.entry, self.blame)
+        self.copies = copies = Copies(context, self.mail.post)
         differs = self.replicas.found
-        self.cycle = Cycle(context, self._offered, self._switched, self.debt, differs)
-        self.serving = Serving(context, self.cycle)
+        self.cycle = Cycle(context, self._offered, self._switched, self.debt, differs, copies)
+        self.serving = Serving(context, self.cycle, copies)
         self.succession = Succession(context, lambda: self.recovery, self._ask_again)
         self.recovery = Recovery(
             context, self.mail, self.cycle, self.entry, self.succession, self.blame
         )
         self.wishes = Wishes(context, self.mail)
         self.departure = Departure(context, self.cycle, self.debt, self.entry, self.succession)
+        self.desk = Desk(context, self.mail, self.recovery, self.succession, self.departure)
         self.introductions = Introductions(context)
         self._fetch_at = 0.0
 
@@ -137,7 +145,7 @@ class Node:
         self.succession.lead(now, policy)
         me = context.config.me.name
         context.report("scheduler", node=me, term=1, why="founded")
-        context.report("joined", term=1, members=[me])
+        context.report("joined", term=1, members=[me], updates=0)
         self.cycle.start(state_ready=True)
         return self._flush(now)
 
@@ -156,6 +164,9 @@ class Node:
         return self._flush(now)
 
     def _take(self, now: float, event: Event) -> None:
+        if isinstance(event, CopyEvent):
+            self._copies(event)
+            return
         match event:
             case Received(via, envelope):
                 self._received(now, via, envelope)
@@ -169,7 +180,8 @@ class Node:
             case Frozen(have):
                 self.recovery.fenced.frozen(have)
             case Applied():
-                if self.debt.applied(event):
+                copied = self.joining is not None and self.joining.update_applied(event)
+                if not copied and self.debt.applied(event):
                     self._applied(now, event)
             case LinkUp(peer):
                 self._link_up(now, peer)
@@ -190,15 +202,6 @@ class Node:
                 self.recovery.relinking.located(now, node, addresses)
             case PiecesTaken():
                 self.replicas.taken(event)
-            case ShardArrived():
-                if self.joining is not None:
-                    self.joining.shard(event)
-            case ManifestReady(joiner, join, leaves):
-                if join in self.cycle.holding_for:
-                    self.context.send(joiner, m.Manifest(join, leaves))
-            case OwnShardsHashed(join, digests):
-                if self.joining is not None and join == self.joining.number:
-                    self.joining.own_shards(digests)
             case LeaveWanted():
                 self.departure.leave(now)
             case YieldWanted():
@@ -222,6 +225,29 @@ class Node:
                 self.wishes.tick(now)
                 if self.joining is not None:
                     self.joining.tick(now)
+            case _:
+                assert_never(event)
+
+    def _copies(self, event: CopyEvent) -> None:
+        """Take what concerns copies of the state: those of this joiner, or those at this source."""
+        joining = self.joining
+        match event:
+            case SnapshotTaken():
+                self.copies.taken(event)
+                self.cycle.snapshot_taken()
+            case UpdateLogged():
+                self.copies.logged(event)
+            case ManifestReady(joiner, join, leaves):
+                if join in self.cycle.holding_for or join in self.copies:
+                    self.context.send(joiner, m.Manifest(join, leaves))
+            case ShardArrived() if joining is not None:
+                joining.shard(event)
+            case UpdateArrived() if joining is not None:
+                joining.update_arrived(event)
+            case OwnShardsHashed(join, digests) if joining is not None and join == joining.number:
+                joining.own_shards(digests)
+            case ShardArrived() | UpdateArrived() | OwnShardsHashed():
+                pass  # a founder has no join, and an answer may be for the join before
             case _:
                 assert_never(event)
 
@@ -256,6 +282,7 @@ class Node:
             else None,
             self.departure.deadline,
             self.serving.deadline if not self.over else None,
+            self.copies.deadline if not self.over else None,
             self.debt.deadline if not self.over else None,
             *self.recovery.deadlines,
             self.wishes.deadline if not self.over else None,
@@ -281,6 +308,7 @@ class Node:
             self.debt.tick()
             self.recovery.watch(now)
             self.serving.tick(now)
+            self.copies.tick(now)
         self.departure.pursue(now)
         if self.negotiator is not None and not self.over and self.recovery.fence is None:
             self.mail.post_all(self.negotiator.tick(now))
@@ -330,6 +358,7 @@ class Node:
         name = context.name(node)
         peer = context.links.pop(node)
         self.recovery.link_gone(now, event)
+        self.copies.link_down(node)
         self.wishes.link_gone(node)
         self.introductions.link_down(node)
         context.report("link_down", node=name)
@@ -419,10 +448,12 @@ class Node:
                     self.mail.post(sender, m.Introduced(number))
             case m.Pulled(number):
                 self.cycle.released(number)
+                self.copies.end(number)
                 if self.negotiator is not None:
                     self.negotiator.pulled(number)
             case m.JoinAborted(number, joiner_node, reason, pause_ms):
                 self.cycle.released(number)
+                self.copies.end(number)
                 ours = joiner_node == self.context.node
                 if self.joining is not None and ours and number == self.joining.number:
                     self.joining.fail(reason, pause_ms / 1000)
@@ -431,6 +462,8 @@ class Node:
                 self.serving.manifest_wanted(sender, number, shard_bytes)
             case m.ShardRequest(number, shard_bytes, shards):
                 self.serving.shards_wanted(sender, number, shard_bytes, shards)
+            case m.UpdateRequest():
+                self.copies.update_wanted(sender, message)
             case m.Dropped():
                 self._dropped_by(now, sender)
             case m.Measured():
@@ -455,62 +488,8 @@ class Node:
             case m.NewToken():
                 self.wishes.heard_token(sender, message)
             case _:
-                if not self._to_scheduler(now, sender, message):
+                if not self.desk.take(now, sender, message):
                     self._to_joiner(now, sender, message)
-
-    def _to_scheduler(self, now: float, sender: bytes, message: m.Message) -> bool:
-        """Act on a message to the scheduler, if this node is that; return whether it was one."""
-        negotiator = self.negotiator
-        if negotiator is None:
-            return False
-        mail: list[tuple[bytes, m.Message]] = []
-        match message:
-            case m.JoinRequest(joiner):
-                mail = self.recovery.bars(now, joiner.node)
-                mail = mail or negotiator.join_request(now, message)
-            case m.Introduced(number):
-                mail = negotiator.introduced(sender, number)
-            case m.LinksOpen(number, links, rates, own):
-                mail = negotiator.links_open(now, sender, number, links, rates, own)
-            case m.JoinProgress():
-                mail = negotiator.progress(now, sender, message)
-            case m.CaughtUp(number):
-                negotiator.caught_up(now, sender, number)
-            case m.LeaveRequest():
-                negotiator.leave_request(sender)
-                if negotiator.passing:
-                    self.departure.hurry(now)
-            case m.ShareWish(away):
-                negotiator.share_wish(sender, away)
-            case m.PolicyStored(term, version):
-                negotiator.stored(sender, (term, version))
-            case m.Prepared(term, number):
-                self.recovery.prepared(now, sender, (term, number))
-            case m.Committed(term, number):
-                self.recovery.committed(sender, (term, number))
-            case m.FenceReport():
-                self.recovery.reported(now, sender, message)
-            case m.Outside(term, number):
-                self.recovery.outside(now, sender, (term, number))
-            case m.LinkWish(peer, wanted):
-                mail = negotiator.link_wish(sender, peer, wanted=wanted)
-            case m.Expel(node):
-                mail = self._expel(now, sender, node)
-            case _:
-                return False
-        self.mail.post_all(mail)
-        return True
-
-    def _expel(self, now: float, sender: bytes, node: bytes) -> list[tuple[bytes, m.Message]]:
-        """Expel a member. A scheduler that is to be expelled itself hands its role over; whoever
-        wants that repeats the request to its successor."""
-        if node == self.context.node:
-            self.succession.make_way(now)
-            return []
-        views = [p.view for p in self.context.policies.values()]
-        known = any(view.member(node) is not None for view in views)
-        negotiator = self.negotiator
-        return negotiator.expel(sender, node, known=known) if negotiator is not None else []
 
     def _to_joiner(self, now: float, sender: bytes, message: m.Message) -> None:
         joining = self.joining
@@ -533,6 +512,10 @@ class Node:
                 joining.pull_begins(now, sender, message)
             case m.Manifest() if joining is not None:
                 joining.manifest(sender, message)
+            case m.UpdateRecord() if joining is not None:
+                joining.update_record(sender, message)
+            case m.CopyEnded(number) if joining is not None and number == joining.number:
+                joining.source_lost(sender)
 
     def _store(self, now: float, sender: bytes, policy: Policy) -> None:
         context = self.context
@@ -587,9 +570,8 @@ class Node:
                 context.do(Distrust(member.node))
         if context.node in after and context.node not in before and self.joining is not None:
             self.joining.entered()
-            context.report(
-                "joined", term=context.election.term, members=[x.name for x in new.view.members]
-            )
+            members, updates = [x.name for x in new.view.members], self.joining.copied_updates
+            context.report("joined", term=context.election.term, members=members, updates=updates)
         if self.negotiator is not None:
             self.negotiator.in_force(self.context.now, new)
         self.recovery.switched(old.view, new.view)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.effects import SendManifest, SendShards
 from protocols.errors import RemoteProtocolError
-from protocols.member.joining import shard_count
+from protocols.member.shard_sizes import shard_count
 
 if TYPE_CHECKING:
     from protocols.member.context import Context
+    from protocols.member.copies import Copies
     from protocols.member.cycle import Cycle
 
 SHARD_STEP_BYTES = 64  # the size of a shard is a multiple of this, the alignment of the state
@@ -28,9 +29,10 @@ SHARD_STEP_BYTES = 64  # the size of a shard is a multiple of this, the alignmen
 class Serving:
     """The part of one node that serves as a source of pulls."""
 
-    def __init__(self, context: Context, cycle: Cycle) -> None:
+    def __init__(self, context: Context, cycle: Cycle, copies: Copies) -> None:
         self._context = context
         self._cycle = cycle
+        self._copies = copies
         self._asked: dict[int, None] = {}  # joins whose joiner has asked for something
         # `PullBegins` carries the scalars of the state and may be large, so the pause doubles.
         self._pause_s = limits.RETRY_SECONDS
@@ -57,24 +59,32 @@ class Serving:
                 self._context.send(joiner, message)
 
     def manifest_wanted(self, joiner: bytes, number: int, shard_bytes: int) -> None:
-        """Have the digests of all shards sent to `joiner`, if the state is held for its join."""
+        """Have the digests of all shards sent to `joiner`, if a snapshot is kept or the state is
+        held for its join."""
         if self._serves(number, shard_bytes):
             self._context.do(SendManifest(joiner, number, shard_bytes))
+        else:
+            self._copies.manifest_wanted(joiner, number, shard_bytes)
 
     def shards_wanted(
         self, joiner: bytes, number: int, shard_bytes: int, shards: tuple[int, ...]
     ) -> None:
-        """Have `shards` sent to `joiner`, if the state is held for its join and it is a neighbour.
+        """Have `shards` sent to `joiner`, if a snapshot is kept or the state is held for its join,
+        and it is a neighbour.
 
         Raises `RemoteProtocolError` if a shard does not exist or is asked for twice.
         """
-        if not self._serves(number, shard_bytes) or joiner not in self._context.links:
+        is_held = self._serves(number, shard_bytes)
+        if joiner not in self._context.links:
             return
         count = shard_count(self._context.config.state_bytes, shard_bytes)
         if any(k >= count for k in shards) or len(dict.fromkeys(shards)) != len(shards):
             raise RemoteProtocolError("a request for shards that do not exist")
-        at = self._context.iteration
-        self._context.do(SendShards(joiner, number, at, shard_bytes, shards))
+        if is_held:
+            at = self._context.iteration
+            self._context.do(SendShards(joiner, number, at, shard_bytes, shards))
+        else:
+            self._copies.shards_wanted(joiner, number, shard_bytes, shards)
 
     def _serves(self, number: int, shard_bytes: int) -> bool:
         """Note that the joiner of join `number` has asked for something; return whether the state

@@ -155,7 +155,7 @@ def waited_for(standing: Standing) -> Waiting | None:
     usual = _in_each_step(standing)
     if not standing.stands:
         return usual
-    if pulls := standing.policy.pulls:
+    if pulls := [pull for pull in standing.policy.pulls if not pull.beside]:
         node = pulls[0].joiner.node
         return Waiting(Cause.JOINER, node, standing.stands_s, more=len(pulls) - 1)
     if usual is None:

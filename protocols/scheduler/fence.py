@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.policy import Electorate, Policy
+from protocols.cluster.policy import Electorate, Policy, Pull
 from protocols.cluster.view import Edge, edge, is_quorum, make_view
 from protocols.rounds import control_word
 from protocols.scheduler import testimony
@@ -389,7 +389,8 @@ def decide(
     stay = {n: reports[n] for n in view.nodes}
     plan = planner.plan(view, micro_batches, ())
     version = max(base.version, *(r.newest for r in stay.values())) + 1
-    policy = Policy(epoch[0], version, view, plan.parents, plan.shares, (), plan.reason)
+    pulls = _carried(base, stay)
+    policy = Policy(epoch[0], version, view, plan.parents, plan.shares, pulls, plan.reason)
     # All members are at `first` or one after it. The result of `first` exists if one has applied it
     # or has all of its chunks; then it is finished, and the iteration after it is done again.
     first = min(r.iteration for r in stay.values())
@@ -422,6 +423,18 @@ def decide(
         tuple(have[n] if applied else _data(have[n]) for n in view.nodes),
         tuple(control_word.bits(work[n]) for n in view.nodes),
     )
+
+
+def _carried(base: Policy, stay: Container[bytes]) -> tuple[Pull, ...]:
+    """Return the pulls of joiners that copy beside the training, from the sources that stay. What
+    these keep for a joiner does not change with a fence. All other joins are given up."""
+    found: list[Pull] = []
+    for pull in base.pulls:
+        sources = tuple(n for n in pull.sources if n in stay)
+        if pull.beside and sources:
+            parent = pull.parent if pull.parent in sources else sources[0]
+            found.append(replace(pull, sources=sources, parent=parent))
+    return tuple(found)
 
 
 def _data(have: bytes) -> bytes:

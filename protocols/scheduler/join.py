@@ -18,10 +18,12 @@ class JoinState(StrEnum):
     """Where the scheduler stands with one joiner."""
 
     # INTRODUCING: its neighbours have not answered. LINKING: it opens its links. LINKED: they are
-    # open, and the next policy names its pull. CAUGHT_UP: the next policy has it in its view.
+    # open, and the next policy names its pull. COPYING: it copies beside the training. PULLING: the
+    # others hold an update for it. CAUGHT_UP: the next policy has it in its view.
     INTRODUCING = "introducing"
     LINKING = "linking"
     LINKED = "linked"
+    COPYING = "copying"
     PULLING = "pulling"
     CAUGHT_UP = "caught-up"
     ENTERED = "entered"
@@ -32,6 +34,7 @@ _OPEN = (
     JoinState.INTRODUCING,
     JoinState.LINKING,
     JoinState.LINKED,
+    JoinState.COPYING,
     JoinState.PULLING,
     JoinState.CAUGHT_UP,
 )
@@ -39,7 +42,8 @@ JOIN_TABLE: StateTable[JoinState] = StateTable(
     "join (scheduler)",
     Row(JoinState.INTRODUCING, "introduced", (JoinState.INTRODUCING, JoinState.LINKING)),
     Row(JoinState.LINKING, "links open", (JoinState.LINKED,)),
-    Row(JoinState.LINKED, "pull in force", (JoinState.PULLING,)),
+    Row(JoinState.LINKED, "pull in force", (JoinState.COPYING, JoinState.PULLING)),
+    Row(JoinState.COPYING, "copied", (JoinState.LINKED,)),
     Row(JoinState.PULLING, "caught up", (JoinState.CAUGHT_UP,)),
     Row(JoinState.PULLING, "entry in force", (JoinState.ENTERED,)),  # if the last scheduler made it
     Row(JoinState.CAUGHT_UP, "entry in force", (JoinState.ENTERED,)),
@@ -63,3 +67,6 @@ class Join:
     progress: JoinProgress | None = None
     unmeasured: int = 0  # how often it said that no rate of its links was known
     stops_until: float = math.inf
+    beside: bool = False  # it copies beside the training, and has not caught up yet
+    without: dict[bytes, None] = field(default_factory=dict)  # sources that keep no snapshot
+    rates: dict[bytes, int] = field(default_factory=dict)  # bytes/s over each of its links

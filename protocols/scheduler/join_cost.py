@@ -1,9 +1,14 @@
-"""How long a join stops the other members, and whether that is too long.
+"""How a joiner copies the state, how long that stops the other members, and whether that is too
+long.
 
-While a joiner copies the state the others hold their update, for as long as the joiner's links take
-to carry the state and the gradients of one round. That time must not exceed what the user allows,
-or a few usual steps if those take longer. It is estimated before the pull begins, and watched while
-the pull lasts. A joiner that is refused is told why, with the figures, and asks again later.
+A joiner can copy beside the training: nobody waits, but the joiner also receives every update since
+its snapshot, so it catches up only if its links carry more than the members' updates. Or the others
+hold their update while it copies, for as long as its links take to carry the state and the
+gradients of one round. That is simpler, and does as well for a state that is copied in a moment.
+
+The time for which the others hold must not exceed what the user allows, or a few usual steps if
+those take longer. It is estimated before the pull begins, and watched while the pull lasts. A
+joiner that is refused is told why, with the figures, and asks again later.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import median
 
 # In any case a join may stop the others for as long as this many of their steps.
@@ -30,6 +36,23 @@ SLACK = 1.5
 SMALL_BYTES = 4_000_000
 # Bytes/s of one megabit/s.
 MBIT = 1e6 / 8
+
+
+# A joiner copies beside the training only if the updates take at most this part of what its
+# links carry: with the rest it has to copy the state, and to catch up.
+MOST_UPDATE_SHARE = 0.5
+# While a state is copied that takes no longer than this, the others may as well hold their update.
+MOMENT_S = 0.25
+
+
+class JoinWay(StrEnum):
+    """How joiners copy the state, as the scheduler's user wants it."""
+
+    # AUTO: beside the training where that works and saves the others more than a moment. BESIDE:
+    # beside the training, always. PAUSE: the others hold their update meanwhile, always.
+    AUTO = "auto"
+    BESIDE = "log"
+    PAUSE = "pause"
 
 
 @dataclass(slots=True)
@@ -65,7 +88,9 @@ class JoinCost:
     """What a join costs the others. `state_bytes`: what a joiner copies; `gradient_bytes`: what it
     then receives of the running round; `allowed_s`: how long it may stop the others, 0 for as long
     as it takes; `pace`: how long their steps take. `constant_bytes` of the state never change while
-    training; a joiner that has them, as their digest `constants` shows, need not copy them."""
+    training; a joiner that has them, as their digest `constants` shows, need not copy them.
+    `update_bytes`: what a joiner that copies beside the training receives of each update, 0 if
+    joiners cannot copy in that way; `way`: how they copy."""
 
     state_bytes: int = 0
     gradient_bytes: int = 0
@@ -73,6 +98,34 @@ class JoinCost:
     pace: Pace = field(default_factory=Pace)
     constant_bytes: int = 0
     constants: bytes = b""
+    update_bytes: int = 0
+    way: JoinWay = JoinWay.AUTO
+
+    def goes_beside(self, rates: tuple[int, ...], constants: bytes = b"") -> bool:
+        """Whether a joiner whose links carry `rates` (bytes/s, 0: not known) copies beside the
+        training. `constants` is the digest of those that it has."""
+        if not self.update_bytes or self.way is JoinWay.PAUSE:
+            return False
+        if self.way is JoinWay.BESIDE:
+            return True
+        rate, size = self._rate(rates), self._size(constants)
+        if not rate:
+            return size > SMALL_BYTES
+        step = self.pace.recent_s
+        if (size + self.gradient_bytes) / rate <= max(MOMENT_S, step):
+            return False
+        return not step or self.update_bytes / step <= MOST_UPDATE_SHARE * rate
+
+    def _rate(self, rates: tuple[int, ...]) -> float:
+        """Return what links with these rates carry together, in bytes/s, 0.0 if no rate is known. A
+        link whose rate is not known is assumed to carry the mean of the others."""
+        known = [rate for rate in rates if rate]
+        return sum(known) * len(rates) / len(known) if known else 0.0
+
+    def _size(self, constants: bytes) -> int:
+        """Return how many bytes of the state a joiner with these `constants` copies."""
+        has_them = bool(constants) and constants == self.constants
+        return self.state_bytes - (self.constant_bytes if has_them else 0)
 
     @property
     def most_s(self) -> float:
@@ -89,14 +142,10 @@ class JoinCost:
 
     def refusal(self, name: str, rates: tuple[int, ...], constants: bytes = b"") -> str:
         """Return why a joiner whose links carry `rates` (bytes/s, 0: not known) is not let in, ""
-        if it is. A link whose rate is not known is assumed to carry the mean of the others.
-        `constants` is the digest of those that it has."""
-        known = [rate for rate in rates if rate]
-        if not known:
+        if it is. `constants` is the digest of those that it has."""
+        rate, size = self._rate(rates), self._size(constants)
+        if not rate:
             return ""
-        rate = sum(known) * len(rates) / len(known)
-        has_them = bool(constants) and constants == self.constants
-        size = self.state_bytes - (self.constant_bytes if has_them else 0)
         seconds = (size + self.gradient_bytes) / rate
         if seconds <= self.most_s:
             return ""

@@ -29,6 +29,7 @@ from protocols.wire.messages import (
     JoinProgress,
     JoinRequest,
     Letter,
+    LinksOpen,
     OpenLinks,
     PolicyBody,
     Refused,
@@ -95,9 +96,10 @@ class Negotiator:
             if pull.joiner.node in asking or pull.join in self._ended:
                 continue
             deadline = now + limits.JOIN_PROGRESS_SECONDS
-            join = Join(pull.join, pull.joiner, pull.sources, deadline, JoinState.PULLING)
-            join.links, join.parent = pull.sources, pull.parent
-            join.stops_until = now + self._cost.most_s
+            state = JoinState.COPYING if pull.beside else JoinState.PULLING
+            join = Join(pull.join, pull.joiner, pull.sources, deadline, state)
+            join.links, join.parent, join.beside = pull.sources, pull.parent, pull.beside
+            join.stops_until = math.inf if pull.beside else now + self._cost.most_s
             self.joins[pull.join] = join
 
     @property
@@ -178,19 +180,12 @@ class Negotiator:
         chosen = tuple(m for m in members if m is not None)
         return [(join.joiner.node, OpenLinks(join.number, chosen))]
 
-    def links_open(
-        self,
-        now: float,
-        sender: bytes,
-        number: int,
-        links: tuple[bytes, ...],
-        rates: tuple[int, ...] = (),
-        constants: bytes = b"",
-    ) -> list[Letter]:
-        """Take the links that a joiner has opened, their `rates` in bytes/s, and the digest of the
-        `constants` that it has. A joiner that only the last scheduler knew is told to begin anew,
-        one whose links are too slow is refused. The join 0 stands for a member that has opened a
-        link which it was told to open."""
+    def links_open(self, now: float, sender: bytes, message: LinksOpen) -> list[Letter]:
+        """Take the links that a joiner has opened, with their rates, or learn that it has copied
+        the state beside the training. A joiner that only the last scheduler knew is told to begin
+        anew, one whose links are too slow is refused. The join 0 stands for a member that has
+        opened a link which it was told to open."""
+        number, links, rates = message.join, message.neighbours, message.rates
         if number == 0:
             self._connected(sender, links)
             return []
@@ -199,17 +194,43 @@ class Negotiator:
             return [(sender, JoinAborted(number, sender, "the scheduler knows no such join"))]
         if join is None or sender != join.joiner.node:
             return []
+        known = links[: len(rates)]
+        join.rates = dict(zip(known, rates, strict=False)) or join.rates
+        if message.copied and JOIN_TABLE.allows(join.state, "copied"):
+            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+            self._pause_for(join)
         if JOIN_TABLE.allows(join.state, "links open") and links:
             if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
                 join.unmeasured += 1  # the joiner repeats its message, perhaps with rates
                 return []
-            if reason := self._cost.refusal(join.joiner.name, rates, constants):
+            join.beside = self._cost.goes_beside(rates, message.constants)
+            reason = self._cost.refusal(join.joiner.name, rates, message.constants)
+            if reason and not join.beside:
                 return self.give_up(number, reason, limits.JOIN_AGAIN_SECONDS)
             join.state = JOIN_TABLE.step(join.state, "links open", JoinState.LINKED)
             join.links = links
             self._dirty = True
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
         return []
+
+    def _pause_for(self, join: Join) -> None:
+        """Have the others hold their update for a joiner, with the next policy."""
+        join.state = JOIN_TABLE.step(join.state, "copied", JoinState.LINKED)
+        join.beside = False
+        self._dirty = True
+
+    def no_snapshot(self, sender: bytes, number: int) -> None:
+        """A source has too little memory for a snapshot. A joiner without any other source copies
+        while the others hold their update."""
+        join = self.joins.get(number)
+        if join is not None and join.beside and sender in join.links:
+            join.without[sender] = None
+            self._look_for_snapshots(join)
+
+    def _look_for_snapshots(self, join: Join) -> None:
+        """A source may say that it has none before the policy is in force here."""
+        if join.state is JoinState.COPYING and all(n in join.without for n in join.links):
+            self._pause_for(join)
 
     def progress(self, now: float, sender: bytes, message: JoinProgress) -> list[Letter]:
         """Take a joiner's report on its pull. Its deadline moves only if more bytes have come, and
@@ -218,7 +239,10 @@ class Negotiator:
         if join is None or join.joiner.node != sender:
             return []
         before = join.progress.pulled_bytes if join.progress is not None else 0
-        if message.pulled_bytes > before:
+        # One that has the whole snapshot still copies updates. If it falls too far behind with
+        # them, its sources, whose memory is bounded, end its copy.
+        has_all = join.state is JoinState.COPYING and message.pulled_bytes == message.total_bytes
+        if message.pulled_bytes > before or has_all:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
         join.progress = message
         seconds, name = message.pull_us / 1e6, join.joiner.name
@@ -315,8 +339,11 @@ class Negotiator:
                 continue  # this loss was reported before
             join.links = tuple(n for n in join.links if n != other)
             self._withdraw(join)
-            if other == join.parent or not join.links:
+            parent = other == join.parent and join.state is not JoinState.COPYING
+            if parent or not join.links:
                 mail += self.give_up(join.number, "its link broke")
+            else:
+                self._look_for_snapshots(join)
         return mail
 
     def give_up(self, number: int, reason: str, pause_s: float = 0.0) -> list[Letter]:
@@ -387,10 +414,13 @@ class Negotiator:
             if e not in policy.view.edges and all(n in nodes for n in ends)
         }
         for join in list(self.joins.values()):
-            if join.state is JoinState.LINKED and policy.pull_of(join.joiner.node):
-                join.state = JOIN_TABLE.step(join.state, "pull in force", JoinState.PULLING)
+            pull = policy.pull_of(join.joiner.node)
+            if join.state is JoinState.LINKED and pull and pull.beside is join.beside:
+                then = JoinState.COPYING if pull.beside else JoinState.PULLING
+                join.state = JOIN_TABLE.step(join.state, "pull in force", then)
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
-                join.stops_until = now + self._cost.most_s
+                join.stops_until = math.inf if pull.beside else now + self._cost.most_s
+                self._look_for_snapshots(join)
             elif join.joiner.node in nodes:  # it has entered
                 if JOIN_TABLE.allows(join.state, "entry in force"):
                     join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)
@@ -557,12 +587,13 @@ class Negotiator:
         """Return the pulls of joins that are linked or pulling, from sources that stay."""
         pulls: list[Pull] = []
         for join in self.joins.values():
-            if join.state not in (JoinState.LINKED, JoinState.PULLING):
+            if join.state not in (JoinState.LINKED, JoinState.COPYING, JoinState.PULLING):
                 continue
             sources = tuple(n for n in join.links if n in nodes)
             if not sources:
                 continue
-            if join.parent not in sources:
-                join.parent = sources[0]
-            pulls.append(Pull(join.number, join.joiner, sources, join.parent))
+            if join.parent not in sources or join.state is JoinState.LINKED:
+                # All reduced chunks come from the parent, so it is the one with the fastest link.
+                join.parent = max(sources, key=lambda n: join.rates.get(n, 0))
+            pulls.append(Pull(join.number, join.joiner, sources, join.parent, join.beside))
         return tuple(pulls)

@@ -24,6 +24,7 @@ class BulkKind(IntEnum):
     DOWN = 2  # a chunk's reduced value, from tree parent to child or subscriber
     SHARD = 3  # a piece of the training state, from a member to a joiner
     PROBE = 4  # bytes without meaning, sent so that the receiver can measure the link
+    UPDATE = 5  # a part of a reduced gradient, from a member to a joiner that copies
 
 
 # Little-endian: magic, kind, zero, length, lineage, view, policy, iteration, attempt, index, term,
@@ -38,6 +39,7 @@ _MAX_PAYLOAD = {
     BulkKind.DOWN: limits.MAX_CHUNK_BYTES,
     BulkKind.SHARD: limits.MAX_SHARD_BYTES,
     BulkKind.PROBE: limits.MAX_CHUNK_BYTES,
+    BulkKind.UPDATE: limits.MAX_SHARD_BYTES,
 }
 
 
@@ -49,7 +51,8 @@ class BulkHeader:
     sum of squares of a reduced chunk (0.0 on the way up). For `DOWN`, `check` is the `checksum` of
     the chunk as the root sent it, so that an alteration on the way is found where it happened. For
     `SHARD`, `index` is the shard, `iteration` the iteration at whose start the state was held, and
-    `reference` the number of the join.
+    `reference` the number of the join. For `UPDATE`, `index` is the part, `iteration` that of the
+    update, and `reference` the number of the join.
     """
 
     kind: BulkKind

@@ -16,6 +16,13 @@ from protocols.cluster.policy import Electorate, Policy
 from protocols.cluster.view import Member
 from protocols.network.measures import KeepingUp
 from protocols.rounds.divergence import PIECE_BYTES
+from protocols.wire.copy_messages import CopyEnded as CopyEnded
+from protocols.wire.copy_messages import Manifest as Manifest
+from protocols.wire.copy_messages import ManifestRequest as ManifestRequest
+from protocols.wire.copy_messages import NoSnapshot as NoSnapshot
+from protocols.wire.copy_messages import ShardRequest as ShardRequest
+from protocols.wire.copy_messages import UpdateRecord as UpdateRecord
+from protocols.wire.copy_messages import UpdateRequest as UpdateRequest
 from protocols.wire.fields import (
     ATTEMPT,
     COUNT32,
@@ -36,16 +43,10 @@ from protocols.wire.fields import (
     UInt,
     wire,
 )
+from protocols.wire.message import Message as Message
 
 EVERYONE = b""
 CONSTANTS_BYTES = 32  # at most, of a digest that may be missing
-
-
-class Message:
-    """A record that can be sent; `TAG` names it on the wire."""
-
-    __slots__ = ()
-    TAG: ClassVar[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +119,15 @@ class LinksOpen(Message):
     """Joiner to scheduler: these links are open (at least one). `rates`: payload bytes/s that
     arrive over each, 0 if not known. A member answers with join 0 and without rates. `constants`:
     SHA-256 of that part of the state here which never changes while training, empty if there is
-    none or it is not known."""
+    none or it is not known. `copied`: the joiner has copied the state beside the training, and
+    lacks only the last updates."""
 
     TAG: ClassVar[int] = 8
     join: int = wire(NUMBER)
     neighbours: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
     rates: tuple[int, ...] = wire(Many(NUMBER, limits.MAX_LINKS_PER_NODE), ())
     constants: bytes = wire(Blob(CONSTANTS_BYTES), b"")
+    copied: bool = wire(Bool(), False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,34 +155,6 @@ class PolicyFetch(Message):
     TAG: ClassVar[int] = 11
     policy_term: int = wire(TERM)
     version: int = wire(VERSION)
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestRequest(Message):
-    """Direct, joiner to a source: send me the digests of the state that I am to pull."""
-
-    TAG: ClassVar[int] = 12
-    join: int = wire(NUMBER)
-    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest(Message):
-    """Direct answer: SHA-256 of each shard of the held state, in order."""
-
-    TAG: ClassVar[int] = 13
-    join: int = wire(NUMBER)
-    leaves: tuple[bytes, ...] = wire(Many(DIGEST, limits.MAX_SHARDS))
-
-
-@dataclass(frozen=True, slots=True)
-class ShardRequest(Message):
-    """Direct, joiner to a source: send these shards of `shard_bytes` each over bulk."""
-
-    TAG: ClassVar[int] = 14
-    join: int = wire(NUMBER)
-    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
-    shards: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,9 +556,24 @@ MESSAGES: tuple[type[Message], ...] = (
     Measured,
     Accused,
     StatePieces,
+    UpdateRecord,
+    UpdateRequest,
+    CopyEnded,
+    NoSnapshot,
 )
 # Messages that cross one link only: nobody passes them on.
-DIRECT_MESSAGES = (Ping, Pong, Welcome, PullBegins, NewToken, Dropped, StatePieces)
+DIRECT_MESSAGES = (
+    Ping,
+    Pong,
+    Welcome,
+    PullBegins,
+    NewToken,
+    Dropped,
+    StatePieces,
+    UpdateRecord,
+    UpdateRequest,
+    CopyEnded,
+)
 # Messages that may lead from one lineage into another.
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)
 # Messages that are not believed of a member that two others have accused.

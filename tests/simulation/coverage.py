@@ -45,6 +45,7 @@ _DISK = "needs a disk that is full: tests/unit/protocols/test_life.py"
 _BRIEF = "a membership that is over before the agent has noticed it: test_life.py"
 _MOMENT = "something else happens in a moment between two steps: test_life.py"
 _OTHERWISE = "an end that this machine does not decide, as an internal error: test_life.py"
+_MEMORY = "needs sources whose memory is short: tests/unit/protocols/test_copying.py"
 _ONCE = "possible by the table, not seen in 1,200 seeds: unit tests only"
 
 # Moves that the suite's own random histories need not make, and why.
@@ -52,6 +53,7 @@ RARE: dict[Move, str] = {
     ("cycle", "idle", "start", "farewell"): "a join in the last iteration: one in some 1,000 seeds",
     ("cycle", "computing", "contributed", "computing"): _ONCE,
     ("cycle", "computing", "reduced", "applying"): _ONCE,
+    ("cycle", "computing", "reduced", "holding"): _ONCE,
     ("cycle", "fetching", "body", "farewell"): _FETCH,
     ("cycle", "fetching", "body", "frozen"): _FETCH,
     ("cycle", "fetching", "body", "over"): _FETCH,
@@ -72,6 +74,7 @@ RARE: dict[Move, str] = {
     ("founding", "listening", "refused", "listening"): _SOON,
     ("founding", "deferring", "refused", "listening"): _SOON,
     ("join (scheduler)", "pulling", "entry in force", "entered"): _ONCE,
+    ("join (joiner)", "copying", "pull begins", "pulling"): _MEMORY,
     ("life of an agent", "saving", "saved", "rejoining"): _DISK,
     ("life of an agent", "joining", "departed", "rejoining"): _BRIEF,
     ("life of an agent", "joining", "departed", "hung"): _BRIEF,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from protocols import effects, events, limits
@@ -33,7 +33,17 @@ from protocols.rounds.round import (
 )
 from protocols.wire import codec
 from tests.simulation import streaming
+from tests.simulation.copies import CopyStore
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
+from tests.simulation.numbers import (
+    STATE_ELEMENTS,
+    VECTOR,
+    contribution,
+    leaves_of,
+    settings,
+    state_bytes,
+    weights_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,56 +52,8 @@ if TYPE_CHECKING:
     from protocols.member.node import Node
     from tests.simulation.world import World
 
-# How many elements the gradient has. Each is a chunk, so this few keep histories quick.
-VECTOR = 4
-# How many elements the training state has: so many that a pull has several shards.
-STATE_ELEMENTS = 4096
-# How many bytes of the state never change in a world that has frozen weights: some whole shards and
-# a part of the next one, which joiners have to pull in any case.
-CONSTANT_BYTES = 40 << 10
-# Each device whose number this divides starts with other frozen weights than the rest.
-OTHER_WEIGHTS = 3
 # The least rate in bytes per second that a probe of a link finds.
 LEAST_RATE = 1e5
-
-
-def contribution(iteration: int, micro_batch: int) -> list[int]:
-    """Return the known gradient of one micro-batch, which differs from those of its neighbours."""
-    return [(iteration * 31 + micro_batch * 7 + k * 3) % 1009 + 1 for k in range(VECTOR)]
-
-
-def settings(iteration: int) -> bytes:
-    """Return what every script sets in its optimizer in an iteration, as opaque bytes."""
-    return b"lr of %d" % iteration
-
-
-@cache
-def expected_state(iteration: int, micro_batches: int) -> list[int]:
-    """Return the state at the start of `iteration` if every micro-batch counted exactly once."""
-    if iteration == 0:
-        return [0] * VECTOR
-    parts = [contribution(iteration - 1, m) for m in range(micro_batches)]
-    before = expected_state(iteration - 1, micro_batches)
-    return [sum(column) for column in zip(before, *parts, strict=True)]
-
-
-def state_bytes(state: list[int]) -> bytes:
-    """Return the flat training state that stands for `state`, which it repeats many times."""
-    return b"".join(x.to_bytes(16, "little") for x in state) * (STATE_ELEMENTS // VECTOR)
-
-
-def weights_of(host: Member) -> bytes:
-    """Return the frozen weights with which a device starts in a world that has some."""
-    kind = 1 if int(host.name[1:]) % OTHER_WEIGHTS else 2
-    return kind.to_bytes(16, "little") * (CONSTANT_BYTES // 16)
-
-
-@cache
-def leaves_of(whole: bytes, shard_bytes: int) -> tuple[bytes, ...]:
-    """Return the SHA-256 of each shard of the flat state `whole`, in order."""
-    pieces = [whole[k : k + shard_bytes] for k in range(0, len(whole), shard_bytes)]
-    return tuple(hashlib.sha256(p).digest() for p in pieces)
-
 
 Mark = tuple[object, ...]  # the key of a round's attempt, and the root
 
@@ -138,6 +100,7 @@ class Host:
         # Which attempt has reduced each chunk of an iteration's sum.
         self.made: dict[int, tuple[tuple[int, Mark], ...]] = {}
         self.pulled: dict[int, bytes] = {}  # the shards that have arrived, by number
+        self.copies = CopyStore(self)
         # The lineage, the commit id and the state at the start of each iteration.
         self.history: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
         self.reports: list[effects.Report] = []
@@ -212,6 +175,7 @@ class Host:
     def forget(self) -> None:
         """Forget the rounds of the present node, because another begins in the same process."""
         self.life += 1
+        self.copies.forget()
         self.reduce = None
         self.early, self.sums, self.kept, self.pulled, self.made = [], {}, {}, {}, {}
         self.done, self.own, self.turn = (), [0] * VECTOR, 0
@@ -246,6 +210,9 @@ class Host:
 
     def perform_one(self, effect: effects.Effect) -> None:
         world = self.world
+        if isinstance(effect, effects.CopyEffect):
+            self.copies.perform(effect)
+            return
         match effect:
             case effects.Send(to, envelope):
                 world.post(self, to, codec.encode(envelope))
@@ -282,22 +249,16 @@ class Host:
                 self.contribute(word)
             case effects.Apply(iteration, word, _):
                 assert (word.settings, word.other_settings) == (settings(iteration), b"")
-                if self.node is not None and self.node.context.iteration == iteration:
-                    world.completed(self, iteration)
-                is_read = self.node is None or self.node.cycle.reads_state(iteration)
-                update = partial(self.apply, iteration, is_read)
-                self.soon(world.compute(), partial(self.work, update))
+                self.give_update(iteration)
             case effects.TakePieces(iteration):
                 self.handle(events.PiecesTaken(iteration, self.digest()))
             case effects.TakeDigest(iteration, commit):
                 lineage = self.node.context.lineage if self.node else b""
                 self.history[iteration] = (lineage, commit, tuple(self.home))
-            case effects.SendManifest(joiner, join, shard_bytes):
-                self.send_manifest(joiner, join, shard_bytes)
-            case effects.SendShards(joiner, join, _, shard_bytes, shards):
-                self.serves.setdefault(join, []).extend(shards)
-                for shard in shards:
-                    self.send_shard(joiner, shard_bytes, shard)
+            case effects.SendManifest():
+                self.send_manifest(effect)
+            case effects.SendShards():
+                self.send_shards(effect)
             case effects.HashOwnShards(join, shard_bytes, shards):
                 whole = self.constant[: shards * shard_bytes]
                 hashed = events.OwnShardsHashed(join, leaves_of(whole, shard_bytes))
@@ -320,6 +281,15 @@ class Host:
         found = self.node.context.planner.search(wanted.policy, before=wanted.before)
         answer = events.WaysFound(wanted.number, found)
         self.soon(self.world.compute() + self.world.delay(), partial(self.handle, answer))
+
+    def give_update(self, iteration: int) -> None:
+        """Give the trainer an update, which it applies some time later."""
+        self.copies.use(iteration)
+        if self.node is not None and self.node.context.iteration == iteration:
+            self.world.completed(self, iteration)
+        is_read = self.node is None or self.node.cycle.reads_state(iteration)
+        update = partial(self.apply, iteration, is_read)
+        self.soon(self.world.compute(), partial(self.work, update))
 
     def hang_up(self, node: bytes, end: int | None) -> None:
         """Close link number `end` to `node`, and not one that was opened since."""
@@ -558,23 +528,31 @@ class Host:
         found = [events.Incoming(n, 0.0, self.rates.get(n), 0) for n in sorted(self.links)]
         self.handle(events.Measured(tuple(found), None, None, None))
 
-    def send_manifest(self, joiner: bytes, join: int, shard_bytes: int) -> None:
-        leaves = leaves_of(self.flat, shard_bytes)
-        ready = events.ManifestReady(joiner, join, leaves)
+    def send_manifest(self, wanted: effects.SendManifest) -> None:
+        at = wanted.snapshot
+        whole = self.flat if at is None else self.copies.snapshots[at]
+        leaves = leaves_of(whole, wanted.shard_bytes)
+        ready = events.ManifestReady(wanted.joiner, wanted.join, leaves)
         self.soon(self.world.compute(), partial(self.handle, ready))
 
-    def send_shard(self, joiner: bytes, shard_bytes: int, shard: int) -> None:
-        piece = self.flat[shard * shard_bytes : (shard + 1) * shard_bytes]
-        piece = self.world.tamper(self, shard, piece)
-        me = self.me.node
-        self.world.stream(self, joiner, lambda host: host.shard(me, shard, piece), LARGE_FRAME)
+    def send_shards(self, wanted: effects.SendShards) -> None:
+        self.serves.setdefault(wanted.join, []).extend(wanted.shards)
+        for shard in wanted.shards:
+            self.send_shard(wanted, shard)
 
-    def shard(self, source: bytes, shard: int, piece: bytes) -> None:
+    def send_shard(self, wanted: effects.SendShards, shard: int) -> None:
+        size, at = wanted.shard_bytes, wanted.iteration
+        whole = self.copies.snapshots[at] if wanted.from_snapshot else self.flat
+        piece = self.world.tamper(self, shard, whole[shard * size : (shard + 1) * size])
+        arrives = partial(Host.shard, source=self.me.node, shard=shard, piece=piece, at=at)
+        self.world.stream(self, wanted.joiner, arrives, LARGE_FRAME)
+
+    def shard(self, source: bytes, shard: int, piece: bytes, at: int) -> None:
         if self.asleep:
-            self.waiting.append(partial(self.shard, source, shard, piece))
+            self.waiting.append(partial(self.shard, source, shard, piece, at))
             return
         if self.gone is None and self.node is not None and self.node.joining is not None:
-            if not self.node.joining.expects(source, shard):
+            if not self.node.joining.expects(source, shard, at):
                 return
             if not self.spoilt:
                 self.world.replaced(self)

@@ -19,7 +19,10 @@ from protocols.cluster.ancestry import Past
 from protocols.cluster.election import Election
 from protocols.cluster.founding import Founding, Heard
 from protocols.member.context import Context
+from protocols.member.copies import Copies
+from protocols.member.copying import Copying
 from protocols.member.cycle import Cycle
+from protocols.member.joining import Joining
 from protocols.member.pull import Pull
 from protocols.member.round_specs import Lanes
 from protocols.member.trainer_debt import TrainerDebt
@@ -158,10 +161,19 @@ def redo_what_was_applied() -> Iterator[None]:
 
 @contextmanager
 def copy_what_moves() -> Iterator[None]:
-    """A source applies updates while a joiner copies, and serves shards of different iterations."""
+    """A source applies updates while a joiner copies, and serves shards of different iterations,
+    which the joiner does not notice."""
     moving = property(lambda cycle: tuple(cycle._held))
     ready = property(lambda cycle: cycle._state_ready)
-    with patch.object(Cycle, "holding_for", moving), patch.object(Cycle, "_may_apply", ready):
+
+    def expects(joining: Joining, source: bytes, shard: int, _iteration: int) -> bool:
+        return joining.pull is not None and joining.pull.expects(source, shard)
+
+    with (
+        patch.object(Cycle, "holding_for", moving),
+        patch.object(Cycle, "_may_apply", ready),
+        patch.object(Joining, "expects", expects),
+    ):
         yield
 
 
@@ -381,6 +393,63 @@ def forget_what_was_trained() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def change_a_snapshot_while_it_is_taken() -> Iterator[None]:
+    """A source applies its update although a snapshot of its state is being taken."""
+    with patch.object(Copies, "is_taking", False):
+        yield
+
+
+@contextmanager
+def skip_a_record() -> Iterator[None]:
+    """A joiner that copies beside the training leaves out every fifth update."""
+    real = Copying._replay
+
+    def replay(copying: Copying) -> None:
+        if copying.next % 5 == 0 and copying.next in copying._here:
+            copying.commit = copying._here.pop(copying.next).commit
+            copying.next += 1
+        real(copying)
+
+    with patch.object(Copying, "_replay", replay):
+        yield
+
+
+@contextmanager
+def enter_while_behind() -> Iterator[None]:
+    """A joiner follows the rounds before it has applied all updates since its snapshot."""
+
+    def stop_at(copying: Copying, iteration: int) -> None:
+        copying._until = copying.next = iteration
+
+    def done(copying: Copying) -> bool:
+        copying.commit = copying._context.commit
+        return copying.has_state and copying._until is not None
+
+    is_done = property(done)
+    with patch.object(Copying, "stop_at", stop_at), patch.object(Copying, "is_done", is_done):
+        yield
+
+
+@contextmanager
+def ship_before_completion() -> Iterator[None]:
+    """A source keeps and tells of the sum of a round that lacks work, not of the one that is
+    applied after it."""
+    again, applying = Cycle._again, Copies.applying
+
+    def too_early(cycle: Cycle, word: control_word.ControlWord, missing: tuple[int, ...]) -> None:
+        at, members = cycle._context.iteration, len(cycle._policy.view.members)
+        cycle._copies.applying(at, word.encode(), members, cycle._next_commit)
+        again(cycle, word, missing)
+
+    def once(copies: Copies, iteration: int, *rest: Any) -> None:
+        if iteration not in copies._logged:
+            applying(copies, iteration, *rest)
+
+    with patch.object(Cycle, "_again", too_early), patch.object(Copies, "applying", once):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -409,6 +478,10 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         ask_for_links_that_break,
         forget_what_was_trained,
         trust_own_weights,
+        change_a_snapshot_while_it_is_taken,
+        skip_a_record,
+        enter_while_behind,
+        ship_before_completion,
         # Found by histories of their own (`rare.py`), since other rules nearly always hide them.
         two_votes,
         keep_sums_that_lack_work,

@@ -16,11 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocols.events import Incoming, Measured
+from protocols.scheduler.join_cost import JoinWay
 from protocols.wire import messages as m
 from tests.simulation import faults
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
-from tests.simulation.host import Host, expected_state
 from tests.simulation.narrow import NO_BULK, PASSES
+from tests.simulation.numbers import expected_state
 from tests.simulation.ways import WaysPlanner
 from tests.simulation.world import member
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.simulation.faults import Intensities
+    from tests.simulation.host import Host
 
 # How many devices ever exist in one history: the largest cluster, and some that come later.
 MOST_HOSTS = 20
@@ -37,6 +39,9 @@ FIRST_WITH_WAYS = 700_000
 FIRST_WITH_SEARCHES = 770_000
 FIRST_WITH_FEW_LINKS = 802000  # ... in which devices may want no more than two or three links
 FIRST_WITH_STREAMS = 820_000  # ... in a third of which trainers announce chunks while they compute
+# From this seed on joiners of half of the histories copy beside the training, of the others while
+# the members hold their update; earlier ones play as ever.
+FIRST_BESIDE = 840_000
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
 CALM_SECONDS = 240.0
 # How many seconds after it begins a fault that never heals counts as healed: by then the devices
@@ -116,6 +121,8 @@ class Storm:
         if seed >= FIRST_WITH_FEW_LINKS:  # otherwise all devices of a small cluster are linked
             self.world.most_links = faults.stream(seed, "links").choice((0, 0, 2, 3))
         self.world.streams = seed >= FIRST_WITH_STREAMS and seed % 3 == 0
+        if seed >= FIRST_BESIDE and seed // 3 % 2:
+            self.world.join_way = JoinWay.BESIDE
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         self._size = size

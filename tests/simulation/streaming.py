@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from protocols import events
 from protocols.rounds.control_word import bits
-from tests.simulation import host as hosts
+from tests.simulation.numbers import VECTOR, contribution
 
 if TYPE_CHECKING:
     from protocols import effects
@@ -30,8 +30,8 @@ def give(host: Host, work: effects.GiveWork) -> None:
         return
     for _ in range(dice.randint(0, MOST_ANNOUNCEMENTS)):
         at = dice.uniform(begins, host.busy_until)
-        first = dice.randint(1, hosts.VECTOR)
-        chunks = tuple(range(first, dice.randint(first, hosts.VECTOR) + 1))
+        first = dice.randint(1, VECTOR)
+        chunks = tuple(range(first, dice.randint(first, VECTOR) + 1))
         host.soon(at - now, partial(host.work, partial(announce, host, work, chunks)))
 
 
@@ -41,8 +41,8 @@ def announce(host: Host, work: effects.GiveWork, chunks: tuple[int, ...]) -> Non
     if host.gone is not None or work.iteration != host.iteration or work.turn < host.turn:
         return
     again = work.turn != host.turn  # the sum begins anew
-    done, own = ((), [0] * hosts.VECTOR) if again else (host.done, host.own)
-    parts = [hosts.contribution(work.iteration, m) for m in work.micro_batches]
+    done, own = ((), [0] * VECTOR) if again else (host.done, host.own)
+    parts = [contribution(work.iteration, m) for m in work.micro_batches]
     host.ahead = [sum(column) for column in zip(own, *parts, strict=True)]
     host.ahead[0] += host.is_wrong * len(work.micro_batches)
     covered = tuple(sorted((*done, *work.micro_batches)))

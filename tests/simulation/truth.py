@@ -24,7 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from protocols import events, limits
-from tests.simulation.host import VECTOR, expected_state
+from protocols.member.joining import JoiningState
+from tests.simulation.numbers import VECTOR, expected_state
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
@@ -85,6 +86,9 @@ class Truth:
         right = expected_state(host.iteration, self._world.micro_batches)
         assert host.state == right or host.is_wrong, f"{host.me.name}: wrong state {host.iteration}"
         behind = len(host.node.debt.kept) if host.node is not None else 0
+        joining = host.node.joining if host.node is not None else None
+        if joining is not None and joining.state is JoiningState.PULLING and joining.copy:
+            behind = iteration - joining.copy.next  # updates since its snapshot that it lacks
         assert iteration == host.iteration + behind, f"{host.me.name}: node and trainer out of step"
         if host.node is not None and not behind:
             commit = host.node.context.commit

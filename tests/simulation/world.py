@@ -24,17 +24,19 @@ from protocols.member.context import NodeConfig
 from protocols.member.node import Node
 from protocols.network.link_end import LinkEnd
 from protocols.rounds import control_word
+from protocols.scheduler.join_cost import JoinWay
 from protocols.wire import codec
 from protocols.wire.messages import EVERYONE, Message
-from tests.simulation.host import (
+from tests.simulation.copies import UPDATE_BYTES
+from tests.simulation.host import Host as Host
+from tests.simulation.numbers import (
     CONSTANT_BYTES,
     STATE_ELEMENTS,
     VECTOR,
     contribution,
     weights_of,
 )
-from tests.simulation.host import Host as Host
-from tests.simulation.host import expected_state as expected_state
+from tests.simulation.numbers import expected_state as expected_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +81,7 @@ class World:
         self.pauses = False  # nodes wait if they have no quorum
         self.ways: WaysPlanner | None = None  # plans with several ways instead of one tree
         self.rotate_every = 0  # steps after which the role rotates; 0: never
+        self.join_way = JoinWay.PAUSE  # how joiners copy the state
         self.joins_end = False  # a host whose join has failed gives up
         self.lose: Callable[[Host, Host, Message], bool] = lambda _sender, _receiver, _message: (
             False
@@ -261,6 +264,8 @@ class World:
         counts = (self.micro_batches, SAMPLES, self.steps)
         options = (neighbours, self.pauses, self.rotate_every)
         config = NodeConfig(who, VECTOR + 1, size, *counts, *options)
+        if self.join_way is not JoinWay.PAUSE:
+            config = replace(config, update_bytes=UPDATE_BYTES, join_way=self.join_way)
         if self.ways is not None:
             config = replace(config, window=self.ways.window)
         if not self.is_frozen:

@@ -47,7 +47,7 @@ def bench() -> Bench:
     """Return the observer of a founder."""
     bench = Bench()
     bench.observer.report("scheduler", {"node": "me", "term": 1, "why": "founded"})
-    bench.observer.report("joined", {"term": 1, "members": ["me"]})
+    bench.observer.report("joined", {"term": 1, "members": ["me"], "updates": 0})
     return bench
 
 
@@ -102,7 +102,7 @@ def test_who_is_gone_is_written_by_a_timer_if_nothing_else_happens(bench: Bench)
         lambda: bench.now,
         lambda seconds, call: timers.append((seconds, call)),
     )
-    bench.observer.report("joined", {"term": 1, "members": ["me", "bob"]})
+    bench.observer.report("joined", {"term": 1, "members": ["me", "bob"], "updates": 0})
     bench.left()
     ((seconds, call),) = timers
     bench.now += seconds
@@ -130,7 +130,7 @@ def test_a_member_that_joins_again_counts_its_steps_anew(bench: Bench) -> None:
     bench.now += 20.0
     bench.observer.report("pull_begins", {"total_bytes": 10})
     assert [e["node"] for e in bench.all("member_left")] == ["bob"]
-    bench.observer.report("joined", {"term": 2, "members": ["bob", "me"]})
+    bench.observer.report("joined", {"term": 2, "members": ["bob", "me"], "updates": 0})
     bench.step(0.1)
     bench.step(0.1)
     bench.left()
@@ -145,7 +145,7 @@ def test_a_joiner_tells_of_the_others_from_its_own_entry_on() -> None:
     bench.observer.report("member_joined", {"node": "carol"})
     bench.left("dan")
     bench.observer.shard_arrived("al", 10)
-    bench.observer.report("joined", {"term": 1, "members": ["al", "carol", "me"]})
+    bench.observer.report("joined", {"term": 1, "members": ["al", "carol", "me"], "updates": 0})
     bench.observer.report("member_joined", {"node": "eve"})
     bench.step(0.1)
     assert [e["node"] for e in bench.all("member_joined")] == ["eve"]
@@ -155,10 +155,21 @@ def test_a_joiner_tells_of_the_others_from_its_own_entry_on() -> None:
     assert joined["lower_bound_s"] is None
 
 
+def test_a_joiner_for_which_nobody_waited_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Quiet, "say", lambda self, text: said.append(text))
+    bench = Bench()
+    bench.observer.report("pull_begins", {"total_bytes": 10})
+    bench.observer.shard_arrived("al", 10)
+    bench.observer.report("joined", {"term": 1, "members": ["al", "me"], "updates": 7})
+    assert bench.all("joined")[-1]["updates"] == 7
+    assert said[-1].endswith("; the others have gone on meanwhile, by 7 updates")
+
+
 def test_a_founder_after_a_failed_join_has_no_sources(bench: Bench) -> None:
     bench.observer.report("pull_begins", {"total_bytes": 10})
     bench.observer.report("scheduler", {"node": "me", "term": 1, "why": "founded"})
-    bench.observer.report("joined", {"term": 1, "members": ["me"]})
+    bench.observer.report("joined", {"term": 1, "members": ["me"], "updates": 0})
     assert [e["sources"] for e in bench.all("joined")] == [[], []]
 
 
@@ -169,7 +180,7 @@ def test_a_trainer_that_does_not_keep_up_is_told_of(monkeypatch: pytest.MonkeyPa
     late = {"node": "bob", "away": False}
     bench.observer.report("member_late", late)
     assert not said, "what happens among the others before the own entry is not told"
-    bench.observer.report("joined", {"term": 1, "members": ["me", "bob"]})
+    bench.observer.report("joined", {"term": 1, "members": ["me", "bob"], "updates": 0})
     bench.observer.report("member_late", late)
     bench.observer.report("member_late", {"node": "me", "away": True})
     bench.now += 12.0
@@ -204,7 +215,7 @@ def test_states_that_differ_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None
     bench = Bench()
     bench.observer.report("diverged", {"node": "bob", "iteration": 3})
     assert not said
-    bench.observer.report("joined", {"term": 1, "members": ["me", "bob"]})
+    bench.observer.report("joined", {"term": 1, "members": ["me", "bob"], "updates": 0})
     bench.observer.report("diverged", {"node": "bob", "iteration": 9})
     bench.observer.report("diverged", {"node": "me", "iteration": 9})
     bench.observer.report("first_difference", {"iteration": 9, "where": "the tensor a"})

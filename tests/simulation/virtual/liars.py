@@ -16,6 +16,8 @@ SUBJECTS = len(MESSAGES) + len(BULK_LIES)
 MEMBERS = 4
 LINKS = MEMBERS * (MEMBERS - 1) // 2
 STEPS = 60
+# Lies about which policy a reduced word names: members below the liar accuse the root.
+POLICY_LIES = (("word down", "term"), ("word down", "version"))
 PATIENCE_S = 60.0  # virtual seconds within which the honest members must finish
 
 
@@ -55,7 +57,7 @@ async def _history(seed: int) -> Liar:
     await world.until(lambda: all(host.gone is not None for host in honest), PATIENCE_S)
     if liar.lie.kind is Expel:  # every member may expel another one, so that is no lie
         honest = [host for host in honest if host.gone != "removed"]
-    _judge(honest, may_part=liar.lie.kind is Lead)
+    _judge(honest, may_part=liar.lie.kind is Lead or liar.lie.bulk in POLICY_LIES)
     return liar
 
 

@@ -37,10 +37,10 @@ MUTATIONS: dict[str, Planted] = {
     "anybody_orders": partial(patch.object, fenced, "may_order", lambda *_: True),
 }
 FOUND = {
-    "words_unchecked": 55,
-    "order_unchecked": 41,
-    "checksums_unchecked": 47,
-    "anybody_orders": 97,
+    "words_unchecked": 60,
+    "order_unchecked": 45,
+    "checksums_unchecked": 73,
+    "anybody_orders": 26,
 }
 
 

@@ -20,6 +20,7 @@ from edgeagent.observer import Observer
 from edgeagent.shell import Options, Owner, Shell
 from edgeagent.terminal.console import Console, JoinLine, TrainingLine
 from edgeagent.transport.api import PeerInfo
+from protocols.scheduler.join_cost import JoinWay
 from tests.simulation.virtual.loop import VirtualLoop
 from tests.simulation.virtual.network import Wires
 from tests.simulation.virtual.trainer import StandIn, expected_state, meta
@@ -84,7 +85,8 @@ class Host:
         )
         hello, memory = self.trainer.hello(), self.trainer.memory
         me = member_of(self.me)
-        self.shell = Shell(me, hello, memory, self.network, observer, owner, Options())
+        options = Options(join_way=world.join_way)
+        self.shell = Shell(me, hello, memory, self.network, observer, owner, options)
         self.network.listener = self.shell
         self.trainer.say = self.shell.trainer.received
 
@@ -218,6 +220,7 @@ class World:
         self.steps = steps
         self.hosts: list[Host] = []
         self.broken: list[str] = []
+        self.join_way = JoinWay.PAUSE  # of hosts that are added from now on
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.loop.set_exception_handler(self._complain)
 

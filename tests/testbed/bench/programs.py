@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.launch import module_command
-from protocols.member.joining import shard_size
+from protocols.member.shard_sizes import shard_size
 from tests.scenarios.processes import kill_session
 from tests.testbed.agents import NOTHING, environment
 from tests.testbed.bench import relay

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocols.member.joining import JoiningState
+from protocols.scheduler.join_cost import JoinWay
 from tests.simulation.world import Host, World
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 ENDLESS = 100_000  # steps; no test gets that far
 ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, JoiningState.FAILED))
+BESIDE = (JoiningState.COPYING, JoiningState.COPIED)  # only joiners that stop nobody get here
 
 
 def cluster(
@@ -25,9 +27,12 @@ def cluster(
     pauses: bool = False,
     is_frozen: bool = False,
     ways: WaysPlanner | None = None,
+    beside: bool = False,
 ) -> tuple[World, list[Host]]:
-    """Return a world with `size` members, each linked to each; the first is the scheduler."""
+    """Return a world with `size` members, each linked to each; the first is the scheduler. Joiners
+    copy `beside` the training, or the members hold their update meanwhile."""
     world = World(seed, steps=steps)
+    world.join_way = JoinWay.BESIDE if beside else JoinWay.PAUSE
     world.pauses, world.is_frozen, world.ways = pauses, is_frozen, ways
     first = world.found()
     hosts = [first]

@@ -28,6 +28,7 @@ LARGEST = {
     BulkKind.DOWN: limits.MAX_CHUNK_BYTES,
     BulkKind.SHARD: limits.MAX_SHARD_BYTES,
     BulkKind.PROBE: limits.MAX_CHUNK_BYTES,
+    BulkKind.UPDATE: limits.MAX_SHARD_BYTES,
 }
 HEADERS = st.builds(
     BulkHeader,
@@ -45,7 +46,7 @@ HEADERS = st.builds(
     COUNT,
 ) | st.builds(
     BulkHeader,
-    st.sampled_from((BulkKind.UP, BulkKind.SHARD, BulkKind.PROBE)),
+    st.sampled_from((BulkKind.UP, BulkKind.SHARD, BulkKind.PROBE, BulkKind.UPDATE)),
     st.just(bytes(16)),
     *[st.integers(0, 9)] * 6,
 )

@@ -11,7 +11,7 @@ import pytest
 from protocols.events import OwnShardsHashed
 from protocols.member.joining import JoiningState
 from protocols.scheduler.join_cost import JoinCost
-from tests.simulation.host import CONSTANT_BYTES
+from tests.simulation.numbers import CONSTANT_BYTES
 from tests.unit.protocols.clusters import cluster, enter, go_on, node_of, reach
 
 if TYPE_CHECKING:

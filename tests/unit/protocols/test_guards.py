@@ -14,11 +14,12 @@ from edgeagent.planner import StandardPlanner
 from protocols import effects, events, limits
 from protocols.cluster.policy import Policy
 from protocols.errors import RemoteProtocolError
+from protocols.member.copies import Copies
 from protocols.member.cycle import Cycle, CycleState
-from protocols.member.joining import (
+from protocols.member.joining import JoiningState
+from protocols.member.shard_sizes import (
     LARGEST_SHARD_BYTES,
     USUAL_SHARD_BYTES,
-    JoiningState,
     shard_count,
     shard_size,
 )
@@ -26,9 +27,10 @@ from protocols.member.trainer_debt import TrainerDebt
 from protocols.network.link_end import LinkEnd
 from protocols.scheduler.negotiator import Negotiator
 from protocols.wire import messages as m
-from tests.simulation.host import STATE_ELEMENTS
+from tests.simulation.numbers import STATE_ELEMENTS
 from tests.simulation.world import Host, World, member
 from tests.unit.protocols.clusters import (
+    BESIDE,
     ENDLESS,
     ON_THE_WAY,
     cluster,
@@ -211,7 +213,7 @@ def test_messages_to_a_joiner_are_dropped_by_a_founder() -> None:
 
 def joining_cluster(state: JoiningState) -> tuple[World, list[Host], Host, Negotiator]:
     """Return a cluster, a joiner in `state`, and the scheduler's negotiator."""
-    world, hosts = cluster(0)
+    world, hosts = cluster(0, beside=state in BESIDE)
     joiner = world.join(9, hosts[0])
     reach(world, joiner, state)
     return world, hosts, joiner, negotiator_of(hosts[0])
@@ -429,9 +431,9 @@ def test_pulled_bytes_grow_to_the_whole(state: JoiningState) -> None:
     joining = node_of(joiner).joining
     assert joining is not None
     whole = STATE_ELEMENTS * 16
-    done = state in (JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
+    done = state in (JoiningState.COPIED, JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
     assert joining.progress(0.0).pulled_bytes == (whole if done else 0)
-    assert not joining.expects(STRANGER.node, 0)
+    assert not joining.expects(STRANGER.node, 0, 0)
 
 
 def test_shard_sizes() -> None:
@@ -577,7 +579,14 @@ def test_a_cycle_needs_a_policy() -> None:
     world = World(0)
     context: Context = node_of(world.add(0)).context
     debt = TrainerDebt(context, lambda _away: None, lambda: None)
-    cycle = Cycle(context, lambda: (0, 0), lambda _old, _new, _why: None, debt, lambda _nodes: None)
+    cycle = Cycle(
+        context,
+        lambda: (0, 0),
+        lambda _old, _new, _why: None,
+        debt,
+        lambda _nodes: None,
+        Copies(context, context.send),
+    )
     with pytest.raises(AssertionError, match="policy"):
         cycle.start(state_ready=True)
 

@@ -8,7 +8,7 @@ from edgeagent.planner import StandardPlanner
 from protocols import limits
 from protocols.cluster.policy import Pull
 from protocols.scheduler.join import JoinState
-from protocols.scheduler.join_cost import JoinCost, Pace
+from protocols.scheduler.join_cost import JoinCost, JoinWay, Pace
 from protocols.scheduler.negotiator import MOST_UNMEASURED, Negotiator
 from protocols.wire import messages as m
 from protocols.wire.messages import JoinAborted, JoinRequest
@@ -94,6 +94,21 @@ def test_a_pull_is_judged_by_what_is_to_be_pulled() -> None:
     assert cost().too_slow("t", 4.0, MB, MB) == ""
 
 
+def test_joiners_copy_beside_the_training_where_that_is_worth_it() -> None:
+    def auto(update: int, pace: Pace | None = None, state: int = 27 * MB) -> JoinCost:
+        return JoinCost(state, 9 * MB, 30.0, pace or Pace(), 0, b"", update, JoinWay.AUTO)
+
+    assert not auto(0).goes_beside((SLOW,)), "no update can be kept"
+    assert auto(9 * MB).goes_beside((0,)), "a large state over a link that is not known"
+    assert not auto(9 * MB, state=MB).goes_beside((0,))
+    assert not auto(9 * MB).goes_beside((1000 * MB,)), "the others hold for a moment only"
+    assert auto(9 * MB).goes_beside((SLOW,)), "nothing is known of the pace"
+    assert not auto(9 * MB, slow_steps(1.0)).goes_beside((SLOW,)), "it would never catch up"
+    assert auto(MB // 10, slow_steps(1.0)).goes_beside((SLOW,))
+    assert not JoinCost(27 * MB, update_bytes=MB, way=JoinWay.PAUSE).goes_beside((SLOW,))
+    assert JoinCost(MB, update_bytes=MB, way=JoinWay.BESIDE).goes_beside(())
+
+
 # --- what the scheduler does with them ------------------------------------------------------------
 
 
@@ -107,10 +122,17 @@ def linking(allowed: JoinCost) -> tuple[Negotiator, int]:
     return scheduler, number
 
 
+def opens(
+    scheduler: Negotiator, now: float, number: int, rate: int
+) -> list[tuple[bytes, m.Message]]:
+    """The joiner says that one link, which carries `rate`, is open."""
+    return scheduler.links_open(now, JOINER.node, m.LinksOpen(number, (ONE,), (rate,)))
+
+
 def pulling(allowed: JoinCost) -> tuple[Negotiator, int]:
     """Return a scheduler whose joiner has begun to pull at 0."""
     scheduler, number = linking(allowed)
-    scheduler.links_open(0.0, JOINER.node, number, (ONE,), (FAST,))
+    opens(scheduler, 0.0, number, FAST)
     scheduler.in_force(0.0, star_policy(2, (Pull(number, JOINER, (ONE,), ONE),)))
     assert scheduler.joins[number].state is JoinState.PULLING
     return scheduler, number
@@ -128,7 +150,7 @@ def aborted(mail: list[tuple[bytes, m.Message]]) -> JoinAborted:
 
 def test_a_joiner_with_slow_links_never_begins_to_pull() -> None:
     scheduler, number = linking(cost())
-    said = aborted(scheduler.links_open(1.0, JOINER.node, number, (ONE,), (SLOW,)))
+    said = aborted(opens(scheduler, 1.0, number, SLOW))
     assert said.joiner == JOINER.node
     assert "about 58 s" in said.reason
     assert said.pause_ms == 1000 * limits.JOIN_AGAIN_SECONDS
@@ -138,9 +160,9 @@ def test_a_joiner_with_slow_links_never_begins_to_pull() -> None:
 def test_rates_that_are_not_known_are_waited_for_but_not_for_ever() -> None:
     scheduler, number = linking(cost())
     for _ in range(MOST_UNMEASURED):
-        assert scheduler.links_open(1.0, JOINER.node, number, (ONE,), (0,)) == []
+        assert opens(scheduler, 1.0, number, 0) == []
         assert scheduler.joins[number].state is JoinState.LINKING
-    scheduler.links_open(1.0, JOINER.node, number, (ONE,), (0,))
+    opens(scheduler, 1.0, number, 0)
     assert scheduler.joins[number].state is JoinState.LINKED
 
 

@@ -1,0 +1,224 @@
+"""Joins beside the training: snapshots and updates that are kept for joiners, and updates that a
+joiner receives.
+
+A snapshot is a copy of the whole state in memory of this process, made in a thread in blocks, so
+that neither the event loop nor the page cache of the system is kept busy with it. An update travels
+as the bytes of R, followed by the sum of squares of each chunk as float64, because the clipping of
+gradients needs these sums exactly as the root has computed them.
+
+A joiner may have to keep many updates until the snapshot is here. They lie in a file without a
+name, so that the system can write them to the disk when memory is short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import mmap
+import os
+import tempfile
+from typing import TYPE_CHECKING, assert_never
+
+import numpy as np
+
+from edgeagent.memory import room
+from protocols import effects, events
+from protocols.errors import RemoteProtocolError
+from protocols.member.copies import update_part_bytes
+from protocols.rounds.control_word import decode_word
+from protocols.rounds.word_check import check_word
+from protocols.wire.bulk import BulkHeader, BulkKind
+
+if TYPE_CHECKING:
+    from edgeagent.dataplane.reduce import Vector
+    from edgeagent.search import Spawn
+    from edgeagent.shell.hub import Hub
+    from edgeagent.shell.peers import Peers
+    from edgeagent.shell.rounds import Rounds
+    from edgeagent.transport.api import Link
+    from protocols.wire.messages import UpdateRecord
+
+BLOCK_BYTES = 16 << 20  # of the state, copied at a time
+# A snapshot is taken only if this many times its size is free, because the updates since then and
+# everything else on the device need memory, too.
+SPARE = 1.5
+
+
+def leaves_of(data: memoryview) -> tuple[bytes, ...]:
+    """Return the SHA-256 of each part of an update."""
+    size = update_part_bytes(len(data))
+    return tuple(hashlib.sha256(data[k : k + size]).digest() for k in range(0, len(data), size))
+
+
+class Copies:
+    """What one agent keeps for joiners, and the updates that it receives as one. `state` is the
+    training state in shared memory."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        peers: Peers,
+        rounds: Rounds,
+        state: memoryview,
+        spawn: Spawn,
+    ) -> None:
+        self._hub = hub
+        self._peers = peers
+        self._reducer = rounds.reducer
+        self._shape = rounds.shape
+        self._state = state
+        self._spawn = spawn
+        self._dtype = rounds.contribution.dtype
+        self._vector_bytes = rounds.contribution.nbytes
+        # What a joiner receives of each update.
+        self.update_bytes = self._vector_bytes + 8 * (self._reducer.chunks - 1)
+        self._snapshots: dict[int, memoryview] = {}
+        self._updates: dict[int, memoryview] = {}  # as a source
+        self._incoming: dict[int, memoryview] = {}  # as a joiner
+
+    def forget(self) -> None:
+        """Free everything: it was kept for the node before, and is of no use to another."""
+        self._snapshots.clear()
+        self._updates.clear()
+        self._incoming.clear()
+
+    def perform(self, effect: effects.CopyEffect) -> None:
+        """Perform `effect`."""
+        match effect:
+            case effects.TakeSnapshot(iteration):
+                self._spawn(self._take(iteration))
+            case effects.DropSnapshot(iteration):
+                self._snapshots.pop(iteration, None)
+            case effects.LogUpdate(iteration):
+                self._log(iteration)
+            case effects.DropUpdates(before):
+                self._updates = {i: u for i, u in self._updates.items() if i >= before}
+            case effects.SendUpdate():
+                self._send(effect)
+            case _:
+                assert_never(effect)
+
+    def snapshot(self, iteration: int) -> memoryview | None:
+        """Return the snapshot of `iteration`, None if there is none any more."""
+        return self._snapshots.get(iteration)
+
+    # --- as a source ------------------------------------------------------------------------------
+
+    async def _take(self, iteration: int) -> None:
+        """Copy the state, which does not change before the answer. The node may be another one by
+        then, whose snapshots these are not."""
+        node, free = self._hub.node, room().free
+        copied: memoryview | None = None
+        if free is None or free >= SPARE * len(self._state):
+            copied = await asyncio.to_thread(_copy, self._state)
+        if self._hub.node is not node:
+            return
+        if copied is not None:
+            self._snapshots[iteration] = copied
+        self._hub.handle(events.SnapshotTaken(iteration, copied is not None))
+
+    def _log(self, iteration: int) -> None:
+        """Keep R of `iteration`. It is copied at once, because its memory is used again soon."""
+        vector, squares = self._reducer.result(iteration)
+        data = bytearray(self.update_bytes)
+        np.frombuffer(data, self._dtype, len(vector))[:] = vector
+        data[self._vector_bytes :] = np.asarray(squares, "<f8").tobytes()
+        whole = self._updates[iteration] = memoryview(data)
+        self._spawn(self._hash(iteration, whole))
+
+    async def _hash(self, iteration: int, data: memoryview) -> None:
+        node = self._hub.node
+        leaves = await asyncio.to_thread(leaves_of, data)
+        if self._hub.node is node:
+            self._hub.handle(events.UpdateLogged(iteration, leaves))
+
+    def _send(self, wanted: effects.SendUpdate) -> None:
+        whole, node = self._updates.get(wanted.iteration), self._hub.node
+        if whole is None or node is None:
+            return
+        size, lineage = update_part_bytes(len(whole)), node.context.lineage
+        for part in wanted.parts:
+            payload = whole[part * size : (part + 1) * size]
+            header = BulkHeader(
+                BulkKind.UPDATE,
+                lineage,
+                0,
+                0,
+                wanted.iteration,
+                0,
+                part,
+                len(payload),
+                reference=wanted.join,
+            )
+            self._peers.send_bulk(wanted.joiner, header, payload)
+
+    # --- as a joiner ------------------------------------------------------------------------------
+
+    def check(self, record: UpdateRecord) -> None:
+        """Raise `RemoteProtocolError` unless the control word in `record` fits this job."""
+        check_word(decode_word(record.word), self._shape)
+
+    def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
+        """Return where a part of an update belongs, None if it is not wanted. Raises
+        `RemoteProtocolError` if it has the wrong length."""
+        joining = self._hub.node.joining if self._hub.node is not None else None
+        if joining is None or header.reference != joining.number:
+            return None
+        if not joining.expects_update(source, header.iteration, header.index):
+            return None
+        part = self._part(header)
+        if len(part) != header.length or not part:
+            raise RemoteProtocolError("a part of an update of the wrong length")
+        return part
+
+    def received(self, link: Link, header: BulkHeader) -> None:
+        """Tell the node the digest of the part that has arrived."""
+        source = link.peer.node
+        joining = self._hub.node.joining if self._hub.node is not None else None
+        if joining is None or not joining.expects_update(source, header.iteration, header.index):
+            return
+        digest = hashlib.sha256(self._part(header)).digest()
+        rate = link.incoming_rate
+        self._hub.handle(events.UpdateArrived(source, header.iteration, header.index, digest, rate))
+
+    def update(self, iteration: int) -> tuple[Vector, tuple[float, ...]] | None:
+        """Return (R of `iteration`, the sum of squares of each of its data chunks) if this device
+        has received it as a joiner, and free it afterwards; None if it has not."""
+        data = self._incoming.pop(iteration, None)
+        if data is None:
+            return None
+        vector = np.frombuffer(data[: self._vector_bytes], self._dtype)
+        squares = np.frombuffer(data[self._vector_bytes :], "<f8")
+        return vector, tuple(float(x) for x in squares)
+
+    def _part(self, header: BulkHeader) -> memoryview:
+        whole = self._incoming.get(header.iteration)
+        if whole is None:
+            whole = self._incoming[header.iteration] = _in_file(self.update_bytes)
+        size = update_part_bytes(self.update_bytes)
+        return whole[header.index * size : (header.index + 1) * size]
+
+
+def _copy(state: memoryview) -> memoryview:
+    """Return a copy of `state` in memory of its own, which is given back to the system as soon as
+    nobody uses it."""
+    copied = memoryview(mmap.mmap(-1, max(1, len(state))))[: len(state)]
+    for start in range(0, len(state), BLOCK_BYTES):
+        end = start + BLOCK_BYTES
+        np.copyto(np.frombuffer(copied[start:end], "u1"), np.frombuffer(state[start:end], "u1"))
+    return copied
+
+
+def _in_file(size: int) -> memoryview:
+    """Return `size` writable bytes in a file without a name, or in memory if the disk is full. The
+    space is reserved at once, because a write to a file that cannot grow would end the process."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):  # macOS has none
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.write(bytes(size))
+                file.flush()
+            return memoryview(mmap.mmap(file.fileno(), size))
+    except OSError:
+        return memoryview(bytearray(size))

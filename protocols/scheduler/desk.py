@@ -1,0 +1,92 @@
+"""What members and joiners ask of the scheduler: each message goes to the part that answers it.
+
+A node that is not the scheduler takes none of these messages. Whoever has sent one repeats it to
+the next scheduler, so nothing is lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols.wire import messages as m
+
+if TYPE_CHECKING:
+    from protocols.member.context import Context
+    from protocols.member.departure import Departure
+    from protocols.member.mail import Mail
+    from protocols.recovery.recovery import Recovery
+    from protocols.scheduler.succession import Succession
+
+
+class Desk:
+    """The part of one node that takes messages to the scheduler."""
+
+    def __init__(
+        self,
+        context: Context,
+        mail: Mail,
+        recovery: Recovery,
+        succession: Succession,
+        departure: Departure,
+    ) -> None:
+        self._context = context
+        self._mail = mail
+        self._recovery = recovery
+        self._succession = succession
+        self._departure = departure
+
+    def take(self, now: float, sender: bytes, message: m.Message) -> bool:
+        """Act on a message to the scheduler, if this node is that; return whether it was one."""
+        negotiator = self._succession.negotiator
+        if negotiator is None:
+            return False
+        mail: list[tuple[bytes, m.Message]] = []
+        match message:
+            case m.JoinRequest(joiner):
+                mail = self._recovery.bars(now, joiner.node)
+                mail = mail or negotiator.join_request(now, message)
+            case m.Introduced(number):
+                mail = negotiator.introduced(sender, number)
+            case m.LinksOpen():
+                mail = negotiator.links_open(now, sender, message)
+            case m.JoinProgress():
+                mail = negotiator.progress(now, sender, message)
+            case m.CaughtUp(number):
+                negotiator.caught_up(now, sender, number)
+            case m.NoSnapshot(number):
+                negotiator.no_snapshot(sender, number)
+            case m.LeaveRequest():
+                negotiator.leave_request(sender)
+                if negotiator.passing:
+                    self._departure.hurry(now)
+            case m.ShareWish(away):
+                negotiator.share_wish(sender, away)
+            case m.PolicyStored(term, version):
+                negotiator.stored(sender, (term, version))
+            case m.Prepared(term, number):
+                self._recovery.prepared(now, sender, (term, number))
+            case m.Committed(term, number):
+                self._recovery.committed(sender, (term, number))
+            case m.FenceReport():
+                self._recovery.reported(now, sender, message)
+            case m.Outside(term, number):
+                self._recovery.outside(now, sender, (term, number))
+            case m.LinkWish(peer, wanted):
+                mail = negotiator.link_wish(sender, peer, wanted=wanted)
+            case m.Expel(node):
+                mail = self._expel(now, sender, node)
+            case _:
+                return False
+        self._mail.post_all(mail)
+        return True
+
+    def _expel(self, now: float, sender: bytes, node: bytes) -> list[tuple[bytes, m.Message]]:
+        """Expel a member. A scheduler that is to be expelled itself hands its role over; whoever
+        wants that repeats the request to its successor."""
+        if node == self._context.node:
+            self._succession.make_way(now)
+            return []
+        views = [p.view for p in self._context.policies.values()]
+        known = any(view.member(node) is not None for view in views)
+        negotiator = self._succession.negotiator
+        return negotiator.expel(sender, node, known=known) if negotiator is not None else []

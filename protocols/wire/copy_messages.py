@@ -1,0 +1,93 @@
+"""The messages with which a joiner copies the state; `messages.py` lists them with all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from protocols import limits
+from protocols.wire.fields import (
+    COUNT32,
+    DIGEST,
+    ITERATION,
+    NUMBER,
+    Blob,
+    Many,
+    UInt,
+    wire,
+)
+from protocols.wire.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRequest(Message):
+    """Direct, joiner to a source: send me the digests of the state that I am to pull."""
+
+    TAG: ClassVar[int] = 12
+    join: int = wire(NUMBER)
+    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest(Message):
+    """Direct answer: SHA-256 of each shard of the held state, in order."""
+
+    TAG: ClassVar[int] = 13
+    join: int = wire(NUMBER)
+    leaves: tuple[bytes, ...] = wire(Many(DIGEST, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRequest(Message):
+    """Direct, joiner to a source: send these shards of `shard_bytes` each over bulk."""
+
+    TAG: ClassVar[int] = 14
+    join: int = wire(NUMBER)
+    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
+    shards: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRecord(Message):
+    """Direct, source to a joiner that copies beside the training: the update of `iteration` is
+    complete, and I keep it for you.
+
+    `word`: the reduced control word of that round. `members`: how many members have summed.
+    `commit`: C(iteration). `leaves`: SHA-256 of each part of the update, in order.
+    """
+
+    TAG: ClassVar[int] = 42
+    join: int = wire(NUMBER)
+    iteration: int = wire(ITERATION)
+    word: bytes = wire(Blob(limits.MAX_CONTROL_WORD_BYTES))
+    members: int = wire(UInt(limits.MAX_MEMBERS))
+    commit: bytes = wire(DIGEST)
+    leaves: tuple[bytes, ...] = wire(Many(DIGEST, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRequest(Message):
+    """Direct, joiner to a source: send these parts of the update of `iteration` over bulk, or, if
+    there are none, tell me of that update again. I have all updates before that of `needs`."""
+
+    TAG: ClassVar[int] = 43
+    join: int = wire(NUMBER)
+    iteration: int = wire(ITERATION)
+    needs: int = wire(ITERATION)
+    parts: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEnded(Message):
+    """Direct, source to a joiner: I keep nothing for your join any more."""
+
+    TAG: ClassVar[int] = 44
+    join: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class NoSnapshot(Message):
+    """Source to scheduler: I cannot keep a snapshot for this join, because memory is short."""
+
+    TAG: ClassVar[int] = 45
+    join: int = wire(NUMBER)

@@ -1,0 +1,323 @@
+"""Joins beside the training, piece by piece: what a source keeps, and what a joiner believes."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from protocols import limits
+from protocols.cluster.policy import Pull as PullPlan
+from protocols.effects import Apply, DropUpdates, LogUpdate, SendUpdate, TakeSnapshot
+from protocols.errors import RemoteProtocolError
+from protocols.events import Applied, SnapshotTaken, UpdateArrived, UpdateLogged
+from protocols.member.copies import Copies, update_parts
+from protocols.member.copying import Copying
+from protocols.member.pull import Spared
+from protocols.rounds.control_word import EMPTY
+from protocols.scheduler import fence
+from protocols.scheduler.join_cost import JoinWay
+from protocols.scheduler.planning import Offer
+from protocols.wire import messages as m
+from tests.simulation.copies import UPDATE_BYTES
+from tests.simulation.world import World, member
+from tests.unit.protocols import records
+from tests.unit.protocols.clusters import node_of
+
+if TYPE_CHECKING:
+    from protocols.member.context import Context
+
+A, B, C = (member(k).node for k in (1, 2, 3))
+PARTS = update_parts(UPDATE_BYTES)
+BEGINS = m.PullBegins(7, 5, 1, 1, bytes(32), 0, b"meta 5", ())
+
+
+def context() -> Context:
+    world = World(0)
+    world.join_way = JoinWay.BESIDE
+    return node_of(world.add(0)).context
+
+
+def digests(content: bytes = b"x") -> tuple[bytes, ...]:
+    return tuple(hashlib.sha256(content + bytes([k])).digest() for k in range(PARTS))
+
+
+def record(iteration: int, content: bytes = b"x", *, stop: bool = False) -> m.UpdateRecord:
+    word = replace(EMPTY, stop=stop).encode()
+    return m.UpdateRecord(7, iteration, word, 2, bytes([iteration]) * 32, digests(content))
+
+
+class Joiner:
+    """A joiner that copies from `A` and `B`, and why it has failed."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+        self.context = context()
+        self.copying = Copying(self.context, BEGINS, (A, B), offer, self.failed.append)
+
+    def fetch(self, iteration: int, *, wrong: bool = False) -> None:
+        """Deliver every part of an update that was asked for, from whoever was asked."""
+        for part, digest in enumerate(digests()):
+            for source in (A, B):
+                if self.copying.expects(source, iteration, part):
+                    said = bytes(32) if wrong else digest
+                    self.copying.arrived(UpdateArrived(source, iteration, part, said))
+
+    def applied(self) -> list[int]:
+        """Return the iterations whose updates the trainer was given, and forget them."""
+        given = [e.iteration for e in self.context.effects if isinstance(e, Apply)]
+        self.context.effects.clear()
+        return given
+
+
+def offer(node: bytes, busy: int) -> Offer:
+    return Offer(node, "", None, 0.0, busy)
+
+
+def test_updates_are_applied_in_order_whatever_order_they_come_in() -> None:
+    joiner = Joiner()
+    copying = joiner.copying
+    copying.complete()
+    for iteration in (7, 6, 5):
+        copying.record(A, record(iteration))
+        copying.record(A, record(iteration))  # a repetition
+        copying.record(B, record(iteration))
+    assert copying.behind == 3
+    for iteration in (6, 7, 5):
+        joiner.fetch(iteration)
+    copying.record(B, record(7))  # it is here already
+    for iteration in (5, 6, 7):
+        assert joiner.applied() == [iteration]
+        assert not copying.applied(Applied(iteration + 1, b""))
+        assert copying.applied(Applied(iteration, b"meta"))
+    assert (copying.behind, copying.next, copying.commit) == (0, 8, bytes([7]) * 32)
+    assert joiner.context.commit == copying.commit
+    assert copying.is_close
+    assert not joiner.failed
+
+
+def test_a_joiner_is_close_if_what_it_lacks_is_new() -> None:
+    joiner = Joiner()
+    copying = joiner.copying
+    for iteration in (5, 6, 7):
+        copying.record(A, record(iteration))
+    seen = [copying.is_close]
+    copying.complete()
+    seen.append(copying.is_close)
+    joiner.context.now += limits.COPY_CLOSE_SECONDS
+    seen.append(copying.is_close)
+    assert seen == [False, True, False]
+
+
+def test_nothing_is_fetched_that_the_rounds_bring() -> None:
+    joiner = Joiner()
+    copying = joiner.copying
+    copying.complete()
+    for iteration in (5, 6, 7):
+        copying.record(A, record(iteration))
+    assert copying.awaited
+    copying.stop_at(6)
+    copying.record(B, record(8))
+    assert not copying.expects(A, 6, 0)
+    joiner.fetch(5)
+    assert joiner.applied() == [5]
+    assert copying.applied(Applied(5, b""))
+    assert copying.is_done
+    assert joiner.applied() == []
+    copying.remind()
+    copying.lost(A)
+    copying.lost(B)
+    assert not joiner.failed
+
+
+def test_an_update_that_was_missed_is_asked_for() -> None:
+    joiner = Joiner()
+    joiner.copying.record(A, record(6))
+    joiner.copying.remind()
+    joiner.copying.record(A, record(5))
+    joiner.copying.remind()
+    joiner.fetch(5)
+    joiner.fetch(6)
+    joiner.copying.complete()
+    assert joiner.applied() == [5]
+
+
+def test_the_last_update_ends_training() -> None:
+    joiner = Joiner()
+    joiner.copying.complete()
+    joiner.copying.record(A, record(5, stop=True))
+    joiner.fetch(5)
+    assert joiner.context.steps == 6
+
+
+def test_what_no_update_can_be_is_an_error() -> None:
+    joiner = Joiner()
+    with pytest.raises(RemoteProtocolError, match="number of parts"):
+        joiner.copying.record(A, replace(record(5), leaves=()))
+    with pytest.raises(RemoteProtocolError, match="control word"):
+        joiner.copying.record(A, replace(record(5), word=b"\xc1"))
+    with pytest.raises(RemoteProtocolError, match="not asked for"):
+        joiner.copying.arrived(UpdateArrived(A, 5, 0, bytes(32)))
+
+
+def test_sources_that_disagree_end_the_join() -> None:
+    joiner = Joiner()
+    joiner.copying.record(A, record(5))
+    joiner.copying.record(C, record(5, b"y"))  # it is no source
+    joiner.copying.record(A, record(4, b"y"))  # it is in the snapshot
+    assert not joiner.failed
+    joiner.copying.record(B, record(5, b"y"))
+    assert "different updates of iteration 5" in joiner.failed[0]
+
+
+def test_parts_that_match_nowhere_end_the_join() -> None:
+    joiner = Joiner()
+    joiner.copying.record(A, record(5))
+    joiner.copying.record(B, record(5))
+    for _ in range(3):
+        joiner.fetch(5, wrong=True)
+    assert "the update of iteration 5" in joiner.failed[0]
+
+
+def test_what_sources_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_RECORD_BYTES", 300)
+    joiner = Joiner()
+    joiner.copying.record(A, record(5))
+    joiner.copying.record(A, record(6))
+    assert "too far ahead" in joiner.failed[0]
+
+
+def test_a_joiner_keeps_no_more_than_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_COPY_LOG_STATES", 1)  # one state is as large as one update
+    joiner = Joiner()
+    for iteration in (5, 6, 7):
+        joiner.copying.record(A, record(iteration))
+    asked = [i for i in (5, 6, 7) if joiner.copying.expects(A, i, 0)]
+    assert asked == [5, 6]
+
+
+def test_a_lost_source_is_done_without() -> None:
+    joiner = Joiner()
+    copying = joiner.copying
+    copying.record(A, record(5))
+    copying.record(B, record(30))  # too far ahead to be fetched yet
+    copying.record(A, record(30))
+    copying.record(A, record(31))
+    copying.record(B, record(32))
+    copying.lost(A)
+    copying.record(B, record(5))
+    joiner.fetch(5)
+    copying.complete()
+    assert joiner.applied() == [5]
+    copying.lost(B)
+    assert "every source" in joiner.failed[0]
+
+
+def test_no_part_of_an_update_is_spared() -> None:
+    joiner = Joiner()
+    joiner.copying.record(A, record(5))
+    pull = joiner.copying._pulls[5]
+    with pytest.raises(AssertionError, match="before it is fetched"):
+        joiner.copying._follow(5, pull, [Spared((0,))])
+    del joiner.copying._pulls[5]
+    joiner.copying._follow(5, pull, [Spared((0,))])  # given up meanwhile
+
+
+# --- sources --------------------------------------------------------------------------------------
+
+
+class Source:
+    """A source with links to `A` and `B`, and what it has said to itself."""
+
+    def __init__(self) -> None:
+        self.context = context()
+        self.said: list[m.Message] = []
+        self.context.links = {A: member(1), B: member(2)}
+        self.copies = Copies(self.context, lambda _to, message: self.said.append(message))
+
+    def begin(self, join: int, number: int, iteration: int = 5) -> None:
+        plan = PullPlan(join, member(number), (self.context.node,), self.context.node, True)
+        self.copies.begin(plan, replace(BEGINS, join=join, iteration=iteration))
+
+    def kinds(self, kind: type[object]) -> int:
+        """Return how many effects of this kind there were since the last call."""
+        found = sum(isinstance(e, kind) for e in self.context.effects)
+        self.context.effects.clear()
+        return found
+
+
+def test_joiners_of_one_iteration_share_a_snapshot() -> None:
+    source = Source()
+    source.begin(1, 1)
+    source.begin(2, 2)
+    source.begin(3, 3)  # no neighbour
+    assert source.kinds(TakeSnapshot) == 1
+    source.copies.taken(SnapshotTaken(5, True))
+    source.context.links[C] = member(3)
+    source.begin(4, 3)
+    assert source.kinds(TakeSnapshot) == 0
+    source.begin(5, 3, 6)
+    source.copies.taken(SnapshotTaken(6, False))
+    assert [join in source.copies for join in (1, 2, 3, 4, 5)] == [True, True, False, True, False]
+    assert source.said == [m.NoSnapshot(5)]
+
+
+def test_updates_are_kept_only_while_they_are_needed() -> None:
+    source = Source()
+    copies = source.copies
+    copies.applying(4, b"", 1, bytes(32))
+    assert source.kinds(LogUpdate) == 0
+    source.begin(1, 1)
+    copies.taken(SnapshotTaken(5, True))
+    copies.applying(5, b"", 1, bytes(32))
+    copies.applying(6, b"", 1, bytes(32))
+    copies.update_wanted(A, m.UpdateRequest(1, 5, 5, ()))  # it is not hashed yet
+    copies.logged(UpdateLogged(5, digests()))
+    copies.logged(UpdateLogged(9, digests()))
+    copies.update_wanted(A, m.UpdateRequest(1, 5, 5, ()))
+    copies.update_wanted(A, m.UpdateRequest(1, 5, 5, (0, 1)))
+    copies.update_wanted(B, m.UpdateRequest(1, 5, 5, (0,)))  # it is another's join
+    copies.update_wanted(A, m.UpdateRequest(1, 8, 8, (0,)))  # there is none yet
+    copies.manifest_wanted(B, 1, 64)
+    copies.shards_wanted(B, 1, 64, (0,))
+    assert source.kinds(SendUpdate) == 1
+    copies.update_wanted(A, m.UpdateRequest(1, 6, 6, (0,)))
+    copies.logged(UpdateLogged(5, digests()))  # it is not kept any more
+    assert source.kinds(DropUpdates) == 1
+    for parts in ((PARTS,), (0, 0)):
+        with pytest.raises(RemoteProtocolError, match="do not exist"):
+            copies.update_wanted(A, m.UpdateRequest(1, 6, 6, parts))
+    copies.end(1)
+    copies.end(1)
+    assert source.kinds(DropUpdates) == 1
+
+
+def test_a_joiner_is_told_only_of_updates_that_it_lacks() -> None:
+    source = Source()
+    copies = source.copies
+    source.begin(1, 1)
+    copies.taken(SnapshotTaken(5, True))
+    for iteration in (5, 6):
+        copies.applying(iteration, b"", 1, bytes(32))
+    source.begin(2, 2)
+    copies.logged(UpdateLogged(6, digests()))
+    copies.update_wanted(A, m.UpdateRequest(1, 6, 6, (0,)))
+    copies.logged(UpdateLogged(5, digests()))
+    assert copies.deadline is not None
+
+
+def test_only_pulls_beside_the_training_outlive_a_fence() -> None:
+    nodes = [records.node(k) for k in (1, 2, 3)]
+    plans = (
+        PullPlan(4, records.member(9), (nodes[1], nodes[2]), nodes[2], True),
+        PullPlan(5, records.member(8), (nodes[1],), nodes[1], False),
+        PullPlan(6, records.member(7), (nodes[2],), nodes[2], True),
+        PullPlan(8, records.member(6), (nodes[1],), nodes[1], True),
+    )
+    carried = fence._carried(records.star_policy(3, plans), nodes[:2])
+    assert [(p.join, p.sources, p.parent) for p in carried] == [
+        (4, (nodes[1],), nodes[1]),
+        (8, (nodes[1],), nodes[1]),
+    ]
