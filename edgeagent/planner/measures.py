@@ -24,7 +24,8 @@ NAMED_AT_MOST = 4  # a reason names this many things of one kind and counts the 
 
 
 class Filled:
-    """The links of `measures`, with typical values for each direction that is not measured.
+    """The links of `measures`, with values for each direction that is not measured: those of the
+    other direction, since most links are much the same both ways, else typical ones.
 
     Typical is the median of what is known, separately for delays and rates. If nothing is known, it
     is no delay and `LEAST_RATE`.
@@ -38,16 +39,19 @@ class Filled:
             self.typical = Rate(median(r.delay_s for r in known), median(r.rate for r in known))
 
     def is_known(self, a: bytes, b: bytes) -> bool:
-        """Whether both directions between `a` and `b` are measured."""
-        return (a, b) in self._links and (b, a) in self._links
+        """Whether a direction between `a` and `b` is measured; the other one counts as equal."""
+        return (a, b) in self._links or (b, a) in self._links
 
     def delay_s(self, a: bytes, b: bytes) -> float:
         """Return the delay from `a` to `b`."""
-        return min(self._links.get((a, b), self.typical).delay_s, MOST_DELAY_S)
+        return min(self._best(a, b).delay_s, MOST_DELAY_S)
 
     def rate(self, a: bytes, b: bytes) -> float:
         """Return the rate from `a` to `b` in bytes/s."""
-        return max(self._links.get((a, b), self.typical).rate, LEAST_RATE)
+        return max(self._best(a, b).rate, LEAST_RATE)
+
+    def _best(self, a: bytes, b: bytes) -> Rate:
+        return self._links.get((a, b)) or self._links.get((b, a)) or self.typical
 
     def slower(self, a: bytes, b: bytes) -> float:
         """Return the rate of the slower direction between `a` and `b` in bytes/s."""

@@ -104,7 +104,8 @@ class Node:
         )
         self.wishes = Wishes(context, self.mail)
         self.departure = Departure(context, self.cycle, self.debt, self.entry, self.succession)
-        self.desk = Desk(context, self.mail, self.recovery, self.succession, self.departure)
+        parts = (self.mail, self.recovery, self.succession, self.departure, self.monitor)
+        self.desk = Desk(context, *parts)
         self.introductions = Introductions(context)
         self._fetch_at = 0.0
 

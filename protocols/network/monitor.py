@@ -22,7 +22,7 @@ from protocols.network.measures import KeepingUp, Measures, Rate
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from protocols.events import Incoming, Measured
     from protocols.member.context import Context
@@ -158,6 +158,22 @@ class Monitor:
         self._said = {n: said for n, said in self._said.items() if n in known}
         self._heard_at = {n: at for n, at in self._heard_at.items() if n in known}
         return before is None or _differ(before, message)
+
+    def joiner_rates(self, joiner: bytes, rates: Mapping[bytes, int]) -> None:
+        """Note how fast bytes of each member arrive at a joiner (bytes/s, 0: not known). It floods
+        no measurements, but tells the scheduler this, so that no plan with it takes a slow link for
+        a usual one. The delay is assumed to be that of the other direction."""
+        policy = self._context.policy
+        if policy is None or joiner in policy.view.nodes or joiner not in self._known:
+            return
+        before = self._said.get(joiner)
+        links = {link.peer: link for link in before.links} if before is not None else {}
+        for peer in policy.view.nodes:
+            if rate := rates.get(peer, 0):
+                back = self._arriving(joiner, peer)
+                links[peer] = m.LinkRate(peer, _micro(back.delay_s) if back else 0, rate)
+        links = {peer: link for peer, link in links.items() if peer in policy.view.nodes}
+        self._said[joiner] = m.Measured(tuple(links.values()), 0, 0, 0, 0, 0)
 
     def _report(self, node: bytes, before: KeepingUp, said: m.Measured) -> None:
         """Report to the user that a member's trainer has become late, is away, or is back."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from protocols.member.context import Context
     from protocols.member.departure import Departure
     from protocols.member.mail import Mail
+    from protocols.network.monitor import Monitor
     from protocols.recovery.recovery import Recovery
     from protocols.scheduler.succession import Succession
 
@@ -28,12 +29,14 @@ class Desk:
         recovery: Recovery,
         succession: Succession,
         departure: Departure,
+        monitor: Monitor,
     ) -> None:
         self._context = context
         self._mail = mail
         self._recovery = recovery
         self._succession = succession
         self._departure = departure
+        self._monitor = monitor
 
     def take(self, now: float, sender: bytes, message: m.Message) -> bool:
         """Act on a message to the scheduler, if this node is that; return whether it was one."""
@@ -47,9 +50,13 @@ class Desk:
                 mail = mail or negotiator.join_request(now, message)
             case m.Introduced(number):
                 mail = negotiator.introduced(sender, number)
-            case m.LinksOpen():
+            case m.LinksOpen(number, links, rates):
+                if number:
+                    self._monitor.joiner_rates(sender, dict(zip(links, rates, strict=False)))
                 mail = negotiator.links_open(now, sender, message)
             case m.JoinProgress():
+                pulled = {s.source: s.rate for s in message.sources}
+                self._monitor.joiner_rates(sender, pulled)
                 mail = negotiator.progress(now, sender, message)
             case m.CaughtUp(number):
                 negotiator.caught_up(now, sender, number)

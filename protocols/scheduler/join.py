@@ -1,4 +1,4 @@
-"""One join as the scheduler sees it, and the states that it goes through."""
+"""One join as the scheduler sees it, the states that it goes through, and the pulls of several."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from protocols.cluster.policy import Pull
 from protocols.table import Row, StateTable
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
     from protocols.cluster.view import Member
     from protocols.wire.messages import JoinProgress
 
@@ -38,6 +41,8 @@ _OPEN = (
     JoinState.PULLING,
     JoinState.CAUGHT_UP,
 )
+# States of a joiner that will probably be a member soon.
+COMING = (JoinState.COPYING, JoinState.PULLING, JoinState.CAUGHT_UP)
 JOIN_TABLE: StateTable[JoinState] = StateTable(
     "join (scheduler)",
     Row(JoinState.INTRODUCING, "introduced", (JoinState.INTRODUCING, JoinState.LINKING)),
@@ -70,3 +75,20 @@ class Join:
     beside: bool = False  # it copies beside the training, and has not caught up yet
     without: dict[bytes, None] = field(default_factory=dict)  # sources that keep no snapshot
     rates: dict[bytes, int] = field(default_factory=dict)  # bytes/s over each of its links
+
+
+def planned_pulls(joins: Iterable[Join], nodes: Container[bytes]) -> tuple[Pull, ...]:
+    """Return the pulls of `joins` that are linked, copying or pulling, from those of `nodes` that
+    are their sources."""
+    pulls: list[Pull] = []
+    for join in joins:
+        if join.state not in (JoinState.LINKED, JoinState.COPYING, JoinState.PULLING):
+            continue
+        sources = tuple(n for n in join.links if n in nodes)
+        if not sources:
+            continue
+        if join.parent not in sources or join.state is JoinState.LINKED:
+            # All reduced chunks come from the parent, so it is the one with the fastest link.
+            join.parent = max(sources, key=lambda n: join.rates.get(n, 0))
+        pulls.append(Pull(join.number, join.joiner, sources, join.parent, join.beside))
+    return tuple(pulls)

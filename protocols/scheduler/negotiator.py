@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.policy import Policy, Pull
+from protocols.cluster.policy import Policy
 from protocols.cluster.view import Edge, Member, View, edge, make_view, parts
 from protocols.effects import SearchWays
 from protocols.scheduler.asked_links import AskedLinks
-from protocols.scheduler.join import JOIN_TABLE, Join, JoinState
+from protocols.scheduler.join import COMING, JOIN_TABLE, Join, JoinState, planned_pulls
 from protocols.scheduler.join_cost import JoinCost
 from protocols.scheduler.ways_search import WaysSearch
 from protocols.wire.messages import (
@@ -420,6 +420,7 @@ class Negotiator:
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
                 join.stops_until = math.inf if pull.beside else now + self._cost.most_s
+                self._search.want()
                 self._look_for_snapshots(join)
             elif join.joiner.node in nodes:  # it has entered
                 if JOIN_TABLE.allows(join.state, "entry in force"):
@@ -469,12 +470,22 @@ class Negotiator:
 
     def begin_search(self, now: float) -> SearchWays | None:
         """Return the search for ways that is to begin now, None if none is."""
-        if self.passing or len(self.policy.view.members) < 2:
-            return None
-        number = self._search.begin(now)
+        number = self._search.begin(now) if self._may_search else None
         if number is None:
             return None
-        return SearchWays(number, self.policy, self._search.found)
+        policy = self.policy
+        if any(join.state in COMING for join in self.joins.values()):
+            # Joiners are counted in, so that ways are there when they enter, and not seconds later.
+            view = self._next_view(COMING)
+            plan = self._planner.plan(view, self._micro_batches, (), policy)
+            whole = (view, plan.parents, plan.shares, (), plan.reason, plan.ways)
+            policy = Policy(policy.term, policy.version, *whole)
+        return SearchWays(number, policy, self._search.found)
+
+    @property
+    def _may_search(self) -> bool:
+        coming = any(join.state in COMING for join in self.joins.values())
+        return not self.passing and len(self.policy.view.members) + coming > 1
 
     def ways_found(self, event: WaysFound) -> None:
         """Take the answer to a search; the next plan chooses between these ways and its own."""
@@ -487,8 +498,8 @@ class Negotiator:
         times = [min(j.deadline, j.stops_until) for j in open_joins]
         if len(self.policy.view.members) > 1 and not self.passing:
             times.append(self._densify_at)
-            if (search_at := self._search.deadline) is not None:
-                times.append(search_at)
+        if self._may_search and (search_at := self._search.deadline) is not None:
+            times.append(search_at)
         if self.switch is not None:
             times.append(self.switch.resend_at)
         if self.switch is None and self._dirty and not self.passing:
@@ -514,13 +525,13 @@ class Negotiator:
         self._dirty = True
         self._repair_at = 0.0
 
-    def _next_view(self) -> View:
-        """Return the view that is desired: without leavers, with joiners that have caught up."""
+    def _next_view(self, states: tuple[JoinState, ...] = (JoinState.CAUGHT_UP,)) -> View:
+        """Return the view that is desired: without leavers, with the joiners in these `states`."""
         view = self.policy.view
         outlaws = self._outlaws
         gone = (*self._leaving, *outlaws)
         stay = [m for m in view.members if m.node not in gone]
-        entering = [j for j in self.joins.values() if j.state is JoinState.CAUGHT_UP]
+        entering = [j for j in self.joins.values() if j.state in states]
         edges = [*view.edges, *self._edges.values()]
         for join in entering:
             edges += [edge(join.joiner.node, n) for n in join.links]
@@ -563,7 +574,7 @@ class Negotiator:
         now = self.policy.view
         if replace(view, number=now.number) == now:
             view = now
-        pulls = self._pulls(dict.fromkeys(view.nodes))
+        pulls = planned_pulls(self.joins.values(), dict.fromkeys(view.nodes))
         away, found = tuple(self._away), self._search.found
         plan = self._planner.plan(view, self._micro_batches, away, self.policy, found=found)
         version = max(self.policy.version, self._issued) + 1
@@ -582,18 +593,3 @@ class Negotiator:
         # If others have stored a newer policy, a new one must follow even if nothing else changes.
         superseded = self._issued <= self.policy.version
         return None if same == self.policy and superseded else policy
-
-    def _pulls(self, nodes: dict[bytes, None]) -> tuple[Pull, ...]:
-        """Return the pulls of joins that are linked or pulling, from sources that stay."""
-        pulls: list[Pull] = []
-        for join in self.joins.values():
-            if join.state not in (JoinState.LINKED, JoinState.COPYING, JoinState.PULLING):
-                continue
-            sources = tuple(n for n in join.links if n in nodes)
-            if not sources:
-                continue
-            if join.parent not in sources or join.state is JoinState.LINKED:
-                # All reduced chunks come from the parent, so it is the one with the fastest link.
-                join.parent = max(sources, key=lambda n: join.rates.get(n, 0))
-            pulls.append(Pull(join.number, join.joiner, sources, join.parent, join.beside))
-        return tuple(pulls)

@@ -365,6 +365,9 @@ def test_links_that_are_not_measured_are_typical() -> None:
     assert filled.rate(node(2), node(3)) == 70 * MEGABIT
     assert not filled.is_known(node(2), node(3))
     assert filled.is_known(node(1), node(2))
+    assert (
+        Filled(Measures(found | {(node(2), node(3)): Rate(0.5, 7.0)})).rate(node(3), node(2)) == 7
+    )
     plan = plan_tree(view, Measures(found), SIZE, None)
     assert plan.root == node(2)
     assert plan.reason.endswith("; 1 not measured, taken as typical (70 Mbit/s)")

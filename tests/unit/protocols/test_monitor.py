@@ -12,6 +12,7 @@ from edgeagent.planner import StandardPlanner
 from protocols import limits
 from protocols.effects import Effect, Probe, Report, Send
 from protocols.events import Incoming, LinkDown, LinkUp, Measured, Received
+from protocols.member.joining import JoiningState
 from protocols.member.node import Node
 from protocols.network import monitor
 from protocols.network.heartbeats import Heartbeats
@@ -23,6 +24,7 @@ from protocols.wire import messages as m
 from protocols.wire.messages import EVERYONE
 from tests.simulation.test_failures import cluster
 from tests.simulation.world import Host, World, member
+from tests.unit.protocols.clusters import node_of, reach
 
 ONE, TWO = member(1).node, member(2).node
 
@@ -61,7 +63,10 @@ def test_what_is_measured_is_told_and_heard_everywhere() -> None:
     assert word.links == (m.LinkRate(b, 10_000, 1_000_000),)
     assert (word.micro_batch_us, word.compute_us, word.sync_us) == (50_000, 200_000, 100_000)
     known = nodes[0].monitor.measures
-    assert known.links == {(b, a): Rate(0.01, 1e6)}
+    # The others have said no more than what they told as joiners.
+    assert {ends: rate for ends, rate in known.links.items() if ends[1] == a} == {
+        (b, a): Rate(0.01, 1e6)
+    }
     assert known.speeds == {a: pytest.approx(0.05)}
     assert nodes[0].monitor.incoming(b) == Rate(0.01, 1e6)
     assert nodes[0].monitor.incoming(TWO) is None
@@ -111,8 +116,28 @@ def test_a_new_link_and_another_speed_are_news() -> None:
 
 def test_what_strangers_say_is_forgotten() -> None:
     _hosts, nodes = three()
+    before = nodes[0].monitor.measures
     nodes[0].monitor.heard(member(9).node, m.Measured((), 50, 0, 0))
-    assert nodes[0].monitor.measures == Measures()
+    assert nodes[0].monitor.measures == before
+
+
+def test_what_a_joiner_tells_the_scheduler_counts_until_it_is_a_member() -> None:
+    world, hosts = cluster(1, 3)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, JoiningState.PULLING)
+    me, a, b = (h.me.node for h in (joiner, *hosts[:2]))
+    monitor = node_of(hosts[0]).monitor
+    node_of(hosts[0]).handle(world.now, measured(incoming(me)))  # 10 ms, from the joiner
+    monitor.joiner_rates(me, {a: 5_000_000, b: 0})
+    monitor.joiner_rates(me, {b: 300_000, member(8).node: 1})
+    links = monitor.measures.links
+    assert links[a, me] == Rate(0.01, 5e6)
+    assert links[b, me] == Rate(0.0, 3e5)  # no delay is known
+    assert (member(8).node, me) not in links
+    before = monitor.measures
+    for other in (b, member(8).node):  # a member tells everybody itself; the other is a stranger
+        monitor.joiner_rates(other, {a: 7})
+    assert monitor.measures == before
 
 
 def test_a_link_is_probed_when_it_opens_and_when_it_carries_nothing() -> None:

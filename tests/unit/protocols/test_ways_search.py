@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from edgeagent.planner import StandardPlanner
 from protocols import limits
+from protocols.cluster.policy import Pull
 from protocols.cluster.view import edge, make_view
 from protocols.cluster.ways import Way
 from protocols.events import Measured, WaysFound
+from protocols.scheduler.join import JoinState
 from protocols.scheduler.negotiator import Negotiator
 from protocols.scheduler.planning import Found
 from protocols.scheduler.ways_search import WaysSearch
@@ -156,3 +160,23 @@ def test_only_the_scheduler_takes_an_answer() -> None:
     before = policy_of(hosts[1])
     other.handle(hosts[1].clock(), WaysFound(1 << 32, Found((OTHER,), "late")))
     assert policy_of(hosts[1]) == before
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_ways_are_searched_for_with_the_joiners_that_will_enter(count: int) -> None:
+    negotiator = leader(count)
+    if (search := negotiator.begin_search(0.0)) is not None:
+        negotiator.ways_found(WaysFound(search.number, Found((), "")))
+    sources = negotiator.policy.view.nodes
+    pull = Pull(7, member(9), sources, sources[0])
+    negotiator.in_force(5.0, replace(negotiator.policy, version=2, pulls=(pull,)))
+    assert negotiator.joins[7].state is JoinState.PULLING
+    negotiator.measured()
+    negotiator.tick(6.0)
+    assert negotiator.deadline is not None
+    assert negotiator.deadline <= 6.0
+    wanted = negotiator.begin_search(6.0)
+    assert wanted is not None
+    assert sorted(wanted.policy.view.nodes) == sorted((*sources, node(9)))
+    assert len(wanted.policy.parents) == count + 1
+    assert negotiator.policy.view.nodes == sources
