@@ -211,7 +211,9 @@ class TrainerSide:
             self._send(handover.Work(work.iteration, work.micro_batches, work.turn))
 
     def forget(self) -> None:
-        """Drop what was kept for the node before, which is of no use to another."""
+        """Drop what was kept for the node before, which is of no use to another, and an update of
+        that node which still waits to be sent."""
+        self._next = None
         self._kept.clear()
         self._words.clear()
         self._reads.clear()

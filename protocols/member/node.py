@@ -416,7 +416,7 @@ class Node:
         deliver, onward = self.context.router.receive(envelope)
         if onward is not None:
             self.context.relay(onward, via)
-        strange = self.recovery.elsewhere.heard(now, via, tags)
+        strange = self.recovery.heard(now, via, envelope)
         attaching = self.joining is not None and self.joining.state is JoiningState.ATTACHING
         leads = (*m.FENCE_MESSAGES, m.Welcome)  # these lead from one lineage to the next
         if tags.origin in self.recovery.suspicions.let_go and isinstance(

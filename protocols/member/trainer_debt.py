@@ -381,7 +381,10 @@ class TrainerDebt:
         applying, self._applying = self._applying, None
         if applying is None:
             self._hand_back()
-        else:  # the trainer has been told of this update already, so nothing is sent again
+        else:
+            # The trainer is told of this update already, or will be once the agent may send it, as
+            # when the state before it is still being hashed. By then R may be that of a later one.
+            self._context.do(KeepUpdate(applying.iteration))
             self._kept.append(applying)
             self._context.own.append(Applied(applying.iteration, b""))
 

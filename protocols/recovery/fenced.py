@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from protocols.recovery.standstill import Standstill
     from protocols.scheduler.fence import Epoch
     from protocols.scheduler.succession import Succession
+    from protocols.wire.envelope import Tags
 
 LOST_MEANWHILE = "a device was lost meanwhile"
 
@@ -56,6 +57,8 @@ class Fenced:
         self._fetching_since: float | None = None  # since when a policy's body is missing
         self._report: m.FenceReport | None = None  # our report to that fence
         self._acted: Epoch = (0, 0)  # of the newest decision acted on
+        # The decision that was stored last: its scheduler, its epoch, and itself.
+        self._stored: tuple[bytes, Epoch, m.Restart] | None = None
         self._frozen_since: float | None = None
         self._plead_at = 0.0  # when to tell a new scheduler again that we are frozen
 
@@ -168,9 +171,20 @@ class Fenced:
         if current and context.is_member:
             check_restart(context, restart)
             self._epoch, self._leader = epoch, sender
+            self._stored = (sender, epoch, restart)
             context.prepared = restart.policy.key
             context.store(restart.policy)
             self._mail.post(sender, m.Prepared(*epoch))
+
+    def chosen(self, via: bytes, tags: Tags) -> tuple[bytes, Epoch, m.Restart] | None:
+        """Return the decision for a fork that is stored here, with its scheduler and epoch, if the
+        neighbour `via`, a member of that fork, speaks in its lineage. Nobody does before the
+        decision is chosen, so this is as good as its `Commit`, which nobody may be left to
+        repeat."""
+        if self._stored is None or tags.origin != via or tags.lineage == self._context.lineage:
+            return None
+        view = self._stored[2].policy.view
+        return self._stored if tags.lineage == view.lineage and via in view.nodes else None
 
     def decided(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> bool:
         """Take a chosen decision; return whether this member has to act on it now. A member that it
@@ -188,7 +202,7 @@ class Fenced:
         if context.node not in restart.policy.view.nodes:
             self._cycle.leave("expelled", "")
             return False
-        self._report = None
+        self._report = self._stored = None
         context.prepared = None
         return True
 

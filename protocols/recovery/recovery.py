@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from protocols.member.joining import Entry
     from protocols.member.mail import Mail
     from protocols.scheduler.succession import Succession
+    from protocols.wire.envelope import Envelope
     from protocols.wire.messages import Letter
 
 
@@ -94,7 +95,9 @@ class Recovery:
         return (
             self.fence.deadline if self.fence else None,
             self._candidacy.deadline,
-            self._remind_at if self._missing_links or self._reopened else self._leaver_missed_at,
+            self._remind_at
+            if self._missing_links or self._reopened or self._parted
+            else self._leaver_missed_at,
             self.losses.deadline(self._context.now) if self._wants_fence else None,
             self.relinking.deadline,
             self.elsewhere.deadline,
@@ -320,6 +323,16 @@ class Recovery:
         return self.losses.reopened(self._context.node) if waits else []
 
     @property
+    def _parted(self) -> tuple[bytes, ...]:
+        """Neighbours that are lost because they have gone on in another lineage. Nobody here
+        believes what they say of their links, so who has no link to them would take them, and whom
+        they have lost, for members in reach."""
+        context, policy = self._context, self._context.policy
+        if policy is None or not context.is_member:
+            return ()
+        return self.elsewhere.gone(context.now, policy.view)
+
+    @property
     def _leaver_missed_at(self) -> float | None:
         """When the next neighbour that has left will count as missing."""
         unlinked, now = self._context.unlinked, self._context.now
@@ -336,11 +349,13 @@ class Recovery:
         if policy is None:
             return
         missing = self._missing_links
-        told = [*missing, *self._reopened]
-        if told and now >= self._remind_at:
+        told, parted = [*missing, *self._reopened], self._parted
+        if (told or parted) and now >= self._remind_at:
             self._remind_at = now + limits.RETRY_SECONDS
             for node in told:
                 self._mail.post(m.EVERYONE, m.LinkLost(node, self._has_departed(node)))
+            for node in parted:  # only the others: the link is open here, and may be of use again
+                context.send(m.EVERYONE, m.LinkLost(node, False))
         wanted = [n for n in missing if self._may_come_back(n)]
         self.relinking.watch(now, wanted if context.is_member else [])
         if not context.is_member:
@@ -464,6 +479,15 @@ class Recovery:
         """Take a member's acknowledgement that it has stored the decision of the open fence."""
         if self.fence is not None and self.fence.epoch == epoch:
             self._mail.post_all(self.fence.prepared(now, sender))
+
+    def heard(self, now: float, via: bytes, envelope: Envelope) -> bool:
+        """Take note of a message that came over the link to `via`; return whether it is of another
+        lineage. If that is the one of a fork which is stored here, this member follows; a `Commit`
+        says that itself."""
+        fork = self.fenced.chosen(via, envelope.tags)
+        if fork is not None and not isinstance(envelope.message, m.Commit):
+            self.commit(now, *fork)
+        return self.elsewhere.heard(now, via, envelope.tags)
 
     def commit(self, now: float, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
         """Go on as the scheduler of a fence has decided."""

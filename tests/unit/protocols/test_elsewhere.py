@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocols import limits
+from protocols import effects, events, limits
 from protocols.cluster.ancestry import Ancestor
 from protocols.recovery.elsewhere import NO_LINEAGE, Elsewhere
+from protocols.wire import messages as m
 from protocols.wire.envelope import Tags
 from tests.unit.protocols.clusters import cluster, node_of, policy_of
 
@@ -34,6 +35,13 @@ class Bench:
 
     def gone(self, after: float) -> tuple[bytes, ...]:
         return self.elsewhere.gone(self.context.now + after, self.policy.view)
+
+    def tells(self) -> list[bytes]:
+        """Return the lost links of which the node tells `two` now."""
+        wanted = self.node.handle(self.context.now, events.Tick())
+        sent = [x for x in wanted if isinstance(x, effects.Send) and x.to == self.two.node]
+        said = [x.envelope.message for x in sent]
+        return [x.peer for x in said if isinstance(x, m.LinkLost)]
 
 
 def test_who_speaks_in_another_lineage_for_long_is_lost() -> None:
@@ -104,3 +112,19 @@ def test_nobody_waits_for_the_vote_of_who_is_elsewhere() -> None:
     recovery.losses.note(now, bench.two.node, bench.one.node, reset=False)
     recovery.losses.note(now, bench.context.node, bench.one.node, reset=False)
     assert recovery._lost(now + WAIT, view).nodes == (bench.one.node,)
+
+
+def test_the_others_are_told_of_who_is_elsewhere() -> None:
+    """One that is linked to `two` alone would otherwise count who is elsewhere as in reach."""
+    bench = Bench()
+    recovery = bench.node.recovery
+    recovery.elsewhere = bench.elsewhere
+    bench.hears(OTHER)
+    assert bench.tells() == []
+    bench.context.now += WAIT
+    assert bench.tells() == [bench.one.node]
+    assert bench.tells() == []
+    assert recovery._remind_at in recovery.deadlines
+    bench.context.now += limits.RETRY_SECONDS
+    assert bench.tells() == [bench.one.node]
+    assert (bench.context.node, bench.one.node) not in recovery.losses._broken

@@ -188,7 +188,7 @@ def test_a_trainer_that_hangs_in_an_update_is_replayed_that_one_too() -> None:
     bench.passes(limits.TRAINER_LEAST_SECONDS + 0.01)
     assert bench.is_behind()
     assert bench.backs == 0
-    assert bench.taken() == []
+    assert bench.taken() == [KeepUpdate(update.iteration)], "it may not have been sent yet"
     assert [e.iteration for e in bench.context.own] == [update.iteration]
     bench.context.iteration += 1
     second = bench.missed()
