@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tests.testbed.bench import allreduce, events, loader, overlap, scaleout, trouble
+from tests.testbed.bench import allreduce, events, joins, loader, overlap, scaleout, trouble
 
 KINDS: dict[str, ModuleType] = {
     "all-reduce": allreduce,
     "events": events,
+    "joins": joins,
     "loader": loader,
     "overlap": overlap,
     "scale-out": scaleout,
