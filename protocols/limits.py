@@ -285,6 +285,10 @@ COPY_IDLE_SECONDS = 60.0
 # A source keeps updates for joiners up to this; beyond it the joiner that is furthest behind gets
 # no more of them here.
 MOST_LOGGED_BYTES = 1 << 30
+# ... so that a joiner whose updates are so large that fewer fit does not copy in this way.
+LEAST_LOGGED_UPDATES = 3
+# A joiner takes no notice of updates that are so much newer than the first that it lacks.
+MOST_UPDATES_BEHIND = 10_000
 # A joiner asks for the last part of its join when it lacks no more than so many updates,
 COPY_CLOSE_UPDATES = 1
 # or only updates that it has known of for less than this: where steps are shorter than the time

@@ -13,6 +13,7 @@ name, so that the system can write them to the disk when memory is short.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import mmap
 import os
@@ -110,7 +111,8 @@ class Copies:
         node, free = self._hub.node, room().free
         copied: memoryview | None = None
         if free is None or free >= SPARE * len(self._state):
-            copied = await asyncio.to_thread(_copy, self._state)
+            with contextlib.suppress(OSError, MemoryError):
+                copied = await asyncio.to_thread(_copy, self._state)
         if self._hub.node is not node:
             return
         if copied is not None:
@@ -156,7 +158,10 @@ class Copies:
 
     def check(self, record: UpdateRecord) -> None:
         """Raise `RemoteProtocolError` unless the control word in `record` fits this job."""
-        check_word(decode_word(record.word), self._shape)
+        word = decode_word(record.word)
+        check_word(word, self._shape)
+        if int.from_bytes(word.done, "little") != (1 << self._shape.micro_batches) - 1:
+            raise RemoteProtocolError("an update that lacks micro-batches")
 
     def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
         """Return where a part of an update belongs, None if it is not wanted. Raises

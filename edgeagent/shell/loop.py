@@ -189,6 +189,7 @@ class Shell:
         self._note_constants()
         self.trainer.note_own_state()
         self.node = None
+        self.copies.forget()
         self._inbox.clear()
         await self.peers.close(flush=False)
 

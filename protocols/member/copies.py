@@ -189,9 +189,14 @@ class Copies:
         if any(part >= count for part in parts) or len(dict.fromkeys(parts)) != len(parts):
             raise RemoteProtocolError("a request for parts of an update that do not exist")
         copy = self._asked(joiner, join)
-        if copy is None or iteration not in self._logged:
+        if copy is None:
             return
-        copy.wants = max(copy.wants, min(request.needs, iteration))
+        # It may ask for one that is not made yet, and so say that it has all before.
+        newest = max(self._logged, default=copy.wants - 1)
+        copy.wants = max(copy.wants, min(request.needs, iteration, newest + 1))
+        if iteration not in self._logged:
+            self._free()
+            return
         update = self._logged[iteration]
         if parts:
             self._context.do(SendUpdate(joiner, join, iteration, parts))

@@ -14,6 +14,7 @@ carry less than what the members produce.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from protocols import limits
@@ -60,6 +61,7 @@ class Copying:
         self.has_state = False  # whether the whole snapshot is here
         self._context = context
         self._sources = sources
+        self._begun: dict[bytes, None] = {}  # sources that are known to keep something
         self._offer = offer
         self._fail = fail
         self._until: int | None = None  # the iteration at which the rounds themselves take over
@@ -106,6 +108,11 @@ class Copying:
             del self._pulls[later]
         self._fetch()
 
+    def began(self, source: bytes) -> None:
+        """Note that `source` keeps the snapshot, too. Others may have too little memory for it, and
+        say so to the scheduler alone."""
+        self._begun[source] = None
+
     def remind(self) -> None:
         """Ask the sources for what they may have said of the next update when this node could not
         hear it yet. That also shows them that this node still needs what they keep."""
@@ -127,9 +134,13 @@ class Copying:
         at = record.iteration
         if source not in self._sources or at < self.next or at in self._here:
             return
+        if at >= self.next + limits.MOST_UPDATES_BEHIND:
+            return  # no source can be so far ahead, and the bound on records is not for one
+        self._begun[source] = None
         known = self._records.setdefault(at, {})
         first = next(iter(known.values()), record)
-        if first != record:
+        # A source that has applied it after a fence has counted other members.
+        if replace(first, members=0) != replace(record, members=0):
             self._fail(f"its sources hold different updates of iteration {at}")
             return
         if source in known:
@@ -156,14 +167,14 @@ class Copying:
         """Ask the other sources for what `source` owed, because the link to it is gone, or because
         it keeps nothing any more."""
         self._sources = tuple(s for s in self._sources if s != source)
-        if not self._sources and not self.is_done:
+        if not any(s in self._begun for s in self._sources) and not self.is_done:
             self._fail("every source of the updates was lost")
             return
         for at in [i for i in self._records if i not in self._pulls]:
             if (record := self._records[at].pop(source, None)) is not None:
                 self._record_bytes -= _size(record)
             if not self._records[at]:
-                del self._records[at]
+                del self._records[at], self._known_at[at]
         for at, pull in list(self._pulls.items()):
             self._follow(at, pull, pull.lost(source))
 

@@ -579,7 +579,8 @@ class Cycle:
                 else:
                     self._said[pull.join] = pull.joiner.node, message
                     context.send(pull.joiner.node, message)
-        self._beside = dict(list(self._beside.items())[-limits.MAX_OPEN_JOINS :])
+        kept = (*list(self._beside)[-limits.MAX_OPEN_JOINS :], *(p.join for p in policy.pulls))
+        self._beside = {j: i for j, i in self._beside.items() if j in kept}
 
     def _start_round(self, spread: tuple[Spread, ...]) -> None:
         context = self._context

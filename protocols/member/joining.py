@@ -231,7 +231,7 @@ class Joining:
         if message.join != self.number or source not in self._context.links:
             return
         if self.copy is not None and message.iteration == self.copy.begins.iteration:
-            self._copy_begins_at(source, message)
+            self._copy_begins_at(self.copy, source, message)
             return
         # All sources must hold the same state, or the shards would not fit together.
         known = next(iter(self._early.values()), self._held or message)
@@ -244,11 +244,13 @@ class Joining:
         elif self.pull is not None and self.copy is None:
             self._follow(self.pull.began(source))
 
-    def _copy_begins_at(self, source: bytes, message: PullBegins) -> None:
+    def _copy_begins_at(self, copy: Copying, source: bytes, message: PullBegins) -> None:
         """Copy from `source`, too, which keeps the same snapshot as the first source."""
-        if self.copy is not None and message.commit != self.copy.begins.commit:
+        if message.commit != copy.begins.commit:
             self.fail("its sources hold different states")
-        elif self.state is JoiningState.COPYING and self.pull and source in self.sources:
+            return
+        copy.began(source)
+        if self.state is JoiningState.COPYING and self.pull and source in self.sources:
             self._follow(self.pull.began(source))
 
     def stored(self, now: float) -> None:
@@ -474,6 +476,8 @@ class Joining:
         self.state = JOINING_TABLE.step(self.state, "copy begins", JoiningState.COPYING)
         self._begin_with(first)
         self.copy = Copying(self._context, first, plan.sources, self._offer, self.fail)
+        for source in early:
+            self.copy.began(source)
         self._copy_shards(now, plan, early)
 
     def _begin_pull(
@@ -488,6 +492,7 @@ class Joining:
         self._begin_with(first)
         if self.copy is not None and self.copy.has_state and self.copy.next <= first.iteration:
             self.copy.stop_at(first.iteration)
+            self._pull_began = now  # from here on the others wait
             self._cycle.start(state_ready=False)
             self._repeat_at = now + limits.RETRY_SECONDS
             self._copied_on(self.copy)

@@ -448,13 +448,13 @@ class Node:
                     self.introductions.expect(number, joiner)
                     self.mail.post(sender, m.Introduced(number))
             case m.Pulled(number):
+                self.copies.end(number)  # first, or the update that is let go were kept for it
                 self.cycle.released(number)
-                self.copies.end(number)
                 if self.negotiator is not None:
                     self.negotiator.pulled(number)
             case m.JoinAborted(number, joiner_node, reason, pause_ms):
+                self.copies.end(number)  # first, or the update that is let go were kept for it
                 self.cycle.released(number)
-                self.copies.end(number)
                 ours = joiner_node == self.context.node
                 if self.joining is not None and ours and number == self.joining.number:
                     self.joining.fail(reason, pause_ms / 1000)

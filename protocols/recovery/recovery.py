@@ -328,7 +328,7 @@ class Recovery:
         believes what they say of their links, so who has no link to them would take them, and whom
         they have lost, for members in reach."""
         context, policy = self._context, self._context.policy
-        if policy is None or not context.is_member:
+        if policy is None or self._cycle.over or not context.is_member:
             return ()
         return self.elsewhere.gone(context.now, policy.view)
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 
+from protocols import limits
+
 # In any case a join may stop the others for as long as this many of their steps.
 USUAL_STEPS = 3
 # The usual time of a step is known after this many steps.
@@ -105,6 +107,8 @@ class JoinCost:
         """Whether a joiner whose links carry `rates` (bytes/s, 0: not known) copies beside the
         training. `constants` is the digest of those that it has."""
         if not self.update_bytes or self.way is JoinWay.PAUSE:
+            return False
+        if self.update_bytes * limits.LEAST_LOGGED_UPDATES > limits.MOST_LOGGED_BYTES:
             return False
         if self.way is JoinWay.BESIDE:
             return True

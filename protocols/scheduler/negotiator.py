@@ -76,6 +76,7 @@ class Negotiator:
         self._cost = cost or JoinCost()
         self._leaving: dict[bytes, None] = {}
         self._away: dict[bytes, None] = {}
+        self._pausing: dict[bytes, None] = {}  # joiners whose copy beside the training has failed
         self._expelled: dict[bytes, None] = {}
         self._divided: dict[Edge, bool] = {}  # link -> users want it closed (False: open again)
         self._next_join = (term << 32) + 1
@@ -203,7 +204,9 @@ class Negotiator:
             if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
                 join.unmeasured += 1  # the joiner repeats its message, perhaps with rates
                 return []
-            join.beside = self._cost.goes_beside(rates, message.constants)
+            join.beside = join.joiner.node not in self._pausing and self._cost.goes_beside(
+                rates, message.constants
+            )
             reason = self._cost.refusal(join.joiner.name, rates, message.constants)
             if reason and not join.beside:
                 return self.give_up(number, reason, limits.JOIN_AGAIN_SECONDS)
@@ -342,8 +345,6 @@ class Negotiator:
             parent = other == join.parent and join.state is not JoinState.COPYING
             if parent or not join.links:
                 mail += self.give_up(join.number, "its link broke")
-            else:
-                self._look_for_snapshots(join)
         return mail
 
     def give_up(self, number: int, reason: str, pause_s: float = 0.0) -> list[Letter]:
@@ -353,6 +354,8 @@ class Negotiator:
         if any(p.join == number for p in pulls):
             self._ended[number] = None
         self._withdraw(join)
+        if join.state is JoinState.COPYING:
+            self._pausing[join.joiner.node] = None
         join.state = JOIN_TABLE.step(join.state, "given up", JoinState.ABORTED)
         pause_ms = round(1000 * pause_s)
         return [(EVERYONE, JoinAborted(number, join.joiner.node, reason, pause_ms))]

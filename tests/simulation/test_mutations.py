@@ -40,7 +40,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "change_a_snapshot_while_it_is_taken": (840011, 1),
     "skip_a_record": (840003, 2),
     "enter_while_behind": (840003, 2),
-    "ship_before_completion": (840166, 1),
+    "ship_before_completion": (840167, 1),
     "two_votes": (60016, 3),
     "keep_sums_that_lack_work": (60000, 3),
     "offer_what_nobody_stores": (60000, 10),

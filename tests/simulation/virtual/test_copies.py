@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgeagent.shell import copies
 from protocols.errors import RemoteProtocolError
 from protocols.member.joining import JoiningState
+from protocols.rounds.control_word import EMPTY
 from protocols.scheduler.join_cost import JoinWay
 from protocols.wire.bulk import BulkHeader, BulkKind
+from protocols.wire.messages import UpdateRecord
 from tests.simulation.virtual.world import Host, World, play
 from tests.variants import variants
 
@@ -126,6 +130,28 @@ def test_parts_that_nobody_wants_are_not_taken() -> None:
         await world.until(lambda: joiner.is_member)
 
     play(story, 1, steps=STEPS)
+
+
+def test_an_update_that_lacks_micro_batches_is_refused() -> None:
+    async def story(world: World) -> None:
+        _, joiner = await copying(world)
+        more = replace(EMPTY, done=b"\xff\x01").encode()
+        lacking = replace(EMPTY, done=b"\x7f").encode()
+        with pytest.raises(RemoteProtocolError, match="lacks micro-batches"):
+            joiner.shell.copies.check(UpdateRecord(1, 1, lacking, 1, bytes(32), ()))
+        with pytest.raises(RemoteProtocolError, match="there are none of"):
+            joiner.shell.copies.check(UpdateRecord(1, 1, more, 1, bytes(32), ()))
+        await world.until(lambda: joiner.is_member)
+
+    play(story, 2, steps=STEPS)
+
+
+def test_memory_that_ends_while_a_snapshot_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_state: memoryview) -> memoryview:
+        raise MemoryError
+
+    monkeypatch.setattr(copies, "_copy", fails)
+    play(memory_is_short, 1, steps=STEPS)
 
 
 def test_a_full_disk_is_no_reason_to_give_up(monkeypatch: pytest.MonkeyPatch) -> None:

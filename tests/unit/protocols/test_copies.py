@@ -279,7 +279,7 @@ def test_updates_are_kept_only_while_they_are_needed() -> None:
     copies.update_wanted(A, m.UpdateRequest(1, 5, 5, ()))
     copies.update_wanted(A, m.UpdateRequest(1, 5, 5, (0, 1)))
     copies.update_wanted(B, m.UpdateRequest(1, 5, 5, (0,)))  # it is another's join
-    copies.update_wanted(A, m.UpdateRequest(1, 8, 8, (0,)))  # there is none yet
+    copies.update_wanted(A, m.UpdateRequest(1, 8, 5, (0,)))  # there is none yet
     copies.manifest_wanted(B, 1, 64)
     copies.shards_wanted(B, 1, 64, (0,))
     assert source.kinds(SendUpdate) == 1
@@ -321,3 +321,35 @@ def test_only_pulls_beside_the_training_outlive_a_fence() -> None:
         (4, (nodes[1],), nodes[1]),
         (8, (nodes[1],), nodes[1]),
     ]
+
+
+def test_a_joiner_that_keeps_up_frees_updates_although_the_next_is_not_made_yet() -> None:
+    source = Source()
+    copies = source.copies
+    source.begin(1, 1)
+    copies.taken(SnapshotTaken(5, True))
+    copies.applying(5, b"", 1, bytes(32))
+    copies.update_wanted(A, m.UpdateRequest(1, 900, 900, ()))
+    assert [e.before for e in source.context.effects if isinstance(e, DropUpdates)] == [6]
+
+
+def test_what_no_source_can_have_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_UPDATES_BEHIND", 10)
+    joiner = Joiner()
+    joiner.copying.record(A, record(15))
+    assert joiner.copying.behind == 0
+    assert not joiner.failed
+
+
+def test_sources_may_have_counted_other_members() -> None:
+    joiner = Joiner()
+    joiner.copying.record(A, record(5))
+    joiner.copying.record(B, replace(record(5), members=7))
+    assert not joiner.failed
+
+
+def test_a_source_that_keeps_nothing_is_none() -> None:
+    joiner = Joiner()
+    joiner.copying.began(A)
+    joiner.copying.lost(A)
+    assert joiner.failed == ["every source of the updates was lost"]

@@ -183,6 +183,12 @@ def test_nobody_is_stopped_for_longer_than_allowed() -> None:
     assert "has stopped the others for 30 s" in said.reason
 
 
+def test_updates_that_sources_cannot_keep_are_not_copied_beside() -> None:
+    for size, beside in ((1 << 28, True), (1 << 29, False)):
+        large = JoinCost(1 << 30, 1, update_bytes=size, way=JoinWay.BESIDE)
+        assert large.goes_beside((10**9,)) is beside
+
+
 def test_who_has_the_state_stops_nobody_any_more() -> None:
     scheduler, number = pulling(cost())
     scheduler.pulled(number)
