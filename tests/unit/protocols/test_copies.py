@@ -10,7 +10,7 @@ import pytest
 
 from protocols import limits
 from protocols.cluster.policy import Pull as PullPlan
-from protocols.effects import Apply, DropUpdates, LogUpdate, SendUpdate, TakeSnapshot
+from protocols.effects import Apply, DropSnapshot, DropUpdates, LogUpdate, SendUpdate, TakeSnapshot
 from protocols.errors import RemoteProtocolError
 from protocols.events import Applied, SnapshotTaken, UpdateArrived, UpdateLogged
 from protocols.member.copies import Copies, update_parts
@@ -323,6 +323,18 @@ def test_only_pulls_beside_the_training_outlive_a_fence() -> None:
     ]
 
 
+def test_who_asked_is_told_of_an_update_again_once_it_is_hashed() -> None:
+    source = Source()
+    copies = source.copies
+    source.begin(1, 1)
+    copies.taken(SnapshotTaken(5, True))
+    copies.applying(5, b"", 1, bytes(32))
+    copies.logged(UpdateLogged(5, digests()))
+    source.context.effects.clear()
+    copies.update_wanted(A, m.UpdateRequest(1, 5, 5, ()))
+    assert len(source.context.effects) == 1
+
+
 def test_a_joiner_that_keeps_up_frees_updates_although_the_next_is_not_made_yet() -> None:
     source = Source()
     copies = source.copies
@@ -353,3 +365,14 @@ def test_a_source_that_keeps_nothing_is_none() -> None:
     joiner.copying.began(A)
     joiner.copying.lost(A)
     assert joiner.failed == ["every source of the updates was lost"]
+
+
+def test_what_nobody_asks_for_is_not_kept_for_ever() -> None:
+    source = Source()
+    copies = source.copies
+    source.begin(1, 1)
+    copies.taken(SnapshotTaken(5, True))
+    assert 1 in copies
+    copies.tick(source.context.now + limits.COPY_IDLE_SECONDS)
+    assert 1 not in copies
+    assert source.kinds(DropSnapshot) == 1

@@ -183,6 +183,13 @@ def test_nobody_is_stopped_for_longer_than_allowed() -> None:
     assert "has stopped the others for 30 s" in said.reason
 
 
+def test_a_source_without_memory_is_none_of_a_join_with_a_pause() -> None:
+    scheduler, number = pulling(cost())
+    for join in (number, number + 7):
+        scheduler.no_snapshot(ONE, join)
+    assert not scheduler.joins[number].without
+
+
 def test_updates_that_sources_cannot_keep_are_not_copied_beside() -> None:
     for size, beside in ((1 << 28, True), (1 << 29, False)):
         large = JoinCost(1 << 30, 1, update_bytes=size, way=JoinWay.BESIDE)
