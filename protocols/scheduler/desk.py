@@ -51,12 +51,10 @@ class Desk:
             case m.Introduced(number):
                 mail = negotiator.introduced(sender, number)
             case m.LinksOpen(number, links, rates):
-                if number:
-                    self._monitor.joiner_rates(sender, dict(zip(links, rates, strict=False)))
+                self._note_rates(sender, number, dict(zip(links, rates, strict=False)))
                 mail = negotiator.links_open(now, sender, message)
-            case m.JoinProgress():
-                pulled = {s.source: s.rate for s in message.sources}
-                self._monitor.joiner_rates(sender, pulled)
+            case m.JoinProgress(number):
+                self._note_rates(sender, number, {s.source: s.rate for s in message.sources})
                 mail = negotiator.progress(now, sender, message)
             case m.CaughtUp(number):
                 negotiator.caught_up(now, sender, number)
@@ -86,6 +84,13 @@ class Desk:
                 return False
         self._mail.post_all(mail)
         return True
+
+    def _note_rates(self, sender: bytes, number: int, rates: dict[bytes, int]) -> None:
+        """Note how fast the links of a joiner are, if `number` is its own join."""
+        negotiator = self._succession.negotiator
+        join = negotiator.joins.get(number) if negotiator is not None else None
+        if join is not None and join.joiner.node == sender:
+            self._monitor.joiner_rates(sender, rates)
 
     def _expel(self, now: float, sender: bytes, node: bytes) -> list[tuple[bytes, m.Message]]:
         """Expel a member. A scheduler that is to be expelled itself hands its role over; whoever

@@ -195,8 +195,7 @@ class Negotiator:
             return [(sender, JoinAborted(number, sender, "the scheduler knows no such join"))]
         if join is None or sender != join.joiner.node:
             return []
-        known = links[: len(rates)]
-        join.rates = dict(zip(known, rates, strict=False)) or join.rates
+        join.rates = dict(zip(links, rates, strict=False)) or join.rates
         if message.copied and JOIN_TABLE.allows(join.state, "copied"):
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
             self._pause_for(join)

@@ -45,7 +45,7 @@ _DISK = "needs a disk that is full: tests/unit/protocols/test_life.py"
 _BRIEF = "a membership that is over before the agent has noticed it: test_life.py"
 _MOMENT = "something else happens in a moment between two steps: test_life.py"
 _OTHERWISE = "an end that this machine does not decide, as an internal error: test_life.py"
-_MEMORY = "needs sources whose memory is short: tests/unit/protocols/test_copying.py"
+_UNSAID = "needs a scheduler that has the others hold before the joiner says that it has copied"
 _ONCE = "possible by the table, not seen in 1,200 seeds: unit tests only"
 
 # Moves that the suite's own random histories need not make, and why.
@@ -74,7 +74,7 @@ RARE: dict[Move, str] = {
     ("founding", "listening", "refused", "listening"): _SOON,
     ("founding", "deferring", "refused", "listening"): _SOON,
     ("join (scheduler)", "pulling", "entry in force", "entered"): _ONCE,
-    ("join (joiner)", "copying", "pull begins", "pulling"): _MEMORY,
+    ("join (joiner)", "copying", "pull begins", "pulling"): _UNSAID,
     ("life of an agent", "saving", "saved", "rejoining"): _DISK,
     ("life of an agent", "joining", "departed", "rejoining"): _BRIEF,
     ("life of an agent", "joining", "departed", "hung"): _BRIEF,
