@@ -145,7 +145,14 @@ def add_parser(commands: Commands) -> None:
         type=whole,
         help="how many of the files of --save-every stay (default 3, 0 all)",
     )
-    files.add_argument("--resume", metavar="PATH", help="start from a file that --save wrote")
+    begin = files.add_mutually_exclusive_group()
+    begin.add_argument("--resume", metavar="PATH", help="start from a file that --save wrote")
+    begin.add_argument(
+        "--continue",
+        dest="continues",
+        action="store_true",
+        help="start from the file of --save if it is there already, else from the beginning",
+    )
     files.add_argument(
         "--data",
         metavar="PATH",
@@ -407,6 +414,9 @@ def trainer_config(
     if args.no_save and args.save_every:
         raise UsageError("--save-every needs a place to save to: leave --no-save away")
     save = "" if args.no_save else args.save or f"edgeagent-{job.name}.safetensors"
+    if args.continues and not save:
+        raise UsageError("--continue needs a file to go on from: leave --no-save away")
+    resume = save if args.continues and os.path.exists(save) else args.resume
     return TrainerConfig(
         job=job.name,
         steps=args.steps,
@@ -419,7 +429,7 @@ def trainer_config(
         save=writable_file("--save", save, regular=True) if save else "",
         save_every=every if args.save_every is None else args.save_every,
         keep=keep if args.keep is None else args.keep,
-        resume=existing_file("--resume", args.resume) if args.resume else "",
+        resume=existing_file("--resume", resume) if resume else "",
         threads=args.threads or 0,
         data=existing_path("--data", args.data) if args.data else "",
         arguments=tuple(args.script_arguments),
