@@ -31,6 +31,7 @@ from edgeagent.membership import Membership
 from edgeagent.network import NoNetwork, standing_of
 from edgeagent.observer import Observer
 from edgeagent.page.server import PageServer
+from edgeagent.pausing.watch import watch_pauses
 from edgeagent.plugins import load_policy
 from edgeagent.recorders import Recorders
 from edgeagent.runtime import agent_runner
@@ -157,6 +158,7 @@ class Agent:
             await self._recorders.start(self.observer.say)
             await self._listen()
             self.spawn(self._serve_trainer())
+            self.spawn(watch_pauses(self._config, self))
             status = await self._depart(await self._departure, started)
         finally:
             await self._stop()

@@ -73,6 +73,9 @@ class AgentConfig:
     log_file: str = ""  # "" = stderr
     log_dir: str = ""  # folder for CSV and TensorBoard, "" = none
     metrics: str = ""  # [HOST:]PORT of /metrics, "" = none
+    pause_on_battery: bool = False
+    pause_on_activity: int = 0  # seconds since the device was last used, 0 = never pause for that
+    pause_on_metered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,8 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     never), EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_JOIN_STALL (seconds, 0 for
     no limit), EDGEAGENT_JOIN (of `JOIN_WAYS`), EDGEAGENT_TREES (of `TREES`),
     EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`), EDGEAGENT_LOG_FILE, EDGEAGENT_LOG_DIR,
-    EDGEAGENT_METRICS ([HOST:]PORT).
+    EDGEAGENT_METRICS ([HOST:]PORT), EDGEAGENT_PAUSE_ON_BATTERY=1, EDGEAGENT_PAUSE_ON_ACTIVITY
+    (seconds), EDGEAGENT_PAUSE_ON_METERED=1.
     """
     on_partition = environment.get("EDGEAGENT_ON_PARTITION") or GO_ON
     if on_partition not in (GO_ON, PAUSE):
@@ -207,6 +211,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     if log_level not in ("", *LOG_LEVELS):
         levels = ", ".join(LOG_LEVELS)
         raise UsageError(f"EDGEAGENT_LOG_LEVEL: {log_level!r} is none of {levels}")
+    activity = environment.get("EDGEAGENT_PAUSE_ON_ACTIVITY") or "0"
+    if not is_count(activity):
+        raise UsageError(f"EDGEAGENT_PAUSE_ON_ACTIVITY: {activity!r} is not {COUNT_RULE}")
     peers = tuple(p for p in environment.get("EDGEAGENT_PEERS", "").split(",") if p)
     listen = environment.get("EDGEAGENT_LISTEN", "")
     for variable, address in [("PEERS", p) for p in peers] + [("LISTEN", listen)]:
@@ -234,6 +241,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         log_file=environment.get("EDGEAGENT_LOG_FILE", ""),
         log_dir=environment.get("EDGEAGENT_LOG_DIR", ""),
         metrics=environment.get("EDGEAGENT_METRICS", ""),
+        pause_on_battery=_flag_from(environment, "EDGEAGENT_PAUSE_ON_BATTERY"),
+        pause_on_activity=int(activity),
+        pause_on_metered=_flag_from(environment, "EDGEAGENT_PAUSE_ON_METERED"),
     )
 
 

@@ -148,6 +148,8 @@ class Observer:
         self.skipped = 0
         self.delays: dict[bytes, float] = {}
         self.pull: PullMeter | None = None
+        self.pause = ""  # why this device pauses, in words
+        self._paused_since: float | None = None
 
     def subscribe(self, listener: Listener) -> None:
         """Tell `listener`, too, what is written and shown from now on."""
@@ -173,6 +175,20 @@ class Observer:
             self._reachable = bool(values["address"])
         elif event == "left":
             self._console.settle()
+
+    def paused(self, reasons: list[str], text: str) -> None:
+        """Note why this device pauses: `reasons` as words for programs, `text` for people; none and
+        "" if it does not. What people see of the device says so, too."""
+        now, since = self._clock(), self._paused_since
+        if reasons:
+            self._paused_since = now if since is None else since
+            self._write("paused", reasons=reasons)
+            self.say(f"paused: {text}")
+        elif since is not None:
+            self._paused_since = None
+            self._write("resumed", seconds=round(now - since, 6))
+            self.say(f"no longer paused, after {seconds_text(now - since)}")
+        self.pause = text
 
     def error(self, message: str) -> None:
         """Write an error that has ended this agent's part in the training."""

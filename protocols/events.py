@@ -206,6 +206,11 @@ class YieldWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class StandAside:
+    """The user wants this device out of the cluster for a while, as if its trainer hung."""
+
+
+@dataclass(frozen=True, slots=True)
 class AwayWanted:
     """The user's script wants no share of the work (`away`), or one again."""
 
@@ -295,6 +300,7 @@ Event = (
     | LeaveWanted
     | YieldWanted
     | AwayWanted
+    | StandAside
     | Measured
     | WaysFound
     | LinkWanted

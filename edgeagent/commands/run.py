@@ -320,6 +320,22 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
     own.add_argument(
         "--threads", metavar="N", type=threads, help="processor threads of the trainer"
     )
+    own.add_argument(
+        "--pause-on-battery",
+        action="store_true",
+        help="compute nothing while this device runs on battery: the others take its share",
+    )
+    own.add_argument(
+        "--pause-on-activity",
+        metavar="SECONDS",
+        type=positive,
+        help="compute nothing while this device was used within the last SECONDS",
+    )
+    own.add_argument(
+        "--pause-on-metered",
+        action="store_true",
+        help="leave the cluster while the network connection is metered, and join again then",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -386,6 +402,9 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         log_file=writable_file("--log-file", log_file) if log_level and log_file else "",
         log_dir=os.path.abspath(log_dir) if log_dir else "",
         metrics=metrics,
+        pause_on_battery=args.pause_on_battery or base.pause_on_battery,
+        pause_on_activity=args.pause_on_activity or base.pause_on_activity,
+        pause_on_metered=args.pause_on_metered or base.pause_on_metered,
     )
 
 

@@ -51,6 +51,7 @@ def status_of(
         links=[],
         mesh=[],
         reason="",
+        paused=observer.pause,
         holds_up="",
         waiting=None,
         advice=None,

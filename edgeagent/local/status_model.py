@@ -145,6 +145,7 @@ class Status(TypedDict):
     """Everything `edgeagent status` shows.
 
     `loss` is None before the first iteration. `reason` says why the policy in force is as it is.
+    `paused` says why this device pauses, "" if it does not.
     `waiting` tells whom the members wait for, None if for nobody, and `holds_up` is the name of
     that member, "" if there is none. `advice` is None if no device is known to cost more than it
     gives. `tasks` counts the tasks on the agent's loop, which helps to find leaks.
@@ -167,6 +168,7 @@ class Status(TypedDict):
     mesh: list[PairStatus]
     tree: TreeStatus
     reason: str
+    paused: str
     holds_up: str
     waiting: WaitingStatus | None
     advice: AdviceStatus | None

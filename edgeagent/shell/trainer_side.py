@@ -89,6 +89,7 @@ class TrainerSide:
         self._kept_at = self._loop.time()
         self._reads: dict[int, bool] = {}  # iteration -> whether the state after it was asked for
         self.is_gone = False
+        self._script_away = self._paused = False
         self.hashing: asyncio.Task[None] | None = None
         self._next: effects.Apply | None = None  # waits until the state before it is hashed
         self._words: dict[int, ControlWord] = {}
@@ -148,7 +149,8 @@ class TrainerSide:
             case handover.ExitRequested():
                 self._handle(events.LeaveWanted())
             case handover.Away(away):
-                self._handle(events.AwayWanted(away))
+                self._script_away = away
+                self._handle(events.AwayWanted(away or self._paused))
             case handover.Evaluated(iteration, name, value, quiet):
                 self._observer.evaluated(iteration, name, value, quiet=quiet)
 
@@ -162,6 +164,14 @@ class TrainerSide:
             self.own_state = replace(own, past=past, meta=meta)
         if self._reads.pop(iteration, True):
             self.kept_state = self.own_state
+
+    def pause(self, paused: bool) -> None:
+        """Ask for no share while `paused`, whatever the script says; each node is told anew."""
+        self._paused = paused
+        node, away = self._hub.node, paused or self._script_away
+        takes_part = node is not None and node.context.is_member and not node.over
+        if node is not None and takes_part and node.debt.is_away is not away:
+            self._handle(events.AwayWanted(away))
 
     def gone(self) -> None:
         """Hand back the work of the trainer, which has ended."""

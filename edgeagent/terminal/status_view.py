@@ -106,6 +106,8 @@ def _headline(status: Status) -> Text:
     head.append(f"loss {loss_text(status['loss'])}, {rate_text(status['samples_per_second'])}")
     head.append(f"\nscheduler {clean(status['scheduler']) or '-'} (term {status['term']}), ")
     head.append(f"view {status['view']}, policy {status['policy']}")
+    if status["paused"]:
+        head.append(f"\npaused: {clean(status['paused'])}")
     return head
 
 

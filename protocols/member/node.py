@@ -40,6 +40,7 @@ from protocols.events import (
     ShardArrived,
     Silent,
     SnapshotTaken,
+    StandAside,
     Tick,
     TokenWanted,
     UpdateArrived,
@@ -210,6 +211,8 @@ class Node:
             case AwayWanted(away):
                 self.debt.away(away)
                 self._wish_away(away or self.debt.is_behind)
+            case StandAside():
+                self.context.stalled = True
             case Measured():
                 if self.monitor.measured(now, event) and self.negotiator is not None:
                     self.negotiator.measured()

@@ -49,6 +49,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.LeaveWanted(),
     events.YieldWanted(),
     events.AwayWanted(True),
+    events.StandAside(),
     events.Measured((events.Incoming(b"n", None, 1.5, 3),), None, 0.25, 1.0),
     events.WaysFound(7, Found((Way(b"\0\0", b"\0\0", 2),), "drawn", 1.5)),
     events.LinkWanted(b"n", False),
