@@ -99,8 +99,8 @@ class PauseWatch:
         node = self._node
         if node is None:
             return False
-        joins = node.negotiator.joins if node.negotiator is not None else {}
-        return bool(node.context.departs) or (bool(joins) and not out)
+        joins = node.negotiator is not None and bool(node.negotiator.joins)
+        return bool(node.context.departs) or (joins and not out)
 
     def _is_overdue(self) -> bool:
         """Whether other members have waited for long for what is kept from the trainer here."""
