@@ -99,7 +99,7 @@ class PauseWatch:
         node = self._node
         if node is None:
             return False
-        joins = node.negotiator is not None and bool(node.negotiator.joins)
+        joins = node.negotiator is not None and bool(node.negotiator.joins.open)
         return bool(node.context.departs) or (joins and not out)
 
     def _is_overdue(self) -> bool:

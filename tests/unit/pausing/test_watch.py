@@ -24,7 +24,8 @@ class FakeAgent:
 
     def __init__(self, *, alone: bool = False, departs: str = "", joins: bool = False) -> None:
         context = SimpleNamespace(is_alone=alone, departs=departs)
-        negotiator = SimpleNamespace(joins={1: "a join"} if joins else {})
+        under_way = SimpleNamespace(open={1: "a join"} if joins else {})
+        negotiator = SimpleNamespace(joins=under_way)
         node = SimpleNamespace(over=False, context=context, negotiator=negotiator)
         self.shell = SimpleNamespace(node=node, trainer=self)
         self.trainer_link = self.membership = self.observer = self
