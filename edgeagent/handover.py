@@ -46,7 +46,7 @@ import msgpack
 
 from edgeagent.errors import EdgeAgentError
 
-HANDOVER_VERSION = 7
+HANDOVER_VERSION = 8
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 6  # state, contribution, reduced[0], reduced[1], replay, marks
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -76,7 +76,9 @@ class Hello:
     the agent save the state if the trainer cannot. `constant_bytes`: so many bytes at the beginning
     of the state never change while training, because they are frozen weights and the like;
     `constants` is the SHA-256 of these, empty if there are none. `rounded_chunks`: so many of the
-    first data chunks travel as bfloat16.
+    first data chunks travel as bfloat16. `local_steps`: 0, or an iteration is a round of local
+    steps, which has the samples of so many global batches; each micro-batch is then one step of the
+    device that computes it, and P holds how far these steps came from the shared weights.
     """
 
     TAG: ClassVar[int] = 1
@@ -102,6 +104,7 @@ class Hello:
     constant_bytes: int = 0
     constants: bytes = b""
     rounded_chunks: int = 0
+    local_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class TrainerSide:
         match message:
             case handover.Contributed():
                 self._contributed = message
-                self._observer.contributed(message.compute_seconds)
+                self._observer.contributed(message.compute_seconds, len(message.micro_batches))
                 self._gauges.contributed(len(message.micro_batches), message.compute_seconds)
                 self._handle(
                     events.Contributed(
