@@ -5,6 +5,7 @@
                                            <--  Begin   state is in place; iteration to work on
                                            <--  Work    micro-batches to compute (more may follow)
     ChunksReady                            -->          a part of P does, while it computes the rest
+    Progressed                             -->          it gets on with a long round of local steps
     Contributed                            -->          P holds their sum
                                            <--  Reduced the round's sums lie in R[buffer]
     Applied                                -->          until the next Reduced nothing changes
@@ -179,6 +180,18 @@ class ChunksReady:
     iteration: int
     micro_batches: tuple[int, ...]
     chunks: bytes
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """So many more micro-batches of the `Work` in this `turn` are computed since the last time that
+    this was said, and others remain. Said in rounds of local steps, about once a second, because
+    they may take long."""
+
+    TAG: ClassVar[int] = 19
+    iteration: int
+    micro_batches: int
     turn: int
 
 
@@ -375,6 +388,7 @@ Message = (
     | Saved
     | Rehearsed
     | ChunksReady
+    | Progressed
 )
 _TYPES: tuple[type[Message], ...] = (
     Hello,
@@ -395,6 +409,7 @@ _TYPES: tuple[type[Message], ...] = (
     Saved,
     Rehearsed,
     ChunksReady,
+    Progressed,
 )
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 

@@ -137,6 +137,8 @@ class TrainerSide:
                 )
             case handover.ChunksReady(iteration, micro_batches, chunks, turn):
                 self._handle(events.ChunksReady(iteration, micro_batches, chunks, turn))
+            case handover.Progressed(iteration, micro_batches, turn):
+                self._handle(events.Progressed(iteration, micro_batches, turn))
             case handover.Applied(iteration, _, skipped, meta):
                 self._reducer.returned(iteration)
                 self._kept.pop(iteration, None)

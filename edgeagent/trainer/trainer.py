@@ -271,6 +271,7 @@ class Trainer:
         before = self._state.iteration
         if not service.settle_early():
             if service.pending:
+                service.gets_on()
                 return None
             client.send(self._state.contribution())
             while service.is_undecided(before):

@@ -91,6 +91,38 @@ def test_one_joins_one_is_killed_one_leaves_in_the_middle_of_a_round(
     assert alice.losses[max(alice.losses)] < alice.losses[min(alice.losses)]
 
 
+def test_the_scheduler_is_killed_and_a_trainer_hangs_in_the_middle_of_a_round(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    options = ("--join", "log")
+    alice, bob, carol = cluster.together(
+        "alice", "bob", "carol", options=options, script=[str(end)]
+    )
+    bob.wait_steps(SEEN)
+    lost = wait_middle(alice)
+    alice.signal(signal.SIGKILL)
+    bob.wait("scheduler", why="failed over")
+    bob.wait_steps(SEEN)
+    wait_middle(carol)
+    with carol.held():
+        bob.wait("member_late", node="carol")
+        bob.wait_steps(1)
+    bob.wait("member_back", node="carol")
+    carol.wait_steps(SEEN)
+    dave = cluster.start("dave", *options, peers=[bob, carol], script=[str(end)])
+    assert dave.wait("joined")["updates"] >= 0
+    dave.wait_steps(SEEN)
+    end.touch()
+    for agent in (bob, carol, dave):
+        assert agent.wait_exit() == 0, agent.describe()
+        assert not agent.all("diverged")
+    both = taken(bob)[lost] + taken(carol)[lost]
+    assert both == PER_ROUND - taken(alice).get(lost, 0), "alice may just have ended the round"
+    saved = {agent.save_path.read_bytes() for agent in (bob, carol, dave)}
+    assert len(saved) == 1
+
+
 def test_a_built_in_job_trains_in_rounds(tmp_path: Path) -> None:
     options = ("--local-steps", "10", "--outer", "nesterov", "--wire", "bf16")
     with Cluster(tmp_path, options=options) as cluster:

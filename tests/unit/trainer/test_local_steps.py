@@ -18,7 +18,8 @@ from torch import nn
 
 from edgeagent.config import RUN_VARIABLE, TrainerConfig, trainer_config_text
 from edgeagent.errors import UsageError
-from edgeagent.trainer import Trainer
+from edgeagent.handover import Progressed
+from edgeagent.trainer import Trainer, service
 from edgeagent.trainer.options import resolve_options
 from tests.unit.trainer.replica import MICRO, RATE, adamw, network, sgd
 from tests.unit.trainer.replicas import Points, Served, run_cluster, train
@@ -297,6 +298,23 @@ def test_a_device_goes_on_from_a_file_with_an_empty_memory_of_its_own(
         one.round(batches, [PER_ROUND])
     one.losses = one.losses[2:]
     check_equal(ends[1], one)
+
+
+@pytest.mark.parametrize(("local_steps", "tells"), [(H, True), (None, False)])
+def test_a_long_round_is_told_of_while_it_lasts(
+    local_steps: int | None, tells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "TELL_EVERY_S", 0.0)
+    model = network()
+    served = Served(2)
+    size = GLOBAL if local_steps else GLOBAL * H
+    options: dict[str, Any] = {"micro_batch": MICRO, "local_steps": local_steps}
+    trainer = Trainer(model, adamw(model), size, **options, _agent=served.agent)
+    train(trainer, model, points())
+    trainer.close()
+    said = served.done().nodes[0].progress
+    each = [Progressed(number, 1, 0) for number in range(2) for _ in range(PER_ROUND - 1)]
+    assert said == (each if tells else []), "the last one is told by the contribution"
 
 
 # What cannot be had, and what two devices must agree on.
