@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from edgeagent.errors import UsageError
+from edgeagent.trainer.local_steps import LocalSteps
+from edgeagent.trainer.state import TrainingState
 from tests.unit.trainer.replica import RATE, Replica, begin, network, play, sgd
 
 
@@ -176,3 +178,24 @@ def test_a_script_that_steps_or_changes_its_weights_itself_is_refused() -> None:
         next(one.model.parameters()).add_(1.0)
     with pytest.raises(UsageError, match=r"0\.weight was changed by the script"):
         one.compute(1)
+
+
+def test_a_round_begins_with_the_weights_that_the_script_gave_its_model_last() -> None:
+    model = network()
+    optimizer = sgd(model)
+    local = LocalSteps(model, optimizer)
+    with torch.no_grad():
+        next(model.parameters()).fill_(0.25)  # after Trainer(), before the first loader()
+    state = TrainingState(model, optimizer, local=local)
+    memory = state.share()
+    for name, value in model.named_parameters():
+        assert torch.equal(state.image.views[f"model.{name}"], value)
+    del memory
+
+
+def test_who_ends_in_the_middle_of_a_round_has_the_shared_weights() -> None:
+    one = Replica()
+    one.compute(0, 1)
+    one.state.end()
+    for name, value in one.model.named_parameters():
+        assert torch.equal(one.state.image.views[f"model.{name}"], value)
