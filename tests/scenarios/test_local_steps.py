@@ -79,7 +79,7 @@ def test_one_joins_one_is_killed_one_leaves_in_the_middle_of_a_round(
     assert taken(alice)[lost] > PER_ROUND // 4, "what carol had is done by those who are left"
     for number in range(left, max(taken(alice)) + 1):
         assert sum(steps.get(number, 0) for steps in by_round) == PER_ROUND, f"round {number}"
-    assert taken(bob)[left] > 0, "bob hands in what it has computed, and the rest back"
+    assert taken(bob)[left] > 0, "what bob has computed counts"
 
     for agent in agents:
         assert not agent.all("diverged")

@@ -21,6 +21,7 @@ from edgeagent.errors import UsageError
 from edgeagent.handover import Progressed
 from edgeagent.trainer import Trainer, service
 from edgeagent.trainer.options import resolve_options
+from edgeagent.trainer.prepared import prepare
 from tests.unit.trainer.replica import MICRO, RATE, adamw, network, sgd
 from tests.unit.trainer.replicas import Points, Served, run_cluster, train
 
@@ -341,6 +342,15 @@ def test_what_cannot_be_had_is_refused_by_name(options: dict[str, Any], said: st
     settings = {"micro_batch": MICRO, "local_steps": H, **options}
     with pytest.raises(UsageError, match=said.replace("(", r"\(").replace(")", r"\)")):
         Trainer(model, adamw(model), GLOBAL, **settings)
+
+
+def test_prepare_is_refused_if_run_asks_for_local_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainerConfig(local_steps=5, outer="average")
+    monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(config))
+    model = network()
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 1)), 4)
+    with pytest.raises(UsageError, match=r"not for prepare\(\)"):
+        prepare(model, adamw(model), batches, global_batch=8, epochs=1)
 
 
 @pytest.mark.parametrize(("batch", "step"), [(256, 64), (30, 10), (25, 5), (14, 7), (7, 7)])
