@@ -67,7 +67,7 @@ class AgentConfig:
     rotate_every: int = DEFAULT_ROTATE_EVERY
     policy: str = ""  # "" = the standard one
     trees: str = "packed"
-    join_way: str = "pause"
+    join_way: str = "auto"
     join_only: bool = False
     join_stall: int = DEFAULT_JOIN_STALL
     log_level: str = ""  # of LOG_LEVELS, "" = no log
@@ -198,7 +198,7 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     if not is_count(rotate_every):
         raise UsageError(f"EDGEAGENT_ROTATE_EVERY: {rotate_every!r} is not {COUNT_RULE}")
     join_stall = environment.get("EDGEAGENT_JOIN_STALL") or str(DEFAULT_JOIN_STALL)
-    join_way = environment.get("EDGEAGENT_JOIN") or "pause"
+    join_way = environment.get("EDGEAGENT_JOIN") or "auto"
     if join_way not in JOIN_WAYS:
         raise UsageError(f"EDGEAGENT_JOIN: {join_way!r} is none of {', '.join(JOIN_WAYS)}")
     trees = environment.get("EDGEAGENT_TREES") or "packed"

@@ -209,14 +209,16 @@ class DropSnapshot:
 @dataclass(frozen=True, slots=True)
 class LogUpdate:
     """Keep a copy of R of `iteration`, which is complete, and answer with the digests of its parts
-    (`UpdateLogged`). The copy is kept until `DropUpdates`."""
+    (`UpdateLogged`). R does not change before the answer, which must come even if the copy is not
+    wanted any more. The copy is kept until `DropUpdates`."""
 
     iteration: int
 
 
 @dataclass(frozen=True, slots=True)
 class DropUpdates:
-    """Free the copies of R that `LogUpdate` has kept of all iterations before `before`."""
+    """Free the copies of R that `LogUpdate` has kept, or that a joiner has received, of all
+    iterations before `before`."""
 
     before: int
 

@@ -179,8 +179,8 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class UpdateLogged:
-    """The update of `iteration` is kept as `LogUpdate` asked for; `leaves` are the SHA-256 of its
-    parts, in order."""
+    """The update of `iteration` is kept as `LogUpdate` asked for: `leaves` are the SHA-256 of its
+    parts, in order. If memory was short, it is not kept, and there are no `leaves`."""
 
     iteration: int
     leaves: tuple[bytes, ...]

@@ -282,6 +282,9 @@ JOIN_MUCH_LATER_SECONDS = 60.0
 # A source keeps a snapshot of the state, and the updates since then, for a joiner that has asked it
 # for something within this time.
 COPY_IDLE_SECONDS = 60.0
+# A joiner waits up to so long before it begins to copy if other devices have asked to join and open
+# their links: then one snapshot serves all of them, and they fetch the same updates.
+JOIN_BATCH_SECONDS = 1.0
 # A source keeps updates for joiners up to this; beyond it the joiner that is furthest behind gets
 # no more of them here.
 MOST_LOGGED_BYTES = 1 << 30

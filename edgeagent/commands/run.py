@@ -227,7 +227,7 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         choices=JOIN_WAYS,
         help="how newcomers copy the state while this agent is the scheduler: from a snapshot and "
         "the updates since then, so that nobody waits (log); while the others hold their update "
-        "(pause, default); or log where it saves time and the newcomer's links can keep up (auto)",
+        "(pause); or log where it saves time and the newcomer's links can keep up (auto, default)",
     )
     group.add_argument(
         "--join-stall",

@@ -209,7 +209,7 @@ def _pending(node: Node) -> list[PendingStatus]:
             phase=join.state.value,
             pull=None if join.progress is None else _told(node, join.progress),
         )
-        for join in negotiator.joins.values()
+        for join in negotiator.joins.open.values()
     ]
     for leaver in negotiator.leaving:
         name = context.name(leaver)

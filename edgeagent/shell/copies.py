@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import mmap
 import os
 import tempfile
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
@@ -43,6 +44,8 @@ BLOCK_BYTES = 16 << 20  # of the state, copied at a time
 # A snapshot is taken only if this many times its size is free, because the updates since then and
 # everything else on the device need memory, too.
 SPARE = 1.5
+# An update is kept only if so much memory is free besides, for everything else on the device.
+LEAST_FREE_BYTES = 128 << 20
 
 
 def leaves_of(data: memoryview) -> tuple[bytes, ...]:
@@ -75,12 +78,14 @@ class Copies:
         self.update_bytes = self._vector_bytes + 8 * (self._reducer.chunks - 1)
         self._snapshots: dict[int, memoryview] = {}
         self._updates: dict[int, memoryview] = {}  # as a source
+        self._logging: dict[int, None] = {}  # iterations of which R is being copied
         self._incoming: dict[int, memoryview] = {}  # as a joiner
 
     def forget(self) -> None:
         """Free everything: it was kept for the node before, and is of no use to another."""
         self._snapshots.clear()
         self._updates.clear()
+        self._logging.clear()
         self._incoming.clear()
 
     def perform(self, effect: effects.CopyEffect) -> None:
@@ -91,9 +96,12 @@ class Copies:
             case effects.DropSnapshot(iteration):
                 self._snapshots.pop(iteration, None)
             case effects.LogUpdate(iteration):
-                self._log(iteration)
+                self._logging[iteration] = None
+                self._spawn(self._log(iteration, *self._reducer.result(iteration)))
             case effects.DropUpdates(before):
                 self._updates = {i: u for i, u in self._updates.items() if i >= before}
+                self._incoming = {i: u for i, u in self._incoming.items() if i >= before}
+                self._logging = {i: None for i in self._logging if i >= before}
             case effects.SendUpdate():
                 self._send(effect)
             case _:
@@ -119,20 +127,21 @@ class Copies:
             self._snapshots[iteration] = copied
         self._hub.handle(events.SnapshotTaken(iteration, copied is not None))
 
-    def _log(self, iteration: int) -> None:
-        """Keep R of `iteration`. It is copied at once, because its memory is used again soon."""
-        vector, squares = self._reducer.result(iteration)
-        data = bytearray(self.update_bytes)
-        np.frombuffer(data, self._dtype, len(vector))[:] = vector
-        data[self._vector_bytes :] = np.asarray(squares, "<f8").tobytes()
-        whole = self._updates[iteration] = memoryview(data)
-        self._spawn(self._hash(iteration, whole))
-
-    async def _hash(self, iteration: int, data: memoryview) -> None:
-        node = self._hub.node
-        leaves = await asyncio.to_thread(leaves_of, data)
-        if self._hub.node is node:
-            self._hub.handle(events.UpdateLogged(iteration, leaves))
+    async def _log(self, iteration: int, vector: Vector, squares: tuple[float, ...]) -> None:
+        """Keep R of `iteration`, which does not change before the answer. That nothing is kept if
+        memory is short costs a joiner its copy, and spares the training."""
+        node, free = self._hub.node, room().free
+        kept: memoryview | None = None
+        if free is None or free >= LEAST_FREE_BYTES + self.update_bytes:
+            with contextlib.suppress(OSError, MemoryError):
+                kept = await asyncio.to_thread(_update, vector, squares, self._dtype)
+        leaves = await asyncio.to_thread(leaves_of, kept) if kept is not None else ()
+        if self._hub.node is not node:
+            return
+        if kept is not None and iteration in self._logging:
+            self._updates[iteration] = kept
+        self._logging.pop(iteration, None)
+        self._hub.handle(events.UpdateLogged(iteration, leaves))
 
     def _send(self, wanted: effects.SendUpdate) -> None:
         whole, node = self._updates.get(wanted.iteration), self._hub.node
@@ -194,7 +203,9 @@ class Copies:
             return None
         vector = np.frombuffer(data[: self._vector_bytes], self._dtype)
         squares = np.frombuffer(data[self._vector_bytes :], "<f8")
-        return vector, tuple(float(x) for x in squares)
+        # No sum of squares is negative. One that is counts as not finite, so that the update is
+        # skipped here, and the state differs from that of others, as after any other wrong update.
+        return vector, tuple(float(x) if not x < 0.0 else math.nan for x in squares)
 
     def _part(self, header: BulkHeader) -> memoryview:
         whole = self._incoming.get(header.iteration)
@@ -205,13 +216,28 @@ class Copies:
 
 
 def _copy(state: memoryview) -> memoryview:
-    """Return a copy of `state` in memory of its own, which is given back to the system as soon as
-    nobody uses it."""
-    copied = memoryview(mmap.mmap(-1, max(1, len(state))))[: len(state)]
+    """Return a copy of `state`."""
+    copied = _private(len(state))
     for start in range(0, len(state), BLOCK_BYTES):
         end = start + BLOCK_BYTES
         np.copyto(np.frombuffer(copied[start:end], "u1"), np.frombuffer(state[start:end], "u1"))
     return copied
+
+
+def _update(vector: Vector, squares: tuple[float, ...], dtype: np.dtype[Any]) -> memoryview:
+    """Return an update as it travels."""
+    size = len(vector) * dtype.itemsize
+    copied = _private(size + 8 * len(squares))
+    np.copyto(np.frombuffer(copied[:size], dtype), vector)
+    copied[size:] = np.asarray(squares, "<f8").tobytes()
+    return copied
+
+
+def _private(size: int) -> memoryview:
+    """Return `size` bytes of memory that is given back to the system as soon as nobody uses it.
+    Raises `OSError` if there is none."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return memoryview(mmap.mmap(-1, max(1, size), flags))[:size]
 
 
 def _in_file(size: int) -> memoryview:

@@ -42,4 +42,4 @@ class Options:
     custom: CustomPolicy | None = None
     join_stall_s: float = 0.0
     trees: str = "packed"
-    join_way: JoinWay = JoinWay.PAUSE
+    join_way: JoinWay = JoinWay.AUTO

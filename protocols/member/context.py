@@ -78,7 +78,7 @@ class NodeConfig:
     constants: bytes = b""
     window: int = limits.MAX_CHUNKS
     update_bytes: int = 0
-    join_way: JoinWay = JoinWay.PAUSE
+    join_way: JoinWay = JoinWay.AUTO
 
 
 @dataclass(slots=True)

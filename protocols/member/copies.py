@@ -8,6 +8,8 @@ updates to the snapshot as the members have done.
 
 - A snapshot and a kept update never change, so it does not matter when they are asked for, and all
   sources have the same bytes. A fence touches neither: an update is kept only once it is applied.
+- R is copied beside the training. An update is applied only when the R of all earlier iterations is
+  copied, because then their memory is used again.
 - What is kept is bounded. It is freed when the join ends, when the joiner has asked for nothing for
   long, when the link to it ends, and for the joiner that is furthest behind when all kept updates
   together are too large.
@@ -104,9 +106,13 @@ class Copies:
         return join in self._copies
 
     @property
-    def is_taking(self) -> bool:
-        """Whether the state must not change yet, because a snapshot of it is being taken."""
-        return self._context.iteration in self._taking
+    def is_reading(self) -> bool:
+        """Whether the running update must not be applied yet: a snapshot of the state before it is
+        being taken, or the R of an earlier iteration is being copied, the memory of which is used
+        again after this update."""
+        at = self._context.iteration
+        logging = any(i < at for i, update in self._logged.items() if update.leaves is None)
+        return logging or at in self._taking
 
     @property
     def deadline(self) -> float | None:
@@ -158,11 +164,17 @@ class Copies:
         self._bound()
 
     def logged(self, event: UpdateLogged) -> None:
-        """The parts of an update are hashed: tell every joiner that needs it."""
+        """The parts of an update are hashed: tell every joiner that needs it. If memory was short,
+        nobody who needs that update can go on with what is kept here."""
         update = self._logged.get(event.iteration)
         if update is None:
             return
         update.leaves = event.leaves
+        if not event.leaves:
+            needing = [j for j, copy in self._copies.items() if copy.wants <= event.iteration]
+            for join in needing:
+                self._give_up(join)
+            return
         for join, copy in self._copies.items():
             if copy.wants <= event.iteration:
                 self._context.send(copy.joiner, _record(join, event.iteration, update))
@@ -200,7 +212,7 @@ class Copies:
         update = self._logged[iteration]
         if parts:
             self._context.do(SendUpdate(joiner, join, iteration, parts))
-        elif update.leaves is not None:
+        elif update.leaves:
             self._context.send(joiner, _record(join, iteration, update))
         self._free()
 

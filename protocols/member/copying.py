@@ -132,7 +132,8 @@ class Copying:
             raise RemoteProtocolError("an update with the wrong number of parts")
         decode_word(record.word)
         at = record.iteration
-        if source not in self._sources or at < self.next or at in self._here:
+        is_applied = at < self.next or (at == self.next and self._applying)
+        if source not in self._sources or is_applied or at in self._here:
             return
         if at >= self.next + limits.MOST_UPDATES_BEHIND:
             return  # no source can be so far ahead, and the bound on records is not for one

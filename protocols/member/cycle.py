@@ -271,8 +271,8 @@ class Cycle:
         if then is CycleState.APPLYING:
             self._apply(word)
 
-    def snapshot_taken(self) -> None:
-        """The state of the running iteration need not stay as it is for a snapshot any longer."""
+    def was_read(self) -> None:
+        """The state, or the R of the iteration before, need not stay as it is for a copy."""
         if self.state is CycleState.HOLDING and not self.frozen:
             self._release()
 
@@ -380,7 +380,7 @@ class Cycle:
 
     @property
     def _may_apply(self) -> bool:
-        return self._state_ready and not self.holding_for and not self._copies.is_taking
+        return self._state_ready and not self.holding_for and not self._copies.is_reading
 
     @property
     def _next_commit(self) -> bytes:

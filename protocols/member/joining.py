@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 
 from protocols import limits
-from protocols.effects import CloseLink, Dial, HashOwnShards, JoinFailed
+from protocols.effects import CloseLink, Dial, DropUpdates, HashOwnShards, JoinFailed
 from protocols.errors import RemoteProtocolError
 from protocols.member.copying import Copying
 from protocols.member.cycle import CycleState
@@ -497,7 +497,9 @@ class Joining:
             self._repeat_at = now + limits.RETRY_SECONDS
             self._copied_on(self.copy)
             return
-        self.copy = None
+        if self.copy is not None:  # what has come of it is of no use any more
+            context.do(DropUpdates(first.iteration + limits.MOST_UPDATES_BEHIND))
+            self.copy = None
         self._cycle.start(state_ready=False)
         self._copy_shards(now, plan, early)
 

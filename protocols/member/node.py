@@ -238,9 +238,10 @@ class Node:
         match event:
             case SnapshotTaken():
                 self.copies.taken(event)
-                self.cycle.snapshot_taken()
+                self.cycle.was_read()
             case UpdateLogged():
                 self.copies.logged(event)
+                self.cycle.was_read()
             case ManifestReady(joiner, join, leaves):
                 if join in self.cycle.holding_for or join in self.copies:
                     self.context.send(joiner, m.Manifest(join, leaves))
@@ -454,7 +455,7 @@ class Node:
                 self.copies.end(number)  # first, or the update that is let go were kept for it
                 self.cycle.released(number)
                 if self.negotiator is not None:
-                    self.negotiator.pulled(number)
+                    self.negotiator.joins.pulled(number)
             case m.JoinAborted(number, joiner_node, reason, pause_ms):
                 self.copies.end(number)  # first, or the update that is let go were kept for it
                 self.cycle.released(number)

@@ -284,7 +284,7 @@ class Recovery:
             else:
                 self._stragglers.stranger(now, reporter)
             if self._succession.negotiator is not None:
-                self._mail.post_all(self._succession.negotiator.link_lost(reporter, peer))
+                self._mail.post_all(self._succession.negotiator.joins.link_lost(reporter, peer))
 
     def _lost_before(self, now: float, reporter: bytes, peer: bytes) -> None:
         """Act on a member's report that it misses a link to a node that our view no longer has. The
@@ -292,7 +292,7 @@ class Recovery:
         departed = self._has_departed(peer)
         was_one = self._stragglers.misses(now, reporter, peer, departed=departed)
         negotiator = self._succession.negotiator
-        joins = negotiator.joins.values() if negotiator is not None else ()
+        joins = negotiator.joins.open.values() if negotiator is not None else ()
         if negotiator is not None and not any(j.joiner.node == peer for j in joins):
             self._behind |= was_one
 
@@ -428,7 +428,7 @@ class Recovery:
         self._handled = lost = self._lost(now, policy.view)
         negotiator = self._succession.negotiator
         switch = negotiator.switch if negotiator is not None else None
-        self._end_changes(now, switch.policy.view if switch and switch.offered else policy.view)
+        self._end_changes(policy, switch.policy if switch and switch.offered else policy)
         self._fences += 1
         self.fence = FenceLeader(
             context.node,
@@ -447,16 +447,11 @@ class Recovery:
         )
         self._mail.post_all(self.fence.tick(now))
 
-    def _end_changes(self, now: float, view: View) -> None:
-        """End the switch and all joins under way, except those of joiners that `view`, which may be
-        in force, lets in. The joiners ask again after the fence."""
-        negotiator = self._succession.negotiator
-        if negotiator is None:
-            return
-        for join in list(negotiator.joins.values()):
-            if join.joiner.node not in view.nodes:
-                self._mail.post_all(negotiator.give_up(join.number, LOST_MEANWHILE))
-        negotiator.switch = None
+    def _end_changes(self, *policies: Policy) -> None:
+        """End the switch, and all joins under way that need not be ended under `policies`, one of
+        which is or may be in force. Their joiners ask again after the fence."""
+        if (negotiator := self._succession.negotiator) is not None:
+            self._mail.post_all(negotiator.fenced(policies, LOST_MEANWHILE))
 
     def _close_fence(self) -> None:
         if self.fence is not None and self.fence.state is FenceState.DONE:
@@ -496,7 +491,7 @@ class Recovery:
             return
         self.losses = Losses()  # the decision's links were open; a missing one is reported again
         self._handled = Lost()
-        self._end_changes(now, restart.policy.view)
+        self._end_changes(restart.policy)
         forks = restart.policy.view.lineage != context.lineage
         self._cycle.restart(restart)
         if forks:

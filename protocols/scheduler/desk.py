@@ -43,23 +43,26 @@ class Desk:
         negotiator = self._succession.negotiator
         if negotiator is None:
             return False
+        joins = negotiator.joins
         mail: list[tuple[bytes, m.Message]] = []
         match message:
             case m.JoinRequest(joiner):
                 mail = self._recovery.bars(now, joiner.node)
-                mail = mail or negotiator.join_request(now, message)
+                mail = mail or joins.request(now, message)
             case m.Introduced(number):
-                mail = negotiator.introduced(sender, number)
+                mail = joins.introduced(sender, number)
+            case m.LinksOpen(0, links):
+                negotiator.connected(sender, links)
             case m.LinksOpen(number, links, rates):
                 self._note_rates(sender, number, dict(zip(links, rates, strict=False)))
-                mail = negotiator.links_open(now, sender, message)
+                mail = joins.links_open(now, sender, message)
             case m.JoinProgress(number):
                 self._note_rates(sender, number, {s.source: s.rate for s in message.sources})
-                mail = negotiator.progress(now, sender, message)
+                mail = joins.progress(now, sender, message)
             case m.CaughtUp(number):
-                negotiator.caught_up(now, sender, number)
+                joins.caught_up(now, sender, number)
             case m.NoSnapshot(number):
-                negotiator.no_snapshot(sender, number)
+                joins.no_snapshot(sender, number)
             case m.LeaveRequest():
                 negotiator.leave_request(sender)
                 if negotiator.passing:
@@ -88,7 +91,7 @@ class Desk:
     def _note_rates(self, sender: bytes, number: int, rates: dict[bytes, int]) -> None:
         """Note how fast the links of a joiner are, if `number` is its own join."""
         negotiator = self._succession.negotiator
-        join = negotiator.joins.get(number) if negotiator is not None else None
+        join = negotiator.joins.open.get(number) if negotiator is not None else None
         if join is not None and join.joiner.node == sender:
             self._monitor.joiner_rates(sender, rates)
 

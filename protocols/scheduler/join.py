@@ -75,6 +75,8 @@ class Join:
     beside: bool = False  # it copies beside the training, and has not caught up yet
     without: dict[bytes, None] = field(default_factory=dict)  # sources that keep no snapshot
     rates: dict[bytes, int] = field(default_factory=dict)  # bytes/s over each of its links
+    constants: bytes = b""  # the digest of the frozen weights that it has
+    waits_until: float | None = None  # until when it waits for others that are about to copy, too
 
 
 def planned_pulls(joins: Iterable[Join], nodes: Container[bytes]) -> tuple[Pull, ...]:
@@ -83,6 +85,8 @@ def planned_pulls(joins: Iterable[Join], nodes: Container[bytes]) -> tuple[Pull,
     pulls: list[Pull] = []
     for join in joins:
         if join.state not in (JoinState.LINKED, JoinState.COPYING, JoinState.PULLING):
+            continue
+        if join.waits_until is not None:
             continue
         sources = tuple(n for n in join.links if n in nodes)
         if not sources:

@@ -160,7 +160,7 @@ class Succession:
         how = (config.update_bytes, config.join_way)
         cost = JoinCost(*sizes, config.join_stall_s, context.pace, *known, *how)
         negotiator = Negotiator(context.node, term, policy, total, context.planner, cost)
-        negotiator.resume(now)
+        negotiator.joins.resume(now)
         self.negotiator = negotiator
         self._watch.brief()
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # How many bytes a joiner receives of one update: so many that it has several parts.
 UPDATE_BYTES = 64 << 10
 NUMBER_BYTES = 16  # of one element of a sum
+# How probable it is that a device has no memory for snapshots, and that it has none for an update.
+SELDOM, VERY_SELDOM = 0.1, 0.01
 
 Made = tuple[tuple[int, tuple[object, ...]], ...]
 
@@ -45,9 +47,15 @@ class CopyStore:
         self._host = host
         self.snapshots: dict[int, bytes] = {}
         self.updates: dict[int, bytes] = {}  # as a source
+        self._logging: dict[int, None] = {}  # iterations of which R is being copied
         self._parts: dict[int, dict[int, bytes]] = {}  # as a joiner: iteration -> part -> bytes
         self._made: dict[int, Made] = {}
-        self.is_full = False  # whether there is too little memory for a snapshot
+        # Whether there is too little memory for a snapshot.
+        self.is_full = self._is_unlucky(SELDOM)
+
+    def _is_unlucky(self, chance: float) -> bool:
+        world = self._host.world
+        return world.memory_is_short and world.random.random() < chance
 
     def forget(self) -> None:
         """Free everything, since another node begins in this process."""
@@ -63,14 +71,12 @@ class CopyStore:
             case effects.DropSnapshot(iteration):
                 del self.snapshots[iteration]
             case effects.LogUpdate(iteration):
-                data = self.updates[iteration] = encoded(host.sums[iteration])
-                size = update_part_bytes(UPDATE_BYTES)
-                pieces = [data[k : k + size] for k in range(0, len(data), size)]
-                leaves = tuple(hashlib.sha256(p).digest() for p in pieces)
-                logged = events.UpdateLogged(iteration, leaves)
-                host.soon(host.world.compute(), partial(host.handle, logged))
+                self._logging[iteration] = None
+                host.soon(host.world.compute(), partial(self._log, iteration))
             case effects.DropUpdates(before):
                 self.updates = {i: u for i, u in self.updates.items() if i >= before}
+                self._logging = {i: None for i in self._logging if i >= before}
+                self._parts = {i: p for i, p in self._parts.items() if i >= before}
             case effects.SendUpdate():
                 self._send(effect)
 
@@ -79,6 +85,21 @@ class CopyStore:
         if not self.is_full:
             self.snapshots[iteration] = before
         self._host.handle(events.SnapshotTaken(iteration, not self.is_full))
+
+    def _log(self, iteration: int) -> None:
+        """Copy an update, the memory of which is used again when the next one has been applied, and
+        say so. Memory may be short."""
+        host = self._host
+        leaves: tuple[bytes, ...] = ()
+        if iteration in self._logging and not self._is_unlucky(VERY_SELDOM):
+            assert host.node is not None
+            assert host.node.context.iteration <= iteration + 1, "R was overwritten while copied"
+            data = self.updates[iteration] = encoded(host.sums[iteration])
+            size = update_part_bytes(UPDATE_BYTES)
+            pieces = [data[k : k + size] for k in range(0, len(data), size)]
+            leaves = tuple(hashlib.sha256(p).digest() for p in pieces)
+        self._logging.pop(iteration, None)
+        host.handle(events.UpdateLogged(iteration, leaves))
 
     def _send(self, wanted: effects.SendUpdate) -> None:
         host, size, at = self._host, update_part_bytes(UPDATE_BYTES), wanted.iteration

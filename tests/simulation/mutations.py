@@ -396,7 +396,16 @@ def forget_what_was_trained() -> Iterator[None]:
 @contextmanager
 def change_a_snapshot_while_it_is_taken() -> Iterator[None]:
     """A source applies its update although a snapshot of its state is being taken."""
-    with patch.object(Copies, "is_taking", False):
+    with patch.object(Copies, "is_reading", False):
+        yield
+
+
+@contextmanager
+def use_the_memory_of_r_while_it_is_copied() -> Iterator[None]:
+    """A source applies its update although the R of an earlier iteration is still being copied, the
+    memory of which is used again then."""
+    is_reading = property(lambda copies: copies._context.iteration in copies._taking)
+    with patch.object(Copies, "is_reading", is_reading):
         yield
 
 
@@ -479,6 +488,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         forget_what_was_trained,
         trust_own_weights,
         change_a_snapshot_while_it_is_taken,
+        use_the_memory_of_r_while_it_is_copied,
         skip_a_record,
         enter_while_behind,
         ship_before_completion,

@@ -123,6 +123,7 @@ class Storm:
         self.world.streams = seed >= FIRST_WITH_STREAMS and seed % 3 == 0
         if seed >= FIRST_BESIDE and seed // 3 % 2:
             self.world.join_way = JoinWay.BESIDE
+            self.world.memory_is_short = True
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         self._size = size

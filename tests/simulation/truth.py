@@ -103,7 +103,7 @@ class Truth:
         kept = len(node.context.policies)
         assert kept <= limits.MAX_POLICIES_KEPT + 1, f"{kept} policies kept"
         assert len(host.early) <= MOST_EARLY, f"{len(host.early)} early frames"
-        joins = len(node.negotiator.joins) if node.negotiator else 0
+        joins = len(node.negotiator.joins.open) if node.negotiator else 0
         assert joins <= limits.MAX_OPEN_JOINS, f"{joins} open joins"
 
     def begun(self, host: Host, spec: RoundSpec) -> None:

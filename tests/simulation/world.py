@@ -82,6 +82,7 @@ class World:
         self.ways: WaysPlanner | None = None  # plans with several ways instead of one tree
         self.rotate_every = 0  # steps after which the role rotates; 0: never
         self.join_way = JoinWay.PAUSE  # how joiners copy the state
+        self.memory_is_short = False  # whether now and then a device cannot keep copies for them
         self.joins_end = False  # a host whose join has failed gives up
         self.lose: Callable[[Host, Host, Message], bool] = lambda _sender, _receiver, _message: (
             False

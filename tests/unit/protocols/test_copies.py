@@ -132,6 +132,18 @@ def test_nothing_is_fetched_that_the_rounds_bring() -> None:
     assert not joiner.failed
 
 
+def test_an_update_that_is_being_applied_is_not_noted_again() -> None:
+    joiner = Joiner()
+    joiner.copying.complete()
+    joiner.copying.record(A, record(5))
+    joiner.fetch(5)
+    assert joiner.applied() == [5]
+    joiner.copying.record(B, record(5))
+    joiner.copying.applied(Applied(5, b"", b""))
+    joiner.copying.lost(B)
+    assert not joiner.copying._records
+
+
 def test_an_update_that_was_missed_is_asked_for() -> None:
     joiner = Joiner()
     joiner.copying.record(A, record(6))
@@ -292,6 +304,46 @@ def test_updates_are_kept_only_while_they_are_needed() -> None:
     copies.end(1)
     copies.end(1)
     assert source.kinds(DropUpdates) == 1
+
+
+def test_an_update_waits_until_the_one_before_is_copied() -> None:
+    source = Source()
+    copies, context = source.copies, source.context
+
+    def waits(iteration: int) -> bool:
+        context.iteration = iteration
+        return copies.is_reading
+
+    source.begin(1, 1)
+    assert waits(5), "the snapshot is not there"
+    copies.taken(SnapshotTaken(5, True))
+    assert not waits(5)
+    copies.applying(5, b"", 1, bytes(32))
+    assert not waits(5), "the trainer may read what is being copied"
+    assert waits(6)
+    copies.logged(UpdateLogged(5, digests()))
+    assert not waits(6)
+    copies.applying(6, b"", 1, bytes(32))
+    assert waits(7)
+    copies.end(1)
+    assert not waits(7), "nobody needs it any more"
+
+
+def test_an_update_that_finds_no_memory_ends_the_copies_that_need_it() -> None:
+    source = Source()
+    copies = source.copies
+    source.begin(1, 1)
+    copies.taken(SnapshotTaken(5, True))
+    for iteration in (5, 6):
+        copies.applying(iteration, b"", 1, bytes(32))
+    copies.logged(UpdateLogged(5, digests()))
+    source.begin(2, 2, 7)
+    copies.taken(SnapshotTaken(7, True))
+    copies.logged(UpdateLogged(6, ()))
+    assert [join in copies for join in (1, 2)] == [False, True]
+    source.context.effects.clear()
+    copies.update_wanted(B, m.UpdateRequest(2, 6, 6, ()))
+    assert not source.context.effects, "there is nothing to tell of it"
 
 
 def test_a_joiner_is_told_only_of_updates_that_it_lacks() -> None:

@@ -84,6 +84,9 @@ def test_a_joiner_copies_beside_the_training(seed: int) -> None:
 def test_several_copy_at_once(seed: int) -> None:
     world, hosts = cluster(seed, beside=True)
     joiners = [world.join(k, hosts[k % 3]) for k in (7, 8, 9)]
+    world.run(lambda: all(joining_of(j).copy is not None for j in joiners))
+    begun = {copy_of(joiner).begins.iteration for joiner in joiners}
+    assert len(begun) == 1, "one snapshot serves all"
     for joiner in joiners:
         enter(world, joiner)
     go_on(world)
@@ -93,8 +96,10 @@ def test_several_copy_at_once(seed: int) -> None:
 @each_seed
 def test_a_source_is_killed_while_a_joiner_copies(seed: int) -> None:
     world, hosts, joiner = copying(seed)
+    number = joining_of(joiner).number
     world.vanish(hosts[2])
     persist(world, joiner, hosts[0])
+    assert joining_of(joiner).number == number, "it has not begun anew"
     go_on(world)
 
 

@@ -19,7 +19,7 @@ def test_a_joiner_that_was_given_up_has_to_go() -> None:
     world, hosts = cluster(0)
     joiner = world.join(9, hosts[1])
     reach(world, joiner, JoiningState.PULLING)
-    (number,) = negotiator_of(hosts[0]).joins
+    (number,) = negotiator_of(hosts[0]).joins.open
     node = joiner.me.node
     aborted = m.JoinAborted(number, node, "no progress")
     other = m.JoinAborted(number + 1, node, "another join")
@@ -35,7 +35,7 @@ def test_a_joiner_that_has_begun_anew_may_stay() -> None:
     world, hosts = cluster(0)
     joiner = world.join(9, hosts[1])
     reach(world, joiner, JoiningState.PULLING)
-    (number,) = negotiator_of(hosts[0]).joins
+    (number,) = negotiator_of(hosts[0]).joins.open
     for host in hosts[1:]:
         world.unlink(host, joiner, LinkEnd.PROCESS_ENDED)
         effects_of(world, host, events.LinkUp(joiner.me))
@@ -49,7 +49,7 @@ def test_a_member_may_stay_whatever_is_said_of_its_join() -> None:
     world, hosts = cluster(0)
     joiner = world.join(9, hosts[1])
     reach(world, joiner, JoiningState.PULLING)
-    (number,) = negotiator_of(hosts[0]).joins
+    (number,) = negotiator_of(hosts[0]).joins.open
     enter(world, joiner)
     settle(world)
     aborted = m.JoinAborted(number, joiner.me.node, "late")
@@ -74,7 +74,7 @@ def test_only_the_scheduler_has_links_opened() -> None:
 def test_a_scheduler_whose_part_is_over_wants_no_tick() -> None:
     world, hosts = cluster(0)
     world.join(9, hosts[1])
-    world.run(lambda: bool(negotiator_of(hosts[0]).joins))
+    world.run(lambda: bool(negotiator_of(hosts[0]).joins.open))
     node = node_of(hosts[0])
     assert node.deadline is not None
     node.cycle.leave("left", "")
@@ -85,8 +85,8 @@ def test_a_join_that_is_entering_is_late_for_nothing() -> None:
     world, hosts = cluster(0)
     joiner = world.join(9, hosts[1])
     negotiator = negotiator_of(hosts[0])
-    world.run(lambda: any(negotiator._is_entering(j) for j in negotiator.joins.values()))
-    (join,) = negotiator.joins.values()
+    world.run(lambda: any(negotiator.joins._enters(j) for j in negotiator.joins.open.values()))
+    (join,) = negotiator.joins.open.values()
     join.deadline = world.now - 1.0
     due = negotiator.deadline
     assert due is None or due > world.now
@@ -98,7 +98,7 @@ def test_a_new_neighbour_without_a_link_is_lost() -> None:
     world, hosts = cluster(0, size=1)
     joiner = world.join(9, hosts[0])
     negotiator = negotiator_of(hosts[0])
-    world.run(lambda: any(negotiator._is_entering(j) for j in negotiator.joins.values()))
+    world.run(lambda: any(negotiator.joins._enters(j) for j in negotiator.joins.open.values()))
     world.vanish(joiner)
     before = node_of(hosts[0]).context.iteration
     world.run(lambda: node_of(hosts[0]).context.iteration > before + 3)

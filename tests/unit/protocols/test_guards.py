@@ -228,12 +228,12 @@ def number_of(joiner: Host) -> int:
 def test_a_member_does_not_join() -> None:
     world, hosts = cluster(0)
     assert said(world, hosts[1], hosts[0], m.JoinRequest(hosts[1].me, ())) == []
-    assert not negotiator_of(hosts[0]).joins
+    assert not negotiator_of(hosts[0]).joins.open
 
 
 def test_a_join_nobody_knows() -> None:
     world, hosts = cluster(0)
-    joins = negotiator_of(hosts[0]).joins
+    joins = negotiator_of(hosts[0]).joins.open
     for message in (
         m.Introduced(99),
         m.LinksOpen(99, (hosts[2].me.node,)),
@@ -247,20 +247,20 @@ def test_a_join_nobody_knows() -> None:
 def test_only_the_joiner_speaks_for_its_join() -> None:
     world, hosts, joiner, negotiator = joining_cluster(JoiningState.PULLING)
     number = number_of(joiner)
-    before = negotiator.joins[number].state
+    before = negotiator.joins.open[number].state
     assert said(world, hosts[1], hosts[0], m.CaughtUp(number)) == []
     assert said(world, hosts[1], hosts[0], m.LinksOpen(number, (hosts[1].me.node,))) == []
-    assert negotiator.joins[number].state is before
-    assert negotiator.joins[number].links != (hosts[1].me.node,)
+    assert negotiator.joins.open[number].state is before
+    assert negotiator.joins.open[number].links != (hosts[1].me.node,)
 
 
 def test_early_and_late_words_of_a_joiner() -> None:
     world, hosts, joiner, negotiator = joining_cluster(JoiningState.WAITING)
     number = number_of(joiner)
-    before = negotiator.joins[number].state
+    before = negotiator.joins.open[number].state
     assert said(world, joiner, hosts[0], m.CaughtUp(number)) == []
     assert said(world, joiner, hosts[0], m.LinksOpen(number, ())) == []
-    assert negotiator.joins[number].state is before
+    assert negotiator.joins.open[number].state is before
     enter(world, joiner)
     settle(world)
     assert said(world, hosts[1], hosts[0], m.Introduced(number)) == []
@@ -272,11 +272,11 @@ def test_a_joiner_asks_again_before_its_old_pull_is_known() -> None:
     policy = policy_of(joiner)
     before = Policy(1, 1, policy.view, policy.parents, policy.shares, (), "")
     heir = Negotiator(hosts[1].me.node, 2, before, world.micro_batches, StandardPlanner())
-    heir.resume(world.now)
-    heir.join_request(world.now, m.JoinRequest(joiner.me, ()))
+    heir.joins.resume(world.now)
+    heir.joins.request(world.now, m.JoinRequest(joiner.me, ()))
     heir.in_force(world.now, policy)
-    assert [join.joiner for join in heir.joins.values()] == [joiner.me]
-    assert not [p for p in policy.pulls if p.join in heir.joins]
+    assert [join.joiner for join in heir.joins.open.values()] == [joiner.me]
+    assert not [p for p in policy.pulls if p.join in heir.joins.open]
     heir.tick(world.now)
     assert heir.switch is not None
     assert heir.switch.policy.pulls == (), "nobody holds an update for the old pull any more"
@@ -285,14 +285,14 @@ def test_a_joiner_asks_again_before_its_old_pull_is_known() -> None:
 def test_progress_is_noted() -> None:
     world, hosts, joiner, negotiator = joining_cluster(JoiningState.PULLING)
     number = number_of(joiner)
-    before = negotiator.joins[number].deadline
+    before = negotiator.joins.open[number].deadline
     world.now += 3.0
     words = m.PulledFrom(hosts[0].me.node, 3, 0), m.PulledFrom(hosts[1].me.node, 2, 100)
     word = m.JoinProgress(number, 10, 3_000_000, words)
     said(world, hosts[1], hosts[0], word)
-    assert negotiator.joins[number].progress is None, "only the joiner speaks for its join"
+    assert negotiator.joins.open[number].progress is None, "only the joiner speaks for its join"
     said(world, joiner, hosts[0], word)
-    join = negotiator.joins[number]
+    join = negotiator.joins.open[number]
     assert join.progress == word
     assert word.pulled_bytes == 5
     assert join.deadline > before
@@ -300,9 +300,9 @@ def test_progress_is_noted() -> None:
 
 def test_a_request_is_repeated_while_the_policy_has_the_pull() -> None:
     world, hosts, joiner, negotiator = joining_cluster(JoiningState.CAUGHT_UP)
-    before = list(negotiator.joins)
+    before = list(negotiator.joins.open)
     assert said(world, joiner, hosts[0], m.JoinRequest(joiner.me, ())) == []
-    assert list(negotiator.joins) == before
+    assert list(negotiator.joins.open) == before
 
 
 def test_all_chosen_neighbours_leave() -> None:

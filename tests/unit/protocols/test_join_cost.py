@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from edgeagent.planner import StandardPlanner
 from protocols import limits
 from protocols.cluster.policy import Pull
-from protocols.scheduler.join import JoinState
+from protocols.scheduler.join import JoinState, planned_pulls
 from protocols.scheduler.join_cost import JoinCost, JoinWay, Pace
-from protocols.scheduler.negotiator import MOST_UNMEASURED, Negotiator
+from protocols.scheduler.joins import MOST_UNMEASURED
+from protocols.scheduler.negotiator import Negotiator
 from protocols.wire import messages as m
 from protocols.wire.messages import JoinAborted, JoinRequest
 
@@ -115,10 +117,10 @@ def test_joiners_copy_beside_the_training_where_that_is_worth_it() -> None:
 def linking(allowed: JoinCost) -> tuple[Negotiator, int]:
     """Return a scheduler to which a joiner has been introduced."""
     scheduler = Negotiator(ONE, 1, star_policy(2), 4, StandardPlanner(), allowed)
-    scheduler.join_request(0.0, JoinRequest(JOINER, ()))
-    (number,) = scheduler.joins
+    scheduler.joins.request(0.0, JoinRequest(JOINER, ()))
+    (number,) = scheduler.joins.open
     for neighbour in (ONE, TWO):
-        scheduler.introduced(neighbour, number)
+        scheduler.joins.introduced(neighbour, number)
     return scheduler, number
 
 
@@ -126,7 +128,7 @@ def opens(
     scheduler: Negotiator, now: float, number: int, rate: int
 ) -> list[tuple[bytes, m.Message]]:
     """The joiner says that one link, which carries `rate`, is open."""
-    return scheduler.links_open(now, JOINER.node, m.LinksOpen(number, (ONE,), (rate,)))
+    return scheduler.joins.links_open(now, JOINER.node, m.LinksOpen(number, (ONE,), (rate,)))
 
 
 def pulling(allowed: JoinCost) -> tuple[Negotiator, int]:
@@ -134,7 +136,7 @@ def pulling(allowed: JoinCost) -> tuple[Negotiator, int]:
     scheduler, number = linking(allowed)
     opens(scheduler, 0.0, number, FAST)
     scheduler.in_force(0.0, star_policy(2, (Pull(number, JOINER, (ONE,), ONE),)))
-    assert scheduler.joins[number].state is JoinState.PULLING
+    assert scheduler.joins.open[number].state is JoinState.PULLING
     return scheduler, number
 
 
@@ -154,31 +156,31 @@ def test_a_joiner_with_slow_links_never_begins_to_pull() -> None:
     assert said.joiner == JOINER.node
     assert "about 58 s" in said.reason
     assert said.pause_ms == 1000 * limits.JOIN_AGAIN_SECONDS
-    assert not scheduler.joins
+    assert not scheduler.joins.open
 
 
 def test_rates_that_are_not_known_are_waited_for_but_not_for_ever() -> None:
     scheduler, number = linking(cost())
     for _ in range(MOST_UNMEASURED):
         assert opens(scheduler, 1.0, number, 0) == []
-        assert scheduler.joins[number].state is JoinState.LINKING
+        assert scheduler.joins.open[number].state is JoinState.LINKING
     opens(scheduler, 1.0, number, 0)
-    assert scheduler.joins[number].state is JoinState.LINKED
+    assert scheduler.joins.open[number].state is JoinState.LINKED
 
 
 def test_a_pull_that_turns_out_slow_is_given_up() -> None:
     scheduler, number = pulling(cost())
-    assert scheduler.progress(2.0, JOINER.node, progress(number, 2.0, MB)) == []  # too early
-    assert scheduler.progress(4.0, JOINER.node, progress(number, 4.0, 0)) == []
-    assert scheduler.progress(4.0, JOINER.node, progress(number, 4.0, 4 * MB)) == []
-    said = aborted(scheduler.progress(4.0, JOINER.node, progress(number, 4.0, 2 * MB)))
+    assert scheduler.joins.progress(2.0, JOINER.node, progress(number, 2.0, MB)) == []  # too early
+    assert scheduler.joins.progress(4.0, JOINER.node, progress(number, 4.0, 0)) == []
+    assert scheduler.joins.progress(4.0, JOINER.node, progress(number, 4.0, 4 * MB)) == []
+    said = aborted(scheduler.joins.progress(4.0, JOINER.node, progress(number, 4.0, 2 * MB)))
     assert "about 72 s" in said.reason
     assert said.pause_ms == 1000 * limits.JOIN_MUCH_LATER_SECONDS
 
 
 def test_nobody_is_stopped_for_longer_than_allowed() -> None:
     scheduler, number = pulling(cost())
-    assert scheduler.tick(29.9) == [] or number in scheduler.joins
+    assert scheduler.tick(29.9) == [] or number in scheduler.joins.open
     said = aborted(scheduler.tick(30.0))
     assert "has stopped the others for 30 s" in said.reason
 
@@ -186,8 +188,54 @@ def test_nobody_is_stopped_for_longer_than_allowed() -> None:
 def test_a_source_without_memory_is_none_of_a_join_with_a_pause() -> None:
     scheduler, number = pulling(cost())
     for join in (number, number + 7):
-        scheduler.no_snapshot(ONE, join)
-    assert not scheduler.joins[number].without
+        scheduler.joins.no_snapshot(ONE, join)
+    assert not scheduler.joins.open[number].without
+
+
+def test_a_joiner_without_snapshots_is_refused_if_a_pause_would_take_too_long() -> None:
+    beside = replace(cost(), update_bytes=MB, way=JoinWay.BESIDE)
+    for rate, state in ((SLOW, None), (FAST, JoinState.LINKED)):
+        scheduler, number = linking(beside)
+        assert opens(scheduler, 0.0, number, rate) == []
+        plan = Pull(number, JOINER, (ONE,), ONE, beside=True)
+        scheduler.joins.no_snapshot(ONE, number)
+        scheduler.in_force(0.0, star_policy(2, (plan,)))
+        mail = scheduler.joins.tick(1.0)
+        join = scheduler.joins.open.get(number)
+        assert (join.state if join is not None else None) is state
+        if join is None:
+            assert "about 58 s" in aborted(mail).reason
+
+
+def test_a_joiner_waits_a_moment_for_others_that_are_about_to_copy() -> None:
+    scheduler, number = linking(replace(cost(), update_bytes=MB, way=JoinWay.BESIDE))
+    scheduler.joins.request(0.0, JoinRequest(member(8), ()))
+    opens(scheduler, 0.0, number, FAST)
+    nodes = scheduler.policy.view.nodes
+    scheduler.joins.tick(0.5)
+    assert planned_pulls(scheduler.joins.open.values(), nodes) == ()
+    assert scheduler.joins.deadline == limits.JOIN_BATCH_SECONDS
+    scheduler.joins.tick(limits.JOIN_BATCH_SECONDS)
+    (pull,) = planned_pulls(scheduler.joins.open.values(), nodes)
+    assert pull.beside
+
+
+def test_a_joiner_that_does_not_follow_yet_may_lose_its_parent() -> None:
+    for offered, stays in ((False, True), (True, False)):
+        scheduler, number = linking(cost())
+        links = m.LinksOpen(number, (ONE, TWO), (FAST, FAST // 2))
+        scheduler.joins.links_open(0.0, JOINER.node, links)
+        scheduler.tick(0.0)
+        switch = scheduler.switch
+        assert switch is not None
+        assert switch.policy.pulls[0].parent == ONE
+        switch.offered = offered
+        scheduler.joins.link_lost(JOINER.node, ONE)
+        assert (number in scheduler.joins.open) is stays
+        if stays:
+            scheduler.tick(10.0)
+            assert scheduler.switch is not None
+            assert scheduler.switch.policy.pulls[0].parent == TWO
 
 
 def test_updates_that_sources_cannot_keep_are_not_copied_beside() -> None:
@@ -198,18 +246,18 @@ def test_updates_that_sources_cannot_keep_are_not_copied_beside() -> None:
 
 def test_who_has_the_state_stops_nobody_any_more() -> None:
     scheduler, number = pulling(cost())
-    scheduler.pulled(number)
-    scheduler.pulled(number + 7)
-    assert scheduler.progress(9.0, JOINER.node, progress(number, 9.0, MB)) == []
+    scheduler.joins.pulled(number)
+    scheduler.joins.pulled(number + 7)
+    assert scheduler.joins.progress(9.0, JOINER.node, progress(number, 9.0, MB)) == []
     scheduler.tick(31.0)
-    assert number in scheduler.joins
+    assert number in scheduler.joins.open
 
 
 def test_the_next_scheduler_counts_anew() -> None:
     policy = star_policy(2, (Pull(3, JOINER, (ONE,), ONE),))
     heir = Negotiator(TWO, 2, policy, 4, StandardPlanner(), cost())
-    heir.resume(100.0)
-    assert heir.joins[3].stops_until == 130.0
+    heir.joins.resume(100.0)
+    assert heir.joins.open[3].stops_until == 130.0
 
 
 def test_recent_steps_and_the_running_one() -> None:

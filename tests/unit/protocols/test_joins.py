@@ -336,8 +336,8 @@ def test_no_more_joins_than_the_limit() -> None:
         request = m.JoinRequest(
             type(example)(stranger, 1, f"s{k}", "sim", (), b"", sparse=False), ()
         )
-        negotiator.join_request(world.now, request)
-    assert len(negotiator.joins) == limits.MAX_OPEN_JOINS
+        negotiator.joins.request(world.now, request)
+    assert len(negotiator.joins.open) == limits.MAX_OPEN_JOINS
 
 
 def test_joiner_leaves_before_it_is_in() -> None:

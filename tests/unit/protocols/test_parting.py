@@ -162,12 +162,12 @@ def test_a_joiner_that_all_its_sources_have_left_is_given_up() -> None:
     one, two, joiner = node(1), node(2), member(9)
     pulling = star_policy(2, (Pull(7, joiner, (two,), two),))
     scheduler = Negotiator(one, 1, pulling, 4, StandardPlanner())
-    scheduler.resume(0.0)
+    scheduler.joins.resume(0.0)
     scheduler.leave_request(two)
     scheduler.in_force(0.0, replace(star_policy(1), version=2))
     mail = scheduler.tick(0.0)
     assert (m.EVERYONE, m.JoinAborted(7, joiner.node, "all that it was linked to left")) in mail
-    assert not scheduler.joins
+    assert not scheduler.joins.open
 
 
 def test_a_scheduler_that_hears_from_one_frozen_in_an_older_term_opens_a_fence() -> None:

@@ -183,7 +183,7 @@ def test_an_entry_that_the_last_scheduler_decided_ends_a_fresh_join() -> None:
     policy = policy_of(hosts[1])
     before = replace(without(policy, hosts[2]), term=1, version=1)
     heir = Negotiator(hosts[1].me.node, 2, before, world.micro_batches, StandardPlanner())
-    heir.join_request(world.now, m.JoinRequest(hosts[2].me, ()))
-    assert [join.joiner for join in heir.joins.values()] == [hosts[2].me]
+    heir.joins.request(world.now, m.JoinRequest(hosts[2].me, ()))
+    assert [join.joiner for join in heir.joins.open.values()] == [hosts[2].me]
     heir.in_force(world.now, policy)
-    assert heir.joins == {}
+    assert heir.joins.open == {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from protocols import effects, events
+from protocols.cluster.policy import Pull
 from protocols.cluster.view import edge, make_view
 from protocols.member.joining import JoiningState
 from protocols.member.orders import may_store
@@ -89,17 +91,22 @@ def test_a_fence_keeps_the_join_of_who_may_be_a_member_by_now() -> None:
     joiner = world.join(9, hosts[0])
     negotiator = node_of(hosts[0]).negotiator
     assert negotiator is not None
-    world.run(lambda: bool(negotiator.joins))
-    view = policy_of(hosts[0]).view
+    world.run(lambda: bool(negotiator.joins.open))
+    policy = policy_of(hosts[0])
+    view = policy.view
     link = edge(hosts[0].me.node, joiner.me.node)
     larger = make_view(
         view.lineage, view.number + 1, [*view.members, joiner.me], [*view.edges, link]
     )
     recovery = node_of(hosts[0]).recovery
-    recovery._end_changes(world.now, larger)
-    assert [join.joiner for join in negotiator.joins.values()] == [joiner.me]
-    recovery._end_changes(world.now, view)
-    assert not negotiator.joins
+    entering = SimpleNamespace(view=larger, pulls=())
+    recovery._end_changes(policy, entering)  # type: ignore[arg-type]
+    (number,) = negotiator.joins.open
+    beside = Pull(number, joiner.me, (hosts[0].me.node,), hosts[0].me.node, beside=True)
+    recovery._end_changes(replace(policy, pulls=(beside,)))
+    assert list(negotiator.joins.open) == [number], "what is kept for it does not change"
+    recovery._end_changes(replace(policy, pulls=(replace(beside, beside=False),)))
+    assert not negotiator.joins.open
 
 
 def test_a_report_to_a_fence_of_an_older_term_asks_for_a_new_one() -> None:

@@ -67,7 +67,7 @@ def test_a_spared_link_is_opened_if_the_cluster_would_be_in_parts_without_it() -
     assert negotiator is not None
     negotiator.asked_links.spare(pair, world.now + 1000.0, 0.0)
     apart = replace(negotiator.policy.view, edges=())
-    negotiator.policy = SimpleNamespace(view=apart)  # type: ignore[assignment]
+    negotiator._agenda.policy = SimpleNamespace(view=apart)  # type: ignore[assignment]
     assert [type(x) for _, x in negotiator._repair()] == [m.OpenLinks]
 
 
@@ -86,16 +86,16 @@ def test_a_device_whose_only_link_breaks_often_waits_a_minute_and_others_join() 
     negotiator = leader.negotiator
     assert negotiator is not None
     request = m.JoinRequest(replace(joiner.me, incarnation=2), (hosts[0].me.name,))
-    *_, (to, refusal) = negotiator.join_request(world.now, request)
+    *_, (to, refusal) = negotiator.joins.request(world.now, request)
     assert (to, type(refusal)) == (theirs, m.JoinAborted)
     assert isinstance(refusal, m.JoinAborted)
     assert "again and again" in refusal.reason
     assert 0 < refusal.pause_ms <= 1000 * PAUSE
     near = replace(request, neighbours=tuple(h.me.name for h in hosts))
-    asked = [n for n, x in negotiator.join_request(world.now, near) if isinstance(x, m.Introduce)]
+    asked = [n for n, x in negotiator.joins.request(world.now, near) if isinstance(x, m.Introduce)]
     assert asked == [hosts[1].me.node]
-    negotiator.give_up(next(iter(negotiator.joins)), "for the test")
-    later = negotiator.join_request(world.now + PAUSE, request)
+    negotiator.joins.give_up(next(iter(negotiator.joins.open)), "for the test")
+    later = negotiator.joins.request(world.now + PAUSE, request)
     assert [n for n, x in later if isinstance(x, m.Introduce)] == [ours]
 
 

@@ -170,7 +170,7 @@ def test_ways_are_searched_for_with_the_joiners_that_will_enter(count: int) -> N
     sources = negotiator.policy.view.nodes
     pull = Pull(7, member(9), sources, sources[0])
     negotiator.in_force(5.0, replace(negotiator.policy, version=2, pulls=(pull,)))
-    assert negotiator.joins[7].state is JoinState.PULLING
+    assert negotiator.joins.open[7].state is JoinState.PULLING
     negotiator.measured()
     negotiator.tick(6.0)
     assert negotiator.deadline is not None

@@ -1,0 +1,342 @@
+"""The joins under way, as the scheduler leads them: from a device's request to its entry.
+
+A join only says what is desired: a pull in the next policy, and then a member in its view. The
+negotiator (`negotiator.py`) makes the policy. A join that makes no progress, that would stop the
+others for too long, or that has lost the links it needs is given up, and its joiner asks again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.scheduler.join import JOIN_TABLE, Join, JoinState
+from protocols.wire.messages import (
+    EVERYONE,
+    Introduce,
+    JoinAborted,
+    JoinProgress,
+    JoinRequest,
+    Letter,
+    LinksOpen,
+    OpenLinks,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocols.cluster.policy import Policy
+    from protocols.scheduler.agenda import Agenda
+    from protocols.scheduler.asked_links import AskedLinks
+    from protocols.scheduler.join_cost import JoinCost
+    from protocols.scheduler.planning import Planner
+
+OFTEN_LOST = "its links to the others broke again and again, and it may try again in a minute"
+MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unmeasured
+_FOLLOWS = (JoinState.PULLING, JoinState.CAUGHT_UP)  # its parent forwards the rounds to it
+
+
+class Joins:
+    """The joins of one term. `outlaws()` returns the nodes that are not let in."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        term: int,
+        planner: Planner,
+        cost: JoinCost,
+        asked_links: AskedLinks,
+        outlaws: Callable[[], tuple[bytes, ...]],
+    ) -> None:
+        self.open: dict[int, Join] = {}  # by number
+        self._agenda = agenda
+        self._planner = planner
+        self._cost = cost
+        self._asked_links = asked_links
+        self._outlaws = outlaws
+        self._next = (term << 32) + 1
+        self._ended: dict[int, None] = {}  # joins given up that a policy may still name
+        self._pausing: dict[bytes, None] = {}  # joiners whose copy beside the training has failed
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do although nothing has happened."""
+        times = [min(j.deadline, j.stops_until) for j in self.open.values() if not self._enters(j)]
+        times += [j.waits_until for j in self.open.values() if j.waits_until is not None]
+        return min(times, default=None)
+
+    def resume(self, now: float) -> None:
+        """Take over the joins that the policy in force names and that nobody here has ended."""
+        asking = [join.joiner.node for join in self.open.values()]
+        for pull in self._agenda.policy.pulls:
+            if pull.joiner.node in asking or pull.join in self._ended:
+                continue
+            deadline = now + limits.JOIN_PROGRESS_SECONDS
+            state = JoinState.COPYING if pull.beside else JoinState.PULLING
+            join = Join(pull.join, pull.joiner, pull.sources, deadline, state)
+            join.links, join.parent, join.beside = pull.sources, pull.parent, pull.beside
+            join.stops_until = math.inf if pull.beside else now + self._cost.most_s
+            self.open[pull.join] = join
+
+    def request(self, now: float, message: JoinRequest) -> list[Letter]:
+        """Begin a join, or answer the same incarnation of the joiner again."""
+        joiner, view = message.joiner, self._agenda.policy.view
+        if self._agenda.passing or joiner.node in view.nodes:
+            return []
+        if joiner.node in self._outlaws():
+            return [(joiner.node, JoinAborted(0, joiner.node, "this device was expelled"))]
+        known = next((j for j in self.open.values() if j.joiner.node == joiner.node), None)
+        if known is not None and known.joiner.incarnation == joiner.incarnation:
+            return self._repeated(known)
+        mail: list[Letter] = []
+        if known is not None:
+            mail += self.give_up(known.number, "the device started again")
+        if len(self.open) >= limits.MAX_OPEN_JOINS:
+            return mail
+        near = self._planner.neighbours(view, message.neighbours, joiner.most_links)
+        chosen, wait_s = self._asked_links.ways_in(now, joiner.node, near)
+        if wait_s:
+            refusal = JoinAborted(0, joiner.node, OFTEN_LOST, math.ceil(1000 * wait_s))
+            return [*mail, (joiner.node, refusal)]
+        deadline = now + limits.JOIN_PROGRESS_SECONDS
+        join = Join(self._next, joiner, chosen, deadline)
+        self._next += 1
+        self.open[join.number] = join
+        return mail + [(n, Introduce(join.number, joiner)) for n in chosen]
+
+    def _repeated(self, join: Join) -> list[Letter]:
+        """Answer a request again; chosen neighbours that have left are no longer waited for."""
+        nodes = self._agenda.policy.view.nodes
+        join.neighbours = tuple(n for n in join.neighbours if n in nodes)
+        if not join.neighbours:
+            return self.give_up(join.number, "its chosen neighbours left")
+        if silent := [n for n in join.neighbours if n not in join.introduced]:
+            return [(n, Introduce(join.number, join.joiner)) for n in silent]
+        if join.state is JoinState.INTRODUCING:
+            join.state = JOIN_TABLE.step(join.state, "introduced", JoinState.LINKING)
+        return self._links_wanted(join)
+
+    def introduced(self, sender: bytes, number: int) -> list[Letter]:
+        """Note that a chosen neighbour expects the joiner's link."""
+        join = self.open.get(number)
+        if join is None or not JOIN_TABLE.allows(join.state, "introduced"):
+            return []
+        join.introduced[sender] = None
+        ready = all(n in join.introduced for n in join.neighbours)
+        then = JoinState.LINKING if ready else join.state
+        join.state = JOIN_TABLE.step(join.state, "introduced", then)
+        return self._links_wanted(join) if ready else []
+
+    def _links_wanted(self, join: Join) -> list[Letter]:
+        if join.state is not JoinState.LINKING:
+            return []
+        members = [self._agenda.policy.view.member(n) for n in join.neighbours]
+        chosen = tuple(m for m in members if m is not None)
+        return [(join.joiner.node, OpenLinks(join.number, chosen))]
+
+    def links_open(self, now: float, sender: bytes, message: LinksOpen) -> list[Letter]:
+        """Take the links that a joiner has opened, with their rates, or learn that it has copied
+        the state beside the training. A joiner that only the last scheduler knew is told to begin
+        anew, one whose links are too slow is refused."""
+        number, links, rates = message.join, message.neighbours, message.rates
+        join = self.open.get(number)
+        if join is None and sender not in self._agenda.policy.view.nodes:
+            return [(sender, JoinAborted(number, sender, "the scheduler knows no such join"))]
+        if join is None or sender != join.joiner.node:
+            return []
+        join.rates = dict(zip(links, rates, strict=False)) or join.rates
+        join.constants = message.constants
+        if message.copied and JOIN_TABLE.allows(join.state, "copied"):
+            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+            self._pause_for(join)
+        if JOIN_TABLE.allows(join.state, "links open") and links:
+            if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
+                join.unmeasured += 1  # the joiner repeats its message, perhaps with rates
+                return []
+            join.beside = join.joiner.node not in self._pausing and self._cost.goes_beside(
+                rates, message.constants
+            )
+            if not join.beside and (reason := self._refusal(join)):
+                return self.give_up(number, reason, limits.JOIN_AGAIN_SECONDS)
+            join.state = JOIN_TABLE.step(join.state, "links open", JoinState.LINKED)
+            join.links = links
+            self._agenda.dirty = True
+            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+            join.waits_until = now + limits.JOIN_BATCH_SECONDS if join.beside else None
+        return []
+
+    def _refusal(self, join: Join) -> str:
+        """Return why the others do not hold their update while `join` copies the whole state, "" if
+        they do."""
+        return self._cost.refusal(join.joiner.name, tuple(join.rates.values()), join.constants)
+
+    def _pause_for(self, join: Join) -> None:
+        """Have the others hold their update for a joiner, with the next policy."""
+        join.state = JOIN_TABLE.step(join.state, "copied", JoinState.LINKED)
+        join.beside = False
+        self._agenda.dirty = True
+
+    def no_snapshot(self, sender: bytes, number: int) -> None:
+        """A source has too little memory for a snapshot; it may say so before the policy that names
+        the pull is in force here."""
+        join = self.open.get(number)
+        if join is not None and join.beside and sender in join.links:
+            join.without[sender] = None
+
+    def _look_for_snapshots(self, join: Join) -> list[Letter]:
+        """A joiner none of whose sources has memory for a snapshot copies while the others hold
+        their update, unless that would take too long."""
+        if join.state is not JoinState.COPYING or any(n not in join.without for n in join.links):
+            return []
+        if reason := self._refusal(join):
+            return self.give_up(join.number, reason, limits.JOIN_AGAIN_SECONDS)
+        self._pause_for(join)
+        return []
+
+    def progress(self, now: float, sender: bytes, message: JoinProgress) -> list[Letter]:
+        """Take a joiner's report on its pull. Its deadline moves only if more bytes have come, and
+        a pull that is much slower than its links promised is given up."""
+        join = self.open.get(message.join)
+        if join is None or join.joiner.node != sender:
+            return []
+        before = join.progress.pulled_bytes if join.progress is not None else 0
+        # One that has the whole snapshot still copies updates. If it falls too far behind with
+        # them, its sources, whose memory is bounded, end its copy.
+        has_all = join.state is JoinState.COPYING and message.pulled_bytes == message.total_bytes
+        if message.pulled_bytes > before or has_all:
+            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+        join.progress = message
+        seconds, name = message.pull_us / 1e6, join.joiner.name
+        slow = self._cost.too_slow(name, seconds, message.pulled_bytes, message.total_bytes)
+        if not slow or join.stops_until == math.inf or self._enters(join):
+            return []
+        return self.give_up(join.number, slow, limits.JOIN_MUCH_LATER_SECONDS)
+
+    def pulled(self, number: int) -> None:
+        """The joiner has the state, so it no longer stops the others."""
+        if (join := self.open.get(number)) is not None:
+            join.stops_until = math.inf
+
+    def caught_up(self, now: float, sender: bytes, number: int) -> None:
+        """The joiner has applied an update like the members, and can be let in."""
+        join = self.open.get(number)
+        if join is None or sender != join.joiner.node:
+            return
+        if JOIN_TABLE.allows(join.state, "caught up"):
+            join.state = JOIN_TABLE.step(join.state, "caught up", JoinState.CAUGHT_UP)
+            self._agenda.dirty = True
+            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+
+    def link_lost(self, reporter: bytes, peer: bytes) -> list[Letter]:
+        """A link broke. A join that loses every link is given up, and so is one that loses its
+        parent when it has begun to follow the rounds, or may have begun."""
+        mail: list[Letter] = []
+        for join in list(self.open.values()):
+            ends = (reporter, peer)
+            if join.joiner.node not in ends or self._enters(join):
+                continue
+            other = ends[1 - ends.index(join.joiner.node)]
+            if join.links and other not in join.links:
+                continue  # this loss was reported before
+            join.links = tuple(n for n in join.links if n != other)
+            self._agenda.changed(join.joiner.node)
+            if not join.links or (other == join.parent and self._needs_parent(join)):
+                mail += self.give_up(join.number, "its link broke")
+        return mail
+
+    def _needs_parent(self, join: Join) -> bool:
+        """Whether a policy by which the parent of `join` forwards the rounds may be in force. A
+        switch that would be the first is withdrawn if it can still be."""
+        agenda, node = self._agenda, join.joiner.node
+        switch = agenda.switch
+        pull = switch.policy.pull_of(node) if switch is not None else None
+        if join.state in _FOLLOWS:
+            return True
+        if switch is None or pull is None or pull.beside:
+            return False
+        if not switch.offered:
+            agenda.switch = None
+        return switch.offered
+
+    def give_up(self, number: int, reason: str, pause_s: float = 0.0) -> list[Letter]:
+        """End a join that has not entered; its joiner waits for `pause_s` before it asks again."""
+        join = self.open.pop(number)
+        if self._agenda.names(number):
+            self._ended[number] = None
+        self._agenda.changed(join.joiner.node)
+        if join.state is JoinState.COPYING:
+            self._pausing[join.joiner.node] = None
+        join.state = JOIN_TABLE.step(join.state, "given up", JoinState.ABORTED)
+        pause_ms = round(1000 * pause_s)
+        return [(EVERYONE, JoinAborted(number, join.joiner.node, reason, pause_ms))]
+
+    def fenced(self, policies: tuple[Policy, ...], reason: str) -> list[Letter]:
+        """Give all joins up for `reason`, because of a fence, except those of joiners that one of
+        `policies` lets in, and of those that copy beside the training under one: what is kept for
+        them does not change with a fence."""
+        entering = [node for policy in policies for node in policy.view.nodes]
+        beside = [p.join for policy in policies for p in policy.pulls if p.beside]
+        ended = [
+            number
+            for number, join in self.open.items()
+            if join.joiner.node not in entering and number not in beside
+        ]
+        return [letter for number in ended for letter in self.give_up(number, reason)]
+
+    def in_force(self, now: float, policy: Policy) -> bool:
+        """A policy has come into force: move the joins along that it names. Return whether a joiner
+        has begun to copy."""
+        begun = False
+        for join in list(self.open.values()):
+            pull = policy.pull_of(join.joiner.node)
+            if join.state is JoinState.LINKED and pull and pull.beside is join.beside:
+                then = JoinState.COPYING if pull.beside else JoinState.PULLING
+                join.state = JOIN_TABLE.step(join.state, "pull in force", then)
+                join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+                join.stops_until = math.inf if pull.beside else now + self._cost.most_s
+                begun = True
+            elif join.joiner.node in policy.view.nodes:  # it has entered
+                if JOIN_TABLE.allows(join.state, "entry in force"):
+                    join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)
+                del self.open[join.number]
+        self.resume(now)
+        self._ended = {p.join: None for p in policy.pulls if p.join in self._ended}
+        return begun
+
+    def tick(self, now: float) -> list[Letter]:
+        """Give up joins that are late, or that have lost what they need."""
+        mail: list[Letter] = []
+        for join in list(self.open.values()):
+            if self._enters(join):
+                continue
+            if now >= join.deadline:
+                mail += self.give_up(join.number, "no progress")
+            elif now >= join.stops_until:
+                reason = self._cost.too_long(join.joiner.name)
+                mail += self.give_up(join.number, reason, limits.JOIN_MUCH_LATER_SECONDS)
+            elif self._is_left_behind(join):
+                mail += self.give_up(join.number, "all that it was linked to left")
+            else:
+                mail += self._look_for_snapshots(join)
+        self._begin_together(now)
+        return mail
+
+    def _begin_together(self, now: float) -> None:
+        """Let joiners begin to copy once no other device is on its way to the same point."""
+        before = (JoinState.INTRODUCING, JoinState.LINKING)
+        coming = any(join.state in before for join in self.open.values())
+        for join in self.open.values():
+            if join.waits_until is not None and (not coming or now >= join.waits_until):
+                join.waits_until = None
+                self._agenda.dirty = True
+
+    def _enters(self, join: Join) -> bool:
+        """Whether a policy that lets the joiner in may be in force already."""
+        return self._agenda.lets_in(join.joiner.node)
+
+    def _is_left_behind(self, join: Join) -> bool:
+        """Whether a joiner should follow the rounds, but nobody forwards them to it any more."""
+        policy, node = self._agenda.policy, join.joiner.node
+        follows = join.state in _FOLLOWS
+        return follows and policy.pull_of(node) is None and node not in policy.view.nodes
