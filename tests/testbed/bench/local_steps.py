@@ -15,6 +15,7 @@ import re
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ STEP_SAMPLES = 64  # of a local step, and of a micro-batch of the ordinary way
 ENDLESS = 1_000_000  # iterations: runs end by time
 SAVED_SAMPLES = 10_240  # about so many samples are between two states that are written
 JUDGED = 12  # states of a run, at most
+TOGETHER_S = 400.0  # until all are members: two rounds for each, the first with one device alone
 OUTERS = ("average", "nesterov")
 ORDINARY = 0
 
@@ -124,9 +126,10 @@ def measured(args: argparse.Namespace, net: Network, mbit: float, way: Way) -> O
         try:
             for node in net.nodes:
                 agents.append(launcher.start(node, options))
+            first, all_of_them = agents[0], sorted(net.nodes)
             for agent in agents:
-                agent.wait_members(*net.nodes)
-            first, begun = agents[0], agents[0].iteration
+                agent.wait_until("all members", partial(_sees, agent, all_of_them), TOGETHER_S)
+            begun = first.iteration
             began, busy = time.time(), Busy.now()
             before = sum(net.counters(*net.nodes).values())
             while time.time() < began + args.seconds:
@@ -146,6 +149,10 @@ def measured(args: argparse.Namespace, net: Network, mbit: float, way: Way) -> O
         each = sent / len(net.nodes) / samples
         rate = samples / max(ended.values())
         return Outcome(mbit, way, rate, each, worked, tuple(points))
+
+
+def _sees(agent: Agent, names: list[str]) -> bool:
+    return agent.members == names
 
 
 def judged(home: Path, ended: dict[int, float], begun: int, way: Way, data: str) -> list[Point]:
