@@ -5,6 +5,10 @@ turns they do so in the ordinary way, with a sum in every step, and in rounds of
 run lasts for the same time from the moment at which all are members. The first node writes its
 state now and then; after the run these states are judged by the test pictures, so that judging
 takes no time of the training. What is sent is counted by the kernel, heartbeats and TLS included.
+
+Until all are members the first ones train with fewer, in long rounds much longer than in short
+ones. So that no run has a head start, the time of a state is the samples behind it divided by the
+rate (samples/s) of all devices together, as if all had been there from the beginning.
 """
 
 from __future__ import annotations
@@ -71,8 +75,8 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A state of a run: when it was reached, after how many samples, and what it is worth by the
-    test pictures (mean loss, accuracy from 0 to 1)."""
+    """A state of a run: after how many seconds and samples it was reached, and what it is worth by
+    the test pictures (mean loss, accuracy from 0 to 1)."""
 
     seconds: float
     samples: int
@@ -143,11 +147,11 @@ def measured(args: argparse.Namespace, net: Network, mbit: float, way: Way) -> O
                 kill_session(net.session(agent.process))
                 agent.process.wait()
         ended = {e["iteration"]: float(e["t"]) - began for e in steps if e["iteration"] > begun}
-        assert ended, "no iteration ended in this time"
-        samples = len(ended) * way.samples
-        points = judged(folder / net.nodes[0], ended, begun, way, args.data)
-        each = sent / len(net.nodes) / samples
-        rate = samples / max(ended.values())
+        assert len(ended) > 1, "fewer than two iterations ended in this time"
+        times = sorted(ended.values())
+        rate = (len(times) - 1) * way.samples / (times[-1] - times[0])
+        each = sent / len(net.nodes) / (len(times) * way.samples)
+        points = judged(folder / net.nodes[0], way, rate, args.data)
         return Outcome(mbit, way, rate, each, worked, tuple(points))
 
 
@@ -155,8 +159,8 @@ def _sees(agent: Agent, names: list[str]) -> bool:
     return agent.members == names
 
 
-def judged(home: Path, ended: dict[int, float], begun: int, way: Way, data: str) -> list[Point]:
-    """Return what the states that a run has left in `home` are worth."""
+def judged(home: Path, way: Way, rate: float, data: str) -> list[Point]:
+    """Return what the states that a run of `rate` samples/s has left in `home` are worth."""
     import torch
     from safetensors.torch import load_file
 
@@ -165,7 +169,7 @@ def judged(home: Path, ended: dict[int, float], begun: int, way: Way, data: str)
     found = {
         int(match[1]): path
         for path in home.glob("model-step-*.safetensors")
-        if (match := re.search(r"step-(\d+)", path.name)) and int(match[1]) in ended
+        if (match := re.search(r"step-(\d+)", path.name))
     }
     numbers = sorted(found)
     thinned = max(1, -(-len(numbers) // JUDGED))
@@ -185,7 +189,7 @@ def judged(home: Path, ended: dict[int, float], begun: int, way: Way, data: str)
                 right += int((logits.argmax(dim=1) == y).sum())
         count = len(job.data(False))
         samples = number * way.samples
-        points.append(Point(ended[number], samples, total / count, right / count))
+        points.append(Point(samples / rate, samples, total / count, right / count))
     return points
 
 
@@ -207,18 +211,18 @@ def table(outcomes: Sequence[Outcome], seconds: float) -> str:
         head += [f"loss after {common:,} samples", f"loss after {half:g} s"]
         head += [f"loss after {seconds:g} s", "accuracy then", "samples then"]
         rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        rows += [_row(o, common, half) for o in mine]
+        rows += [_row(o, common, seconds) for o in mine]
         parts.append(f"**{mbit:g} Mbit/s**\n\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
 
-def _row(outcome: Outcome, common: int, half: float) -> str:
+def _row(outcome: Outcome, common: int, seconds: float) -> str:
     points, title = outcome.points, outcome.way.title
     if not points:
         return f"| {title} | failed: {outcome.why} | | | | | | |"
-    last = points[-1]
+    last = at(points, seconds=seconds) or points[-1]
     cells = [title, f"{outcome.samples_per_second:,.0f}", f"{outcome.bytes_per_sample:,.1f}"]
-    for point in (at(points, samples=common), at(points, seconds=half)):
+    for point in (at(points, samples=common), at(points, seconds=seconds / 2)):
         cells.append(f"{point.loss:.3f}" if point else "-")
     cells += [f"{last.loss:.3f}", f"{100 * last.accuracy:.1f} %", f"{last.samples:,}"]
     return "| " + " | ".join(cells) + " |"
