@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RUN_VARIABLE = "EDGEAGENT_RUN"
 WIRES = ("full", "bf16")  # how gradients travel: as they are, or rounded to bfloat16
+OUTERS = ("average", "nesterov")  # how the cluster steps after a round of local steps
 SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in the trainer
 TOKEN_VARIABLE = "EDGEAGENT_TOKEN"
 DEFAULT_CLUSTER = "default"
@@ -90,6 +91,8 @@ class TrainerConfig:
     seed: int | None = None
     wire: str | None = None  # of WIRES
     overlap: bool | None = None  # gradients leave while others are computed
+    local_steps: int | None = None  # a round has the samples of so many iterations, 0 = no rounds
+    outer: str | None = None  # of OUTERS
     device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file
@@ -287,6 +290,7 @@ __all__ = [
     "GO_ON",
     "JOIN_WAYS",
     "LOG_LEVELS",
+    "OUTERS",
     "PAUSE",
     "RUN_VARIABLE",
     "SOCKET_VARIABLE",

@@ -34,6 +34,7 @@ from edgeagent.config import (
     GO_ON,
     JOIN_WAYS,
     LOG_LEVELS,
+    OUTERS,
     PAUSE,
     TOKEN_VARIABLE,
     TREES,
@@ -303,6 +304,20 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
         help="how gradients travel: full, as they are (default, or what the script says), or bf16, "
         "rounded to bfloat16, which halves the bytes",
     )
+    group.add_argument(
+        "--local-steps",
+        metavar="H",
+        type=positive,
+        help="train in rounds of the samples of H global batches: each micro-batch (default: a "
+        "quarter of the global batch) is a step that one device takes by itself, then all devices "
+        "average; --steps counts rounds (default: no rounds, or what the script says)",
+    )
+    group.add_argument(
+        "--outer",
+        choices=OUTERS,
+        help="what becomes of the average of a round: the new weights (average, default), or the "
+        "gradient of a step with Nesterov's momentum (nesterov, as in DiLoCo)",
+    )
     own = parser.add_argument_group("this device")
     own.add_argument(
         "--device",
@@ -444,6 +459,8 @@ def trainer_config(
         seed=args.seed,
         wire=args.wire,
         overlap=args.overlap,
+        local_steps=args.local_steps,
+        outer=args.outer,
         device=args.device or "",
         save=writable_file("--save", save, regular=True) if save else "",
         save_every=every if args.save_every is None else args.save_every,

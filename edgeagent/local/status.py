@@ -45,6 +45,7 @@ def status_of(
         policy=0,
         iteration=0,
         steps=0,
+        local_steps=observer.local_steps,
         loss=observer.loss,
         samples_per_second=round(observer.samples_per_second, 3),
         members=[],

@@ -144,11 +144,12 @@ class AdviceStatus(TypedDict):
 class Status(TypedDict):
     """Everything `edgeagent status` shows.
 
-    `loss` is None before the first iteration. `reason` says why the policy in force is as it is.
-    `paused` says why this device pauses, "" if it does not.
-    `waiting` tells whom the members wait for, None if for nobody, and `holds_up` is the name of
-    that member, "" if there is none. `advice` is None if no device is known to cost more than it
-    gives. `tasks` counts the tasks on the agent's loop, which helps to find leaks.
+    `local_steps` is 0, or an iteration is a round of local steps, which has the samples of so many
+    global batches. `loss` is None before the first iteration. `reason` says why the policy in force
+    is as it is. `waiting` tells whom the members wait for, None if for nobody, and `holds_up` is
+    the name of that member, "" if there is none. `advice` is None if no device is known to cost
+    more than it gives. `paused` says why this device pauses, "" if it does not. `tasks` counts the
+    tasks on the agent's loop, which helps to find leaks.
     """
 
     node: str
@@ -161,6 +162,7 @@ class Status(TypedDict):
     policy: int
     iteration: int
     steps: int
+    local_steps: int
     loss: float | None
     samples_per_second: float
     members: list[MemberStatus]

@@ -120,7 +120,7 @@ class TrainerSide:
         match message:
             case handover.Contributed():
                 self._contributed = message
-                self._observer.contributed(message.compute_seconds)
+                self._observer.contributed(message.compute_seconds, len(message.micro_batches))
                 self._gauges.contributed(len(message.micro_batches), message.compute_seconds)
                 self._handle(
                     events.Contributed(
@@ -138,6 +138,8 @@ class TrainerSide:
                 )
             case handover.ChunksReady(iteration, micro_batches, chunks, turn):
                 self._handle(events.ChunksReady(iteration, micro_batches, chunks, turn))
+            case handover.Progressed(iteration, micro_batches, turn):
+                self._handle(events.Progressed(iteration, micro_batches, turn))
             case handover.Applied(iteration, _, skipped, meta):
                 self._reducer.returned(iteration)
                 self._kept.pop(iteration, None)

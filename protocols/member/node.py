@@ -35,6 +35,7 @@ from protocols.events import (
     Measured,
     OwnShardsHashed,
     PiecesTaken,
+    Progressed,
     Received,
     RoundReduced,
     ShardArrived,
@@ -176,6 +177,8 @@ class Node:
                 self.cycle.reduced(event)
             case ChunksReady():
                 self.cycle.ready(event)
+            case Progressed():
+                self.debt.progressed(event)
             case Contributed():
                 if self.debt.contributed(event):
                     self.cycle.contributed(event)
