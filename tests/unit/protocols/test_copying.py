@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocols import limits
+from protocols.cluster.policy import Pull
+from protocols.effects import DropUpdates
 from protocols.errors import RemoteProtocolError
 from protocols.events import UpdateArrived
 from protocols.member.joining import JoiningState
@@ -257,6 +259,22 @@ def test_a_joiner_that_has_applied_the_last_update_ends_like_the_others() -> Non
     node_of(joiner).context.steps = copy.next
     joining_of(joiner)._copied_on(copy)
     assert node_of(joiner).over
+
+
+def test_a_copy_that_is_not_whole_is_dropped_when_the_members_hold_for_all_of_it() -> None:
+    _, hosts, joiner = copying(0)
+    joining, copy, context = joining_of(joiner), copy_of(joiner), node_of(joiner).context
+    assert not copy.has_state
+    policy = policy_of(hosts[0])
+    sources = tuple(host.me.node for host in hosts)
+    plan = Pull(joining.number, joiner.me, sources, sources[0])
+    later = replace(copy.begins, iteration=copy.begins.iteration + 1)
+    context.effects.clear()
+    joining._begin_pull(0.0, replace(policy, pulls=(plan,)), plan, {sources[0]: later})
+    assert joining.copy is None
+    assert joining.state is JoiningState.PULLING
+    (dropped,) = [e for e in context.effects if isinstance(e, DropUpdates)]
+    assert dropped.before > later.iteration
 
 
 def test_a_second_snapshot_is_not_begun_beside_the_first() -> None:

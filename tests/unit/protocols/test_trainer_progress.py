@@ -6,6 +6,7 @@ import pytest
 
 from protocols import limits
 from protocols.events import Progressed
+from tests.unit.protocols.clusters import cluster, node_of
 from tests.unit.protocols.test_trainer_debt import Bench
 
 ROUND = tuple(range(200))  # micro-batches of a long round of local steps
@@ -50,6 +51,15 @@ def test_a_trainer_that_has_just_begun_a_long_round_has_four_of_its_steps() -> N
         bench.passes(1.0)
         told(bench, 1)
     assert bench.debt.deadline == pytest.approx(bench.context.now + limits.TRAINER_FACTOR * 1.0)
+
+
+def test_a_node_hears_how_far_its_trainer_is() -> None:
+    world, hosts = cluster(0, 2)
+    node = node_of(hosts[0])
+    node.debt.give(node.context.iteration, ROUND)
+    before = node.debt.deadline
+    node.handle(world.now + 1.0, Progressed(node.context.iteration, 5, node.debt.turn))
+    assert node.debt.deadline != before
 
 
 def test_what_is_told_of_other_work_gives_no_time() -> None:
