@@ -278,6 +278,7 @@ class Agent:
             join_stall_s=config.join_stall,
             trees=config.trees,
             join_way=JoinWay(config.join_way),
+            stands_by=config.standby == "auto",
         )
         network = transport if transport is not None else NoNetwork()
         self.shell = shell = Shell(me, hello, memory, network, self.observer, owner, options)
@@ -422,7 +423,15 @@ class Agent:
         """Return what `edgeagent status` shows."""
         cluster = self._config.cluster
         node_id = self._identity.node
-        return status_of(self._name, node_id, cluster, self._phase(), self.shell, self.observer)
+        return status_of(
+            self._name,
+            node_id,
+            cluster,
+            self._phase(),
+            self.shell,
+            self.observer,
+            self._life.standby,
+        )
 
     async def leave(self) -> None:
         """Leave as `edgeagent leave` asks."""
@@ -436,6 +445,8 @@ class Agent:
             return "leaving"
         if self.hello is None:
             return "starting"
+        if self._life.standby:
+            return "standby"
         if node is None:
             return "founding"
         return "training" if node.context.is_member else "joining"

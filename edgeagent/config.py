@@ -29,6 +29,7 @@ DEFAULT_ROTATE_EVERY = 1000
 DEFAULT_JOIN_STALL = 30  # seconds
 # The shapes along which gradients can travel; `planner/ways/named.py` makes them.
 TREES = ("one", "star", "kary", "mst", "ring", "fapt", "packed")
+STANDBY = ("auto", "never")  # whether a device that only slows the others down stands by
 JOIN_WAYS = ("auto", "log", "pause")  # how newcomers copy the state: `join_cost.JoinWay`
 LOG_LEVELS = ("debug", "info", "warning", "error")
 COUNT_RULE = "a whole number from 0 to 2^31 - 1"
@@ -44,7 +45,8 @@ class AgentConfig:
     installed policy that plans trees and shares while this agent is the scheduler, and `trees` the
     shape (of `TREES`) along which it lets gradients travel meanwhile. With `join_only` it never
     founds a cluster but waits for one. `join_way` (of `JOIN_WAYS`) is how newcomers copy the state
-    while this agent is the scheduler. `join_stall` is for how many seconds a join may stop the
+    while this agent is the scheduler. `standby` (of `STANDBY`) says whether this device stands by
+    while the others are much faster without it, and has newcomers do the same. `join_stall` is for how many seconds a join may stop the
     others while this agent is the scheduler, 0 for no limit.
     """
 
@@ -67,6 +69,7 @@ class AgentConfig:
     policy: str = ""  # "" = the standard one
     trees: str = "packed"
     join_way: str = "auto"
+    standby: str = "auto"
     join_only: bool = False
     join_stall: int = DEFAULT_JOIN_STALL
     log_level: str = ""  # of LOG_LEVELS, "" = no log
@@ -184,7 +187,8 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     EDGEAGENT_LISTEN, EDGEAGENT_INTERFACE, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1,
     EDGEAGENT_EVENTS, EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for
     never), EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_JOIN_STALL (seconds, 0 for
-    no limit), EDGEAGENT_JOIN (of `JOIN_WAYS`), EDGEAGENT_TREES (of `TREES`),
+    no limit), EDGEAGENT_JOIN (of `JOIN_WAYS`), EDGEAGENT_STANDBY (of `STANDBY`),
+    EDGEAGENT_TREES (of `TREES`),
     EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`), EDGEAGENT_LOG_FILE, EDGEAGENT_LOG_DIR,
     EDGEAGENT_METRICS ([HOST:]PORT).
     """
@@ -198,6 +202,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     join_way = environment.get("EDGEAGENT_JOIN") or "auto"
     if join_way not in JOIN_WAYS:
         raise UsageError(f"EDGEAGENT_JOIN: {join_way!r} is none of {', '.join(JOIN_WAYS)}")
+    standby = environment.get("EDGEAGENT_STANDBY") or "auto"
+    if standby not in STANDBY:
+        raise UsageError(f"EDGEAGENT_STANDBY: {standby!r} is none of {', '.join(STANDBY)}")
     trees = environment.get("EDGEAGENT_TREES") or "packed"
     if trees not in TREES:
         raise UsageError(f"EDGEAGENT_TREES: {trees!r} is none of {', '.join(TREES)}")
@@ -228,6 +235,7 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         policy=environment.get("EDGEAGENT_POLICY", ""),
         trees=trees,
         join_way=join_way,
+        standby=standby,
         join_only=_flag_from(environment, "EDGEAGENT_JOIN_ONLY"),
         join_stall=int(join_stall),
         log_level=log_level,

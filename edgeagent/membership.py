@@ -92,9 +92,10 @@ class Membership:
         """The node has departed, for the reason `why`."""
         self._perform(self.life.departed(self._clock(), why, message))
 
-    def join_failed(self, reason: str, pause_s: float) -> None:
-        """The node's join has failed."""
-        self._perform(self.life.join_failed(self._clock(), reason, pause_s))
+    def join_failed(self, reason: str, pause_s: float, stands_by: bool) -> None:
+        """The node's join has failed; `stands_by`: because the others are faster without it."""
+        wanted = self.life.join_failed(self._clock(), reason, pause_s, stands_by=stands_by)
+        self._perform(wanted)
 
     def saved(self, path: str, error: str) -> None:
         """The trainer is idle and has saved what it was asked to keep."""

@@ -35,6 +35,7 @@ from edgeagent.config import (
     JOIN_WAYS,
     LOG_LEVELS,
     PAUSE,
+    STANDBY,
     TOKEN_VARIABLE,
     TREES,
     WIRES,
@@ -229,6 +230,13 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         "(pause); or log where it saves time and the newcomer's links can keep up (auto, default)",
     )
     group.add_argument(
+        "--standby",
+        choices=STANDBY,
+        help="whether this device stands by while the others are much faster without it, because "
+        "its links are slow, and while it is the scheduler has newcomers do the same (auto, "
+        "default), or not (never)",
+    )
+    group.add_argument(
         "--join-stall",
         metavar="SECONDS",
         type=whole,
@@ -373,6 +381,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         policy=checked_policy(args.policy or base.policy),
         trees=args.trees or base.trees,
         join_way=args.join or base.join_way,
+        standby=args.standby or base.standby,
         join_only=args.join_only or base.join_only,
         join_stall=base.join_stall if args.join_stall is None else args.join_stall,
         log_level=log_level,

@@ -31,9 +31,16 @@ if TYPE_CHECKING:
 
 
 def status_of(
-    name: str, node_id: bytes, cluster: str, phase: Phase, shell: Shell | None, observer: Observer
+    name: str,
+    node_id: bytes,
+    cluster: str,
+    phase: Phase,
+    shell: Shell | None,
+    observer: Observer,
+    standby: str = "",
 ) -> Status:
-    """Return the status; `shell` is None while the trainer is starting."""
+    """Return the status; `shell` is None while the trainer is starting. `standby`: why this device
+    stands by."""
     status = Status(
         node=name,
         id=node_id.hex(),
@@ -57,6 +64,7 @@ def status_of(
         tree=TreeStatus(root="", parents={}),
         pending=[],
         joining=None,
+        standby=standby,
         tasks=len(asyncio.all_tasks()),
     )
     node = shell.node if shell is not None else None

@@ -376,7 +376,9 @@ class Cycle:
     @property
     def _hands_back(self) -> bool:
         """Whether this node is to be dealt no work, because it is about to go."""
-        return self._context.leaving or (self._context.yielding and not self._alone)
+        context = self._context
+        goes = context.yielding or bool(context.standby)
+        return context.leaving or (goes and not self._alone)
 
     @property
     def _may_apply(self) -> bool:
@@ -524,7 +526,8 @@ class Cycle:
 
     def _end(self, event: str, why: str) -> None:
         self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
-        message = "a user has expelled this device from the cluster" if why == "removed" else ""
+        expelled = "a user has expelled this device from the cluster"
+        message = {"removed": expelled, "standby": self._context.standby}.get(why, "")
         self._context.do(Depart(why, message))
 
     def _enter(self, event: str) -> None:

@@ -91,6 +91,7 @@ class JoinCost:
     then receives of the running round; `allowed_s`: how long it may stop the others, 0 for as long
     as it takes; `pace`: how long their steps take. `constant_bytes` of the state never change while
     training; a joiner that has them, as their digest `constants` shows, need not copy them.
+    `stands_by`: whether a joiner that would slow the others down is not let in (`standby.py`).
     `update_bytes`: what a joiner that copies beside the training receives of each update, 0 if
     joiners cannot copy in that way; `way`: how they copy."""
 
@@ -102,6 +103,7 @@ class JoinCost:
     constants: bytes = b""
     update_bytes: int = 0
     way: JoinWay = JoinWay.AUTO
+    stands_by: bool = False
 
     def goes_beside(self, rates: tuple[int, ...], constants: bytes = b"") -> bool:
         """Whether a joiner whose links carry `rates` (bytes/s, 0: not known) copies beside the

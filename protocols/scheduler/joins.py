@@ -11,6 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.cluster import standby
+from protocols.cluster.view import edge, make_view
 from protocols.scheduler.join import JOIN_TABLE, Join, JoinState
 from protocols.wire.messages import (
     EVERYONE,
@@ -47,6 +49,7 @@ class Joins:
         planner: Planner,
         cost: JoinCost,
         asked_links: AskedLinks,
+        micro_batches: int,
         outlaws: Callable[[], tuple[bytes, ...]],
     ) -> None:
         self.open: dict[int, Join] = {}  # by number
@@ -54,6 +57,7 @@ class Joins:
         self._planner = planner
         self._cost = cost
         self._asked_links = asked_links
+        self._micro_batches = micro_batches
         self._outlaws = outlaws
         self._next = (term << 32) + 1
         self._ended: dict[int, None] = {}  # joins given up that a policy may still name
@@ -154,6 +158,8 @@ class Joins:
             if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
                 join.unmeasured += 1  # the joiner repeats its message, perhaps with rates
                 return []
+            if reason := self._slows_down(join):
+                return self.give_up(number, reason, standby.AGAIN_SECONDS, stands_by=True)
             join.beside = join.joiner.node not in self._pausing and self._cost.goes_beside(
                 rates, message.constants
             )
@@ -165,6 +171,21 @@ class Joins:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
             join.waits_until = now + limits.JOIN_BATCH_SECONDS if join.beside else None
         return []
+
+    def _slows_down(self, join: Join) -> str:
+        """Return why the members had better train without the joiner, "" if they need not, or if
+        not enough is known."""
+        view = self._agenda.policy.view
+        if not self._cost.stands_by or len(view.nodes) < standby.LEAST_OTHERS:
+            return ""
+        links = [edge(join.joiner.node, node) for node in join.rates if node in view.nodes]
+        members, edges = [*view.members, join.joiner], [*view.edges, *links]
+        larger = make_view(view.lineage, view.number + 1, members, edges)
+        with_s = self._planner.step_s(larger, self._micro_batches)
+        without_s = self._planner.step_s(view, self._micro_batches)
+        if with_s is None or without_s is None or with_s <= standby.ENTERS * without_s:
+            return ""
+        return standby.reason(with_s, without_s, float(max(join.rates.values(), default=0)))
 
     def _refusal(self, join: Join) -> str:
         """Return why the others do not hold their update while `join` copies the whole state, "" if
@@ -259,8 +280,11 @@ class Joins:
             agenda.switch = None
         return switch.offered
 
-    def give_up(self, number: int, reason: str, pause_s: float = 0.0) -> list[Letter]:
-        """End a join that has not entered; its joiner waits for `pause_s` before it asks again."""
+    def give_up(
+        self, number: int, reason: str, pause_s: float = 0.0, *, stands_by: bool = False
+    ) -> list[Letter]:
+        """End a join that has not entered; its joiner waits for `pause_s` before it asks again.
+        `stands_by`: the members are faster without it."""
         join = self.open.pop(number)
         if self._agenda.names(number):
             self._ended[number] = None
@@ -269,7 +293,7 @@ class Joins:
             self._pausing[join.joiner.node] = None
         join.state = JOIN_TABLE.step(join.state, "given up", JoinState.ABORTED)
         pause_ms = round(1000 * pause_s)
-        return [(EVERYONE, JoinAborted(number, join.joiner.node, reason, pause_ms))]
+        return [(EVERYONE, JoinAborted(number, join.joiner.node, reason, pause_ms, stands_by))]
 
     def fenced(self, policies: tuple[Policy, ...], reason: str) -> list[Letter]:
         """Give all joins up for `reason`, because of a fence, except those of joiners that one of

@@ -157,7 +157,7 @@ class Succession:
         config = context.config
         sizes = (config.state_bytes, config.vector_bytes)
         known = (config.constant_bytes, context.constants)
-        how = (config.update_bytes, config.join_way)
+        how = (config.update_bytes, config.join_way, config.stands_by)
         cost = JoinCost(*sizes, config.join_stall_s, context.pace, *known, *how)
         negotiator = Negotiator(context.node, term, policy, total, context.planner, cost)
         negotiator.joins.resume(now)
