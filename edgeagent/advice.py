@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from protocols.member.node import Node
 
 
+ASIDE = "this device has left the cluster for as long as it stands aside; then it joins again"
+ASIDE_NO_MORE = "this device stands aside no longer: joining again"
+
+
 def nobody_found(config: AgentConfig, address: str) -> str:
     """Return why no other agent may have been found, and how others reach this one at `address`."""
     blocked = "multicast may be blocked between devices (guest Wi-Fi, VPN), " if config.mdns else ""

@@ -24,13 +24,14 @@ from edgeagent.event_file import EventWriter
 from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
 from edgeagent.local.state_dir import claim_state_dir
-from edgeagent.local.status import status_of
+from edgeagent.local.status import phase_of, status_of
 from edgeagent.local.token_store import renew_token
 from edgeagent.logs import start_logging, stop_logging
 from edgeagent.membership import Membership
 from edgeagent.network import NoNetwork, standing_of
 from edgeagent.observer import Observer
 from edgeagent.page.server import PageServer
+from edgeagent.pausing.watch import watch_pauses
 from edgeagent.plugins import load_policy
 from edgeagent.recorders import Recorders
 from edgeagent.runtime import agent_runner
@@ -157,6 +158,7 @@ class Agent:
             await self._recorders.start(self.observer.say)
             await self._listen()
             self.spawn(self._serve_trainer())
+            self.spawn(watch_pauses(self._config, self))
             status = await self._depart(await self._departure, started)
         finally:
             await self._stop()
@@ -441,15 +443,7 @@ class Agent:
 
     def _phase(self) -> Phase:
         node = self.shell.node if self.shell else None
-        if self._life.leaving:
-            return "leaving"
-        if self.hello is None:
-            return "starting"
-        if self._life.standby:
-            return "standby"
-        if node is None:
-            return "founding"
-        return "training" if node.context.is_member else "joining"
+        return phase_of(self._life, node, job_known=self.hello is not None)
 
     # --- the trainer ------------------------------------------------------------------------------
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from edgeagent import __version__
 from edgeagent.commands import COMMANDS
+from edgeagent.commands.options import Parser
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.launch import check_protocols
-from edgeagent.suggestions import explained
 from edgeagent.terminal.text import accept_all, clean
 
 if TYPE_CHECKING:
@@ -38,17 +38,6 @@ exit status: 0 done or left gracefully, 2 wrong usage or configuration,
 1 any other failure; each failure is one line on stderr.
 `edgeagent COMMAND --help` explains a command.
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that raises its errors as `UsageError`.
-
-    argparse itself would print the usage and end the process; here `main` prints one line.
-    """
-
-    def error(self, message: str) -> NoReturn:
-        """Raise `UsageError` with `message` and the `--help` that explains the option."""
-        raise UsageError(f"{explained(message)} (see `{self.prog} --help`)")
 
 
 def build_parser() -> Parser:
@@ -80,10 +69,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args = build_parser().parse_args(own)
     if args.command is None:
         raise UsageError("no command given (see `edgeagent --help`)")
-    if separator and args.command != "run":
+    if separator and args.command not in ("run", "service"):
         raise UsageError(f"`edgeagent {args.command}` takes no arguments after --")
     args.script_arguments = rest
     args.parser = build_parser  # for the command that describes the command line to a shell
+    args.parse = parse  # for the command that keeps a command line to be run later
     return args
 
 

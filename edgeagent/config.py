@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RUN_VARIABLE = "EDGEAGENT_RUN"
 WIRES = ("full", "bf16")  # how gradients travel: as they are, or rounded to bfloat16
+OUTERS = ("average", "nesterov")  # how the cluster steps after a round of local steps
 SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in the trainer
 TOKEN_VARIABLE = "EDGEAGENT_TOKEN"
 DEFAULT_CLUSTER = "default"
@@ -46,8 +47,8 @@ class AgentConfig:
     shape (of `TREES`) along which it lets gradients travel meanwhile. With `join_only` it never
     founds a cluster but waits for one. `join_way` (of `JOIN_WAYS`) is how newcomers copy the state
     while this agent is the scheduler. `standby` (of `STANDBY`) says whether this device stands by
-    while the others are much faster without it, and has newcomers do the same. `join_stall` is for how many seconds a join may stop the
-    others while this agent is the scheduler, 0 for no limit.
+    while the others are much faster without it, and has newcomers do the same. `join_stall` is for
+    how many seconds a join may stop the others while this agent is the scheduler, 0 for no limit.
     """
 
     cluster: str = DEFAULT_CLUSTER
@@ -76,6 +77,9 @@ class AgentConfig:
     log_file: str = ""  # "" = stderr
     log_dir: str = ""  # folder for CSV and TensorBoard, "" = none
     metrics: str = ""  # [HOST:]PORT of /metrics, "" = none
+    pause_on_battery: bool = False
+    pause_on_activity: int = 0  # seconds since the device was last used, 0 = never pause for that
+    pause_on_metered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ class TrainerConfig:
     seed: int | None = None
     wire: str | None = None  # of WIRES
     overlap: bool | None = None  # gradients leave while others are computed
+    local_steps: int | None = None  # a round has the samples of so many iterations, 0 = no rounds
+    outer: str | None = None  # of OUTERS
     device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file
@@ -190,7 +196,8 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     no limit), EDGEAGENT_JOIN (of `JOIN_WAYS`), EDGEAGENT_STANDBY (of `STANDBY`),
     EDGEAGENT_TREES (of `TREES`),
     EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`), EDGEAGENT_LOG_FILE, EDGEAGENT_LOG_DIR,
-    EDGEAGENT_METRICS ([HOST:]PORT).
+    EDGEAGENT_METRICS ([HOST:]PORT), EDGEAGENT_PAUSE_ON_BATTERY=1, EDGEAGENT_PAUSE_ON_ACTIVITY
+    (seconds), EDGEAGENT_PAUSE_ON_METERED=1.
     """
     on_partition = environment.get("EDGEAGENT_ON_PARTITION") or GO_ON
     if on_partition not in (GO_ON, PAUSE):
@@ -214,6 +221,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     if log_level not in ("", *LOG_LEVELS):
         levels = ", ".join(LOG_LEVELS)
         raise UsageError(f"EDGEAGENT_LOG_LEVEL: {log_level!r} is none of {levels}")
+    activity = environment.get("EDGEAGENT_PAUSE_ON_ACTIVITY") or "0"
+    if not is_count(activity):
+        raise UsageError(f"EDGEAGENT_PAUSE_ON_ACTIVITY: {activity!r} is not {COUNT_RULE}")
     peers = tuple(p for p in environment.get("EDGEAGENT_PEERS", "").split(",") if p)
     listen = environment.get("EDGEAGENT_LISTEN", "")
     for variable, address in [("PEERS", p) for p in peers] + [("LISTEN", listen)]:
@@ -242,6 +252,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         log_file=environment.get("EDGEAGENT_LOG_FILE", ""),
         log_dir=environment.get("EDGEAGENT_LOG_DIR", ""),
         metrics=environment.get("EDGEAGENT_METRICS", ""),
+        pause_on_battery=_flag_from(environment, "EDGEAGENT_PAUSE_ON_BATTERY"),
+        pause_on_activity=int(activity),
+        pause_on_metered=_flag_from(environment, "EDGEAGENT_PAUSE_ON_METERED"),
     )
 
 
@@ -285,6 +298,7 @@ __all__ = [
     "GO_ON",
     "JOIN_WAYS",
     "LOG_LEVELS",
+    "OUTERS",
     "PAUSE",
     "RUN_VARIABLE",
     "SOCKET_VARIABLE",

@@ -77,13 +77,17 @@ class LineWriter:
     def _work(self) -> None:
         try:
             while (line := self._queue.get()) is not None:
-                _write_all(self._descriptor, line)
+                self._write(line)
         except (OSError, ValueError) as error:
             self._broken = True
             reason = getattr(error, "strerror", None) or str(error)
             _complain(f"no more {self._lines} are written to {self._what}: {reason}")
             while self._queue.get() is not None:
                 pass
+
+    def _write(self, line: bytes) -> None:
+        """Write one line, in the thread."""
+        _write_all(self._descriptor, line)
 
 
 class EventWriter(LineWriter):

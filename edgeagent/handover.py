@@ -5,6 +5,7 @@
                                            <--  Begin   state is in place; iteration to work on
                                            <--  Work    micro-batches to compute (more may follow)
     ChunksReady                            -->          a part of P does, while it computes the rest
+    Progressed                             -->          it gets on with a long round of local steps
     Contributed                            -->          P holds their sum
                                            <--  Reduced the round's sums lie in R[buffer]
     Applied                                -->          until the next Reduced nothing changes
@@ -46,7 +47,7 @@ import msgpack
 
 from edgeagent.errors import EdgeAgentError
 
-HANDOVER_VERSION = 7
+HANDOVER_VERSION = 8
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 6  # state, contribution, reduced[0], reduced[1], replay, marks
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -76,7 +77,9 @@ class Hello:
     the agent save the state if the trainer cannot. `constant_bytes`: so many bytes at the beginning
     of the state never change while training, because they are frozen weights and the like;
     `constants` is the SHA-256 of these, empty if there are none. `rounded_chunks`: so many of the
-    first data chunks travel as bfloat16.
+    first data chunks travel as bfloat16. `local_steps`: 0, or an iteration is a round of local
+    steps, which has the samples of so many global batches; each micro-batch is then one step of the
+    device that computes it, and P holds how far these steps came from the shared weights.
     """
 
     TAG: ClassVar[int] = 1
@@ -102,6 +105,7 @@ class Hello:
     constant_bytes: int = 0
     constants: bytes = b""
     rounded_chunks: int = 0
+    local_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,18 @@ class ChunksReady:
     iteration: int
     micro_batches: tuple[int, ...]
     chunks: bytes
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """So many more micro-batches of the `Work` in this `turn` are computed since the last time that
+    this was said, and others remain. Said in rounds of local steps, about once a second, because
+    they may take long."""
+
+    TAG: ClassVar[int] = 19
+    iteration: int
+    micro_batches: int
     turn: int
 
 
@@ -372,6 +388,7 @@ Message = (
     | Saved
     | Rehearsed
     | ChunksReady
+    | Progressed
 )
 _TYPES: tuple[type[Message], ...] = (
     Hello,
@@ -392,6 +409,7 @@ _TYPES: tuple[type[Message], ...] = (
     Saved,
     Rehearsed,
     ChunksReady,
+    Progressed,
 )
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 

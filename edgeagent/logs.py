@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import UsageError
 from edgeagent.event_file import LineWriter
+from edgeagent.log_file import LogFile, open_log
 from edgeagent.plain_json import json_text
 from protocols.events import Received
 
@@ -102,16 +103,15 @@ def start_logging(level: str, path: str) -> None:
         return
     try:
         if path:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            descriptor = os.open(path, flags, 0o600)
+            descriptor = open_log(path)
         else:
             descriptor = os.dup(sys.stderr.fileno())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"--log-file {path}: {reason}") from None
     stop_logging()
-    where = f"--log-file {path}" if path else "stderr"
-    LOGGER.addHandler(_Lines(LineWriter(descriptor, where, "log lines")))
+    writer = LogFile(path, descriptor) if path else LineWriter(descriptor, "stderr", "log lines")
+    LOGGER.addHandler(_Lines(writer))
     LOGGER.setLevel(level.upper())
     LOGGER.propagate = False
 

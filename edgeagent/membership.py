@@ -85,6 +85,7 @@ class Membership:
         self._incarnation_used = False  # by a node of this agent, so others may know it
         self._wanted: deque[life.LifeEffect] = deque()  # effects that wait for links to close
         self._closing = False  # links are being closed
+        self._aside = False  # the node leaves because the user wants this device to stand aside
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -104,6 +105,16 @@ class Membership:
     def leave(self, *, trainer_gone: bool = False) -> None:
         """The user wants this device to leave, or its trainer has ended."""
         self._perform(self.life.leave(trainer_gone=trainer_gone))
+
+    def stand_aside(self) -> None:
+        """Leave the cluster until the trainer is free to answer again; then join again. A device
+        that is alone has nobody to leave."""
+        node = self._agent.shell.node if self._agent.shell is not None else None
+        if node is None or node.over or not node.context.is_member or node.context.is_alone:
+            return
+        if not node.context.departs and self._agent.shell is not None:
+            self._aside = True
+            self._agent.shell.handle(events.StandAside())
 
     def _tick(self) -> None:
         self._perform(self.life.tick(self._clock()))
@@ -161,6 +172,9 @@ class Membership:
                 assert_never(effect)
 
     def _text(self, say: life.Say) -> str:
+        if self._aside and say.note in (life.Note.HUNG, life.Note.ANSWERS):
+            self._aside = say.note is life.Note.HUNG
+            return advice.ASIDE if self._aside else advice.ASIDE_NO_MORE
         samples = [self._samples(iteration) for iteration in say.iterations]
         return advice.of_life(say, samples)
 

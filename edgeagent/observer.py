@@ -140,6 +140,8 @@ class Observer:
         self._steps_seen: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS)
         self._given = self._contributed = self._reduced = self._apply_sent = 0.0
         self._compute = 0.0
+        self._computed = 0  # micro-batches in this device's last sum, until its step is written
+        self.local_steps = 0  # how many global batches a round of local steps has, 0 without rounds
         self._inside = False  # this device is a member
         self._gone: list[tuple[float, dict[str, Any]]] = []  # departures: (time, event's values)
         self._reachable = False  # others can join; an agent without a token trains alone
@@ -148,6 +150,8 @@ class Observer:
         self.skipped = 0
         self.delays: dict[bytes, float] = {}
         self.pull: PullMeter | None = None
+        self.pause = ""  # why this device pauses, in words
+        self._paused_since: float | None = None
 
     def subscribe(self, listener: Listener) -> None:
         """Tell `listener`, too, what is written and shown from now on."""
@@ -174,6 +178,20 @@ class Observer:
         elif event == "left":
             self._console.settle()
 
+    def paused(self, reasons: list[str], text: str) -> None:
+        """Note why this device pauses: `reasons` as words for programs, `text` for people; none and
+        "" if it does not. What people see of the device says so, too."""
+        now, since = self._clock(), self._paused_since
+        if reasons:
+            self._paused_since = now if since is None else since
+            self._write("paused", reasons=reasons)
+            self.say(f"paused: {text}")
+        elif since is not None:
+            self._paused_since = None
+            self._write("resumed", seconds=round(now - since, 6))
+            self.say(f"no longer paused, after {seconds_text(now - since)}")
+        self.pause = text
+
     def error(self, message: str) -> None:
         """Write an error that has ended this agent's part in the training."""
         self._write("error", message=message)
@@ -196,10 +214,11 @@ class Observer:
         """Seconds that the trainer took for its last share, 0 before the first."""
         return self._compute
 
-    def contributed(self, compute_seconds: float) -> None:
-        """Note that the trainer has computed its share."""
+    def contributed(self, compute_seconds: float, micro_batches: int) -> None:
+        """Note that the trainer has computed its share, which was so many micro-batches."""
         self._contributed = self._clock()
         self._compute = compute_seconds
+        self._computed = micro_batches
 
     def reduced(self) -> None:
         """Note that the round is complete on this node."""
@@ -225,6 +244,8 @@ class Observer:
         self._steps_seen.append((now, samples))
         self._write_farewells()
         stall = max(0.0, self._apply_sent - self._reduced)
+        own = {"local_steps": self._computed} if self.local_steps else {}
+        self._computed = 0
         self._write(
             "step",
             iteration=iteration,
@@ -234,6 +255,7 @@ class Observer:
             compute_s=round(self._compute, 6),
             sync_s=round(max(0.0, self._reduced - self._contributed), 6),
             stall_s=round(stall, 6),
+            **own,
         )
         if skipped:
             self.say(
@@ -243,7 +265,8 @@ class Observer:
         if word.stop:
             self.say(f"a script has called stop(): step {iteration} is the last one")
         shown_steps = 0 if steps == limits.MAX_INTEGER else steps
-        line = TrainingLine(iteration, shown_steps, self.loss, self.samples_per_second, members)
+        rate, local = self.samples_per_second, self.local_steps
+        line = TrainingLine(iteration, shown_steps, self.loss, rate, members, local)
         self._console.training(line)
 
     @property

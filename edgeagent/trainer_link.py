@@ -13,7 +13,15 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from edgeagent.errors import EdgeAgentError
-from edgeagent.handover import HANDOVER_VERSION, Decoder, Hello, Message, encode
+from edgeagent.handover import (
+    HANDOVER_VERSION,
+    Decoder,
+    Hello,
+    Message,
+    SaveAside,
+    Work,
+    encode,
+)
 from edgeagent.shared_memory import SharedMemory, attach_shared_memory, wait_for_descriptors
 from protocols import limits
 
@@ -38,6 +46,8 @@ class TrainerLink(asyncio.Protocol):
         self._connection: socket.socket | None = None  # until there is a transport
         self._transport: asyncio.Transport | None = None
         self._hello: asyncio.Future[Hello] | None = None
+        self._holds_work = self._holds_rejoin = False
+        self._held: list[Message] = []
 
     def expect(self, connection: socket.socket) -> None:
         """Take the connection of the trainer; messages are sent on it from now on."""
@@ -62,11 +72,41 @@ class TrainerLink(asyncio.Protocol):
         return hello, memory
 
     def send(self, message: Message) -> None:
-        """Queue `message`; it is dropped if the trainer has ended.
+        """Queue `message`, after those that were held; it is dropped if the trainer has ended.
 
         For a trainer that has said nothing yet (it may still import torch) it is written to the
         socket at once and waits there.
         """
+        if self._is_held(message):
+            self._held.append(message)
+            return
+        self._release()
+        self._write(message)
+
+    def hold(self, *, work: bool, rejoin: bool) -> None:
+        """From now on keep back, or no longer, micro-batches to compute, and the question that a
+        trainer answers before this device joins a cluster. Whatever else is sent follows them, so
+        that the order stays: for the node, the trainer is just late."""
+        self._holds_work, self._holds_rejoin = work, rejoin
+        if not any(self._is_held(message) for message in self._held[:1]):
+            self._release()
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._held)
+
+    def _is_held(self, message: Message) -> bool:
+        if isinstance(message, Work):
+            return self._holds_work and bool(message.micro_batches)
+        return self._holds_rejoin and isinstance(message, SaveAside)
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for message in held:
+            self._write(message)
+
+    def _write(self, message: Message) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(message))
         elif self._transport is None and self._connection is not None:

@@ -104,6 +104,16 @@ class ChunksReady:
 
 
 @dataclass(frozen=True, slots=True)
+class Progressed:
+    """The trainer has computed so many more of the micro-batches that it was given in this turn,
+    and goes on. Only told in rounds of local steps, which may take long."""
+
+    iteration: int
+    micro_batches: int
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RoundReduced:
     """Every chunk of the round is reduced here; `word` is its chunk 0."""
 
@@ -206,6 +216,11 @@ class YieldWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class StandAside:
+    """The user wants this device out of the cluster for a while, as if its trainer hung."""
+
+
+@dataclass(frozen=True, slots=True)
 class AwayWanted:
     """The user's script wants no share of the work (`away`), or one again."""
 
@@ -281,6 +296,7 @@ Event = (
     | Received
     | Tick
     | ChunksReady
+    | Progressed
     | Contributed
     | RoundReduced
     | Applied
@@ -295,6 +311,7 @@ Event = (
     | LeaveWanted
     | YieldWanted
     | AwayWanted
+    | StandAside
     | Measured
     | WaysFound
     | LinkWanted

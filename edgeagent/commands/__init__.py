@@ -18,7 +18,9 @@ from edgeagent.commands import (
     page,
     plot,
     run,
+    service,
     status,
+    stop_all,
     token,
     verify,
 )
@@ -33,6 +35,8 @@ COMMANDS = (
     page,
     link,
     leave,
+    stop_all,
+    service,
     expel,
     token,
     plot,

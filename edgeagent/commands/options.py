@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from edgeagent.config import COUNT_RULE, is_count, is_name, name_rule, split_address
 from edgeagent.errors import UsageError
+from edgeagent.suggestions import explained
 from edgeagent.terminal.text import plural
 
 if TYPE_CHECKING:
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 MOST_DIGITS = 40  # of a number; a longer one cannot be meant, and would take long to convert
 THREADS_A_CORE = 8  # more threads only wait for each other, and some libraries crash
 LEAST_MOST_THREADS = 64  # allowed on any device, however few cores it has
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises its errors as `UsageError`.
+
+    argparse itself would print the usage and end the process; here `main` prints one line.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `UsageError` with `message` and the `--help` that explains the option."""
+        raise UsageError(f"{explained(message)} (see `{self.prog} --help`)")
 
 
 def add_command(

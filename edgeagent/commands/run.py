@@ -34,6 +34,7 @@ from edgeagent.config import (
     GO_ON,
     JOIN_WAYS,
     LOG_LEVELS,
+    OUTERS,
     PAUSE,
     STANDBY,
     TOKEN_VARIABLE,
@@ -146,7 +147,14 @@ def add_parser(commands: Commands) -> None:
         type=whole,
         help="how many of the files of --save-every stay (default 3, 0 all)",
     )
-    files.add_argument("--resume", metavar="PATH", help="start from a file that --save wrote")
+    begin = files.add_mutually_exclusive_group()
+    begin.add_argument("--resume", metavar="PATH", help="start from a file that --save wrote")
+    begin.add_argument(
+        "--continue",
+        dest="continues",
+        action="store_true",
+        help="start from the file of --save if it is there already, else from the beginning",
+    )
     files.add_argument(
         "--data",
         metavar="PATH",
@@ -304,6 +312,20 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
         help="how gradients travel: full, as they are (default, or what the script says), or bf16, "
         "rounded to bfloat16, which halves the bytes",
     )
+    group.add_argument(
+        "--local-steps",
+        metavar="H",
+        type=positive,
+        help="train in rounds of the samples of H global batches: each micro-batch (default: a "
+        "quarter of the global batch) is a step that one device takes by itself, then all devices "
+        "average; --steps counts rounds (default: no rounds, or what the script says)",
+    )
+    group.add_argument(
+        "--outer",
+        choices=OUTERS,
+        help="what becomes of the average of a round: the new weights (average, default), or the "
+        "gradient of a step with Nesterov's momentum (nesterov, as in DiLoCo)",
+    )
     own = parser.add_argument_group("this device")
     own.add_argument(
         "--device",
@@ -320,6 +342,22 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
     )
     own.add_argument(
         "--threads", metavar="N", type=threads, help="processor threads of the trainer"
+    )
+    own.add_argument(
+        "--pause-on-battery",
+        action="store_true",
+        help="compute nothing while this device runs on battery: the others take its share",
+    )
+    own.add_argument(
+        "--pause-on-activity",
+        metavar="SECONDS",
+        type=positive,
+        help="compute nothing while this device was used within the last SECONDS",
+    )
+    own.add_argument(
+        "--pause-on-metered",
+        action="store_true",
+        help="leave the cluster while the network connection is metered, and join again then",
     )
 
 
@@ -388,6 +426,9 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         log_file=writable_file("--log-file", log_file) if log_level and log_file else "",
         log_dir=os.path.abspath(log_dir) if log_dir else "",
         metrics=metrics,
+        pause_on_battery=args.pause_on_battery or base.pause_on_battery,
+        pause_on_activity=args.pause_on_activity or base.pause_on_activity,
+        pause_on_metered=args.pause_on_metered or base.pause_on_metered,
     )
 
 
@@ -416,6 +457,9 @@ def trainer_config(
     if args.no_save and args.save_every:
         raise UsageError("--save-every needs a place to save to: leave --no-save away")
     save = "" if args.no_save else args.save or f"edgeagent-{job.name}.safetensors"
+    if args.continues and not save:
+        raise UsageError("--continue needs a file to go on from: leave --no-save away")
+    resume = save if args.continues and os.path.exists(save) else args.resume
     return TrainerConfig(
         job=job.name,
         steps=args.steps,
@@ -424,11 +468,13 @@ def trainer_config(
         seed=args.seed,
         wire=args.wire,
         overlap=args.overlap,
+        local_steps=args.local_steps,
+        outer=args.outer,
         device=args.device or "",
         save=writable_file("--save", save, regular=True) if save else "",
         save_every=every if args.save_every is None else args.save_every,
         keep=keep if args.keep is None else args.keep,
-        resume=existing_file("--resume", args.resume) if args.resume else "",
+        resume=existing_file("--resume", resume) if resume else "",
         threads=args.threads or 0,
         data=existing_path("--data", args.data) if args.data else "",
         arguments=tuple(args.script_arguments),

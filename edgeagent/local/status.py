@@ -24,10 +24,24 @@ from protocols import limits
 if TYPE_CHECKING:
     from edgeagent.observer import Observer, PullMeter
     from edgeagent.shell import Shell
+    from protocols.cluster.life import Life
     from protocols.cluster.policy import Policy
     from protocols.cluster.view import Member
     from protocols.member.node import Node
     from protocols.wire.messages import JoinProgress
+
+
+def phase_of(life: Life, node: Node | None, *, job_known: bool) -> Phase:
+    """Return how far an agent is; `job_known`: the trainer has told what to train."""
+    if life.leaving:
+        return "leaving"
+    if not job_known:
+        return "starting"
+    if life.standby:
+        return "standby"
+    if node is None:
+        return "founding"
+    return "training" if node.context.is_member else "joining"
 
 
 def status_of(
@@ -52,12 +66,14 @@ def status_of(
         policy=0,
         iteration=0,
         steps=0,
+        local_steps=observer.local_steps,
         loss=observer.loss,
         samples_per_second=round(observer.samples_per_second, 3),
         members=[],
         links=[],
         mesh=[],
         reason="",
+        paused=observer.pause,
         holds_up="",
         waiting=None,
         advice=None,

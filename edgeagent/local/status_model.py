@@ -144,10 +144,12 @@ class AdviceStatus(TypedDict):
 class Status(TypedDict):
     """Everything `edgeagent status` shows.
 
-    `loss` is None before the first iteration. `reason` says why the policy in force is as it is.
-    `waiting` tells whom the members wait for, None if for nobody, and `holds_up` is the name of
-    that member, "" if there is none. `advice` is None if no device is known to cost more than it
-    gives. `standby` says why this device stands by, "" if it does not. `tasks` counts the tasks on the agent's loop, which helps to find leaks.
+    `local_steps` is 0, or an iteration is a round of local steps, which has the samples of so many
+    global batches. `loss` is None before the first iteration. `reason` says why the policy in force
+    is as it is. `waiting` tells whom the members wait for, None if for nobody, and `holds_up` is
+    the name of that member, "" if there is none. `advice` is None if no device is known to cost
+    more than it gives. `paused` says why this device pauses, "" if it does not, and `standby` why
+    it stands by. `tasks` counts the tasks on the agent's loop, which helps to find leaks.
     """
 
     node: str
@@ -160,6 +162,7 @@ class Status(TypedDict):
     policy: int
     iteration: int
     steps: int
+    local_steps: int
     loss: float | None
     samples_per_second: float
     members: list[MemberStatus]
@@ -167,6 +170,7 @@ class Status(TypedDict):
     mesh: list[PairStatus]
     tree: TreeStatus
     reason: str
+    paused: str
     holds_up: str
     waiting: WaitingStatus | None
     advice: AdviceStatus | None

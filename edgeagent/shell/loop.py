@@ -69,6 +69,7 @@ class Shell:
         """`hello` and `memory` are those of the trainer."""
         self._loop = loop = asyncio.get_running_loop()
         self._observer = observer
+        observer.local_steps = hello.local_steps
         self._owner = owner
         self.watch: Callable[[], None] = lambda: None  # called after every event
         self.node: Node | None = None

@@ -20,8 +20,8 @@ class Owner:
     """What the agent does for its shell.
 
     `to_trainer` sends a message to the trainer. `departed(why, message)` says that the node is no
-    member any more, `join_failed(reason, pause_s, stands_by)` that its join has failed. `use_token` replaces
-    the token. `spawn` starts a task whose failure ends the agent.
+    member any more, `join_failed(reason, pause_s, stands_by)` that its join has failed. `use_token`
+    replaces the token. `spawn` starts a task whose failure ends the agent.
     """
 
     to_trainer: Callable[[handover.Message], None]

@@ -89,6 +89,7 @@ class TrainerSide:
         self._kept_at = self._loop.time()
         self._reads: dict[int, bool] = {}  # iteration -> whether the state after it was asked for
         self.is_gone = False
+        self._script_away = self._paused = False
         self.hashing: asyncio.Task[None] | None = None
         self._next: effects.Apply | None = None  # waits until the state before it is hashed
         self._words: dict[int, ControlWord] = {}
@@ -119,7 +120,7 @@ class TrainerSide:
         match message:
             case handover.Contributed():
                 self._contributed = message
-                self._observer.contributed(message.compute_seconds)
+                self._observer.contributed(message.compute_seconds, len(message.micro_batches))
                 self._gauges.contributed(len(message.micro_batches), message.compute_seconds)
                 self._handle(
                     events.Contributed(
@@ -137,6 +138,8 @@ class TrainerSide:
                 )
             case handover.ChunksReady(iteration, micro_batches, chunks, turn):
                 self._handle(events.ChunksReady(iteration, micro_batches, chunks, turn))
+            case handover.Progressed(iteration, micro_batches, turn):
+                self._handle(events.Progressed(iteration, micro_batches, turn))
             case handover.Applied(iteration, _, skipped, meta):
                 self._reducer.returned(iteration)
                 self._kept.pop(iteration, None)
@@ -148,7 +151,8 @@ class TrainerSide:
             case handover.ExitRequested():
                 self._handle(events.LeaveWanted())
             case handover.Away(away):
-                self._handle(events.AwayWanted(away))
+                self._script_away = away
+                self._handle(events.AwayWanted(away or self._paused))
             case handover.Evaluated(iteration, name, value, quiet):
                 self._observer.evaluated(iteration, name, value, quiet=quiet)
 
@@ -162,6 +166,14 @@ class TrainerSide:
             self.own_state = replace(own, past=past, meta=meta)
         if self._reads.pop(iteration, True):
             self.kept_state = self.own_state
+
+    def pause(self, paused: bool) -> None:
+        """Ask for no share while `paused`, whatever the script says; each node is told anew."""
+        self._paused = paused
+        node, away = self._hub.node, paused or self._script_away
+        takes_part = node is not None and node.context.is_member and not node.over
+        if node is not None and takes_part and node.debt.is_away is not away:
+            self._handle(events.AwayWanted(away))
 
     def gone(self) -> None:
         """Hand back the work of the trainer, which has ended."""

@@ -50,19 +50,23 @@ _BAR_WIDTH = 20
 @dataclass(frozen=True, slots=True)
 class TrainingLine:
     """How the training goes. `steps` is 0 if there is no end; `loss` is the cluster's, of the last
-    iteration."""
+    iteration. `local_steps` is 0, or how many global batches a round of local steps has."""
 
     iteration: int
     steps: int
     loss: float | None
     samples_per_second: float
     members: int
+    local_steps: int = 0
 
     def text(self) -> str:
         """Return the line."""
         end = f"/{self.steps}" if self.steps else ""
+        number = f"iteration {self.iteration}{end}"
+        if self.local_steps:
+            number = f"round {self.iteration}{end} of {plural(self.local_steps, 'local step')}"
         return (
-            f"iteration {self.iteration}{end}  loss {loss_text(self.loss)}  "
+            f"{number}  loss {loss_text(self.loss)}  "
             f"{rate_text(self.samples_per_second)}  {plural(self.members, 'member')}"
         )
 

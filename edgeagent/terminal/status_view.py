@@ -104,10 +104,14 @@ def _headline(status: Status) -> Text:
     head.append(f" in cluster {clean(status['cluster'])}: {clean(status['phase'])}, ")
     head.append(plural(len(status["members"]), "member"))
     end = f" of {status['steps']}" if status["steps"] else ""
-    head.append(f"\niteration {status['iteration']}{end}, ")
+    local = status["local_steps"]
+    of = f" of {plural(local, 'local step')}" if local else ""
+    head.append(f"\n{'round' if of else 'iteration'} {status['iteration']}{end}{of}, ")
     head.append(f"loss {loss_text(status['loss'])}, {rate_text(status['samples_per_second'])}")
     head.append(f"\nscheduler {clean(status['scheduler']) or '-'} (term {status['term']}), ")
     head.append(f"view {status['view']}, policy {status['policy']}")
+    if status["paused"]:
+        head.append(f"\npaused: {clean(status['paused'])}")
     return head
 
 

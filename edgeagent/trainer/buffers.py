@@ -118,19 +118,30 @@ class ModelBuffers:
         """Return whether all micro-batches left the same in these buffers."""
         return self._look()[1]
 
-    def restore(self) -> None:
+    def restore(self, *, averaged: bool = True) -> None:
         """Set the module's buffers to those that the iteration began with.
 
-        A buffer that `forward()` replaced by another tensor is put back as well.
+        A buffer that `forward()` replaced by another tensor is put back as well. With `averaged`
+        False the buffers that are averaged keep their values: they go along with a device's own
+        weights from one local step to the next.
         """
-        for owners, working, shared in zip(self._owners, self._working, self._shared, strict=True):
+        places = zip(self._owners, self._working, self._shared, strict=True)
+        for number, (owners, working, shared) in enumerate(places):
+            keeps = not averaged and number in self._sums
             for module, key in owners:
-                if module._buffers[key] is not working:
+                value = module._buffers[key]
+                if value is not working:
+                    if keeps and value is not None:
+                        working.copy_(value)
                     module._buffers[key] = working
-            working.copy_(shared)
+            if not keeps:
+                working.copy_(shared)
 
-    def collect(self) -> None:
+    def collect(self, along: int = 0) -> None:
         """Take in what one micro-batch left in the buffers.
+
+        `along` is 0, or how many local steps the averaged buffers have gone along with: their
+        change since the round began then counts as often, instead of what was taken in before.
 
         Raises `UsageError` if a buffer changed its shape or dtype, or if one came or went.
         """
@@ -141,7 +152,9 @@ class ModelBuffers:
                 raise UsageError(f"buffer {name} changed its shape or dtype while training")
             after = value.detach().to(shared.device)
             if number in self._sums:
-                _add_change(self._sums[number], shared, after)
+                if along:
+                    self._sums[number].zero_()
+                _add_change(self._sums[number], shared, after, along or 1)
             else:
                 self._keep(number, after)
         self._check_new()
@@ -223,14 +236,15 @@ class ModelBuffers:
             raise UsageError("the model got or lost a buffer while training")
 
 
-def _add_change(total: torch.Tensor, start: torch.Tensor, after: torch.Tensor) -> None:
-    """Add the change from `start` to `after` to `total`, computed in the wider of the dtypes."""
+def _add_change(total: torch.Tensor, start: torch.Tensor, after: torch.Tensor, weight: int) -> None:
+    """Add `weight` times the change from `start` to `after` to `total`, computed in the wider of
+    the dtypes."""
     wide_start, wide_after = start.to(total.dtype), after.to(total.dtype)
     if start.dtype == torch.float64:
         change = (after - start).to(total.dtype)
     else:
         change = wide_after - wide_start
-    total.add_(torch.where(torch.isfinite(wide_start), change, wide_after))
+    total.add_(torch.where(torch.isfinite(wide_start), change, wide_after), alpha=weight)
 
 
 def _read_exact(data: bytes) -> list[tuple[int, bytes]]:

@@ -64,21 +64,34 @@ def job_fields(
     fields.append(("state layout", state.layout.digest()))
     fields.append(("gradient sums", f"{state.vector.accumulate}, {state.vector.chunk_elements}"))
     fields.append(("gradient order", _digest(repr(state.vector.gradient_offsets))))
-    fields.append(("optimizer", type(optimizer).__name__))
-    numbers = {parameter: n for n, parameter in enumerate(state.parameters.values())}
-    for number, group in enumerate(optimizer.param_groups):
-        values = {k: repr(v) for k, v in sorted(group.items()) if k not in _NOT_HYPER}
-        members = repr([numbers[parameter] for parameter in group["params"]])
-        text = ", ".join(f"{key}={value}" for key, value in values.items())
-        fields.append((f"optimizer group {number}", _short(text)))
-        fields.append((f"optimizer group {number} parameters", _digest(members)))
-    fields.append(("update", update_digest(optimizer)))
+    fields += _optimizer_fields(
+        "optimizer", optimizer, dict(sorted(state.model.named_parameters()))
+    )
+    outer = state.outer
+    if outer is not None:  # what the inner one does need not round alike: only its results are sent
+        fields += _optimizer_fields("outer optimizer", outer, state.parameters)
+    fields.append(("update", update_digest(optimizer if outer is None else outer)))
     fields.append(("lr_scheduler", type(scheduler).__name__ if scheduler is not None else "none"))
     if scheduler is not None:
         fields.append(("lr_scheduler state", hashlib.sha256(state.schedule_bytes()).hexdigest()))
         fields += [(name, _short(text)) for name, text in future_rates(optimizer, scheduler)]
     fields += [(name, repr(value)) for name, value in settings.items()]
     return tuple(fields)
+
+
+def _optimizer_fields(
+    label: str, optimizer: Optimizer, parameters: Mapping[str, torch.nn.Parameter]
+) -> list[tuple[str, str]]:
+    """Return an optimizer's class, and the scalars and parameters of each of its groups."""
+    fields = [(label, type(optimizer).__name__)]
+    numbers = {parameter: n for n, parameter in enumerate(parameters.values())}
+    for number, group in enumerate(optimizer.param_groups):
+        values = {k: repr(v) for k, v in sorted(group.items()) if k not in _NOT_HYPER}
+        members = repr([numbers[parameter] for parameter in group["params"]])
+        text = ", ".join(f"{key}={value}" for key, value in values.items())
+        fields.append((f"{label} group {number}", _short(text)))
+        fields.append((f"{label} group {number} parameters", _digest(members)))
+    return fields
 
 
 def dataset_fields(dataset: Any, length: int, streams: RandomStreams) -> Fields:

@@ -181,6 +181,15 @@ class GradientSum:
             found = True
         return found
 
+    def put_change(self, number: int, start: torch.Tensor, end: torch.Tensor, weight: int) -> None:
+        """Make `weight` times `start` minus `end` all that the sum has of parameter `number`."""
+        self._clean = self._is_home = False
+        self._bits |= 1 << number
+        view = self._views[number]
+        with torch.no_grad():
+            view.copy_(start)
+            view.sub_(end.to(view.device)).mul_(weight)
+
     def bring_home(self) -> None:
         """Copy the sum, buffers included, into the shared memory if it is not there yet."""
         if self._staging is not None and not self._is_home:

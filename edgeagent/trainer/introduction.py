@@ -27,13 +27,15 @@ def introduce(
     save: str,
     *,
     rounds: bool = False,
+    local_steps: int = 0,
 ) -> Hello:
     """Return the first message.
 
     `job` is the job's fingerprint. It is taken before `state` was resumed from a file, because all
     members must have the same and others do not resume. `save` is the file into which the state is
-    written at the end, "" for none. `rounds`: gradients travel as bfloat16. Raises `UsageError` if
-    they cannot, because they are float64.
+    written at the end, "" for none. `rounds`: gradients travel as bfloat16. `local_steps`: how many
+    global batches a round of local steps has, 0 without such rounds. Raises `UsageError` if
+    gradients cannot travel as bfloat16, because they are float64.
     """
     vector = state.vector
     if rounds and vector.accumulate != "float32":
@@ -61,12 +63,18 @@ def introduce(
         constant_bytes=state.layout.constant_bytes,
         constants=state.constants(),
         rounded_chunks=vector.gradient_chunks if rounds else 0,
+        local_steps=local_steps,
     )
 
 
 def work_in_words(hello: Hello) -> str:
     """Return in words what an iteration consists of, for a line that the user sees."""
     count, size = hello.micro_batches, hello.micro_batch_size
+    if hello.local_steps:
+        return (
+            f"global batch {count * size // hello.local_steps}, {hello.local_steps} local steps:"
+            f" rounds of {count} micro-batches of {size} samples, each a step of its device"
+        )
     return (
         f"global batch {count * size} = {count} micro-batches of {size} samples, dealt to devices"
     )

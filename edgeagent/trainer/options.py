@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from edgeagent.config import WIRES, TrainerConfig, saving_from_environment, trainer_config_from
 from edgeagent.errors import UsageError
 from edgeagent.places import check_save_path
-from edgeagent.trainer.loader import default_micro_batch, is_number
+from edgeagent.trainer.loader import default_micro_batch, is_number, local_batch
+from edgeagent.trainer.outer import check_outer
 from edgeagent.trainer.validation import check_batches, check_positive
 from protocols import limits
 
@@ -38,6 +39,9 @@ class Options:
     for none. After every `save_every` iterations, 0 for never, it is written to a file of its own
     whose name is made from `beside`, and `keep` of those files stay, 0 for all. `wire` says how
     gradients travel, one of `WIRES`, and `overlap` whether they may leave during `backward()`.
+    `local_steps` is 0, or how many times `global_batch` samples a round of local steps has; then
+    `micro_batch` is the number of samples of one local step, and `outer` is what `outer_optimizer`
+    takes.
     """
 
     config: TrainerConfig
@@ -51,6 +55,13 @@ class Options:
     keep: int
     wire: str
     overlap: bool
+    local_steps: int
+    outer: Any
+
+    @property
+    def round_batch(self) -> int:
+        """The samples of an iteration, which is a round if there are local steps."""
+        return self.global_batch * max(1, self.local_steps)
 
 
 def resolve_options(
@@ -63,6 +74,8 @@ def resolve_options(
     keep: Any,
     wire: Any = None,
     overlap: Any = None,
+    local_steps: Any = None,
+    outer: Any = None,
 ) -> Options:
     """Return the options that hold; raise `UsageError` for one that cannot be used."""
     told = trainer_config_from(environment)
@@ -72,10 +85,17 @@ def resolve_options(
         every, kept = saving_from_environment(environment)
     size = _first(config.global_batch, global_batch)
     cut = _first(config.micro_batch, micro_batch)
+    local = _first(config.local_steps, local_steps)
+    if local is not None:
+        check_positive("local_steps", local)
+    outer = _first(config.outer, outer)
+    check_outer(outer)
+    if outer is not None and local is None:
+        raise UsageError("outer says what ends a round of local steps: give local_steps, too")
     if cut is None:
         check_positive("global_batch", size)
-        cut = default_micro_batch(size)
-    check_batches(size, cut)
+        cut = default_micro_batch(size) if local is None else local_batch(size)
+    check_batches(size, cut, local or 1)
     counts = {
         "steps": _first(config.steps, steps) or 0,
         "save_every": _first(every, save_every) or 0,
@@ -103,6 +123,8 @@ def resolve_options(
         beside=beside,
         wire=wire,
         overlap=bool(_first(config.overlap, overlap)),
+        local_steps=local or 0,
+        outer=outer,
         **counts,
     )
 

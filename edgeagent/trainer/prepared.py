@@ -85,6 +85,7 @@ def prepare(
         grad_scaler,
         save_every,
         keep,
+        _caller="prepare()",
         _agent=_agent,
     )
     notes = BackwardNotes([p for p in model.parameters() if p.requires_grad])

@@ -8,6 +8,7 @@ training state changes between `Reduced` and `Applied`, and with a `Begin` that 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from edgeagent.handover import (
     EndHeard,
     ExitRequested,
     Finished,
+    Progressed,
     Reduced,
     SaveAside,
     Saved,
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from edgeagent.trainer.process import AgentConnection
     from edgeagent.trainer.saving import Saving
     from edgeagent.trainer.state import TrainingState
+
+
+# How often the agent is told how far a round of local steps is: often beside any deadline.
+TELL_EVERY_S = 1.0
 
 
 class Service:
@@ -58,6 +64,10 @@ class Service:
         self._leaving = False  # handing back all work until the agent says End
         self._round = -1  # the iteration that this node's sum belongs to; -1: none yet
         self._turn = 0  # grows when the agent takes back what was computed of an iteration
+        self._told = (
+            0  # micro-batches of this round of which the agent knows that they are computed
+        )
+        self._told_at = 0.0  # when it was told, or given its work, on the monotonic clock
 
     # --- where the trainer stands -----------------------------------------------------------------
 
@@ -75,6 +85,15 @@ class Service:
         """Return whether `update()` has still to wait for the round of iteration `before`."""
         same = self._state.iteration == before and self._round == before
         return same and not self.pending and self.ended is None
+
+    def gets_on(self) -> None:
+        """Tell the agent about once a second how far this trainer is in a round of local steps, so
+        that a long round is not taken for a hung trainer."""
+        done, now = len(self._state.micro_batches), time.monotonic()
+        if self._state.outer is None or now < self._told_at + TELL_EVERY_S:
+            return
+        self.tell(Progressed(self._round, done - self._told, self._turn))
+        self._told, self._told_at = done, now
 
     @property
     def agent_speaks(self) -> bool:
@@ -158,6 +177,7 @@ class Service:
             self._state.start_iteration(work.turn)
             self._round, self._turn = work.iteration, work.turn
             self.pending.clear()
+        self._told, self._told_at = len(self._state.micro_batches), time.monotonic()
         if not self._leaving:
             self.pending.extend(work.micro_batches)
         if not self.pending:

@@ -15,14 +15,11 @@ canonical bytes (`meta.py`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.trainer.meta import adopt_value, decode_value, encode_value
 from protocols import limits
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
 
 # Entries of a parameter group that are lists of its parameters.
 NOT_SCALARS = ("params", "param_names")
@@ -36,7 +33,17 @@ _NOT_SET = object()
 Wish = tuple[int, str, Any]  # number of the parameter group, name, value
 
 
-def group_scalars(optimizer: Optimizer) -> list[dict[str, Any]]:
+class HasGroups(Protocol):
+    """An optimizer, or what has the parameter groups of several (`local_steps.py`)."""
+
+    param_groups: list[dict[str, Any]]
+
+    @property
+    def step(self) -> Any:
+        """The method that makes an update."""
+
+
+def group_scalars(optimizer: HasGroups) -> list[dict[str, Any]]:
     """Return the entries of each parameter group that are no lists of its parameters."""
     return [
         {key: value for key, value in group.items() if key not in NOT_SCALARS}
@@ -51,7 +58,7 @@ class GroupSettings:
     is not b"" if it had different wishes at different micro-batches, which is an error.
     """
 
-    def __init__(self, optimizer: Optimizer, scheduler: Any) -> None:
+    def __init__(self, optimizer: HasGroups, scheduler: Any) -> None:
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._noted: list[dict[str, Any]] = []

@@ -44,7 +44,7 @@ from edgeagent.trainer.overlap import Overlap
 from edgeagent.trainer.replicated import ReplicatedTensors
 from edgeagent.trainer.scaling import LossScale
 from edgeagent.trainer.schedule import step_schedule
-from edgeagent.trainer.settings import GroupSettings, group_scalars
+from edgeagent.trainer.settings import GroupSettings, HasGroups, group_scalars
 from edgeagent.trainer.slots import OptimizerSlots, discover_slots
 from edgeagent.trainer.undeclared import warn_of_undeclared_averages
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from edgeagent.handover import Reduced
     from edgeagent.shared_memory import SharedMemory
+    from edgeagent.trainer.local_steps import LocalSteps
 
 
 class TrainingState:
@@ -63,7 +64,9 @@ class TrainingState:
 
     `iteration` is how many updates it has behind it, and `skipped` how many of these were left out
     because a gradient was not finite. `mirror` has the CPU use an image apart from the shared
-    memory, as other devices do, so that this can be tested without one.
+    memory, as other devices do, so that this can be tested without one. With `local` an iteration
+    is a round of local steps: `model` and `optimizer` are then the device's own, and `parameters`
+    and the slots in the state belong to the outer optimizer.
     """
 
     def __init__(
@@ -76,23 +79,27 @@ class TrainingState:
         grad_scaler: Any = None,
         mirror: bool = False,
         overlap: bool = False,
+        local: LocalSteps | None = None,
     ) -> None:
-        self._optimizer = optimizer
+        self._local = local
+        self._optimizer = optimizer if local is None else local.outer
+        self._grouped: HasGroups = optimizer if local is None else local.optimizers
         self._scheduler = scheduler
-        self._max_grad_norm = max_grad_norm
+        self._max_grad_norm = max_grad_norm if local is None else None
         self._mirror = mirror
         self._wants_overlap = overlap
         self._overlap: Overlap | None = None
         self.model = model
-        self.parameters = dict(sorted(model.named_parameters()))
+        own = dict(sorted(model.named_parameters()))
+        self.parameters: dict[str, torch.nn.Parameter] = own if local is None else local.parameters
         self._trainable = {p: name for name, p in self.parameters.items() if p.requires_grad}
         self._frozen = {n: p for n, p in self.parameters.items() if p not in self._trainable}
         self.buffers = ModelBuffers(model)
-        self._slot_specs = discover_slots(optimizer, self._trainable)
+        self._slot_specs = discover_slots(self._optimizer, self._trainable)
         self.replicated = ReplicatedTensors(model)
         self.scaling = LossScale(grad_scaler)
-        self.guards = Guards(optimizer, self.schedule_bytes)
-        self._settings = GroupSettings(optimizer, scheduler)
+        self.guards = Guards(self._optimizer, self.schedule_bytes)
+        self._settings = GroupSettings(self._grouped, scheduler)
         self._watch = GradientWatch()
         self._looked = False  # whether undeclared averages have been looked for
         self.plan()
@@ -126,9 +133,9 @@ class TrainingState:
 
     def _backward_order(self) -> list[int]:
         """Return the numbers of the trainable parameters, the one registered last first."""
-        numbers = {parameter: n for n, parameter in enumerate(self._trainable)}
-        registered = [p for _, p in self.model.named_parameters() if p in numbers]
-        return [numbers[parameter] for parameter in reversed(registered)]
+        numbers = {name: n for n, name in enumerate(self._trainable.values())}
+        registered = [name for name, _ in self.model.named_parameters() if name in numbers]
+        return [numbers[name] for name in reversed(registered)]
 
     def share(self) -> SharedMemory:
         """Return new shared memory, in which this replica lies from now on.
@@ -156,8 +163,10 @@ class TrainingState:
         self._sum = GradientSum(
             self.vector, own, list(self._trainable), names, self.device, staging
         )
-        if self._wants_overlap and not image.apart:
+        if self._wants_overlap and not image.apart and self._local is None:
             self._overlap = Overlap(self.vector, self._sum, list(self._trainable), names)
+        if self._local is not None:
+            self._local.share_own()
         for name, parameter in self.parameters.items():
             if image.holds(parameter.device):
                 view = image.views[f"model.{name}"]
@@ -204,7 +213,7 @@ class TrainingState:
         return StateMeta(
             self.iteration,
             self.skipped,
-            tuple(group_scalars(self._optimizer)),
+            tuple(group_scalars(self._grouped)),
             self._slots.presence(),
             self._slots.scalars(),
             None if self._scheduler is None else self._scheduler.state_dict(),
@@ -216,7 +225,7 @@ class TrainingState:
         `state_dict()`: its keys that are second names of tied tensors, and the tensors that are not
         in it."""
         if self._notes is None:
-            known = {**self.parameters, **self.buffers.tensors()}
+            known = {**dict(self.model.named_parameters()), **self.buffers.tensors()}
             names = {id(tensor): name for name, tensor in known.items()}
             own = self.model.state_dict(keep_vars=True)
             keys = {key: names[id(t)] for key, t in own.items() if id(t) in names}
@@ -245,12 +254,19 @@ class TrainingState:
         self._turn = turn
         if self._overlap is not None:
             self._overlap.forget()
+        if self._local is not None and self._micro_batches:  # of this round, computed in vain
+            self._local.begin_anew()
         self._sum.clear()
         self.buffers.clear()
         self._settings.clear()
         self._micro_batches = []
         self._losses.clear()
         self._compute_seconds = 0.0
+
+    @property
+    def outer(self) -> Optimizer | None:
+        """The outer optimizer of rounds of local steps, None without them."""
+        return None if self._local is None else self._local.outer
 
     @property
     def overlaps(self) -> bool:
@@ -260,6 +276,8 @@ class TrainingState:
     def end(self) -> None:
         """Leave the model alone from now on."""
         self.guards.release()
+        if self._local is not None:
+            self._local.release()
         if self._overlap is not None:
             self._overlap.release()
 
@@ -271,7 +289,7 @@ class TrainingState:
         `say` tells the agent what is ready of the sum before all of it is; None if `micro_batch` is
         not the last one of this node's share.
         """
-        self.buffers.restore()
+        self.buffers.restore(averaged=self._local is None or not self._micro_batches)
         if self._overlap is not None:
             covered = tuple(sorted((*self._micro_batches, micro_batch)))
             announce = partial(self._announce, say, covered) if say is not None else None
@@ -297,14 +315,24 @@ class TrainingState:
         if overlap is not None:
             overlap.check()
         with torch.no_grad():
-            has_gradient = self._sum.add() if overlap is None else self._sum.add(overlap.taken)
-            self.buffers.collect()
+            has_gradient = self._take_in(overlap)
             self._losses.add(loss)
         if overlap is not None:
             overlap.end()
         self._micro_batches.append(micro_batch)
         self._compute_seconds += time.monotonic() - self._started
         self._watch.computed(self.iteration, has_gradient)
+
+    def _take_in(self, overlap: Overlap | None) -> bool:
+        """Add gradients and buffers of a micro-batch to the sum, or take a local step with them;
+        return whether there were gradients."""
+        if self._local is not None:
+            found = self._local.step()
+            self.buffers.collect(along=len(self._micro_batches) + 1)
+            return found
+        found = self._sum.add() if overlap is None else self._sum.add(overlap.taken)
+        self.buffers.collect()
+        return found
 
     @property
     def trainable(self) -> int:
@@ -326,6 +354,8 @@ class TrainingState:
         self.guards.check()
         self._settings.collect()
         began = time.monotonic()
+        if self._local is not None:
+            self._local.contribute(self._sum, len(self._micro_batches))
         self._sum.bring_home()  # waits for a device that still computes, which counts as computing
         loss_sum = self._losses.total()
         exact, agree = self.buffers.exact, self.buffers.exact_agree
@@ -375,6 +405,7 @@ class TrainingState:
             else:
                 self.skipped += 1
                 self._drop_gradients()
+            self._end_round(finite)
             self.scaling.stepped(finite)
             step_schedule(self._scheduler, loss)
             self.iteration += 1
@@ -392,7 +423,7 @@ class TrainingState:
         Raises `EdgeAgentError`, before anything changes, if they do not fit this job.
         """
         meta, groups, schedule = self.check_fits(iteration, data)
-        for group, values in zip(self._optimizer.param_groups, groups, strict=True):
+        for group, values in zip(self._grouped.param_groups, groups, strict=True):
             group.update(values)
         if schedule is not None:
             self._scheduler.load_state_dict(schedule)
@@ -404,6 +435,9 @@ class TrainingState:
         self.scaling.adopt(meta.loss_scale)
         self.buffers.restore()
         self._drop_gradients()
+        if self._local is not None:
+            self._micro_batches = []
+            self._local.begin_anew()
         self.iteration = iteration
         self.skipped = meta.skipped
         self.stop = False  # the script has asked for the end of another training
@@ -447,6 +481,18 @@ class TrainingState:
         self._slots.rehome()
         self.buffers.apply(self.buffers.section(self.vector, mean), reduced.integer_buffers)
 
+    def _end_round(self, finite: bool) -> None:
+        """With local steps: have the script's model begin the next round. Its optimizer's memory is
+        dropped if a device's weights were not finite, since that memory may not be, either."""
+        if self._local is None:
+            return
+        self._micro_batches = []
+        self.buffers.restore()
+        if finite:
+            self._local.begin()
+        else:
+            self._local.begin_anew()
+
     def _on_device(self, vector: torch.Tensor) -> torch.Tensor:
         """Return `vector`, which is on the CPU, where the image is; the same one on the CPU."""
         if not self.image.apart:
@@ -483,7 +529,7 @@ class TrainingState:
             parameter.grad = None
 
     def _adopted_groups(self, meta: StateMeta) -> list[dict[str, Any]]:
-        mine = group_scalars(self._optimizer)
+        mine = group_scalars(self._grouped)
         if len(mine) != len(meta.groups):
             raise EdgeAgentError("the state to adopt has another number of parameter groups")
         return [
@@ -506,6 +552,8 @@ class TrainingState:
             if length and name not in slots and name not in buffers
         ]
         self.guards.watch(places, words, spans)
+        if self._local is not None:
+            self._local.watch()
         self.scaling.watch()
 
     def _note(self) -> None:

@@ -28,6 +28,7 @@ from edgeagent.trainer.fingerprint import job_fields
 from edgeagent.trainer.interrupts import Interrupts
 from edgeagent.trainer.introduction import introduce, work_in_words
 from edgeagent.trainer.loader import LoaderOptions
+from edgeagent.trainer.local_steps import LocalSteps, check_local_steps
 from edgeagent.trainer.options import DEFAULT_GLOBAL_BATCH, resolve_options
 from edgeagent.trainer.process import connect_agent, ended_with_a_reason
 from edgeagent.trainer.rehearsal import Rehearsal
@@ -69,6 +70,13 @@ class Trainer:
             to bfloat16, which halves the bytes.
         overlap: let gradients leave while `backward()` still computes others, on the CPU. For
             scripts that leave gradients alone between `backward()` and `update()`; None is False.
+        local_steps: an iteration becomes a round, which has the samples of so many global batches.
+            Each micro-batch of it is a step that the device which computes it takes by itself with
+            `optimizer`; then the cluster averages how far the devices came. `max_grad_norm` clips
+            each local step; `steps` and `lr_scheduler` count rounds. None has no local steps.
+        outer: what the cluster does with that average: "average" (None) makes it the new weights,
+            "nesterov" takes it for the gradient of SGD with a rate of 0.7 and Nesterov's momentum
+            0.9 (DiLoCo), and a function makes any other optimizer of the parameters it is given.
 
     What `edgeagent run` was told overrides these. Raises `UsageError` if the model, the optimizer
     or the numbers cannot be used. The cluster is joined at the first `loader()`.
@@ -89,22 +97,33 @@ class Trainer:
         keep: int | None = None,
         wire: str | None = None,
         overlap: bool | None = None,
+        local_steps: int | None = None,
+        outer: Any = None,
         *,
+        _caller: str = "",
         _agent: AgentConnection | None = None,
         _mirror: bool = False,
     ) -> None:
         endings.watch_for_crashes()
-        options = resolve_options(
-            os.environ, global_batch, micro_batch, steps, seed, save_every, keep, wire, overlap
-        )
+        batches = (global_batch, micro_batch, steps, seed)
+        more = (save_every, keep, wire, overlap, local_steps, outer)
+        options = self._options = resolve_options(os.environ, *batches, *more)
         config = self._config = options.config
         if config.threads > 0:
             torch.set_num_threads(config.threads)
-        self._global_batch, self._micro_batch = options.global_batch, options.micro_batch
+        self._global_batch, self._micro_batch = options.round_batch, options.micro_batch
         self._seed, self._wire = options.seed, options.wire
         check_job(model, optimizer, lr_scheduler, max_grad_norm)
-        settle_implementation(optimizer)
+        if options.local_steps:
+            check_local_steps(grad_scaler, _caller)
+        else:
+            settle_implementation(optimizer)
         place_as_told(config.device, model, optimizer)
+        local = (
+            LocalSteps(model, optimizer, options.outer, max_grad_norm)
+            if options.local_steps
+            else None
+        )
         self._optimizer = optimizer
         self._scheduler = lr_scheduler
         self._max_grad_norm = max_grad_norm
@@ -116,6 +135,7 @@ class Trainer:
             grad_scaler=grad_scaler,
             mirror=_mirror,
             overlap=options.overlap,
+            local=local,
         )
         self._chosen = self._state.device if config.device else None  # with `run --device`
         self._streams = RandomStreams(self._seed, self._state.devices)
@@ -251,6 +271,7 @@ class Trainer:
         before = self._state.iteration
         if not service.settle_early():
             if service.pending:
+                service.gets_on()
                 return None
             client.send(self._state.contribution())
             while service.is_undecided(before):
@@ -381,6 +402,9 @@ class Trainer:
             "wire": self._wire,
             "grad_scaler": self._state.scaling.state(),
         }
+        local_steps = self._options.local_steps
+        if local_steps:
+            settings["local steps"] = local_steps
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
         job = (*fields, *data.fields())
         service = self._service
@@ -398,9 +422,12 @@ class Trainer:
             service.steps,
             self._config.save,
             rounds=self._wire == "bf16",
+            local_steps=local_steps,
         )
         self._saving.begin(hello.meta, writes=not self._config.dry_run)
-        if self._config.overlap and not self._state.overlaps:
+        if self._config.overlap and local_steps:
+            endings.say("no gradients travel with local steps: --overlap changes nothing")
+        elif self._config.overlap and not self._state.overlaps:
             endings.say(f"gradients leave together: --overlap is for the CPU, not {self.device}")
         endings.say(work_in_words(hello))
         agent = service.agent = service.agent or connect_agent()

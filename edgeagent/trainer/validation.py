@@ -28,22 +28,25 @@ def check_job(model: Any, optimizer: Any, scheduler: Any, max_grad_norm: float |
         raise UsageError(f"the optimizer is a {type(optimizer).__name__}, not a torch.optim one")
     _check_model(model)
     _check_ownership(model, optimizer)
-    _check_optimizer(optimizer)
+    check_optimizer(optimizer)
     _check_scheduler(optimizer, scheduler)
     if max_grad_norm is not None and not (math.isfinite(max_grad_norm) and max_grad_norm > 0):
         raise UsageError(f"max_grad_norm is {max_grad_norm}; it must be a positive number")
 
 
-def check_batches(global_batch: Any, micro_batch: Any) -> None:
-    """Raise `UsageError` unless `global_batch` consists of whole micro-batches, not too many."""
+def check_batches(global_batch: Any, micro_batch: Any, local_steps: int = 1) -> None:
+    """Raise `UsageError` unless `global_batch` consists of whole micro-batches, and `local_steps`
+    global batches of not too many."""
     check_positive("global_batch", global_batch)
     check_positive("micro_batch", micro_batch)
     if global_batch % micro_batch:
         raise UsageError(
             f"global_batch {global_batch} is not divisible by micro_batch {micro_batch}"
         )
-    if global_batch // micro_batch > limits.MAX_MICRO_BATCHES:
-        raise UsageError(f"more than {limits.MAX_MICRO_BATCHES} micro-batches; make them larger")
+    if global_batch // micro_batch * local_steps > limits.MAX_MICRO_BATCHES:
+        fewer = ", or take fewer local_steps" if local_steps > 1 else ""
+        most = limits.MAX_MICRO_BATCHES
+        raise UsageError(f"more than {most} micro-batches; make them larger{fewer}")
     if micro_batch > MOST_SAMPLES:
         raise UsageError(f"a micro-batch of {micro_batch} samples; use at most {MOST_SAMPLES}")
 
@@ -136,7 +139,8 @@ def _check_ownership(model: torch.nn.Module, optimizer: Optimizer) -> None:
             raise UsageError(f"{name} is trainable and in none of the optimizer's groups")
 
 
-def _check_optimizer(optimizer: Optimizer) -> None:
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Raise `UsageError` if the optimizer's update cannot be replicated."""
     kind = type(optimizer).__name__
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     needs_closure = closure is not None and closure.default is inspect.Parameter.empty

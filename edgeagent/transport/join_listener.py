@@ -143,7 +143,9 @@ class JoinListener:
         chosen = join_wire.choose_version(self._versions, hello.versions)
         if chosen is None:
             spoken = ", ".join(map(str, hello.versions))
-            raise _Refused(Reason.VERSION, f"it speaks only protocol version {spoken}")
+            ours = ", ".join(map(str, self._versions))
+            detail = f"it speaks only protocol version {spoken} and this agent {ours}: "
+            raise _Refused(Reason.VERSION, detail + "install the same edgeagent on both")
         job = self._admission.job()
         nonce = os.urandom(bounds.NONCE_BYTES)
         secret = self._secret

@@ -59,8 +59,8 @@ class NodeConfig:
       update: the reduced gradient in full precision and the sum of squares of each chunk; 0 if
       joiners cannot copy in that way.
     - `join_way`: how joiners copy while this node is the scheduler (`join_cost.JoinWay`).
-    - `stands_by`: this node stands by while the others are much faster without it, and has others do
-      the same while it is the scheduler (`standby.py`).
+    - `stands_by`: this node stands by while the others are much faster without it, and has others
+      do the same while it is the scheduler (`standby.py`).
     - `window`: where a policy has ways, a node sends partial sums up to so many chunks ahead of the
       first one that is not reduced there (`limits.WINDOW_BYTES`).
     """
@@ -187,6 +187,12 @@ class Context:
         if self.standby and not self.is_alone:
             return "standby"
         return "stalled" if self.stalled and not self.is_alone else ""
+
+    def parting_words(self, why: str) -> str:
+        """Return what a user is told when this node's part ends for the reason `why`."""
+        if why == "removed":
+            return "a user has expelled this device from the cluster"
+        return self.standby if why == "standby" else ""
 
     @property
     def newest_key(self) -> tuple[int, int]:

@@ -35,11 +35,13 @@ from protocols.events import (
     Measured,
     OwnShardsHashed,
     PiecesTaken,
+    Progressed,
     Received,
     RoundReduced,
     ShardArrived,
     Silent,
     SnapshotTaken,
+    StandAside,
     Tick,
     TokenWanted,
     UpdateArrived,
@@ -177,6 +179,8 @@ class Node:
                 self.cycle.reduced(event)
             case ChunksReady():
                 self.cycle.ready(event)
+            case Progressed():
+                self.debt.progressed(event)
             case Contributed():
                 if self.debt.contributed(event):
                     self.cycle.contributed(event)
@@ -212,6 +216,8 @@ class Node:
             case AwayWanted(away):
                 self.debt.away(away)
                 self._wish_away(away or self.debt.is_behind)
+            case StandAside():
+                self.context.stalled = True
             case Measured():
                 if self.monitor.measured(now, event) and self.negotiator is not None:
                     self.negotiator.measured()

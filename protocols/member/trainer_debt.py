@@ -31,7 +31,7 @@ from protocols.table import Row, StateTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocols.events import Contributed
+    from protocols.events import Contributed, Progressed
     from protocols.member.context import Context
 
 
@@ -77,6 +77,7 @@ class TrainerDebt:
         self._hand_back = hand_back
         self._given_at: float | None = None  # since when the trainer has owed an answer to work
         self._given = 0  # number of micro-batches in that work
+        self._computed = 0  # how many of these the trainer has told to be done
         self._patience = 1.0  # by how much longer than usual the running work may take
         self._applying: Apply | None = None  # sent to a prompt trainer and not answered
         self._applying_at = 0.0
@@ -199,6 +200,7 @@ class TrainerDebt:
     def _send(self, work: GiveWork) -> None:
         if self._given_at is None:
             self._given_at, self._given = self._context.now, 0
+            self._computed = 0
         self._given += len(work.micro_batches)
         self._context.do(work)
 
@@ -215,6 +217,18 @@ class TrainerDebt:
         return len(self._kept) * self._context.config.vector_bytes
 
     # --- what the trainer says ----------------------------------------------------------------
+
+    def progressed(self, event: Progressed) -> None:
+        """The trainer gets on with a long round of local steps: from now on it may be silent for as
+        long as it has computed, because so much would be thrown away if others took its work."""
+        current = self.is_at(event.turn) and event.iteration == self._context.iteration
+        if not current or self._given_at is None:
+            return
+        if 0 < event.micro_batches < self._given:
+            self._paces.append((self._context.now - self._given_at) / event.micro_batches)
+            self._given -= event.micro_batches
+            self._computed += event.micro_batches
+            self._given_at = self._context.now
 
     def contributed(self, event: Contributed) -> bool:
         """Take an answer to work; return whether it counts."""
@@ -323,8 +337,11 @@ class TrainerDebt:
     def _work_due(self) -> float | None:
         if self._given_at is None:
             return None
-        usual = _usual(self._paces) * max(1, self._given)
-        return self._given_at + self._patience * self._allowed(usual)
+        usual = _usual(self._paces)
+        if self._computed:
+            silent = self._allowed(usual, usual * self._computed)
+            return self._given_at + self._patience * silent
+        return self._given_at + self._patience * self._allowed(usual * max(1, self._given))
 
     @property
     def _update_due(self) -> float | None:
@@ -332,11 +349,12 @@ class TrainerDebt:
             return None
         return self._applying_at + self._patience * self._allowed(_usual(self._updates))
 
-    def _allowed(self, usual: float) -> float:
-        """Return how many seconds the trainer may take for what usually takes `usual` seconds."""
+    def _allowed(self, usual: float, otherwise: float = 0.0) -> float:
+        """Return how many seconds the trainer may take for what usually takes `usual` seconds; at
+        least `otherwise`."""
         first = self._iterations < limits.TRAINER_FIRST_ITERATIONS
         least = limits.TRAINER_FIRST_SECONDS if first else limits.TRAINER_LEAST_SECONDS
-        return max(least, limits.TRAINER_FACTOR * usual)
+        return max(least, otherwise, limits.TRAINER_FACTOR * usual)
 
     @property
     def _let_go_at(self) -> float:

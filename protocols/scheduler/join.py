@@ -72,6 +72,7 @@ class Join:
     progress: JoinProgress | None = None
     unmeasured: int = 0  # how often it said that no rate of its links was known
     stops_until: float = math.inf
+    has_state: bool = False  # it has said that it has pulled the state
     beside: bool = False  # it copies beside the training, and has not caught up yet
     without: dict[bytes, None] = field(default_factory=dict)  # sources that keep no snapshot
     rates: dict[bytes, int] = field(default_factory=dict)  # bytes/s over each of its links

@@ -80,6 +80,13 @@ class Pace:
         """The median time of the last `RECENT` steps, 0 while it is not known."""
         return median(list(self._times)[-RECENT:]) if len(self._times) >= LEAST_PACES else 0.0
 
+    def is_long(self, now: float, seconds: float) -> bool:
+        """Whether the running step, or the one before it, takes at least so many seconds, or no
+        update was applied yet."""
+        if self._last is None:
+            return True
+        return now - self._last >= seconds or (bool(self._times) and self._times[-1] >= seconds)
+
     def since(self, now: float) -> float:
         """Seconds since the last update, 0 while there was none."""
         return 0.0 if self._last is None else max(0.0, now - self._last)

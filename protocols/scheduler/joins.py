@@ -238,6 +238,7 @@ class Joins:
         """The joiner has the state, so it no longer stops the others."""
         if (join := self.open.get(number)) is not None:
             join.stops_until = math.inf
+            join.has_state = True
 
     def caught_up(self, now: float, sender: bytes, number: int) -> None:
         """The joiner has applied an update like the members, and can be let in."""
@@ -328,13 +329,22 @@ class Joins:
         self._ended = {p.join: None for p in policy.pulls if p.join in self._ended}
         return begun
 
+    def _waits_for_members(self, now: float, join: Join) -> bool:
+        """Whether a join that stops nobody gets no further because the members' steps take longer
+        than a join may rest, as rounds of local steps may."""
+        follows = join.state is JoinState.PULLING and join.has_state
+        waits = follows or join.state in (JoinState.LINKED, JoinState.CAUGHT_UP)
+        return waits and self._cost.pace.is_long(now, limits.JOIN_PROGRESS_SECONDS)
+
     def tick(self, now: float) -> list[Letter]:
         """Give up joins that are late, or that have lost what they need."""
         mail: list[Letter] = []
         for join in list(self.open.values()):
             if self._enters(join):
                 continue
-            if now >= join.deadline:
+            if now >= join.deadline and self._waits_for_members(now, join):
+                join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+            elif now >= join.deadline:
                 mail += self.give_up(join.number, "no progress")
             elif now >= join.stops_until:
                 reason = self._cost.too_long(join.joiner.name)

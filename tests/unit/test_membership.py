@@ -204,7 +204,7 @@ def test_another_membership_is_another_incarnation(monkeypatch: pytest.MonkeyPat
             member.join_through(SAME)
             member.saved("", "")
             await agent.rest()
-            member.join_failed("too slow", 15.0)
+            member.join_failed("too slow", 15.0, False)
             await agent.rest()
             member._tick()
 

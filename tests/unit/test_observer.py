@@ -227,3 +227,13 @@ def test_states_that_differ_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None
         "the training state here differs in: the tensor a",
     ]
     assert [e["node"] for e in bench.all("diverged")] == ["bob", "me"]
+
+
+def test_a_round_of_local_steps_tells_how_many_this_device_has_taken(bench: Bench) -> None:
+    bench.step(1.0)
+    bench.observer.local_steps = 20
+    bench.observer.contributed(0.5, 13)
+    bench.step(1.0)
+    bench.step(1.0)  # without a share
+    told = [step.get("local_steps") for step in bench.all("step")]
+    assert told == [None, 13, 0]

@@ -1,14 +1,18 @@
-"""The agent's end of the hand-over, before the trainer has said anything."""
+"""The agent's end of the hand-over, before the trainer has said anything, and while it pauses."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeagent.handover import Decoder, End
+from edgeagent.handover import Decoder, End, Message, SaveAside, Work
 from edgeagent.trainer_link import TrainerLink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_trainer_that_comes_too_late_still_hears_the_end() -> None:
@@ -42,3 +46,69 @@ def test_a_trainer_that_is_gone_hears_nothing() -> None:
 
     with ours:
         asyncio.run(agent())
+
+
+def sent_by(act: Callable[[TrainerLink], None]) -> list[Message]:
+    """Return what a trainer gets when `act` is done with its link."""
+    ours, theirs = socket.socketpair()
+
+    async def agent() -> None:
+        link = TrainerLink(lambda _message: None, lambda: None)
+        link.expect(ours)
+        act(link)
+
+    with ours, theirs:
+        asyncio.run(agent())
+        theirs.setblocking(False)
+        try:
+            return list(Decoder().feed(theirs.recv(1 << 16)))
+        except BlockingIOError:
+            return []
+
+
+WORK, MORE, NONE = Work(3, (0, 1), 0), Work(3, (2,), 1), Work(3, (), 1)
+ASIDE, END = SaveAside(False), End("left", "", 0)
+
+
+def test_work_is_held_while_a_device_pauses_and_comes_in_order() -> None:
+    def pauses(link: TrainerLink) -> None:
+        link.hold(work=True, rejoin=False)
+        link.send(WORK)
+        link.send(MORE)
+
+    assert sent_by(pauses) == []
+
+    def goes_on(link: TrainerLink) -> None:
+        pauses(link)
+        link.hold(work=True, rejoin=False)
+        link.hold(work=False, rejoin=False)
+        link.send(NONE)
+
+    assert sent_by(goes_on) == [WORK, MORE, NONE]
+
+    def others_have_computed_it(link: TrainerLink) -> None:
+        pauses(link)
+        link.send(NONE)
+        link.send(WORK)
+
+    assert sent_by(others_have_computed_it) == [WORK, MORE, NONE], "and the next waits again"
+
+    def ends(link: TrainerLink) -> None:
+        pauses(link)
+        link.send(END)
+
+    assert sent_by(ends) == [WORK, MORE, END]
+
+
+def test_a_device_that_stands_aside_is_asked_later_whether_it_can_join() -> None:
+    def stands_aside(link: TrainerLink) -> None:
+        link.hold(work=True, rejoin=True)
+        link.send(ASIDE)
+
+    assert sent_by(stands_aside) == []
+
+    def is_back(link: TrainerLink) -> None:
+        stands_aside(link)
+        link.hold(work=True, rejoin=False)
+
+    assert sent_by(is_back) == [ASIDE]

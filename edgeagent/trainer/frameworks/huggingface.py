@@ -116,6 +116,7 @@ class EdgeTrainer(transformers.Trainer):  # type: ignore[misc]  # seen as Any: n
             args.seed,
             save_every=_save_every(args, each, steps),
             keep=args.save_total_limit or 0,
+            _caller="EdgeTrainer",
             _agent=self._edge_agent,
         )
         self._begin(steps, max(1, math.ceil(steps / each)) if each else 1)

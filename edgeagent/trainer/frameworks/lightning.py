@@ -101,6 +101,7 @@ class EdgeStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # seen as Any: 
             micro_batch,
             _steps(trainer, length),
             **self._options,
+            _caller="EdgeStrategy",
         )
         notes = BackwardNotes([p for p in module.parameters() if p.requires_grad])
         micro_batches = size // micro_batch

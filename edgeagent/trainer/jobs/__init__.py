@@ -51,18 +51,23 @@ class Job:
     steps: int
 
 
-def train_and_evaluate(job: Job, device: torch.device) -> Evaluation | None:
+def train_and_evaluate(job: Job, device: torch.device, local_steps: int = 0) -> Evaluation | None:
     """Train `job` to its end and return what it is worth; None if this node left early.
 
-    Prints one line with the result and reports each score to the agent.
+    With `local_steps` (0: none) there are as many fewer iterations, which are rounds, and the rate
+    of a round is that of the iteration in its middle. Prints one line with the result and reports
+    each score to the agent.
     """
-    schedule = torch.optim.lr_scheduler.LambdaLR(job.optimizer, job.rate)
+    each = max(1, local_steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        job.optimizer, lambda number: job.rate(number * each + each // 2)
+    )
     trainer = Trainer(
         job.model,
         job.optimizer,
         global_batch=job.global_batch,
         lr_scheduler=schedule,
-        steps=job.steps,
+        steps=max(1, job.steps // each),
         overlap=True,
     )
     for batch in trainer.loader(job.data(True)):

@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> None:
     device = usable_device(config.device or "cpu")
     torch.manual_seed(config.seed or 0)
     try:
-        train_and_evaluate(JOBS[arguments[0]](device, config.data), device)
+        job = JOBS[arguments[0]](device, config.data)
+        train_and_evaluate(job, device, config.local_steps or 0)
     except FileNotFoundError:
         if os.path.exists("."):
             raise

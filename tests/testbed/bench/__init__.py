@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tests.testbed.bench import allreduce, events, joins, loader, overlap, scaleout, trouble
+from tests.testbed.bench import (
+    allreduce,
+    events,
+    joins,
+    loader,
+    local_steps,
+    overlap,
+    scaleout,
+    trouble,
+)
 
 KINDS: dict[str, ModuleType] = {
     "all-reduce": allreduce,
     "events": events,
     "joins": joins,
     "loader": loader,
+    "local-steps": local_steps,
     "overlap": overlap,
     "scale-out": scaleout,
     "trouble": trouble,

@@ -130,6 +130,7 @@ def sample_status(**changes: Any) -> Status:
         "policy": 7,
         "iteration": 120,
         "steps": 400,
+        "local_steps": 0,
         "loss": 0.34123,
         "samples_per_second": 5120.4,
         "members": [
@@ -145,6 +146,8 @@ def sample_status(**changes: Any) -> Status:
         ],
         "tree": {"root": "bob", "parents": {"carol": "bob", "alice": "bob"}},
         "reason": REASON,
+        "paused": "",
+        "standby": "",
         "holds_up": "alice",
         "waiting": waiting(
             cause="computing",

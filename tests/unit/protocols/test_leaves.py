@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from protocols import limits
-from protocols.events import AwayWanted, LeaveWanted, Tick, YieldWanted
+from protocols.events import AwayWanted, LeaveWanted, StandAside, Tick, YieldWanted
 from protocols.member.cycle import CycleState
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
@@ -136,6 +136,16 @@ def test_a_node_is_away_for_a_while(seed: int, away: int) -> None:
     hosts[away].handle(AwayWanted(False))
     world.run(lambda: share(hosts[away]) > 0)
     go_on(world)
+
+
+@each_seed
+@pytest.mark.parametrize("aside", [0, 1])
+def test_a_device_that_stands_aside_goes_as_one_whose_trainer_hangs(seed: int, aside: int) -> None:
+    world, hosts = cluster(seed)
+    hosts[aside].handle(StandAside())
+    world.run(lambda: hosts[aside].gone == "stalled")
+    go_on(world)
+    assert {e["node"] for e in reported(hosts[2], "member_left")} == {f"n{aside}"}
 
 
 @each_seed

@@ -28,6 +28,7 @@ from edgeagent.handover import (
     Finished,
     Hello,
     LeaveAsked,
+    Progressed,
     Reduced,
     Saved,
     Work,
@@ -58,6 +59,7 @@ class Node:
     away: bool = False
     finished: str | None = None
     evaluated: list[Evaluated] = field(default_factory=list)
+    progress: list[Progressed] = field(default_factory=list)
     # For each answer: what was announced of it before, with the values of these chunks then.
     early: list[list[tuple[ChunksReady, bytes]]] = field(default_factory=lambda: [[]])
 
@@ -79,6 +81,8 @@ class Node:
                 self.away = message.away
             elif isinstance(message, EndHeard | Saved):
                 pass
+            elif isinstance(message, Progressed):
+                self.progress.append(message)
             elif isinstance(message, Evaluated):
                 self.evaluated.append(message)
             elif isinstance(message, ChunksReady):

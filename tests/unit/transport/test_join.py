@@ -247,7 +247,8 @@ def test_other_versions_are_refused_on_both_sides(loop_name: str) -> None:
 
     anna = serve(body, loop_name)
     assert anna.lines == [
-        "refused a connection from 127.0.0.1: it speaks only protocol version 7, 9"
+        "refused a connection from 127.0.0.1: it speaks only protocol version 7, 9 and this agent "
+        "1: install the same edgeagent on both"
     ]
 
 

@@ -1,0 +1,1 @@
+"""A device that takes no share of the work while it runs on battery or is in use."""

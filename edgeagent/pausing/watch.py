@@ -1,0 +1,138 @@
+"""Has an agent pause and go on, as `decision.py` says.
+
+A device that pauses is away, as with `trainer.away()`: it stays a member, applies all updates and
+computes nothing, and the others take its share. If it is alone, its work is kept from its trainer,
+and training stands still; a newcomer is still let in. If all devices of a cluster pause, each keeps
+its work for `HOLD_SECONDS` only: so they make about a step a minute, and who goes on does not wait
+longer than that for those who still pause. A metered connection is another matter, because sums
+pass through members that are away, too: there the device leaves the cluster and joins again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+from edgeagent.pausing.decision import Pausing, Reason, Wishes
+from edgeagent.pausing.facts import facts_of, this_device
+
+if TYPE_CHECKING:
+    from edgeagent.config import AgentConfig
+    from edgeagent.membership import Membership
+    from edgeagent.observer import Observer
+    from edgeagent.pausing.facts import Device
+    from edgeagent.shell import Shell
+    from edgeagent.trainer_link import TrainerLink
+    from protocols.member.node import Node
+
+POLL_SECONDS = 1.0
+HOLD_SECONDS = 30.0
+_SOURCES = {
+    Reason.BATTERY: "whether this device runs on battery",
+    Reason.ACTIVITY: "when this device was last used",
+    Reason.METERED: "whether its network connection is metered",
+}
+
+
+class PausedAgent(Protocol):
+    """The agent, as far as a pause needs it."""
+
+    shell: Shell | None
+    trainer_link: TrainerLink
+    membership: Membership
+    observer: Observer
+
+
+def wishes_of(config: AgentConfig) -> Wishes:
+    """Return when the user wants this device to pause."""
+    return Wishes(config.pause_on_battery, config.pause_on_activity, config.pause_on_metered)
+
+
+async def watch_pauses(
+    config: AgentConfig, agent: PausedAgent, device: Device | None = None
+) -> None:
+    """Have `agent` pause and go on for ever, unless the user wants no pauses."""
+    wishes = wishes_of(config)
+    if not wishes.any:
+        return
+    device = device or this_device(sys.platform, os.environ)
+    watch = PauseWatch(wishes, agent)
+    while True:
+        facts = await asyncio.to_thread(facts_of, device, wishes)
+        watch.decision.see(asyncio.get_running_loop().time(), facts)
+        watch.act()
+        await asyncio.sleep(POLL_SECONDS)
+
+
+class PauseWatch:
+    """What follows from the decision for one agent."""
+
+    def __init__(self, wishes: Wishes, agent: PausedAgent) -> None:
+        self.decision = Pausing(wishes)
+        self._wishes = wishes
+        self._agent = agent
+        self._told: tuple[Reason, ...] = ()
+        self._warned: set[Reason] = set()
+        self._held_since = 0.0  # since when work has been kept from the trainer
+
+    def act(self) -> None:
+        """Pause or go on, as the decision is now, and say so if that has changed."""
+        self._warn()
+        self._tell()
+        agent, reasons = self._agent, self.decision.reasons
+        out = Reason.METERED in reasons
+        work = bool(reasons) and not self._is_needed(out)
+        if self._is_overdue():
+            agent.trainer_link.hold(work=False, rejoin=out)  # lets out what is kept, and no more
+            self._held_since = asyncio.get_running_loop().time()
+        agent.trainer_link.hold(work=work, rejoin=out)
+        if agent.shell is not None:
+            agent.shell.trainer.pause(bool(reasons))
+            if out:
+                agent.membership.stand_aside()
+
+    def _is_needed(self, out: bool) -> bool:
+        """Whether this device must compute although it pauses: a newcomer waits for the end of the
+        iteration, or this node wants to depart."""
+        node = self._node
+        if node is None:
+            return False
+        joins = node.negotiator is not None and bool(node.negotiator.joins.open)
+        return bool(node.context.departs) or (joins and not out)
+
+    def _is_overdue(self) -> bool:
+        """Whether other members have waited for long for what is kept from the trainer here."""
+        now = asyncio.get_running_loop().time()
+        if not self._agent.trainer_link.is_holding:
+            self._held_since = now
+        node = self._node
+        others = node is not None and not node.context.is_alone
+        return others and now - self._held_since >= HOLD_SECONDS
+
+    @property
+    def _node(self) -> Node | None:
+        """The node, None if there is none that takes part."""
+        node = self._agent.shell.node if self._agent.shell is not None else None
+        return None if node is None or node.over else node
+
+    def _tell(self) -> None:
+        reasons, before = self.decision.reasons, self._told
+        if reasons == before:
+            return
+        self._told = reasons
+        self._agent.observer.paused(
+            [reason.value for reason in reasons],
+            " and ".join(self._wishes.text(reason) for reason in reasons),
+        )
+
+    def _warn(self) -> None:
+        """Say once of each fact that it is not known."""
+        for reason in self.decision.unknown:
+            if reason not in self._warned:
+                self._warned.add(reason)
+                self._agent.observer.say(
+                    f"warning: {_SOURCES[reason]} is not known here, so --pause-on-{reason.value} "
+                    "has no effect (docs/pausing.md says what is asked)"
+                )

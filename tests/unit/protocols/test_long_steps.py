@@ -1,0 +1,80 @@
+"""Clusters whose steps take minutes, as rounds of local steps may: joins are patient enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols import limits
+from protocols.events import LeaveWanted
+from protocols.member.joining import JoiningState
+from protocols.scheduler.join_cost import Pace
+from tests.simulation.host import Host
+from tests.unit.protocols.clusters import cluster, node_of, reach
+
+STEP_S = 3 * limits.JOIN_PROGRESS_SECONDS
+MOST_S = 20 * STEP_S
+
+
+@pytest.fixture
+def long_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have trainers take minutes for their share. Real ones tell how far they are meanwhile."""
+
+    def computing(host: Host) -> float:
+        now = host.world.now
+        host.busy_until = max(host.busy_until, now + host.world.random.uniform(0.5, 1.0) * STEP_S)
+        return host.busy_until - now
+
+    monkeypatch.setattr(limits, "TRAINER_LEAST_SECONDS", MOST_S)
+    monkeypatch.setattr(limits, "TRAINER_FIRST_SECONDS", MOST_S)
+    monkeypatch.setattr(Host, "computing", computing)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.usefixtures("long_steps")
+def test_a_device_joins_at_its_first_try(seed: int, beside: bool) -> None:
+    world, hosts = cluster(seed, size=1, beside=beside)
+    joiner = world.join(9, hosts[0])
+    world.run(lambda: joiner in world.members or bool(joiner.joins_failed), MOST_S)
+    assert not joiner.joins_failed
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.usefixtures("long_steps")
+def test_one_joins_and_one_leaves_in_the_middle_of_a_long_step(seed: int) -> None:
+    world, hosts = cluster(seed, size=1)
+    other = world.join(1, hosts[0])
+    world.run(lambda: other in world.members, MOST_S)
+    third = world.join(2, other)
+    world.run(lambda: third in world.members, MOST_S)
+    begun = world.now
+    other.handle(LeaveWanted())
+    world.run(lambda: other.gone is not None, MOST_S)
+    assert world.now - begun <= limits.LEAVE_SECONDS + 2 * limits.RETRY_SECONDS
+    at = third.iteration
+    world.run(lambda: third.iteration >= at + 2 and hosts[0].iteration >= at + 2, MOST_S)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.usefixtures("long_steps")
+def test_a_joiner_that_vanishes_in_a_long_step_is_forgotten(seed: int) -> None:
+    world, hosts = cluster(seed, size=1)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, JoiningState.WAITING)
+    world.vanish(joiner)
+    negotiator = node_of(hosts[0]).negotiator
+    assert negotiator is not None
+    world.run(lambda: not negotiator.joins.open, STEP_S)
+
+
+def test_a_join_that_makes_no_progress_while_steps_are_short_is_given_up() -> None:
+    pace = Pace()
+    rest = limits.JOIN_PROGRESS_SECONDS
+    assert pace.is_long(5.0, rest), "there was no update yet"
+    pace.applied(10.0)
+    assert not pace.is_long(10.0 + rest - 0.1, rest)
+    assert pace.is_long(10.0 + rest, rest)
+    pace.applied(10.0 + rest)
+    assert pace.is_long(10.0 + rest, rest), "the joiner has had no time since then"
+    pace.applied(11.0 + rest)
+    assert not pace.is_long(11.0 + rest, rest)
