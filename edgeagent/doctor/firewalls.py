@@ -10,17 +10,17 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 from edgeagent.doctor.facts import Firewall
+from edgeagent.errors import EdgeAgentError
+from edgeagent.programs import ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 UFW_FILE = "/etc/ufw/ufw.conf"
 FIREWALLD_FOLDER = "/run/firewalld"
-_COMMAND_SECONDS = 5.0
 _UFW = "sudo ufw allow {0}:{1}/tcp && sudo ufw allow 5353/udp"
 _FIREWALLD = "sudo firewall-cmd --add-port={0}-{1}/tcp --add-service=mdns"
 _IPTABLES = "sudo iptables -I INPUT -p tcp --dport {0}:{1} -j ACCEPT"
@@ -31,16 +31,8 @@ def read_rules() -> str | None:
     command = shutil.which("iptables-save", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if command is None or os.geteuid() != 0:
         return None
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        asked = subprocess.run(
-            [command, "-t", "filter"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_COMMAND_SECONDS,
-        )
-        return asked.stdout
+    with contextlib.suppress(EdgeAgentError):
+        return ask((command, "-t", "filter"))
     return None
 
 

@@ -15,14 +15,14 @@ from __future__ import annotations
 import math
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from edgeagent.errors import EdgeAgentError
 from edgeagent.pausing.decision import Facts, Wishes
+from edgeagent.programs import ask
 
-ASK_SECONDS = 3.0  # for a program that asks a service of the system
 SYSFS_VARIABLE = "EDGEAGENT_SYSFS"  # another folder in the place of /sys, for tests
 MAX_SESSIONS = 64  # that are asked for their last use
 
@@ -66,19 +66,9 @@ def this_device(platform: str, environment: Mapping[str, str]) -> Device:
 def printed(command: Sequence[str]) -> str | None:
     """Return what `command` prints, None if it cannot be run, fails or takes too long."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            timeout=ASK_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return ask(command)
+    except EdgeAgentError:
         return None
-    return done.stdout if done.returncode == 0 else None
 
 
 class Linux:

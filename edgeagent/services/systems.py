@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import subprocess
 from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.programs import ask
 from edgeagent.services.units import MARK, Service, launchd_label, launchd_plist, systemd_unit
 from edgeagent.transport.identity import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-ASK_SECONDS = 5.0  # for an answer of the system's own program
 MAX_FILE_BYTES = 64 << 10  # of a file that may be ours
 LINGER_FOLDER = "/var/lib/systemd/linger"  # a file for each user whose services start at boot
 
@@ -74,28 +73,6 @@ def system_for(platform: str, environment: Mapping[str, str], user: int) -> Syst
     if platform == "darwin":
         return Launchd(home, user)
     raise UsageError(f"services are made for systemd and launchd, and {platform} has neither")
-
-
-def ask(command: Sequence[str]) -> str:
-    """Return what `command` prints; raise `EdgeAgentError` with its reason if it fails."""
-    try:
-        asked = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ASK_SECONDS,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise EdgeAgentError(f"{command[0]} is not installed here") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EdgeAgentError(f"{command[0]} does not answer ({error})") from None
-    if asked.returncode != 0:
-        lines = (asked.stderr.strip() or f"exit status {asked.returncode}").splitlines()
-        raise EdgeAgentError(f"{command[0]} says: {lines[0]}")
-    return asked.stdout
 
 
 class Systemd:

@@ -44,6 +44,17 @@ class Agenda:
         pulls = self.policy.pulls + (self.switch.policy.pulls if self.switch is not None else ())
         return any(pull.join == join for pull in pulls)
 
+    def withdraw_pull(self, joiner: bytes) -> bool:
+        """Withdraw the switch by which a parent would forward the rounds to `joiner`, if there is
+        one; return False if it may be in force already, so that this is too late."""
+        switch = self.switch
+        pull = switch.policy.pull_of(joiner) if switch is not None else None
+        if switch is None or pull is None or pull.beside:
+            return True
+        if not switch.offered:
+            self.switch = None
+        return not switch.offered
+
     def changed(self, joiner: bytes) -> None:
         """Note that the joiner `joiner` has changed: a switch that lets it in is withdrawn, unless
         it is offered."""

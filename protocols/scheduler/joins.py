@@ -242,23 +242,12 @@ class Joins:
                 continue  # this loss was reported before
             join.links = tuple(n for n in join.links if n != other)
             self._agenda.changed(join.joiner.node)
-            if not join.links or (other == join.parent and self._needs_parent(join)):
+            stuck = other == join.parent and (
+                join.state in _FOLLOWS or not self._agenda.withdraw_pull(join.joiner.node)
+            )
+            if stuck or not join.links:
                 mail += self.give_up(join.number, "its link broke")
         return mail
-
-    def _needs_parent(self, join: Join) -> bool:
-        """Whether a policy by which the parent of `join` forwards the rounds may be in force. A
-        switch that would be the first is withdrawn if it can still be."""
-        agenda, node = self._agenda, join.joiner.node
-        switch = agenda.switch
-        pull = switch.policy.pull_of(node) if switch is not None else None
-        if join.state in _FOLLOWS:
-            return True
-        if switch is None or pull is None or pull.beside:
-            return False
-        if not switch.offered:
-            agenda.switch = None
-        return switch.offered
 
     def give_up(self, number: int, reason: str, pause_s: float = 0.0) -> list[Letter]:
         """End a join that has not entered; its joiner waits for `pause_s` before it asks again."""

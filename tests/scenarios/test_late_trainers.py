@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.scenarios.cluster import SMALL, Agent, Cluster
 from tests.scenarios.test_deaths import has_members
-from tests.scenarios.test_story import same_digests
+from tests.scenarios.test_story import every_step_once, same_digests
 
 
 def pair(cluster: Cluster) -> tuple[Agent, Agent]:
@@ -53,9 +53,7 @@ def test_the_others_go_on_and_it_catches_up(tmp_path: Path) -> None:
         for agent in (bob, alice):
             assert agent.interrupt()[0] == 0, agent.describe()
         assert same_digests([alice, bob]) > 0
-        for agent in (alice, bob):
-            done = [e["iteration"] for e in agent.all("step")]
-            assert done == list(range(done[0], done[-1] + 1)), "a step was lost or done twice"
+        every_step_once([alice, bob])
 
 
 def test_it_leaves_although_its_trainer_hangs_and_its_agent_saves(tmp_path: Path) -> None:

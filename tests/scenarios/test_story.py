@@ -24,6 +24,13 @@ def same_digests(agents: list[Agent]) -> int:
     return sum(len(digests) > 1 for digests in seen.values())
 
 
+def every_step_once(agents: list[Agent]) -> None:
+    """Check that each agent has done every step from its first to its last, and none twice."""
+    for agent in agents:
+        done = [e["iteration"] for e in agent.all("step")]
+        assert done == list(range(done[0], done[-1] + 1)), "a step was lost or done twice"
+
+
 @pytest.mark.slow
 def test_join_and_leave_in_mid_training(tmp_path: Path) -> None:
     with Cluster(tmp_path, options=OPTIONS) as cluster:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgeagent import programs
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.services import systems, units
 from edgeagent.services.units import Service, launchd_plist, name_of_job, service_name, systemd_unit
@@ -248,10 +249,10 @@ def test_what_launchd_says() -> None:
 
 
 def test_programs_that_fail_are_told_in_one_line() -> None:
-    assert systems.ask(("printf", "a\nb")) == "a\nb"
+    assert programs.ask(("printf", "a\nb")) == "a\nb"
     with pytest.raises(EdgeAgentError, match="no-such-program is not installed here"):
-        systems.ask(("no-such-program",))
+        programs.ask(("no-such-program",))
     with pytest.raises(EdgeAgentError, match="sh says: first"):
-        systems.ask(("sh", "-c", "printf 'first\nsecond' >&2; exit 3"))
+        programs.ask(("sh", "-c", "printf 'first\nsecond' >&2; exit 3"))
     with pytest.raises(EdgeAgentError, match="false says: exit status 1"):
-        systems.ask(("false",))
+        programs.ask(("false",))
