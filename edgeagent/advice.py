@@ -88,6 +88,12 @@ def of_life(say: Say, samples: Sequence[int]) -> str:
         case Note.JOIN_FAILED:
             again = f"again in {say.pause_s:.0f} s" if say.pause_s else "trying again"
             return f"the join failed: {say.text}; {again}"
+        case Note.STANDBY:
+            return (
+                f"this device stands by: {say.text}; its links are measured again every few "
+                "seconds, and it trains with the others as soon as they allow it (--standby never "
+                "on all devices trains at any speed)"
+            )
         case Note.NOT_KEPT:
             return f"not joining, because what was trained here would be lost: {say.text}"
         case Note.KEPT:

@@ -24,7 +24,7 @@ from edgeagent.event_file import EventWriter
 from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
 from edgeagent.local.state_dir import claim_state_dir
-from edgeagent.local.status import status_of
+from edgeagent.local.status import phase_of, status_of
 from edgeagent.local.token_store import renew_token
 from edgeagent.logs import start_logging, stop_logging
 from edgeagent.membership import Membership
@@ -280,6 +280,7 @@ class Agent:
             join_stall_s=config.join_stall,
             trees=config.trees,
             join_way=JoinWay(config.join_way),
+            stands_by=config.standby == "auto",
         )
         network = transport if transport is not None else NoNetwork()
         self.shell = shell = Shell(me, hello, memory, network, self.observer, owner, options)
@@ -424,7 +425,15 @@ class Agent:
         """Return what `edgeagent status` shows."""
         cluster = self._config.cluster
         node_id = self._identity.node
-        return status_of(self._name, node_id, cluster, self._phase(), self.shell, self.observer)
+        return status_of(
+            self._name,
+            node_id,
+            cluster,
+            self._phase(),
+            self.shell,
+            self.observer,
+            self._life.standby,
+        )
 
     async def leave(self) -> None:
         """Leave as `edgeagent leave` asks."""
@@ -434,13 +443,7 @@ class Agent:
 
     def _phase(self) -> Phase:
         node = self.shell.node if self.shell else None
-        if self._life.leaving:
-            return "leaving"
-        if self.hello is None:
-            return "starting"
-        if node is None:
-            return "founding"
-        return "training" if node.context.is_member else "joining"
+        return phase_of(self._life, node, job_known=self.hello is not None)
 
     # --- the trainer ------------------------------------------------------------------------------
 

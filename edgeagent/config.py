@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from edgeagent.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 RUN_VARIABLE = "EDGEAGENT_RUN"
 WIRES = ("full", "bf16")  # how gradients travel: as they are, or rounded to bfloat16
@@ -30,6 +30,7 @@ DEFAULT_ROTATE_EVERY = 1000
 DEFAULT_JOIN_STALL = 30  # seconds
 # The shapes along which gradients can travel; `planner/ways/named.py` makes them.
 TREES = ("one", "star", "kary", "mst", "ring", "fapt", "packed")
+STANDBY = ("auto", "never")  # whether a device that only slows the others down stands by
 JOIN_WAYS = ("auto", "log", "pause")  # how newcomers copy the state: `join_cost.JoinWay`
 LOG_LEVELS = ("debug", "info", "warning", "error")
 COUNT_RULE = "a whole number from 0 to 2^31 - 1"
@@ -45,8 +46,9 @@ class AgentConfig:
     installed policy that plans trees and shares while this agent is the scheduler, and `trees` the
     shape (of `TREES`) along which it lets gradients travel meanwhile. With `join_only` it never
     founds a cluster but waits for one. `join_way` (of `JOIN_WAYS`) is how newcomers copy the state
-    while this agent is the scheduler. `join_stall` is for how many seconds a join may stop the
-    others while this agent is the scheduler, 0 for no limit.
+    while this agent is the scheduler. `standby` (of `STANDBY`) says whether this device stands by
+    while the others are much faster without it, and has newcomers do the same. `join_stall` is for
+    how many seconds a join may stop the others while this agent is the scheduler, 0 for no limit.
     """
 
     cluster: str = DEFAULT_CLUSTER
@@ -68,6 +70,7 @@ class AgentConfig:
     policy: str = ""  # "" = the standard one
     trees: str = "packed"
     join_way: str = "auto"
+    standby: str = "auto"
     join_only: bool = False
     join_stall: int = DEFAULT_JOIN_STALL
     log_level: str = ""  # of LOG_LEVELS, "" = no log
@@ -190,10 +193,10 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     EDGEAGENT_LISTEN, EDGEAGENT_INTERFACE, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1,
     EDGEAGENT_EVENTS, EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for
     never), EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_JOIN_STALL (seconds, 0 for
-    no limit), EDGEAGENT_JOIN (of `JOIN_WAYS`), EDGEAGENT_TREES (of `TREES`),
-    EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`), EDGEAGENT_LOG_FILE, EDGEAGENT_LOG_DIR,
-    EDGEAGENT_METRICS ([HOST:]PORT), EDGEAGENT_PAUSE_ON_BATTERY=1, EDGEAGENT_PAUSE_ON_ACTIVITY
-    (seconds), EDGEAGENT_PAUSE_ON_METERED=1.
+    no limit), EDGEAGENT_JOIN (of `JOIN_WAYS`), EDGEAGENT_STANDBY (of `STANDBY`),
+    EDGEAGENT_TREES (of `TREES`), EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`), EDGEAGENT_LOG_FILE,
+    EDGEAGENT_LOG_DIR, EDGEAGENT_METRICS ([HOST:]PORT), EDGEAGENT_PAUSE_ON_BATTERY=1,
+    EDGEAGENT_PAUSE_ON_ACTIVITY (seconds), EDGEAGENT_PAUSE_ON_METERED=1.
     """
     on_partition = environment.get("EDGEAGENT_ON_PARTITION") or GO_ON
     if on_partition not in (GO_ON, PAUSE):
@@ -202,18 +205,8 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     if not is_count(rotate_every):
         raise UsageError(f"EDGEAGENT_ROTATE_EVERY: {rotate_every!r} is not {COUNT_RULE}")
     join_stall = environment.get("EDGEAGENT_JOIN_STALL") or str(DEFAULT_JOIN_STALL)
-    join_way = environment.get("EDGEAGENT_JOIN") or "auto"
-    if join_way not in JOIN_WAYS:
-        raise UsageError(f"EDGEAGENT_JOIN: {join_way!r} is none of {', '.join(JOIN_WAYS)}")
-    trees = environment.get("EDGEAGENT_TREES") or "packed"
-    if trees not in TREES:
-        raise UsageError(f"EDGEAGENT_TREES: {trees!r} is none of {', '.join(TREES)}")
     if not is_count(join_stall):
         raise UsageError(f"EDGEAGENT_JOIN_STALL: {join_stall!r} is not {COUNT_RULE}")
-    log_level = environment.get("EDGEAGENT_LOG_LEVEL", "")
-    if log_level not in ("", *LOG_LEVELS):
-        levels = ", ".join(LOG_LEVELS)
-        raise UsageError(f"EDGEAGENT_LOG_LEVEL: {log_level!r} is none of {levels}")
     activity = environment.get("EDGEAGENT_PAUSE_ON_ACTIVITY") or "0"
     if not is_count(activity):
         raise UsageError(f"EDGEAGENT_PAUSE_ON_ACTIVITY: {activity!r} is not {COUNT_RULE}")
@@ -236,11 +229,12 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         on_partition=on_partition,
         rotate_every=int(rotate_every),
         policy=environment.get("EDGEAGENT_POLICY", ""),
-        trees=trees,
-        join_way=join_way,
+        trees=_choice_from(environment, "EDGEAGENT_TREES", TREES, "packed"),
+        join_way=_choice_from(environment, "EDGEAGENT_JOIN", JOIN_WAYS, "auto"),
+        standby=_choice_from(environment, "EDGEAGENT_STANDBY", STANDBY, "auto"),
         join_only=_flag_from(environment, "EDGEAGENT_JOIN_ONLY"),
         join_stall=int(join_stall),
-        log_level=log_level,
+        log_level=_choice_from(environment, "EDGEAGENT_LOG_LEVEL", LOG_LEVELS, ""),
         log_file=environment.get("EDGEAGENT_LOG_FILE", ""),
         log_dir=environment.get("EDGEAGENT_LOG_DIR", ""),
         metrics=environment.get("EDGEAGENT_METRICS", ""),
@@ -248,6 +242,17 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         pause_on_activity=int(activity),
         pause_on_metered=_flag_from(environment, "EDGEAGENT_PAUSE_ON_METERED"),
     )
+
+
+def _choice_from(
+    environment: Mapping[str, str], variable: str, choices: Sequence[str], default: str
+) -> str:
+    """Return what `variable` says, `default` if it is empty or missing; raise `UsageError` if that
+    is none of `choices`."""
+    value = environment.get(variable) or default
+    if value not in (default, *choices):
+        raise UsageError(f"{variable}: {value!r} is none of {', '.join(choices)}")
+    return value
 
 
 def split_address(text: str) -> tuple[str, int]:

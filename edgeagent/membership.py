@@ -93,9 +93,10 @@ class Membership:
         """The node has departed, for the reason `why`."""
         self._perform(self.life.departed(self._clock(), why, message))
 
-    def join_failed(self, reason: str, pause_s: float) -> None:
-        """The node's join has failed."""
-        self._perform(self.life.join_failed(self._clock(), reason, pause_s))
+    def join_failed(self, reason: str, pause_s: float, stands_by: bool) -> None:
+        """The node's join has failed; `stands_by`: because the others are faster without it."""
+        wanted = self.life.join_failed(self._clock(), reason, pause_s, stands_by=stands_by)
+        self._perform(wanted)
 
     def saved(self, path: str, error: str) -> None:
         """The trainer is idle and has saved what it was asked to keep."""
@@ -145,6 +146,8 @@ class Membership:
     def _perform_one(self, effect: life.LifeEffect) -> None:
         agent = self._agent
         match effect:
+            case life.Say(note=life.Note.STANDBY, text=reason):
+                agent.observer.stands_by(reason, self._text(effect))
             case life.Say():
                 agent.observer.say(self._text(effect))
             case life.KeepState(whole):

@@ -192,6 +192,11 @@ class Observer:
             self.say(f"no longer paused, after {seconds_text(now - since)}")
         self.pause = text
 
+    def stands_by(self, reason: str, text: str) -> None:
+        """Note that this device has begun to stand by, for `reason`; people are told `text`."""
+        self._write("standby", reason=reason)
+        self.say(text)
+
     def error(self, message: str) -> None:
         """Write an error that has ended this agent's part in the training."""
         self._write("error", message=message)

@@ -254,10 +254,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class JoinFailed:
-    """This node's join has failed: begin again from the start, but not before `pause_s`."""
+    """This node's join has failed: begin again from the start, but not before `pause_s`.
+    `stands_by`: the others are faster without this device."""
 
     reason: str
     pause_s: float = 0.0
+    stands_by: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from edgeagent.config import (
     LOG_LEVELS,
     OUTERS,
     PAUSE,
+    STANDBY,
     TOKEN_VARIABLE,
     TREES,
     WIRES,
@@ -224,6 +225,24 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="address of a node to try; repeatable",
     )
+    _add_join_options(group)
+    group.add_argument("--no-mdns", action="store_true", help="neither look nor be seen by mDNS")
+    group.add_argument(
+        "--neighbours",
+        metavar="N|all|NAMES",
+        help="link to at most N members, to all of them, or only to those with these names, comma "
+        "separated (default: to all members while there are up to 12, to 8 of more than that)",
+    )
+    group.add_argument(
+        "--on-partition",
+        choices=(GO_ON, PAUSE),
+        help="what members do that can reach no quorum of the cluster for 10 s: go on under a new "
+        "lineage (default), or stay paused until they can",
+    )
+
+
+def _add_join_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options for how devices come in, and for those that had better stay outside."""
     group.add_argument(
         "--join-only",
         action="store_true",
@@ -237,24 +256,18 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         "(pause); or log where it saves time and the newcomer's links can keep up (auto, default)",
     )
     group.add_argument(
+        "--standby",
+        choices=STANDBY,
+        help="whether this device stands by while the others are much faster without it, because "
+        "its links are slow, and while it is the scheduler has newcomers do the same (auto, "
+        "default), or not (never)",
+    )
+    group.add_argument(
         "--join-stall",
         metavar="SECONDS",
         type=whole,
         help="longest that a newcomer may stop the others while it copies the state, or a few of "
         f"their steps if that is longer (default {DEFAULT_JOIN_STALL}, 0 no limit)",
-    )
-    group.add_argument("--no-mdns", action="store_true", help="neither look nor be seen by mDNS")
-    group.add_argument(
-        "--neighbours",
-        metavar="N|all|NAMES",
-        help="link to at most N members, to all of them, or only to those with these names, comma "
-        "separated (default: to all members while there are up to 12, to 8 of more than that)",
-    )
-    group.add_argument(
-        "--on-partition",
-        choices=(GO_ON, PAUSE),
-        help="what members do that can reach no quorum of the cluster for 10 s: go on under a new "
-        "lineage (default), or stay paused until they can",
     )
 
 
@@ -411,6 +424,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         policy=checked_policy(args.policy or base.policy),
         trees=args.trees or base.trees,
         join_way=args.join or base.join_way,
+        standby=args.standby or base.standby,
         join_only=args.join_only or base.join_only,
         join_stall=base.join_stall if args.join_stall is None else args.join_stall,
         log_level=log_level,

@@ -24,16 +24,37 @@ from protocols import limits
 if TYPE_CHECKING:
     from edgeagent.observer import Observer, PullMeter
     from edgeagent.shell import Shell
+    from protocols.cluster.life import Life
     from protocols.cluster.policy import Policy
     from protocols.cluster.view import Member
     from protocols.member.node import Node
     from protocols.wire.messages import JoinProgress
 
 
+def phase_of(life: Life, node: Node | None, *, job_known: bool) -> Phase:
+    """Return how far an agent is; `job_known`: the trainer has told what to train."""
+    if life.leaving:
+        return "leaving"
+    if not job_known:
+        return "starting"
+    if node is not None and node.context.is_member:
+        return "training"
+    if life.standby:
+        return "standby"
+    return "founding" if node is None else "joining"
+
+
 def status_of(
-    name: str, node_id: bytes, cluster: str, phase: Phase, shell: Shell | None, observer: Observer
+    name: str,
+    node_id: bytes,
+    cluster: str,
+    phase: Phase,
+    shell: Shell | None,
+    observer: Observer,
+    standby: str = "",
 ) -> Status:
-    """Return the status; `shell` is None while the trainer is starting."""
+    """Return the status; `shell` is None while the trainer is starting. `standby`: why this device
+    stands by."""
     status = Status(
         node=name,
         id=node_id.hex(),
@@ -59,6 +80,7 @@ def status_of(
         tree=TreeStatus(root="", parents={}),
         pending=[],
         joining=None,
+        standby=standby if phase == "standby" else "",
         tasks=len(asyncio.all_tasks()),
     )
     node = shell.node if shell is not None else None

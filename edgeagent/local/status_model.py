@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict, get_args
 
-Phase = Literal["starting", "founding", "joining", "training", "leaving"]
+Phase = Literal["starting", "founding", "joining", "standby", "training", "leaving"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
@@ -148,8 +148,8 @@ class Status(TypedDict):
     global batches. `loss` is None before the first iteration. `reason` says why the policy in force
     is as it is. `waiting` tells whom the members wait for, None if for nobody, and `holds_up` is
     the name of that member, "" if there is none. `advice` is None if no device is known to cost
-    more than it gives. `paused` says why this device pauses, "" if it does not. `tasks` counts the
-    tasks on the agent's loop, which helps to find leaks.
+    more than it gives. `paused` says why this device pauses, "" if it does not, and `standby` why
+    it stands by. `tasks` counts the tasks on the agent's loop, which helps to find leaks.
     """
 
     node: str
@@ -176,4 +176,5 @@ class Status(TypedDict):
     advice: AdviceStatus | None
     pending: list[PendingStatus]
     joining: PullStatus | None
+    standby: str
     tasks: int

@@ -16,7 +16,7 @@ from protocols.network.waiting import Cause, Telling, waiting_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgeagent.planner.worth import Worth
+    from protocols.cluster.standby import Costly
     from protocols.member.node import Node
     from protocols.network.heartbeats import Heartbeats
     from protocols.network.waiting import Waiting
@@ -69,7 +69,7 @@ class Waits:
     def _waiting(self, node: Node) -> Waiting | None:
         return waiting_of(node, self._heartbeats.quiet(node.context.now))
 
-    def _worth(self, node: Node) -> Worth | None:
+    def _worth(self, node: Node) -> Costly | None:
         context, policy = node.context, node.context.policy
         if policy is None or not context.is_member:
             return None
@@ -115,7 +115,7 @@ def _over_text(node: Node, gone: bytes) -> str:
     return "no longer waiting" + (f" for {node.context.name(gone)}" if gone else "")
 
 
-def _advice_status(node: Node, found: Worth, waiting: WaitingStatus | None) -> AdviceStatus:
+def _advice_status(node: Node, found: Costly, waiting: WaitingStatus | None) -> AdviceStatus:
     context, name = node.context, node.context.name
     advice = AdviceStatus(
         left_out=[name(n) for n in found.left_out],

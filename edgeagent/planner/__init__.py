@@ -14,14 +14,19 @@ from edgeagent.planner.policies import custom_plan, request_of
 from edgeagent.planner.shards import MAX_VALUE, Source, equal_shards, even_runs
 from edgeagent.planner.shares import measured_shares
 from edgeagent.planner.trees import plan_tree
-from edgeagent.planner.ways.of_view import ONE, choose_ways, search_ways
+from edgeagent.planner.ways.of_view import ONE, PACKED, choose_ways, search_ways
+from edgeagent.planner.worth import least_step, predicted_step, worth
 from protocols.network.measures import NOTHING_KNOWN, Measures
 from protocols.scheduler.planning import Found, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edgeagent.planner.policies import CustomPolicy
     from protocols.cluster.policy import Policy
+    from protocols.cluster.standby import Costly
     from protocols.cluster.view import Edge, View
+    from protocols.network.measures import Times
     from protocols.scheduler.planning import Offer
 
 SHARD_OVERHEAD_S = 50e-6  # time per shard beside its bytes: a request, a header, a digest
@@ -130,6 +135,33 @@ class StandardPlanner:
         """Return the links to open: the usual ones of each member, and those without which the loss
         of one link would divide the members."""
         return tuple(dict.fromkeys((*usual_links(view, measures), *spare_links(view, measures))))
+
+    def step_s(
+        self, view: View, micro_batches: int, measures: Measures = NOTHING_KNOWN
+    ) -> float | None:
+        """Return how long computing and summing take in a step of the members of `view`: at least,
+        if there may be several ways."""
+        predicted = least_step if self._trees == PACKED else predicted_step
+        return predicted(view, micro_batches, measures, self._payload_bytes, self._chunk_bytes)
+
+    def costly(
+        self,
+        view: View,
+        micro_batches: int,
+        times: Mapping[bytes, Times],
+        step_s: float,
+        measures: Measures = NOTHING_KNOWN,
+    ) -> Costly | None:
+        """Return which members cost the others more than they give."""
+        return worth(
+            view,
+            micro_batches,
+            measures,
+            times,
+            self._payload_bytes,
+            step_s=step_s,
+            chunk_bytes=self._chunk_bytes,
+        )
 
     def assign(
         self, shards: tuple[int, ...], shard_bytes: int, offers: tuple[Offer, ...]

@@ -9,38 +9,23 @@ every round, because what a round sums travels over every link of the tree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgeagent.planner.shares import measured_shares
 from edgeagent.planner.trees import plan_tree
+from edgeagent.planner.ways.loads import floor_s
+from edgeagent.planner.ways.of_view import network_of
+from protocols.cluster.standby import SAVES, Costly
 from protocols.cluster.view import make_view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from protocols.cluster.view import View
-    from protocols.network.measures import Measures
-    from protocols.network.monitor import Times
+    from protocols.network.measures import Measures, Times
 
-SAVES = 1 / 3  # leaving devices out is advised if it saves this part of a step
 NEARLY = 1.5  # a step up to this factor longer is preferred if more devices take part in it
 MOST_LEFT_OUT = 8  # devices left out at once in what is tried
-
-
-@dataclass(frozen=True, slots=True)
-class Worth:
-    """Without `left_out` a step would take about `without_s` instead of `step_s` seconds.
-
-    `alone` is the device of the others that would even by itself be faster than all together, with
-    a step of `alone_s`; b"" if there is none.
-    """
-
-    left_out: tuple[bytes, ...]
-    step_s: float
-    without_s: float
-    alone: bytes = b""
-    alone_s: float = 0.0
 
 
 def worth(
@@ -52,7 +37,7 @@ def worth(
     *,
     step_s: float,
     chunk_bytes: int = 0,
-) -> Worth | None:
+) -> Costly | None:
     """Return which members cost more than they give, None if none is known to.
 
     `step_s` is what a step takes at present in seconds, 0 if that is not known. Of several ways to
@@ -84,10 +69,10 @@ def worth(
         w for w in found if len(w[1]) == len(view.nodes) - 1 and all(n in w[1] for n in left_out)
     ]
     if not alone:
-        return Worth(left_out, step_s, without_s)
+        return Costly(left_out, step_s, without_s)
     alone_s, others = min(alone, key=lambda w: w[0])
     (one,) = (n for n in view.nodes if n not in others)
-    return Worth(left_out, step_s, without_s, one, alone_s)
+    return Costly(left_out, step_s, without_s, one, alone_s)
 
 
 def _slowest_links_first(view: View, measures: Measures) -> list[bytes]:
@@ -113,11 +98,33 @@ def _step_without(
     links do not connect the rest or nothing is known of them."""
     members = [m for m in view.members if m.node not in left_out]
     rest = make_view(view.lineage, view.number, members, view.edges)
-    split = measured_shares(rest.nodes, micro_batches, (), measures.speeds, None)
-    if split.predicted_s is None or len(members) == 1:
+    return predicted_step(rest, micro_batches, measures, payload_bytes, chunk_bytes)
+
+
+def predicted_step(
+    view: View, micro_batches: int, measures: Measures, payload_bytes: int, chunk_bytes: int
+) -> float | None:
+    """Return how many seconds computing and summing take in a step of the members of `view`; None
+    if its links do not connect them or too little is known. A member whose speed is not known
+    counts as the median of the others."""
+    split = measured_shares(view.nodes, micro_batches, (), measures.speeds, None)
+    if split.predicted_s is None or len(view.nodes) == 1:
         return split.predicted_s
     try:
-        tree = plan_tree(rest, measures, payload_bytes, None, chunk_bytes=chunk_bytes)
+        tree = plan_tree(view, measures, payload_bytes, None, chunk_bytes=chunk_bytes)
     except ValueError:  # not connected
         return None
     return None if tree.predicted_s is None else split.predicted_s + tree.predicted_s
+
+
+def least_step(
+    view: View, micro_batches: int, measures: Measures, payload_bytes: int, chunk_bytes: int
+) -> float | None:
+    """Return how many seconds a step of the members of `view` takes at least, if gradients may take
+    several ways at once; None as for `predicted_step`."""
+    found = predicted_step(view, micro_batches, measures, payload_bytes, chunk_bytes)
+    if found is None or len(view.nodes) == 1:
+        return found
+    computing = measured_shares(view.nodes, micro_batches, (), measures.speeds, None)
+    floor = floor_s(network_of(view, measures), payload_bytes)
+    return min(found, (computing.predicted_s or 0.0) + floor)

@@ -109,6 +109,7 @@ class Shell:
             max(1, limits.WINDOW_BYTES // chunk_bytes),
             self.copies.update_bytes,
             options.join_way,
+            options.stands_by,
         )
         self._router = Router(me.node, me.incarnation)
         heartbeats = self.peers.heartbeats
@@ -343,8 +344,8 @@ class Shell:
                 self._owner.use_token(token)
             case effects.Depart(why, message):
                 self._owner.departed(why, message)
-            case effects.JoinFailed(reason, pause_s):
-                self._owner.join_failed(reason, pause_s)
+            case effects.JoinFailed(reason, pause_s, stands_by):
+                self._owner.join_failed(reason, pause_s, stands_by)
             case _:
                 assert_never(effect)
 

@@ -20,13 +20,13 @@ class Owner:
     """What the agent does for its shell.
 
     `to_trainer` sends a message to the trainer. `departed(why, message)` says that the node is no
-    member any more, `join_failed(reason, pause_s)` that its join has failed. `use_token` replaces
-    the token. `spawn` starts a task whose failure ends the agent.
+    member any more, `join_failed(reason, pause_s, stands_by)` that its join has failed. `use_token`
+    replaces the token. `spawn` starts a task whose failure ends the agent.
     """
 
     to_trainer: Callable[[handover.Message], None]
     departed: Callable[[str, str], None]
-    join_failed: Callable[[str, float], None]
+    join_failed: Callable[[str, float, bool], None]
     use_token: Callable[[bytes], None]
     spawn: Spawn
 
@@ -43,3 +43,4 @@ class Options:
     join_stall_s: float = 0.0
     trees: str = "packed"
     join_way: JoinWay = JoinWay.AUTO
+    stands_by: bool = False

@@ -73,6 +73,8 @@ def rich_console(stream: TextIO) -> RichConsole:
 def render(status: Status) -> Group:
     """Return `status` as something rich can print."""
     parts: list[RenderableType] = [_headline(status)]
+    if status["standby"]:
+        parts += ["", Text(f"stands by: {clean(status['standby'])}")]
     if members := status["members"]:
         parts += ["", _Cropped(_members(members[:MAX_ROWS])), *_more(len(members))]
         parts += _waited_for(status)

@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from protocols.cluster.ancestry import NOTHING, Past
+from protocols.cluster.standby import AGAIN_SECONDS
 from protocols.table import Row, StateTable
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Note(StrEnum):
     JOIN_FAILED = "join failed"
     NOT_KEPT = "not kept"  # what was trained cannot be saved, so no cluster is joined
     KEPT = "kept"  # what was trained here is saved in a file, as another state replaces it
+    STANDBY = "standby"  # the others are faster without this device
     DIVERGED_LEAVER = "diverged leaver"  # the state of a device that leaves differed
     DIVERGED_AGAIN = "diverged again"
     NOBODY = "nobody"  # there is nobody to join, and this device must not found
@@ -198,6 +200,7 @@ class Life:
         self._look_at = math.inf  # when to look around again
         self._pause_s = 0.0  # and for how long to join nobody then
         self._wants_to_leave = False
+        self.standby = ""  # why this device stands by, "" if it does not
 
     # --- how it stands ----------------------------------------------------------------------------
 
@@ -236,6 +239,7 @@ class Life:
         if not LIFE_TABLE.allows(self.state, "found") or self._own() is None:
             return []
         self._step("found", LifeState.MEMBER)
+        self.standby = ""
         return [FoundCluster()]
 
     def admitted(self, past: Past) -> list[LifeEffect]:
@@ -266,14 +270,20 @@ class Life:
         """The node has become a member."""
         if LIFE_TABLE.allows(self.state, "entered"):
             self._step("entered", LifeState.MEMBER)
+            self.standby = ""
 
-    def join_failed(self, now: float, reason: str, pause_s: float) -> list[LifeEffect]:
-        """The node's join has failed; no other is to be tried for `pause_s`."""
+    def join_failed(
+        self, now: float, reason: str, pause_s: float, *, stands_by: bool = False
+    ) -> list[LifeEffect]:
+        """The node's join has failed; no other is to be tried for `pause_s`. `stands_by`: because
+        the others are faster without this device."""
         if not LIFE_TABLE.allows(self.state, "join failed"):
             return []
         if self.state is LifeState.LEAVING:
             self._step("join failed", LifeState.ENDED)
             return [End("left")]
+        if stands_by:
+            return [*self._stand_by(reason), *self._look_again(now, "join failed", pause_s)]
         return [
             Say(Note.JOIN_FAILED, reason, pause_s=pause_s),
             *self._look_again(now, "join failed", pause_s),
@@ -281,8 +291,8 @@ class Life:
 
     def departed(self, now: float, why: str, message: str = "") -> list[LifeEffect]:
         """The node's part is over, for the reason `why` of its `Depart`. "steps", "left", "removed"
-        and "error" end this agent, "expelled", "diverged", "stalled" and "yielded" only this
-        membership."""
+        and "error" end this agent, "expelled", "diverged", "stalled", "standby" and "yielded" only
+        this membership."""
         if not LIFE_TABLE.allows(self.state, "departed"):
             return []
         if self.state is LifeState.LEAVING:
@@ -292,6 +302,8 @@ class Life:
                 return [Say(Note.EXPELLED), *self._look_again(now, "departed")]
             case "diverged":
                 return self._diverged(now)
+            case "standby":
+                return [*self._stand_by(message), *self._look_again(now, "departed", AGAIN_SECONDS)]
             case "stalled":
                 self._step("departed", LifeState.HUNG)
                 return [Say(Note.HUNG), DropNode(), KeepState(False)]
@@ -302,6 +314,13 @@ class Life:
                 return [DropNode(), self._keep()]
         self._step("departed", LifeState.ENDED)
         return [self._end_of(why, message)]
+
+    def _stand_by(self, reason: str) -> list[LifeEffect]:
+        """Note why this device stands by, and tell the user once. It asks to join again and again,
+        and each time its links are measured anew."""
+        told = [] if self.standby else [Say(Note.STANDBY, reason)]
+        self.standby = reason
+        return [*told]
 
     def _departed_as_wanted(self, why: str, message: str) -> list[LifeEffect]:
         """End, because the node of an agent that wants to leave is gone, for whatever reason."""

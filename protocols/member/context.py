@@ -59,6 +59,8 @@ class NodeConfig:
       update: the reduced gradient in full precision and the sum of squares of each chunk; 0 if
       joiners cannot copy in that way.
     - `join_way`: how joiners copy while this node is the scheduler (`join_cost.JoinWay`).
+    - `stands_by`: this node stands by while the others are much faster without it, and has others
+      do the same while it is the scheduler (`standby.py`).
     - `window`: where a policy has ways, a node sends partial sums up to so many chunks ahead of the
       first one that is not reduced there (`limits.WINDOW_BYTES`).
     """
@@ -79,6 +81,7 @@ class NodeConfig:
     window: int = limits.MAX_CHUNKS
     update_bytes: int = 0
     join_way: JoinWay = JoinWay.AUTO
+    stands_by: bool = False
 
 
 @dataclass(slots=True)
@@ -106,6 +109,7 @@ class Context:
     leaving: bool = False
     yielding: bool = False
     pace: Pace = field(default_factory=Pace)  # of this node's steps
+    standby: str = ""  # why this node had better stand by, "" if it is worth its place
     stalled: bool = False  # the trainer does not answer, so this node asks to be let go
     diverged: bool = False  # the trainer's state was found to differ from that of the others
     now: float = 0.0  # the time of the event that is being handled, in seconds
@@ -171,15 +175,24 @@ class Context:
 
     @property
     def departs(self) -> str:
-        """Why this node wants to leave the cluster, "" if it does not want to. A trainer that does
-        not answer is no reason for the only member to leave, because nobody waits for it."""
+        """Why this node wants to leave the cluster, "" if it does not want to. A slow link, or a
+        trainer that does not answer, is no reason for the only member to leave, because nobody
+        waits for it."""
         if self.diverged:
             return "diverged"
         if self.leaving:
             return "left"
         if self.yielding:
             return "yielded"
+        if self.standby and not self.is_alone:
+            return "standby"
         return "stalled" if self.stalled and not self.is_alone else ""
+
+    def parting_words(self, why: str) -> str:
+        """Return what a user is told when this node's part ends for the reason `why`."""
+        if why == "removed":
+            return "a user has expelled this device from the cluster"
+        return self.standby if why == "standby" else ""
 
     @property
     def newest_key(self) -> tuple[int, int]:

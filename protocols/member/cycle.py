@@ -376,7 +376,8 @@ class Cycle:
     @property
     def _hands_back(self) -> bool:
         """Whether this node is to be dealt no work, because it is about to go."""
-        return self._context.leaving or (self._context.yielding and not self._alone)
+        c = self._context
+        return c.leaving or (bool(c.yielding or c.standby) and not self._alone)
 
     @property
     def _may_apply(self) -> bool:
@@ -524,8 +525,7 @@ class Cycle:
 
     def _end(self, event: str, why: str) -> None:
         self.state = CYCLE_TABLE.step(self.state, event, CycleState.OVER)
-        message = "a user has expelled this device from the cluster" if why == "removed" else ""
-        self._context.do(Depart(why, message))
+        self._context.do(Depart(why, self._context.parting_words(why)))
 
     def _enter(self, event: str) -> None:
         """Begin the context's iteration, or go on with it as the last fence has decided."""

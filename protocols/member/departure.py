@@ -5,6 +5,8 @@
   longer than `LEAVE_SECONDS`, for example because the trainers of all other members hang.
 - A scheduler hands its role over first. If it leads a fence it decides that before, because its
   members stand still until then.
+- A member that had better stand by does the same, but waits only for a moment, because the running
+  step may take very long.
 - A member whose cluster gives way to another one waits for its own cluster for `YIELD_SECONDS`.
 - A trainer that lacks updates gets them before the end, so that what it saves is what the cluster
   has trained.
@@ -16,6 +18,7 @@ import math
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.cluster import standby
 from protocols.effects import Depart
 from protocols.member.cycle import CycleState
 from protocols.member.joining import JoiningState
@@ -53,6 +56,7 @@ class Departure:
         self._held_until = math.inf  # the time at which it waits no longer
         self._yield_by = 0.0  # when a node that gives way goes without having been let go
         self._leave_by = 0.0  # when a node that leaves goes without having been let go
+        self._stand_by_from = 0.0  # when a node that had better stand by goes all the same
 
     @property
     def deadline(self) -> float | None:
@@ -89,6 +93,12 @@ class Departure:
         self._yield_by = now + limits.YIELD_SECONDS
         self._again_at = now
 
+    def stand_by(self, now: float, reason: str) -> None:
+        """Begin to leave, because the others are faster without this node."""
+        self._context.standby = reason
+        self._stand_by_from = now + standby.GO_SECONDS
+        self._again_at = now
+
     def hurry(self, now: float) -> None:
         """Repeat the request at once, because something has changed, for example the scheduler."""
         self._again_at = now
@@ -99,6 +109,8 @@ class Departure:
         context = self._context
         if context.leaving:
             return now >= self._leave_by
+        if context.departs == "standby":
+            return now >= self._stand_by_from
         return context.yielding and (context.is_isolated or now >= self._yield_by)
 
     def pursue(self, now: float) -> None:
@@ -116,14 +128,14 @@ class Departure:
             return  # a policy with this node may be on its way: enter first, then leave
         idle = cycle.state is not CycleState.APPLYING  # an update must not be torn
         if not context.is_member or policy is None:
-            cycle.leave(context.departs, "")
+            cycle.leave(context.departs, context.standby)
             return
         if policy.view.nodes == (context.node,):
             if idle and not context.yielding:  # a node that gives way ends its iteration first
-                cycle.leave(context.departs, "")
+                cycle.leave(context.departs, context.standby)
             return
         if self._is_overdue(now) and idle:
-            cycle.leave(context.departs, "")
+            cycle.leave(context.departs, context.standby)
             return
         negotiator = self._succession.negotiator
         if negotiator is None:

@@ -325,11 +325,12 @@ class Joining:
         """End the join, because the policy in force has this node in its view."""
         self.state = JOINING_TABLE.step(self.state, "named", JoiningState.ENTERED)
 
-    def fail(self, reason: str, pause_s: float = 0.0) -> None:
-        """Give this join up, and ask for no other before `pause_s`."""
+    def fail(self, reason: str, pause_s: float = 0.0, *, stands_by: bool = False) -> None:
+        """Give this join up, and ask for no other before `pause_s`; `stands_by`: because the others
+        are faster without this device."""
         if self.on_the_way:
             self.state = JOINING_TABLE.step(self.state, "failed", JoiningState.FAILED)
-            self._context.do(JoinFailed(reason, pause_s))
+            self._context.do(JoinFailed(reason, pause_s, stands_by))
 
     def tick(self, now: float) -> None:
         """Repeat requests that were not answered, and end waits that took too long."""

@@ -59,6 +59,7 @@ from protocols.member.mail import Mail
 from protocols.member.orders import check_policy, may_store
 from protocols.member.replicas import Replicas
 from protocols.member.serving import Serving
+from protocols.member.standing import Standing
 from protocols.member.trainer_debt import TrainerDebt
 from protocols.member.wishes import Wishes
 from protocols.network.link_end import LinkEnd
@@ -106,6 +107,7 @@ class Node:
         )
         self.wishes = Wishes(context, self.mail)
         self.departure = Departure(context, self.cycle, self.debt, self.entry, self.succession)
+        self.standing = Standing(context, self.monitor, self.departure)
         parts = (self.mail, self.recovery, self.succession, self.departure, self.monitor)
         self.desk = Desk(context, *parts)
         self.introductions = Introductions(context)
@@ -221,6 +223,7 @@ class Node:
                     self.negotiator.measured()
                 if self.joining is not None:
                     self.joining.measured(now, event.incoming)
+                self.standing.look(now)
             case WaysFound():
                 if self.negotiator is not None:
                     self.negotiator.ways_found(event)
@@ -459,12 +462,12 @@ class Node:
                 self.cycle.released(number)
                 if self.negotiator is not None:
                     self.negotiator.joins.pulled(number)
-            case m.JoinAborted(number, joiner_node, reason, pause_ms):
+            case m.JoinAborted(number, joiner_node, reason, pause_ms, waits):
                 self.copies.end(number)  # first, or the update that is let go were kept for it
                 self.cycle.released(number)
                 ours = joiner_node == self.context.node
                 if self.joining is not None and ours and number == self.joining.number:
-                    self.joining.fail(reason, pause_ms / 1000)
+                    self.joining.fail(reason, pause_ms / 1000, stands_by=waits)
                 self.introductions.expect_no_more(number)
             case m.ManifestRequest(number, shard_bytes):
                 self.serving.manifest_wanted(sender, number, shard_bytes)

@@ -38,6 +38,15 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """How many seconds a member needed for its share of the last iteration (`compute_s`), and
+    waited for the round after that (`sync_s`)."""
+
+    compute_s: float
+    sync_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Measures:
     """All measurements. `links`: (from, to) -> `Rate`; `speeds`: node -> seconds per micro-batch.
 

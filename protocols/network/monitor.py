@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.effects import Probe
-from protocols.network.measures import KeepingUp, Measures, Rate
+from protocols.network.measures import KeepingUp, Measures, Rate, Times
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
@@ -34,15 +34,6 @@ MOST_RATE = 1e15  # bytes/s; higher rates are sent as this
 CHANGED = 0.1
 # A delay must also differ by this much, since a tenth of a short delay is noise.
 CHANGED_DELAY_S = 0.002
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """How many seconds a member needed for its share of the last iteration (`compute_s`), and
-    waited for the round after that (`sync_s`)."""
-
-    compute_s: float
-    sync_s: float
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from protocols.network.measures import NOTHING_KNOWN, KeepingUp, Measures
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.member.node import Node
-    from protocols.network.monitor import Times
+    from protocols.network.measures import Times
 
 # Differences under 10 % of a step are not reported as a straggler.
 HELD_UP = 0.1

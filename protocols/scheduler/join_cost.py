@@ -36,6 +36,8 @@ SLACK = 1.5
 # Bytes of a state that is so small that even a slow link carries it in moments: nothing is
 # measured.
 SMALL_BYTES = 4_000_000
+# Gradients up to this size hardly slow a step down, whatever the links of a joiner carry.
+SMALL_GRADIENT_BYTES = 65_536
 # Bytes/s of one megabit/s.
 MBIT = 1e6 / 8
 
@@ -91,6 +93,11 @@ class Pace:
         """Seconds since the last update, 0 while there was none."""
         return 0.0 if self._last is None else max(0.0, now - self._last)
 
+    def longest_s(self, now: float) -> float:
+        """The longer of the last step and of what the running one has taken, 0 while there was no
+        update. The median says nothing of steps that have just become long."""
+        return max(self.since(now), self._times[-1] if self._times else 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class JoinCost:
@@ -98,6 +105,7 @@ class JoinCost:
     then receives of the running round; `allowed_s`: how long it may stop the others, 0 for as long
     as it takes; `pace`: how long their steps take. `constant_bytes` of the state never change while
     training; a joiner that has them, as their digest `constants` shows, need not copy them.
+    `stands_by`: whether a joiner that would slow the others down is not let in (`standby.py`).
     `update_bytes`: what a joiner that copies beside the training receives of each update, 0 if
     joiners cannot copy in that way; `way`: how they copy."""
 
@@ -109,6 +117,7 @@ class JoinCost:
     constants: bytes = b""
     update_bytes: int = 0
     way: JoinWay = JoinWay.AUTO
+    stands_by: bool = False
 
     def goes_beside(self, rates: tuple[int, ...], constants: bytes = b"") -> bool:
         """Whether a joiner whose links carry `rates` (bytes/s, 0: not known) copies beside the
@@ -146,10 +155,11 @@ class JoinCost:
         return max(self.allowed_s, USUAL_STEPS * self.pace.usual_s)
 
     def has_to_know(self, rates: tuple[int, ...]) -> bool:
-        """Whether the rates of a joiner's links have to be measured before it is let in: none is
-        known, and it matters."""
-        matters = self.allowed_s > 0 and self.state_bytes > SMALL_BYTES
-        return matters and bool(rates) and not any(rates)
+        """Whether more of the rates of a joiner's links have to be measured before it is let in:
+        any of them for how long the copy takes, all of them for how long steps take then."""
+        pauses = self.allowed_s > 0 and self.state_bytes > SMALL_BYTES
+        slows = self.stands_by and self.gradient_bytes > SMALL_GRADIENT_BYTES
+        return bool(rates) and ((pauses and not any(rates)) or (slows and not all(rates)))
 
     def refusal(self, name: str, rates: tuple[int, ...], constants: bytes = b"") -> str:
         """Return why a joiner whose links carry `rates` (bytes/s, 0: not known) is not let in, ""

@@ -11,6 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.cluster import standby
+from protocols.cluster.view import edge, make_view
 from protocols.scheduler.join import JOIN_TABLE, Join, JoinState
 from protocols.wire.messages import (
     EVERYONE,
@@ -47,6 +49,7 @@ class Joins:
         planner: Planner,
         cost: JoinCost,
         asked_links: AskedLinks,
+        micro_batches: int,
         outlaws: Callable[[], tuple[bytes, ...]],
     ) -> None:
         self.open: dict[int, Join] = {}  # by number
@@ -54,6 +57,7 @@ class Joins:
         self._planner = planner
         self._cost = cost
         self._asked_links = asked_links
+        self._micro_batches = micro_batches
         self._outlaws = outlaws
         self._next = (term << 32) + 1
         self._ended: dict[int, None] = {}  # joins given up that a policy may still name
@@ -154,6 +158,8 @@ class Joins:
             if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
                 join.unmeasured += 1  # the joiner repeats its message, perhaps with rates
                 return []
+            if reason := self._slows_down(join):
+                return self.give_up(number, reason, standby.AGAIN_SECONDS, stands_by=True)
             join.beside = join.joiner.node not in self._pausing and self._cost.goes_beside(
                 rates, message.constants
             )
@@ -165,6 +171,28 @@ class Joins:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
             join.waits_until = now + limits.JOIN_BATCH_SECONDS if join.beside else None
         return []
+
+    def _slows_down(self, join: Join) -> str:
+        """Return why the members had better train without the joiner, "" if they need not, or if
+        not enough is known."""
+        view = self._agenda.policy.view
+        if not self._cost.stands_by or len(view.nodes) < standby.LEAST_OTHERS:
+            return ""
+        # Links that are not measured would be taken for typical ones, which are fast.
+        measured = [node for node, rate in join.rates.items() if rate and node in view.nodes]
+        links = [edge(join.joiner.node, node) for node in measured]
+        members, edges = [*view.members, join.joiner], [*view.edges, *links]
+        larger = make_view(view.lineage, view.number + 1, members, edges)
+        with_s = self._planner.step_s(larger, self._micro_batches)
+        without_s = self._planner.step_s(view, self._micro_batches)
+        if with_s is None or without_s is None:
+            return ""
+        # Both are what a step takes at least. Steps as they are seen take longer, for other reasons
+        # than the links, too, and those remain.
+        without_s = max(without_s, self._cost.pace.recent_s)
+        if with_s <= standby.ENTERS * without_s:
+            return ""
+        return standby.reason(with_s, without_s, float(max(join.rates.values())))
 
     def _refusal(self, join: Join) -> str:
         """Return why the others do not hold their update while `join` copies the whole state, "" if
@@ -249,8 +277,11 @@ class Joins:
                 mail += self.give_up(join.number, "its link broke")
         return mail
 
-    def give_up(self, number: int, reason: str, pause_s: float = 0.0) -> list[Letter]:
-        """End a join that has not entered; its joiner waits for `pause_s` before it asks again."""
+    def give_up(
+        self, number: int, reason: str, pause_s: float = 0.0, *, stands_by: bool = False
+    ) -> list[Letter]:
+        """End a join that has not entered; its joiner waits for `pause_s` before it asks again.
+        `stands_by`: the members are faster without it."""
         join = self.open.pop(number)
         if self._agenda.names(number):
             self._ended[number] = None
@@ -259,7 +290,7 @@ class Joins:
             self._pausing[join.joiner.node] = None
         join.state = JOIN_TABLE.step(join.state, "given up", JoinState.ABORTED)
         pause_ms = round(1000 * pause_s)
-        return [(EVERYONE, JoinAborted(number, join.joiner.node, reason, pause_ms))]
+        return [(EVERYONE, JoinAborted(number, join.joiner.node, reason, pause_ms, stands_by))]
 
     def fenced(self, policies: tuple[Policy, ...], reason: str) -> list[Letter]:
         """Give all joins up for `reason`, because of a fence, except those of joiners that one of

@@ -65,6 +65,7 @@ class Negotiator:
             planner,
             cost or JoinCost(),
             self.asked_links,
+            micro_batches,
             lambda: self._outlaws,
         )
         self._search = WaysSearch(term, searches=planner.searches)

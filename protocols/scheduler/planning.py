@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 from protocols.network.measures import NOTHING_KNOWN, Measures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from protocols.cluster.policy import Policy
+    from protocols.cluster.standby import Costly
     from protocols.cluster.view import Edge, View
     from protocols.cluster.ways import Way
+    from protocols.network.measures import Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,25 @@ class Planner(Protocol):
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
         """Return the links that should be opened in addition to those of `view`."""
 
+    def step_s(
+        self, view: View, micro_batches: int, measures: Measures = NOTHING_KNOWN
+    ) -> float | None:
+        """Return how long the members of `view` need at least to compute and sum one step, in
+        seconds; None if too little is known. A member whose speed is not known counts as a usual
+        one."""
+
+    def costly(
+        self,
+        view: View,
+        micro_batches: int,
+        times: Mapping[bytes, Times],
+        step_s: float,
+        measures: Measures = NOTHING_KNOWN,
+    ) -> Costly | None:
+        """Return which members cost the others more than they give, None if none is known to.
+        `times` are those of the last step of each member, `step_s` what a step takes at present, in
+        seconds."""
+
     def assign(
         self, shards: tuple[int, ...], shard_bytes: int, offers: tuple[Offer, ...]
     ) -> dict[bytes, tuple[int, ...]]:
@@ -151,6 +172,23 @@ class Informed:
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
         """As `Planner.links`."""
         return self._planner.links(view, self._known())
+
+    def step_s(
+        self, view: View, micro_batches: int, measures: Measures = NOTHING_KNOWN
+    ) -> float | None:
+        """As `Planner.step_s`."""
+        return self._planner.step_s(view, micro_batches, self._known())
+
+    def costly(
+        self,
+        view: View,
+        micro_batches: int,
+        times: Mapping[bytes, Times],
+        step_s: float,
+        measures: Measures = NOTHING_KNOWN,
+    ) -> Costly | None:
+        """As `Planner.costly`."""
+        return self._planner.costly(view, micro_batches, times, step_s, self._known())
 
     def assign(
         self, shards: tuple[int, ...], shard_bytes: int, offers: tuple[Offer, ...]

@@ -158,7 +158,7 @@ class Succession:
         sizes = (config.state_bytes, config.vector_bytes)
         known = (config.constant_bytes, context.constants)
         how = (config.update_bytes, config.join_way)
-        cost = JoinCost(*sizes, config.join_stall_s, context.pace, *known, *how)
+        cost = JoinCost(*sizes, config.join_stall_s, context.pace, *known, *how, config.stands_by)
         negotiator = Negotiator(context.node, term, policy, total, context.planner, cost)
         negotiator.joins.resume(now)
         self.negotiator = negotiator

@@ -177,13 +177,15 @@ class CaughtUp(Message):
 @dataclass(frozen=True, slots=True)
 class JoinAborted(Message):
     """Flooded by the scheduler: this join is over, and members that hold an update for it go on.
-    The joiner is not to ask again for `pause_ms`. Join 0: a request that is refused at once."""
+    The joiner is not to ask again for `pause_ms`. Join 0: a request that is refused at once.
+    `stands_by`: the members are faster without it."""
 
     TAG: ClassVar[int] = 17
     join: int = wire(NUMBER)
     joiner: bytes = wire(NODE)
     reason: str = wire(Text())
     pause_ms: int = wire(COUNT32, 0)
+    stands_by: bool = wire(Bool(), False)
 
 
 @dataclass(frozen=True, slots=True)

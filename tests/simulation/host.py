@@ -323,6 +323,12 @@ class Host:
             self.handle(events.AwayWanted(True))
         self.world.later(seconds, partial(self.wake, promised=promised))
 
+    def stand_by(self) -> None:
+        """Have the node find that the others are faster without it."""
+        if self.node is not None and self.gone is None and not self.asleep:
+            self.node.departure.stand_by(self.clock(), "its links are slow")
+            self.handle(events.Tick())
+
     def wake(self, *, promised: bool) -> None:
         """End the trainer's silence: it does what has come up meanwhile."""
         self.hangs = False

@@ -42,6 +42,8 @@ FIRST_WITH_STREAMS = 820_000  # ... in a third of which trainers announce chunks
 # From this seed on joiners of half of the histories copy beside the training, of the others while
 # the members hold their update; earlier ones play as ever.
 FIRST_BESIDE = 840_000
+# From this seed on up to three times a member finds that it had better stand by.
+FIRST_WITH_STANDBY = 890_000
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
 CALM_SECONDS = 240.0
 # How many seconds after it begins a fault that never heals counts as healed: by then the devices
@@ -124,6 +126,8 @@ class Storm:
         if seed >= FIRST_BESIDE and seed // 3 % 2:
             self.world.join_way = JoinWay.BESIDE
             self.world.memory_is_short = True
+        standby = faults.stream(seed, "standby")
+        self._stands_by = standby if seed >= FIRST_WITH_STANDBY else None
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         self._size = size
@@ -148,6 +152,9 @@ class Storm:
         self._worst = [self._dice.uniform(0.0, window) for _ in range(self._dice.randint(1, 2))]
         for kind in PLANNED:
             self._plan(kind, window)
+        if self._stands_by is not None:
+            for _ in range(self._stands_by.randint(0, 3)):
+                world.later(self._stands_by.uniform(0.0, window), self._stand_by)
         self._calm(window)
         world.run(lambda: not self._running and world.now >= self._calm_at, self._patience)
         self._judge()
@@ -336,6 +343,12 @@ class Storm:
             self.world.fire(kind)
             victim.refuses = dice.random() < 0.5
             self.world.seekers[victim.me.node].leave()
+
+    def _stand_by(self) -> None:
+        """Let a member find that the others are faster without it."""
+        members = [h for h in self._running if h.node is not None and h.node.context.is_member]
+        if members and self._stands_by is not None:
+            self._stands_by.choice(members).stand_by()
 
     def _measure(self, dice: random.Random, kind: str) -> None:
         """Let most devices measure other speeds at the same time, so that the plan changes."""

@@ -5,6 +5,9 @@
 
 The `with` ends everything that was started. Measurements come from the agents' event files and from
 the network's own counters; `status` is asked only for what those do not have.
+
+No device stands by (`--standby never`) unless it is told to: what is measured is what all of them
+do together, on links that are as slow as the measurement wants them.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 JOB = Path(__file__).resolve().parent / "synthetic.py"
 CLUSTER = "lab"
 WAIT_S = 120.0
+VARIABLES = {"EDGEAGENT_STANDBY": "never"}
 
 
 class Lab:
@@ -63,7 +67,7 @@ class Lab:
         environment.
         """
         self.agents[node] = self._launcher.start(
-            node, options, module=module, variables=variables or {}
+            node, options, module=module, variables={**VARIABLES, **(variables or {})}
         )
         return self.agents[node]
 

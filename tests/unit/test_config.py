@@ -51,6 +51,7 @@ def test_the_hosts_name_leaves_room_for_a_slot(host: str, monkeypatch: pytest.Mo
         ("EDGEAGENT_ROTATE_EVERY", "-1"),
         ("EDGEAGENT_JOIN_STALL", "1.5"),
         ("EDGEAGENT_TREES", "oak"),
+        ("EDGEAGENT_STANDBY", "perhaps"),
         ("EDGEAGENT_LOG_LEVEL", "loud"),
     ],
 )

@@ -74,10 +74,14 @@ class FakeAgent:
         self.compared: list[tuple[str, bytes]] = []
         self.trainer_status = 0
         self.trainer_link = SimpleNamespace(send=self.sent.append)
-        self.observer = SimpleNamespace(say=self.lines.append)
+        self.observer = SimpleNamespace(say=self.lines.append, stands_by=self.stands_by)
         self.search = SimpleNamespace(refused=self.refused.append)
         self.transport = SimpleNamespace(trust=lambda cert: None, begin_anew=lambda number: None)
         self.state_dir = SimpleNamespace(begin_anew=self.begin_anew, incarnation=1)
+
+    def stands_by(self, reason: str, text: str) -> None:
+        assert reason in text
+        self.lines.append(f"stands by: {reason}")
 
     def begin_anew(self) -> int:
         self.state_dir.incarnation += 1
@@ -204,7 +208,7 @@ def test_another_membership_is_another_incarnation(monkeypatch: pytest.MonkeyPat
             member.join_through(SAME)
             member.saved("", "")
             await agent.rest()
-            member.join_failed("too slow", 15.0)
+            member.join_failed("too slow", 15.0, False)
             await agent.rest()
             member._tick()
 
@@ -212,6 +216,23 @@ def test_another_membership_is_another_incarnation(monkeypatch: pytest.MonkeyPat
     assert agent.told == ["join sponsor as 1", "join sponsor as 2"]
     assert agent.refused == [15.0, 15.0]
     assert agent.lines[0] == "the join failed: too slow; again in 15 s"
+
+
+def test_a_device_that_stands_by_says_why_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life, "REJOIN_SECONDS", 0.0)
+
+    async def story(agent: FakeAgent, member: Membership) -> None:
+        for _ in range(2):
+            member.join_through(SAME)
+            member.saved("", "")
+            await agent.rest()
+            member.join_failed("slow links", 6.0, True)
+            await agent.rest()
+            member._tick()
+
+    agent = play(story, TRAINED)
+    assert agent.refused == [6.0, 6.0]
+    assert [line for line in agent.lines if "slow links" in line] == ["stands by: slow links"]
 
 
 def test_a_member_gives_way() -> None:

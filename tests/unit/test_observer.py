@@ -139,6 +139,11 @@ def test_a_member_that_joins_again_counts_its_steps_anew(bench: Bench) -> None:
     assert bench.observer.samples_per_second == pytest.approx(320.0)
 
 
+def test_standing_by_is_an_event(bench: Bench) -> None:
+    bench.observer.stands_by("slow links", "this device stands by: slow links")
+    assert [e["reason"] for e in bench.all("standby")] == ["slow links"]
+
+
 def test_a_joiner_tells_of_the_others_from_its_own_entry_on() -> None:
     bench = Bench()
     bench.observer.report("pull_begins", {"total_bytes": 10})

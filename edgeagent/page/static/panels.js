@@ -30,6 +30,8 @@ export function facts({ status, members_in_all: all }) {
 export function waits({ status }) {
   const known = status.members.filter((member) => member.compute_ms !== null).length;
   const lines = [];
+  if (status.standby) lines.push(["advice", `This device stands by: ${status.standby}.`]);
+  if (status.paused) lines.push(["advice", `This device pauses: ${status.paused}.`]);
   if (status.waiting) lines.push(["slow", status.waiting.text]);
   else if (known > 1) lines.push(["", "Nobody holds the others up."]);
   else if (status.members.length === 1) lines.push(["", "This device trains alone at present."]);

@@ -178,7 +178,7 @@ class Host:
         self.gone = message if why == "error" else why
         self.world.spawn(self._depart())
 
-    def _join_failed(self, reason: str, _pause_s: float) -> None:
+    def _join_failed(self, reason: str, _pause_s: float, _stands_by: bool) -> None:
         self.joins_failed.append(reason)
         if self.gone is None and self.leaving:
             self._departed("left", "")

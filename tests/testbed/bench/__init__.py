@@ -12,6 +12,7 @@ from tests.testbed.bench import (
     local_steps,
     overlap,
     scaleout,
+    standby,
     trouble,
 )
 
@@ -23,5 +24,6 @@ KINDS: dict[str, ModuleType] = {
     "local-steps": local_steps,
     "overlap": overlap,
     "scale-out": scaleout,
+    "standby": standby,
     "trouble": trouble,
 }

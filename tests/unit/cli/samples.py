@@ -147,6 +147,7 @@ def sample_status(**changes: Any) -> Status:
         "tree": {"root": "bob", "parents": {"carol": "bob", "alice": "bob"}},
         "reason": REASON,
         "paused": "",
+        "standby": "",
         "holds_up": "alice",
         "waiting": waiting(
             cause="computing",

@@ -120,6 +120,12 @@ def test_an_option_wins_over_the_environment() -> None:
     assert (config.on_partition, config.rotate_every) == ("go-on", 0)
 
 
+def test_whether_a_device_stands_by_is_asked_for() -> None:
+    assert agent().standby == "auto"
+    assert agent(EDGEAGENT_STANDBY="never").standby == "never"
+    assert agent("--standby", "auto", EDGEAGENT_STANDBY="never").standby == "auto"
+
+
 def test_an_agent_can_be_kept_to_an_interface() -> None:
     assert agent("--interface", "lo").interface == "lo"
     assert agent(EDGEAGENT_INTERFACE="lo").interface == "lo"

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 
 from edgeagent.terminal.status_view import MAX_ROWS, print_status
 from edgeagent.terminal.tree_view import DEEPEST, tree_rows
+from protocols.cluster import standby
 from tests.unit.cli.samples import advice, link, member, pair, sample_status, waiting
 from tests.unit.cli.test_console import Terminal, without_escapes
 
@@ -92,6 +93,13 @@ def test_before_there_is_a_cluster() -> None:
         "iteration 0, loss -, - samples/s",
         "scheduler - (term 3), view 5, policy 7",
     ]
+
+
+def test_who_stands_by_says_why() -> None:
+    why = standby.reason(36.4, 0.52, 250_000.0)
+    lines = shown(phase="standby", standby=why, members=[], links=[], mesh=[], waiting=None)
+    assert lines[0] == "alice in cluster default: standby, 0 members"
+    assert why in " ".join(lines[4:6])
 
 
 def test_what_is_not_measured_is_a_dash() -> None:

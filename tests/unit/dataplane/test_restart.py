@@ -31,9 +31,11 @@ from protocols.wire.messages import FenceReport, Restart
 from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from protocols.cluster.standby import Costly
     from protocols.cluster.view import Edge
+    from protocols.network.measures import Times
     from protocols.scheduler.planning import Found, Offer
     from protocols.wire.bulk import BulkHeader
 
@@ -80,6 +82,21 @@ class AnyTree:
         raise NotImplementedError
 
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
+        raise NotImplementedError
+
+    def step_s(
+        self, view: View, micro_batches: int, measures: Measures = NOTHING_KNOWN
+    ) -> float | None:
+        raise NotImplementedError
+
+    def costly(
+        self,
+        view: View,
+        micro_batches: int,
+        times: Mapping[bytes, Times],
+        step_s: float,
+        measures: Measures = NOTHING_KNOWN,
+    ) -> Costly | None:
         raise NotImplementedError
 
     def assign(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from edgeagent.planner import StandardPlanner
 from edgeagent.planner.worth import worth
 from protocols.cluster.view import make_view
-from protocols.network.measures import Measures, Rate
-from protocols.network.monitor import Times
+from protocols.network.measures import Measures, Rate, Times
 from tests.unit.protocols.records import LINEAGE, member, node, view_of
 
 A, B, C, D = (node(k) for k in range(1, 5))
@@ -124,3 +124,22 @@ def test_links_that_are_not_measured_are_no_reason() -> None:
     view = make_view(LINEAGE, 1, [member(k) for k in (1, 2, 3)], view_of(3).edges)
     known = Measures({}, {A: 9.0, B: 9.0, C: 9.0})
     assert worth(view, MICRO_BATCHES, known, times(3, 1.0), BYTES, step_s=60.0) is None
+
+
+# --- what a step takes ----------------------------------------------------------------------------
+
+
+def test_several_ways_take_what_all_links_carry_together_and_one_tree_its_slowest_link() -> None:
+    known = measures(4, {D: 8.0})  # 1 MB/s on each of its three links
+    computing = MICRO_BATCHES / 4 * 0.02
+    one = StandardPlanner(3_000_000, trees="one").step_s(view_of(4), MICRO_BATCHES, known)
+    packed = StandardPlanner(3_000_000, trees="packed").step_s(view_of(4), MICRO_BATCHES, known)
+    assert one == pytest.approx(computing + 3.0, rel=0.05)
+    assert packed == pytest.approx(computing + 1.0, rel=0.05)
+
+
+def test_a_step_alone_is_computing_and_without_measurements_it_is_not_known() -> None:
+    planner = StandardPlanner(BYTES, trees="packed")
+    assert planner.step_s(view_of(1), 4, measures(1, {})) == pytest.approx(0.08)
+    assert planner.step_s(view_of(2), 4) is None
+    assert planner.costly(view_of(2), 4, {}, 1.0) is None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from protocols import limits
+from protocols.cluster import standby
 from protocols.cluster.ancestry import NOTHING, Ancestor, Past
 from protocols.cluster.life import (
     DIVERGED_AGAIN_STEPS,
@@ -209,6 +210,38 @@ def test_a_join_that_failed_is_tried_again() -> None:
     assert agent.life.join_failed(2.0, "too slow", 15.0) == told
     assert agent.life.join_failed(2.0, "too slow", 15.0) == []
     agent.looks_around(2.0, 15.0)
+
+
+def test_who_is_not_let_in_because_of_its_links_stands_by_until_it_is() -> None:
+    agent = joining()
+    told = [Say(Note.STANDBY, "slow links"), DropNode()]
+    assert agent.life.join_failed(2.0, "slow links", 6.0, stands_by=True) == told
+    assert agent.life.standby == "slow links"
+    agent.looks_around(2.0, 6.0)
+    agent.life.admitted(AHEAD)
+    agent.life.saved(10.0, "", "")
+    assert agent.life.join_failed(10.0, "slower links", 6.0, stands_by=True) == [DropNode()]
+    assert agent.life.standby == "slower links"
+    agent.looks_around(10.0, 6.0)
+    agent.member()
+    assert agent.life.standby == ""
+
+
+def test_a_member_that_stands_by_asks_again_after_a_while() -> None:
+    agent = Agent(TRAINED).member()
+    told = [Say(Note.STANDBY, "slow links"), DropNode()]
+    assert agent.life.departed(2.0, "standby", "slow links") == told
+    assert agent.life.standby == "slow links"
+    agent.looks_around(2.0, standby.AGAIN_SECONDS)
+
+
+def test_who_stands_by_and_finds_the_others_gone_founds_with_what_it_has() -> None:
+    agent = Agent(TRAINED).member()
+    agent.life.departed(2.0, "standby", "slow links")
+    agent.looks_around(2.0, standby.AGAIN_SECONDS)
+    assert agent.life.may_found
+    assert agent.life.found() == [FoundCluster()]
+    assert agent.life.standby == ""
 
 
 @pytest.mark.parametrize("agent", [joining, yielding])

@@ -10,8 +10,7 @@ import pytest
 from protocols.cluster.policy import Policy, Pull
 from protocols.cluster.ways import Way
 from protocols.events import Measured
-from protocols.network.measures import KeepingUp, Measures, Rate
-from protocols.network.monitor import Times
+from protocols.network.measures import KeepingUp, Measures, Rate, Times
 from protocols.network.waiting import (
     AGAIN_S,
     LASTS_S,

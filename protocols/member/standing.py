@@ -1,0 +1,90 @@
+"""Whether this member costs the others more than it gives, so that it had better stand by.
+
+Each member judges only itself, from the measurements that all members flood, so that no message is
+needed and nobody is put out by another one. A member that goes asks to be let go like any other
+that leaves; the next policy without it makes up for its work.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from protocols.cluster import standby
+
+if TYPE_CHECKING:
+    from protocols.cluster.view import View
+    from protocols.member.context import Context
+    from protocols.member.departure import Departure
+    from protocols.network.measures import Measures, Times
+    from protocols.network.monitor import Monitor
+
+
+class Standing:
+    """The part of one node that judges whether it is worth its place."""
+
+    def __init__(self, context: Context, monitor: Monitor, departure: Departure) -> None:
+        self._context = context
+        self._monitor = monitor
+        self._departure = departure
+        self._slow_since: float | None = None
+
+    def look(self, now: float) -> None:
+        """Judge anew, since something was measured; ask to be let go if this node was too slow for
+        long enough."""
+        found = self._found(now)
+        if found is None:
+            self._slow_since = None
+            return
+        self._slow_since = now if self._slow_since is None else self._slow_since
+        if now - self._slow_since >= standby.PATIENCE_SECONDS:
+            self._departure.stand_by(now, found)
+
+    def _found(self, now: float) -> str | None:
+        """Return why this node had better stand by, None if it is worth its place, or if that is
+        not known."""
+        context, policy = self._context, self._context.policy
+        if not context.config.stands_by or policy is None or not context.is_member:
+            return None
+        view = policy.view
+        if context.departs or len(view.nodes) <= standby.LEAST_OTHERS:
+            return None
+        measures = self._monitor.measures
+        rate = _best_rate(view, measures, context.node)
+        if rate is None or not _is_slow(view, measures, context.node, rate):
+            return None
+        planner, micro_batches = context.planner, context.config.micro_batches
+        planned_s = planner.step_s(view, micro_batches)
+        seen_s = context.pace.longest_s(now)
+        if planned_s is None or not seen_s:
+            return None
+        times = self._times(view)
+        found = planner.costly(view, micro_batches, times, min(planned_s, seen_s))
+        if found is None or context.node not in found.left_out:
+            return None
+        if len(view.nodes) - len(found.left_out) < standby.LEAST_OTHERS:
+            return None
+        return standby.reason(found.step_s, found.without_s, rate)
+
+    def _times(self, view: View) -> dict[bytes, Times]:
+        known = {node: self._monitor.times(node) for node in view.nodes}
+        return {node: times for node, times in known.items() if times is not None}
+
+
+def _best_rate(view: View, measures: Measures, node: bytes) -> float | None:
+    """Return the rate of the fastest link of `node` in its slower direction, in bytes/s; None if no
+    link is known in both directions."""
+    best: float | None = None
+    for near in view.neighbours(node):
+        there, back = measures.links.get((node, near)), measures.links.get((near, node))
+        if there is not None and back is not None:
+            best = max(best or 0.0, min(there.rate, back.rate))
+    return best
+
+
+def _is_slow(view: View, measures: Measures, node: bytes, rate: float) -> bool:
+    """Whether the links of `node` are so much slower than those of most others that leaving it out
+    may be worth it. Otherwise the planner need not be asked, which would take time."""
+    others = [_best_rate(view, measures, n) for n in view.nodes if n != node]
+    known = [r for r in others if r is not None]
+    return len(known) >= standby.LEAST_OTHERS and rate < (1 - standby.SAVES) * median(known)

@@ -1,0 +1,249 @@
+"""Standby: who costs the others more than it gives goes, or is not let in, until its links are
+better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgeagent.planner import StandardPlanner
+from protocols.cluster import standby
+from protocols.network.measures import NOTHING_KNOWN, Measures
+from protocols.scheduler.join import JoinState
+from protocols.scheduler.join_cost import SMALL_GRADIENT_BYTES, JoinCost, Pace
+from protocols.scheduler.negotiator import Negotiator
+from protocols.scheduler.planning import Informed
+from protocols.wire import messages as m
+from protocols.wire.messages import JoinAborted, JoinRequest
+from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
+from tests.unit.protocols.records import member, node, star_policy
+
+if TYPE_CHECKING:
+    from protocols.cluster.view import View
+    from protocols.member.node import Node
+    from tests.simulation.world import Host, World
+
+FAST, SLOW = 12_500_000, 250_000  # bytes/s
+MICRO_BATCH_S = 0.01
+
+
+def tell(hosts: list[Host], judge: Node, slow: int = FAST) -> None:
+    """Tell `judge` what all members have measured; the links of the last one carry `slow`."""
+    last = hosts[-1].me.node
+    for host in hosts:
+        at = host.me.node
+        links = tuple(
+            m.LinkRate(other.me.node, 1000, slow if last in (at, other.me.node) else FAST)
+            for other in hosts
+            if other is not host
+        )
+        said = m.Measured(links, round(MICRO_BATCH_S * 1e6), 50_000, 50_000)
+        if at == judge.context.node:
+            judge.monitor._said[at] = said
+        else:
+            judge.monitor.heard(at, said)
+
+
+def steps_of(judge: Node, seconds: float) -> None:
+    """Let the last steps of `judge` have taken so many seconds each."""
+    for _ in range(8):
+        judge.context.now += seconds
+        judge.context.pace.applied(judge.context.now)
+
+
+def judging(size: int = 4, *, stands_by: bool = True) -> tuple[World, list[Host], Node]:
+    """Return a world, its members, and the node of the last one, whose steps take 8 s."""
+    world, hosts = cluster(1, size)
+    judge = node_of(hosts[-1])
+    judge.context.config = replace(judge.context.config, stands_by=stands_by)
+    judge.context.planner = Informed(StandardPlanner(1 << 20), lambda: judge.monitor.measures)
+    steps_of(judge, 8.0)
+    return world, hosts, judge
+
+
+def looks(judge: Node, seconds: float) -> str:
+    """Let `judge` look twice, so many seconds apart; return why it wants to leave then."""
+    judge.standing.look(judge.context.now)
+    judge.context.now += seconds
+    judge.standing.look(judge.context.now)
+    return judge.context.departs
+
+
+def test_a_member_whose_links_slow_all_down_goes_after_a_while() -> None:
+    _, hosts, judge = judging()
+    tell(hosts, judge, SLOW)
+    assert looks(judge, standby.PATIENCE_SECONDS / 2) == ""
+    assert looks(judge, standby.PATIENCE_SECONDS) == "standby"
+    assert "its fastest link carries 2 Mbit/s" in judge.context.standby
+    judge.standing.look(judge.context.now + 100.0)
+    assert judge.context.departs == "standby"
+
+
+def test_a_member_that_is_fast_again_in_time_stays() -> None:
+    _, hosts, judge = judging()
+    tell(hosts, judge, SLOW)
+    judge.standing.look(judge.context.now)
+    judge.context.now += standby.PATIENCE_SECONDS
+    tell(hosts, judge)
+    judge.standing.look(judge.context.now)
+    tell(hosts, judge, SLOW)
+    assert looks(judge, standby.PATIENCE_SECONDS / 2) == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "stands_by", "rate"), [(2, True, SLOW), (4, False, SLOW), (4, True, FAST)]
+)
+def test_who_stays(size: int, stands_by: bool, rate: int) -> None:
+    _, hosts, judge = judging(size, stands_by=stands_by)
+    tell(hosts, judge, rate)
+    assert looks(judge, standby.PATIENCE_SECONDS) == ""
+
+
+def test_nobody_goes_while_steps_are_short_or_not_known_or_links_are_not_measured() -> None:
+    _, hosts, judge = judging()
+    steps_of(judge, 0.05)
+    tell(hosts, judge, SLOW)
+    judge.standing.look(judge.context.now)
+    assert judge.standing._slow_since is None, "the prediction is wrong: steps are short"
+    _, hosts, judge = judging()
+    judge.standing.look(judge.context.now)
+    assert judge.standing._slow_since is None, "nothing is known of the links"
+    tell(hosts, judge, SLOW)
+    judge.context.pace = Pace()
+    judge.standing.look(judge.context.now)
+    assert judge.standing._slow_since is None, "no step was seen"
+
+
+def test_one_of_two_fast_members_is_not_left_alone() -> None:
+    """Two of three have slow links: without both only one would be left."""
+    _, hosts, judge = judging(3)
+    tell(hosts, judge, SLOW)
+    one, two = hosts[0].me.node, hosts[1].me.node
+    for ends in ((one, two), (two, one)):
+        said = judge.monitor._said[ends[1]]
+        links = tuple(replace(x, rate=SLOW + 1) if x.peer == ends[0] else x for x in said.links)
+        judge.monitor.heard(ends[1], replace(said, links=links))
+    assert looks(judge, standby.PATIENCE_SECONDS) == ""
+
+
+def test_a_member_that_stands_by_is_let_go_and_the_others_train_on() -> None:
+    world, hosts = cluster(0, 3)
+    leaver = node_of(hosts[2])
+    leaver.departure.stand_by(world.now, "slow links")
+    assert leaver.cycle._hands_back
+    world.run(lambda: hosts[2].gone is not None)
+    assert "standby" in str(hosts[2].gone)
+    world.run(lambda: len(policy_of(hosts[0]).view.nodes) == 2)
+    go_on(world)
+
+
+def test_who_is_not_let_go_goes_after_a_moment_all_the_same() -> None:
+    world, hosts = cluster(0, 3)
+    leaver = node_of(hosts[2])
+    leaver.departure.stand_by(world.now, "slow links")
+    assert not leaver.departure._is_overdue(world.now)
+    assert leaver.departure._is_overdue(world.now + standby.GO_SECONDS)
+
+
+def test_the_only_member_does_not_stand_by() -> None:
+    _, hosts = cluster(0, 1)
+    context = node_of(hosts[0]).context
+    context.standby = "slow links"
+    assert context.departs == ""
+    assert context.parting_words("left") == ""
+    assert context.parting_words("standby") == "slow links"
+
+
+# --- newcomers ------------------------------------------------------------------------------------
+
+ONE, TWO, JOINER = node(1), node(2), member(9, "tortoise")
+
+
+class Foreseeing(StandardPlanner):
+    """Predicts a step of 1 s without the newcomer, and of `with_s` with it."""
+
+    def __init__(self, with_s: float | None) -> None:
+        super().__init__()
+        self.with_s = with_s
+
+    def step_s(
+        self, view: View, micro_batches: int, measures: Measures = NOTHING_KNOWN
+    ) -> float | None:
+        return self.with_s if JOINER.node in view.nodes else 1.0
+
+
+@pytest.mark.parametrize(
+    ("members", "stands_by", "with_s", "enters"),
+    [
+        (2, True, 5.0, False),
+        (2, True, standby.ENTERS, True),
+        (2, True, None, True),
+        (2, False, 5.0, True),
+        (1, True, 5.0, True),
+    ],
+)
+def test_a_newcomer_enters_unless_it_slows_the_others_down(
+    members: int, stands_by: bool, with_s: float | None, enters: bool
+) -> None:
+    cost = JoinCost(1000, 1000, stands_by=stands_by)
+    scheduler = Negotiator(ONE, 1, star_policy(members), 4, Foreseeing(with_s), cost)
+    scheduler.joins.request(0.0, JoinRequest(JOINER, ()))
+    (number,) = scheduler.joins.open
+    for neighbour in (ONE, TWO)[:members]:
+        scheduler.joins.introduced(neighbour, number)
+    links = m.LinksOpen(number, (ONE,), (SLOW,))
+    mail = scheduler.joins.links_open(0.0, JOINER.node, links)
+    if enters:
+        assert scheduler.joins.open[number].state is JoinState.LINKED
+        return
+    [refusal] = [message for _, message in mail if isinstance(message, JoinAborted)]
+    assert refusal.stands_by
+    assert refusal.pause_ms == 1000 * standby.AGAIN_SECONDS
+    assert "about 5 s instead of 1 s" in refusal.reason
+    assert "2 Mbit/s" in refusal.reason
+
+
+def test_steps_that_take_longer_for_other_reasons_let_a_newcomer_in() -> None:
+    pace = Pace()
+    for at in range(8):
+        pace.applied(5.0 * at / standby.ENTERS)
+    cost = JoinCost(1000, 1000, pace=pace, stands_by=True)
+    scheduler = Negotiator(ONE, 1, star_policy(2), 4, Foreseeing(5.0), cost)
+    scheduler.joins.request(0.0, JoinRequest(JOINER, ()))
+    (number,) = scheduler.joins.open
+    for neighbour in (ONE, TWO):
+        scheduler.joins.introduced(neighbour, number)
+    scheduler.joins.links_open(0.0, JOINER.node, m.LinksOpen(number, (ONE,), (SLOW,)))
+    assert scheduler.joins.open[number].state is JoinState.LINKED
+
+
+@pytest.mark.parametrize(
+    ("gradient_bytes", "stands_by", "waits"),
+    [
+        (SMALL_GRADIENT_BYTES + 1, True, True),
+        (SMALL_GRADIENT_BYTES, True, False),
+        (SMALL_GRADIENT_BYTES + 1, False, False),
+    ],
+)
+def test_links_are_measured_first_where_a_newcomer_may_stand_by(
+    gradient_bytes: int, stands_by: bool, waits: bool
+) -> None:
+    cost = JoinCost(1000, gradient_bytes, stands_by=stands_by)
+    assert cost.has_to_know((0, 0)) is waits
+    assert cost.has_to_know((0, SLOW)) is waits
+    assert not cost.has_to_know((SLOW, SLOW))
+
+
+def test_the_longest_of_the_last_steps_counts_the_running_one() -> None:
+    pace = Pace()
+    assert pace.longest_s(9.0) == 0.0
+    pace.applied(10.0)
+    assert pace.longest_s(12.0) == 2.0
+    pace.applied(14.0)
+    assert pace.longest_s(14.5) == 4.0
+
+
+def test_figures_have_as_many_digits_as_they_mean() -> None:
+    assert "about 36 s instead of 0.52 s" in standby.reason(36.4, 0.5234, None)
