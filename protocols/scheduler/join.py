@@ -74,6 +74,7 @@ class Join:
     stops_until: float = math.inf
     has_state: bool = False  # it has said that it has pulled the state
     beside: bool = False  # it copies beside the training, and has not caught up yet
+    copied: bool = False  # it has done so, and lacks a few updates
     without: dict[bytes, None] = field(default_factory=dict)  # sources that keep no snapshot
     rates: dict[bytes, int] = field(default_factory=dict)  # bytes/s over each of its links
     constants: bytes = b""  # the digest of the frozen weights that it has

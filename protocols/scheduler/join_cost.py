@@ -23,6 +23,8 @@ from protocols import limits
 
 # In any case a join may stop the others for as long as this many of their steps.
 USUAL_STEPS = 3
+# For how many seconds at least a joiner may stop them that has copied the state beside the training.
+REST_S = 5.0
 # The usual time of a step is known after this many steps.
 LEAST_PACES = 3
 # It is the median of this many steps.
@@ -154,6 +156,13 @@ class JoinCost:
             return math.inf
         return max(self.allowed_s, USUAL_STEPS * self.pace.usual_s)
 
+    @property
+    def most_of_rest_s(self) -> float:
+        """For how many seconds a joiner may stop the others that has copied the state beside the
+        training and lacks a few updates. It applies them in less than a few steps, unless its
+        trainer hangs."""
+        return min(self.most_s, max(REST_S, USUAL_STEPS * self.pace.usual_s))
+
     def has_to_know(self, rates: tuple[int, ...]) -> bool:
         """Whether more of the rates of a joiner's links have to be measured before it is let in:
         any of them for how long the copy takes, all of them for how long steps take then."""
@@ -192,9 +201,10 @@ class JoinCost:
             f"{self._how_to_allow}"
         )
 
-    def too_long(self, name: str) -> str:
-        """Return why a joiner is given up that is still pulling after `most_s`."""
-        return f"{name} has stopped the others for {self.most_s:.0f} s. {self._how_to_allow}"
+    def too_long(self, name: str, seconds: float) -> str:
+        """Return why a joiner is given up that has stopped the others for so many seconds."""
+        how = f" {self._how_to_allow}" if seconds >= self.most_s else ""
+        return f"{name} has stopped the others for {seconds:.0f} s.{how}"
 
     @property
     def _how_to_allow(self) -> str:

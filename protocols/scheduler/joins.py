@@ -153,6 +153,7 @@ class Joins:
         join.constants = message.constants
         if message.copied and JOIN_TABLE.allows(join.state, "copied"):
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+            join.copied = True
             self._pause_for(join)
         if JOIN_TABLE.allows(join.state, "links open") and links:
             if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
@@ -315,7 +316,7 @@ class Joins:
                 then = JoinState.COPYING if pull.beside else JoinState.PULLING
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
-                join.stops_until = math.inf if pull.beside else now + self._cost.most_s
+                join.stops_until = math.inf if pull.beside else now + self._most_s(join)
                 begun = True
             elif join.joiner.node in policy.view.nodes:  # it has entered
                 if JOIN_TABLE.allows(join.state, "entry in force"):
@@ -324,6 +325,10 @@ class Joins:
         self.resume(now)
         self._ended = {p.join: None for p in policy.pulls if p.join in self._ended}
         return begun
+
+    def _most_s(self, join: Join) -> float:
+        """For how many seconds `join` may stop the others."""
+        return self._cost.most_of_rest_s if join.copied else self._cost.most_s
 
     def _waits_for_members(self, now: float, join: Join) -> bool:
         """Whether a join that stops nobody gets no further because the members' steps take longer
@@ -343,7 +348,7 @@ class Joins:
             elif now >= join.deadline:
                 mail += self.give_up(join.number, "no progress")
             elif now >= join.stops_until:
-                reason = self._cost.too_long(join.joiner.name)
+                reason = self._cost.too_long(join.joiner.name, self._most_s(join))
                 mail += self.give_up(join.number, reason, limits.JOIN_MUCH_LATER_SECONDS)
             elif self._is_left_behind(join):
                 mail += self.give_up(join.number, "all that it was linked to left")

@@ -9,7 +9,7 @@ from edgeagent.planner import StandardPlanner
 from protocols import limits
 from protocols.cluster.policy import Pull
 from protocols.scheduler.join import JoinState, planned_pulls
-from protocols.scheduler.join_cost import JoinCost, JoinWay, Pace
+from protocols.scheduler.join_cost import REST_S, JoinCost, JoinWay, Pace
 from protocols.scheduler.joins import MOST_UNMEASURED
 from protocols.scheduler.negotiator import Negotiator
 from protocols.wire import messages as m
@@ -183,6 +183,26 @@ def test_nobody_is_stopped_for_longer_than_allowed() -> None:
     assert scheduler.tick(29.9) == [] or number in scheduler.joins.open
     said = aborted(scheduler.tick(30.0))
     assert "has stopped the others for 30 s" in said.reason
+
+
+def test_a_joiner_that_lacks_only_a_few_updates_stops_the_others_for_a_moment_at_most() -> None:
+    beside = replace(cost(), update_bytes=MB, way=JoinWay.BESIDE)
+    scheduler, number = linking(beside)
+    opens(scheduler, 0.0, number, FAST)
+    copying, rest = (Pull(number, JOINER, (ONE,), ONE, beside=b) for b in (True, False))
+    scheduler.in_force(0.0, star_policy(2, (copying,)))
+    scheduler.joins.links_open(100.0, JOINER.node, m.LinksOpen(number, (ONE,), (FAST,), b"", True))
+    scheduler.in_force(101.0, star_policy(2, (rest,)))
+    assert scheduler.joins.open[number].stops_until == 101.0 + REST_S
+    said = aborted(scheduler.joins.tick(101.0 + REST_S))
+    assert said.reason == "tortoise has stopped the others for 5 s."
+    assert number not in scheduler.joins.open
+
+
+def test_the_moment_is_a_few_steps_if_these_are_long_and_never_more_than_a_join_may_take() -> None:
+    assert cost(pace=slow_steps(4.0)).most_of_rest_s == 12.0
+    assert replace(cost(), allowed_s=0.0).most_of_rest_s == REST_S
+    assert replace(cost(), allowed_s=2.0).most_of_rest_s == 2.0
 
 
 def test_a_source_without_memory_is_none_of_a_join_with_a_pause() -> None:
