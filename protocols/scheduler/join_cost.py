@@ -23,7 +23,7 @@ from protocols import limits
 
 # In any case a join may stop the others for as long as this many of their steps.
 USUAL_STEPS = 3
-# For how many seconds at least a joiner may stop them that has copied the state beside the training.
+# For how many seconds at least a joiner may stop them that has copied beside the training.
 REST_S = 5.0
 # The usual time of a step is known after this many steps.
 LEAST_PACES = 3
