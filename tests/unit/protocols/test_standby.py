@@ -116,15 +116,22 @@ def test_nobody_goes_while_steps_are_short_or_not_known_or_links_are_not_measure
     assert judge.standing._slow_since is None, "no step was seen"
 
 
-def test_one_of_two_fast_members_is_not_left_alone() -> None:
-    """Two of three have slow links: without both only one would be left."""
+def test_nobody_goes_where_one_device_alone_would_be_the_fastest() -> None:
+    """The links of the other two are slow as well, only less so."""
     _, hosts, judge = judging(3)
     tell(hosts, judge, SLOW)
     one, two = hosts[0].me.node, hosts[1].me.node
     for ends in ((one, two), (two, one)):
         said = judge.monitor._said[ends[1]]
-        links = tuple(replace(x, rate=SLOW + 1) if x.peer == ends[0] else x for x in said.links)
+        links = tuple(replace(x, rate=2 * SLOW) if x.peer == ends[0] else x for x in said.links)
         judge.monitor.heard(ends[1], replace(said, links=links))
+    context = judge.context
+    times = judge.standing._times(policy_of(hosts[2]).view)
+    view, micro_batches = policy_of(hosts[2]).view, context.config.micro_batches
+    found = context.planner.costly(view, micro_batches, times, 8.0)
+    assert found is not None
+    assert context.node in found.left_out
+    assert len(found.left_out) == 2
     assert looks(judge, standby.PATIENCE_SECONDS) == ""
 
 
