@@ -166,7 +166,7 @@ class Shell:
         """Note which constant part the state here has: the cluster's of which this node was a
         member, and none that is known once a pull has overwritten some of it."""
         known = self._config.constants
-        if self.node is not None and self.node.context.is_member:
+        if self.node is not None and self.node.was_member:
             known = self.node.context.constants
         elif self.spoilt:
             known = b""

@@ -97,9 +97,10 @@ class TrainerSide:
 
     def note_own_state(self) -> None:
         """Note the state of a member's trainer as whole, so that a cluster could be founded from
-        it. That of a late trainer is noted each time it has applied an update."""
+        it. That of a late trainer is noted each time it has applied an update. A member that is let
+        go is none any more when it hears of that, but has the same state still."""
         node = self._hub.node
-        if node is not None and node.context.is_member and not node.debt.is_stale:
+        if node is not None and node.was_member and not node.debt.is_stale:
             c = node.context
             self.own_state = OwnState(c.past, c.meta, c.commit, trained=True)
 

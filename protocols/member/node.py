@@ -128,6 +128,13 @@ class Node:
         """Whether this node takes no more part."""
         return self.cycle.over
 
+    @property
+    def was_member(self) -> bool:
+        """Whether this node is a member, or was one until its part was over."""
+        joining = self.joining
+        entered = joining is None or joining.state is JoiningState.ENTERED
+        return entered and self.context.policy is not None
+
     # --- beginnings -------------------------------------------------------------------------------
 
     def found(

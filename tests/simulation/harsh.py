@@ -448,7 +448,7 @@ class HarshWorld(World):
     def give_up(self, host: Host) -> None:
         """Drop the node of `host` and its links; the process goes on as a new incarnation."""
         if host.node is not None:
-            if host.node.context.is_member:
+            if host.node.was_member:
                 host.spoilt, host.trained = False, True
                 past = host.node.context.past  # a late trainer lacks some of these updates
                 host.past = replace(past, iteration=host.iteration)

@@ -189,7 +189,7 @@ class Seeker:
 
     def _whole_state(self) -> Own | None:
         host, node = self.host, self.host.node
-        if node is not None and node.context.is_member:  # a late trainer lacks some updates
+        if node is not None and node.was_member:  # a late trainer lacks some updates
             return Own(replace(node.context.past, iteration=host.iteration), True)
         return None if host.spoilt else Own(host.past, host.trained)
 

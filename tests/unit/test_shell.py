@@ -213,6 +213,27 @@ def test_who_joins_again_is_somebody_else_but_keeps_its_state() -> None:
     in_world(body)
 
 
+def test_a_member_that_is_let_go_at_a_boundary_has_the_state_and_history_of_that_boundary() -> None:
+    async def body(world: World) -> None:
+        _, second, _ = await world.cluster(3)
+        shell, node = second.shell, second.shell.node
+        assert node is not None
+        node.context.constants = b"of the cluster"
+        node.departure.stand_by(asyncio.get_running_loop().time(), "slow links")
+        shell.handle(events.Tick())
+        await world.until(lambda: node.over)
+        assert not node.context.is_member
+        assert node.was_member
+        await shell.drop_links()
+        own = shell.trainer.own_state
+        assert own is not None
+        assert (own.past, own.commit) == (node.context.past, node.context.commit)
+        assert own.past.iteration == second.trainer.iteration
+        assert shell._config.constants == b"of the cluster"
+
+    in_world(body)
+
+
 def test_who_joins_again_says_which_frozen_weights_it_has_now() -> None:
     async def body(world: World) -> None:
         first, second = await world.cluster(2)
