@@ -152,6 +152,7 @@ class Observer:
         self.pull: PullMeter | None = None
         self.pause = ""  # why this device pauses, in words
         self._paused_since: float | None = None
+        self._standing_by: dict[str, None] = {}  # devices of which this was told
 
     def subscribe(self, listener: Listener) -> None:
         """Tell `listener`, too, what is written and shown from now on."""
@@ -327,7 +328,15 @@ class Observer:
                 self.say(f"the training state here differs in: {values['where']}")
             case "member_late" | "member_back":
                 self._told_of_trainer(event, values)
+            case "member_standby":
+                if values["node"] not in self._standing_by:
+                    if len(self._standing_by) >= limits.MAX_MEMBERS:
+                        self._standing_by.clear()
+                    self._standing_by[values["node"]] = None
+                    self._write(event, **values)
+                    self.say(f"{values['node']} stands by: {values['reason']}")
             case "member_joined":
+                self._standing_by.pop(values["node"], None)
                 self._write(event, **values)
                 self.say(f"{values['node']} has joined")
             case "member_left":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.ancestry import Ancestor, Past
+from protocols.cluster.standby import LEAST_OTHERS
 from protocols.effects import Effect, Report, Send
 from protocols.scheduler.join_cost import JoinWay, Pace
 from protocols.wire.messages import PolicyFetch
@@ -109,7 +110,8 @@ class Context:
     leaving: bool = False
     yielding: bool = False
     pace: Pace = field(default_factory=Pace)  # of this node's steps
-    standby: str = ""  # why this node had better stand by, "" if it is worth its place
+    stands_by: bool = False  # the others are faster without this node, so it asks to be let go
+    standby: str = ""  # the reason for which it has last asked so
     stalled: bool = False  # the trainer does not answer, so this node asks to be let go
     diverged: bool = False  # the trainer's state was found to differ from that of the others
     now: float = 0.0  # the time of the event that is being handled, in seconds
@@ -175,18 +177,26 @@ class Context:
 
     @property
     def departs(self) -> str:
-        """Why this node wants to leave the cluster, "" if it does not want to. A slow link, or a
-        trainer that does not answer, is no reason for the only member to leave, because nobody
-        waits for it."""
+        """Why this node wants to leave the cluster, "" if it does not want to. A trainer that does
+        not answer is no reason for the only member to leave, because nobody waits for it, and a
+        slow link is none where too few others would be left."""
         if self.diverged:
             return "diverged"
         if self.leaving:
             return "left"
         if self.yielding:
             return "yielded"
-        if self.standby and not self.is_alone:
-            return "standby"
+        if self.stands_by and self.policy is not None:
+            others = [n for n in self.policy.view.nodes if n != self.node]
+            if len(others) >= LEAST_OTHERS:
+                return "standby"
         return "stalled" if self.stalled and not self.is_alone else ""
+
+    @property
+    def parts_for(self) -> str:
+        """Why this node goes that a policy does not name any more. It may have changed its mind
+        after it had asked to stand by, when the scheduler had already planned without it."""
+        return self.departs or ("standby" if self.standby else "left")
 
     def parting_words(self, why: str) -> str:
         """Return what a user is told when this node's part ends for the reason `why`."""

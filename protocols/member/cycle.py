@@ -377,7 +377,7 @@ class Cycle:
     def _hands_back(self) -> bool:
         """Whether this node is to be dealt no work, because it is about to go."""
         c = self._context
-        return c.leaving or (bool(c.yielding or c.standby) and not self._alone)
+        return c.leaving or ((c.yielding or c.departs == "standby") and not self._alone)
 
     @property
     def _may_apply(self) -> bool:
@@ -513,7 +513,7 @@ class Cycle:
             self._switched(policy, body, "leave")
             if was_member and not context.is_member:
                 expelled = context.node in body.view.expelled
-                self._end(event, "removed" if expelled else context.departs or "left")
+                self._end(event, "removed" if expelled else context.parts_for)
                 return
         elif context.departs in ("left", "yielded") and self._alone:
             self._end(event, context.departs)

@@ -93,11 +93,17 @@ class Departure:
         self._yield_by = now + limits.YIELD_SECONDS
         self._again_at = now
 
-    def stand_by(self, now: float, reason: str) -> None:
-        """Begin to leave, because the others are faster without this node."""
-        self._context.standby = reason
-        self._stand_by_from = now + standby.GO_SECONDS
+    def stand_by(self, now: float, reason: str, *, at_once: bool = True) -> None:
+        """Begin to leave, because the others are faster without this node. `at_once`: the others
+        have a quorum even if all go that have the same reason to, so that it need not wait for
+        consent for long."""
+        self._context.stands_by, self._context.standby = True, reason
+        self._stand_by_from = now + standby.GO_SECONDS if at_once else math.inf
         self._again_at = now
+
+    def stay(self) -> None:
+        """Take the wish to stand by back."""
+        self._context.stands_by = False
 
     def hurry(self, now: float) -> None:
         """Repeat the request at once, because something has changed, for example the scheduler."""

@@ -475,6 +475,9 @@ class Node:
                 ours = joiner_node == self.context.node
                 if self.joining is not None and ours and number == self.joining.number:
                     self.joining.fail(reason, pause_ms / 1000, stands_by=waits)
+                elif waits:
+                    name = self.context.name(joiner_node)
+                    self.context.report("member_standby", node=name, reason=reason)
                 self.introductions.expect_no_more(number)
             case m.ManifestRequest(number, shard_bytes):
                 self.serving.manifest_wanted(sender, number, shard_bytes)

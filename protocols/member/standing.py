@@ -11,8 +11,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from protocols.cluster import standby
+from protocols.cluster.view import is_quorum
 
 if TYPE_CHECKING:
+    from protocols.cluster.standby import Costly
     from protocols.cluster.view import View
     from protocols.member.context import Context
     from protocols.member.departure import Departure
@@ -35,19 +37,26 @@ class Standing:
         found = self._found(now)
         if found is None:
             self._slow_since = None
+            self._departure.stay()
             return
         self._slow_since = now if self._slow_since is None else self._slow_since
-        if now - self._slow_since >= standby.PATIENCE_SECONDS:
-            self._departure.stand_by(now, found)
+        if self._context.departs or now - self._slow_since < standby.PATIENCE_SECONDS:
+            return
+        costly, rate = found
+        policy = self._context.policy
+        nodes = policy.view.nodes if policy is not None else ()
+        others = [n for n in nodes if n not in costly.left_out]
+        reason = standby.reason(costly.step_s, costly.without_s, rate)
+        self._departure.stand_by(now, reason, at_once=is_quorum(nodes, others))
 
-    def _found(self, now: float) -> str | None:
-        """Return why this node had better stand by, None if it is worth its place, or if that is
-        not known."""
+    def _found(self, now: float) -> tuple[Costly, float] | None:
+        """Return what shows that this node had better stand by, and the rate of its fastest link in
+        bytes/s; None if it is worth its place, or if that is not known."""
         context, policy = self._context, self._context.policy
         if not context.config.stands_by or policy is None or not context.is_member:
             return None
         view = policy.view
-        if context.departs or len(view.nodes) <= standby.LEAST_OTHERS:
+        if len(view.nodes) <= standby.LEAST_OTHERS:
             return None
         measures = self._monitor.measures
         rate = _best_rate(view, measures, context.node)
@@ -64,7 +73,7 @@ class Standing:
             return None
         if len(view.nodes) - len(found.left_out) < standby.LEAST_OTHERS:
             return None
-        return standby.reason(found.step_s, found.without_s, rate)
+        return found, rate
 
     def _times(self, view: View) -> dict[bytes, Times]:
         known = {node: self._monitor.times(node) for node in view.nodes}

@@ -44,6 +44,8 @@ def test_a_device_stands_by_while_its_link_is_slow(tmp_path: Path) -> None:
         lab.wait("status of standby", lambda: lab.status(SLOW)["phase"] == "standby")
         assert lab.status(SLOW)["standby"].startswith("with this device a step")
         assert SLOW not in first.members
+        told = first.wait("member_standby", node=SLOW)
+        assert told["reason"] == why_not
         first.wait_steps(20)
 
         net.set_links(links(GOOD))

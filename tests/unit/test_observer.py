@@ -144,6 +144,17 @@ def test_standing_by_is_an_event(bench: Bench) -> None:
     assert [e["reason"] for e in bench.all("standby")] == ["slow links"]
 
 
+def test_that_another_device_stands_by_is_told_once_until_it_joins(bench: Bench) -> None:
+    for reason in ("slow links", "slower links"):
+        bench.observer.report("member_standby", {"node": "bob", "reason": reason})
+    assert [(e["node"], e["reason"]) for e in bench.all("member_standby")] == [
+        ("bob", "slow links")
+    ]
+    bench.observer.report("member_joined", {"node": "bob"})
+    bench.observer.report("member_standby", {"node": "bob", "reason": "again"})
+    assert len(bench.all("member_standby")) == 2
+
+
 def test_a_joiner_tells_of_the_others_from_its_own_entry_on() -> None:
     bench = Bench()
     bench.observer.report("pull_begins", {"total_bytes": 10})

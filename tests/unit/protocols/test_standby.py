@@ -154,13 +154,49 @@ def test_who_is_not_let_go_goes_after_a_moment_all_the_same() -> None:
     assert leaver.departure._is_overdue(world.now + standby.GO_SECONDS)
 
 
-def test_the_only_member_does_not_stand_by() -> None:
-    _, hosts = cluster(0, 1)
-    context = node_of(hosts[0]).context
-    context.standby = "slow links"
-    assert context.departs == ""
-    assert context.parting_words("left") == ""
-    assert context.parting_words("standby") == "slow links"
+def test_who_is_not_needed_to_decide_goes_at_once_and_others_wait_for_consent() -> None:
+    """Three of five have slow links: if all went without consent, nobody could decide any more."""
+    for slow, waits in ((1, False), (3, True)):
+        _, hosts, judge = judging(5)
+        tell(hosts, judge, SLOW)
+        fast = {host.me.node for host in hosts[: 5 - slow]}
+        for host in hosts[:-1]:
+            at = host.me.node
+            said = judge.monitor._said[at]
+            links = tuple(
+                x
+                if {at, x.peer} <= fast or judge.context.node in (at, x.peer)
+                else replace(x, rate=SLOW + 1)
+                for x in said.links
+            )
+            judge.monitor.heard(at, replace(said, links=links))
+        assert looks(judge, standby.PATIENCE_SECONDS) == "standby"
+        after = judge.context.now + standby.GO_SECONDS
+        assert judge.departure._is_overdue(after) is not waits
+
+
+def test_a_member_whose_links_are_good_again_in_time_takes_its_wish_back() -> None:
+    _, hosts, judge = judging()
+    tell(hosts, judge, SLOW)
+    assert looks(judge, standby.PATIENCE_SECONDS) == "standby"
+    tell(hosts, judge)
+    judge.standing.look(judge.context.now)
+    assert judge.context.departs == ""
+    assert not judge.cycle._hands_back
+    assert judge.context.parts_for == "standby", "the scheduler may have planned without it"
+
+
+def test_nobody_stands_by_where_too_few_others_are_left() -> None:
+    for size, departs in ((1, ""), (2, ""), (3, "standby")):
+        _, hosts = cluster(0, size)
+        context = node_of(hosts[0]).context
+        context.stands_by, context.standby = True, "slow links"
+        assert context.departs == departs
+        assert context.parting_words("left") == ""
+        assert context.parting_words("standby") == "slow links"
+    assert context.parts_for == "standby"
+    context.stands_by, context.standby = False, ""
+    assert context.parts_for == "left"
 
 
 # --- newcomers ------------------------------------------------------------------------------------
@@ -254,3 +290,12 @@ def test_the_longest_of_the_last_steps_counts_the_running_one() -> None:
 
 def test_figures_have_as_many_digits_as_they_mean() -> None:
     assert "about 36 s instead of 0.52 s" in standby.reason(36.4, 0.5234, None)
+
+
+def test_the_others_are_told_who_stands_by() -> None:
+    world, hosts = cluster(0, 2)
+    for stands_by in (False, True):
+        refusal = JoinAborted(7, JOINER.node, "slow links", 6000, stands_by)
+        world.say(hosts[0], hosts[1], refusal)
+    told = [r.values for r in hosts[1].reports if r.event == "member_standby"]
+    assert told == [{"node": JOINER.node.hex()[:8], "reason": "slow links"}]
