@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent import advice, handover
 from edgeagent.administration import Administration
+from edgeagent.admission import Admission
 from edgeagent.config import PAUSE
 from edgeagent.dataplane.shards import state_digest
 from edgeagent.errors import EdgeAgentError, UsageError
@@ -43,11 +44,11 @@ from edgeagent.trace import keep_trace
 from edgeagent.trainer_end import SAVE_SECONDS, TrainerEnd
 from edgeagent.trainer_link import TrainerLink, exit_status
 from edgeagent.transport.addresses import watch_addresses
-from edgeagent.transport.api import Candidate, PeerInfo, Standing
+from edgeagent.transport.api import PeerInfo, Standing
 from edgeagent.transport.complaints import LimitedLog
 from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
-from edgeagent.transport.job import script_difference, script_digests
+from edgeagent.transport.job import script_difference
 from edgeagent.transport.tcp import TcpTransport
 from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token, token_text
 from protocols import limits
@@ -92,7 +93,7 @@ class Ending:
 
 
 class Agent:
-    """One agent. Implements `AdmissionPolicy`, and `Host` for the user's requests."""
+    """One agent. Implements `Host` for the user's requests."""
 
     def __init__(
         self, config: AgentConfig, trainer_socket: socket.socket, trainer: OwnChild | None
@@ -115,6 +116,7 @@ class Agent:
         self.memory: SharedMemory | None = None
         self.origin = NOTHING  # history of the state with which the trainer has begun
         self._listener = LateListener()
+        self.admission = Admission(self, config.recipe)
         self.trainer_status = 0
         self.shell: Shell | None = None
         self._administration = Administration(self)
@@ -189,7 +191,7 @@ class Agent:
             config.cluster,
             self._name,
             self._listener,
-            self,
+            self.admission,
             self.observer.say,
         )
         addresses = await transport.start(config.listen, config.interface)
@@ -527,15 +529,7 @@ class Agent:
         self._renewing = False
         self._where = ""  # the best address of the join listener
 
-    # --- AdmissionPolicy --------------------------------------------------------------------------
-
-    def job(self) -> tuple[tuple[str, str], ...] | None:
-        """Return the job's (field, value) pairs, None while they are not known."""
-        return self.hello.job if self.hello is not None else None
-
-    def script(self) -> bytes:
-        """Return the digests of the statements of the trainer's script, b"" if it runs none."""
-        return script_digests(self.hello.script) if self.hello is not None else b""
+    # --- what others are told ---------------------------------------------------------------------
 
     def compare_scripts(self, name: str, theirs: bytes) -> None:
         """Warn if `name` runs a script that differs from this device's."""
@@ -549,25 +543,7 @@ class Agent:
         me = self.transport.me if self.transport is not None else self._lonely_peer()
         elder = self.search.elder if self.search is not None else me.node
         node = self.shell.node if self.shell is not None else None
-        return replace(standing_of(me, node, elder), script=self.script())
-
-    def heard_of(self, addresses: tuple[str, ...]) -> None:
-        """Take the addresses of an agent that holds the token as a hint."""
-        if self.search is not None:
-            self.search.hint(addresses, spoke=True)
-
-    def bars(self, node: bytes) -> bool:
-        """Return whether a user has expelled `node`."""
-        known = self.shell.node.context.policy if self.shell and self.shell.node else None
-        return known is not None and node in known.view.expelled
-
-    def admitted(self, candidate: Candidate) -> None:
-        """Trust the key of `candidate`, which has proven token and job."""
-        self.compare_scripts(candidate.peer.name, candidate.script)
-        if self.transport is not None:
-            node = self.transport.trust(candidate.peer.certificate)
-            if self.shell is not None:
-                self.shell.peers.keep_trust(node)
+        return replace(standing_of(me, node, elder), script=self.admission.script())
 
     # --- small things -----------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from edgeagent.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from edgeagent.recipe import Recipe
+
 RUN_VARIABLE = "EDGEAGENT_RUN"
 WIRES = ("full", "bf16")  # how gradients travel: as they are, or rounded to bfloat16
 OUTERS = ("average", "nesterov")  # how the cluster steps after a round of local steps
@@ -72,6 +74,7 @@ class AgentConfig:
     join_way: str = "auto"
     standby: str = "auto"
     join_only: bool = False
+    recipe: Recipe | None = None  # of the job, for devices that want to run the same
     join_stall: int = DEFAULT_JOIN_STALL
     log_level: str = ""  # of LOG_LEVELS, "" = no log
     log_file: str = ""  # "" = stderr

@@ -1,7 +1,8 @@
-"""`edgeagent join CODE`: takes the cluster's token from the device that has shown the code.
+"""`edgeagent join [CODE]`: gets into a cluster, and trains what the cluster trains.
 
-It trains nothing: the token is kept under the cluster's name, and the command that trains is
-printed, as it needs to know the job.
+With a code this device first takes the cluster's token from the device that has shown the code, and
+keeps it under the cluster's name. Then it asks an agent of the cluster for the recipe of the job. A
+built-in job runs at once. A script of another device is shown, and runs only after a yes.
 """
 
 from __future__ import annotations
@@ -11,25 +12,33 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from edgeagent.commands.options import add_command
-from edgeagent.errors import EdgeAgentError
+from edgeagent.commands.options import add_command, node_name
+from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.terminal.text import clean
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from edgeagent.commands.options import Commands
+    from edgeagent.recipe import Recipe
+    from edgeagent.recipe_search import Told
     from edgeagent.transport.pairing import Offer
 
 DESCRIPTION = """\
-Pair this device with the one on which `edgeagent invite` waits: type the code
-that it shows. This device gets the cluster's token and keeps it under the
-cluster's name, so that from now on `edgeagent run JOB` finds it. The inviting
-device is found by multicast DNS, or named with --peer.
+Get into a cluster and train what it trains. With the code that `edgeagent
+invite` shows on another device, this one takes the cluster's token and keeps
+it under the cluster's name; later the name is enough. Then an agent of the
+cluster is asked for the job. A built-in job runs at once; a script is named
+with its digest, and runs only after your yes. What you type next time is
+printed, too.
 """
 EXAMPLES = """\
-  edgeagent join 27-4819-2730
+  edgeagent join 27-4819-2730                       pair, then train
+  edgeagent join                                    train with the token kept
+  edgeagent join --cluster lab --show               print the script that others
+                                                    train, and do nothing
+  edgeagent join 27-4819-2730 --no-run              pair only
   edgeagent join 27-4819-2730 --peer 192.168.1.20:7430
 """
 
@@ -40,54 +49,234 @@ def add_parser(commands: Commands) -> None:
         commands,
         "join",
         execute,
-        summary="get into a cluster by the code that `edgeagent invite` shows elsewhere",
+        summary="get into a cluster, by a code or a kept token, and train what it trains",
         description=DESCRIPTION,
         examples=EXAMPLES,
     )
-    parser.add_argument("code", metavar="CODE", help="the ten digits; dashes may be left out")
     parser.add_argument(
-        "--peer", metavar="HOST:PORT", help="address of the inviting device, as it shows it"
+        "code", metavar="CODE", nargs="?", help="the ten digits; dashes may be left out"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME",
+        type=node_name,
+        help='without a code: the cluster whose token is kept here (default "default")',
+    )
+    parser.add_argument(
+        "--peer",
+        metavar="HOST:PORT",
+        help="with a code: address of the inviting device, as it shows it; else: of an agent",
     )
     parser.add_argument(
         "--replace",
         action="store_true",
         help="keep the token even if another is kept for a cluster of the same name",
     )
+    after = parser.add_mutually_exclusive_group()
+    after.add_argument("--no-run", action="store_true", help="only pair, and train nothing")
+    after.add_argument(
+        "--show", action="store_true", help="print the script that the cluster trains, and end"
+    )
+    after.add_argument(
+        "--accept",
+        metavar="DIGEST",
+        help="run the script with this digest without asking (needed where there is no terminal)",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Pair, keep the token and say what to type next; return the exit status."""
-    from edgeagent.config import (
-        DEFAULT_CLUSTER,
-        agent_config_from_environment,
-        default_name,
-        split_address,
-        state_root,
-    )
+    """Pair if there is a code, ask for the job and run it; return the exit status."""
+    from edgeagent.config import DEFAULT_CLUSTER, split_address, state_root
+
+    if args.code is None and (args.no_run or args.replace):
+        raise UsageError("--no-run and --replace go with a code")
+    if args.code is not None and args.cluster:
+        raise UsageError("the code says which cluster it is: leave --cluster away")
+    if args.peer:
+        split_address(args.peer)
+    root = state_root(os.environ)
+    if args.code is None:
+        cluster = args.cluster or DEFAULT_CLUSTER
+        addresses = [args.peer] if args.peer else []
+    else:
+        cluster = _pair(args, root)
+        # The address was that of `edgeagent invite`; an agent may listen beside it.
+        addresses = _beside(args.peer) if args.peer else []
+    if args.no_run:
+        return _say_how(cluster)
+    try:
+        told = _ask(root, cluster, addresses, mdns=not args.peer)
+    except UsageError:
+        raise
+    except EdgeAgentError as error:
+        if args.code is None:
+            raise
+        _say(f"nothing to run yet: {error}")
+        return _say_how(cluster)
+    if args.show:
+        return _show(told)
+    job = _job(told, root, cluster, args.accept)
+    peers = [told.address] if args.peer else []
+    return _run(told, job, cluster, peers, args.parse)
+
+
+def _pair(args: argparse.Namespace, root: str) -> str:
+    """Take the token from the inviting device and keep it; return the cluster's name."""
     from edgeagent.local.token_store import keep_token
     from edgeagent.runtime import agent_runner
     from edgeagent.transport.pairing_client import Invitee
     from edgeagent.transport.pairing_code import parse_code
     from edgeagent.transport.token import token_text
 
-    code, root = parse_code(args.code), state_root(os.environ)
-    if args.peer:
-        split_address(args.peer)
-    name = agent_config_from_environment(os.environ).name or default_name()
+    code = parse_code(args.code)
     kept: list[str] = []
 
     def store(offer: Offer) -> None:
         kept.append(keep_token(root, offer.cluster, token_text(offer.token)))
 
-    invitee = Invitee(code, name, _agreement(root, args.replace), store)
+    invitee = Invitee(code, _own_name(), _agreement(root, args.replace), store)
     with agent_runner() as runner:
         pairing = invitee.pair_with(args.peer) if args.peer else invitee.find()
         offer = runner.run(pairing)
-    cluster = "" if offer.cluster == DEFAULT_CLUSTER else f" --cluster {shlex.quote(offer.cluster)}"
     _say(f"{offer.inviter} lets this device into cluster {offer.cluster!r}")
-    _say(f"its token is kept in {kept[-1]}; from now on this trains with it:")
-    print(clean(f"edgeagent run JOB{cluster}"), flush=True)
+    _say(f"its token is kept in {kept[-1]}")
+    return offer.cluster
+
+
+def _ask(root: str, cluster: str, addresses: Sequence[str], *, mdns: bool) -> Told:
+    """Return the recipe of an agent of `cluster`, whose token is kept here."""
+    from edgeagent.local.token_store import stored_token
+    from edgeagent.recipe_search import find_recipe
+    from edgeagent.runtime import agent_runner
+    from edgeagent.transport.token import parse_token
+
+    text = stored_token(root, cluster)
+    if text is None:
+        raise UsageError(
+            f"no token of cluster {cluster!r} is kept here: run `edgeagent invite` on a device "
+            "that is in it, and `edgeagent join CODE` here"
+        )
+    with agent_runner() as runner:
+        asking = find_recipe(parse_token(text), cluster, _own_name(), addresses, mdns=mdns)
+        return runner.run(asking)
+
+
+def _job(told: Told, root: str, cluster: str, accepted: str | None) -> str:
+    """Return what `edgeagent run` is to run: a built-in job, or the path of the script, to which
+    the user has agreed."""
+    from edgeagent.launch import BUILT_IN_JOBS
+
+    if told.recipe.script is not None:
+        return _agreed(told, root, cluster, accepted)
+    if told.recipe.job not in BUILT_IN_JOBS:
+        raise EdgeAgentError(
+            f"{told.name} trains the built-in job {told.recipe.job!r}, which this edgeagent does "
+            "not have: install the same one on both"
+        )
+    return told.recipe.job
+
+
+def _run(
+    told: Told,
+    job: str,
+    cluster: str,
+    peers: Sequence[str],
+    parse: Callable[[Sequence[str]], argparse.Namespace],
+) -> int:
+    """Run the job as `edgeagent run` would; return the exit status."""
+    from edgeagent.config import DEFAULT_CLUSTER
+
+    others = [] if cluster == DEFAULT_CLUSTER else ["--cluster", cluster]
+    others += [word for peer in peers for word in ("--peer", peer)]
+    words = told.recipe.command(job, *others)
+    _say(f"{told.name} trains {told.recipe.job}; the same here: edgeagent run {shlex.join(words)}")
+    args = parse(["run", *words])
+    status: int = args.execute(args)
+    return status
+
+
+def _agreed(told: Told, root: str, cluster: str, accepted: str | None) -> str:
+    """Return the path of the script, which is kept now, if the user agrees to run it."""
+    from edgeagent.local.script_store import is_kept, keep_script
+
+    recipe, text = told.recipe, told.recipe.script or ""
+    if is_kept(root, cluster, recipe.job, text, recipe.digest):
+        _say(f"{recipe.job} from {told.name} is the script that was accepted here before")
+    elif accepted is not None:
+        if accepted.lower() != recipe.digest:
+            raise EdgeAgentError(
+                f"{told.name} trains {recipe.job} with the digest {recipe.digest}, and not what "
+                "--accept names"
+            )
+    elif not _says_yes(told):
+        raise EdgeAgentError(
+            f"not run: {recipe.job} from {told.name}, digest {recipe.digest}; `edgeagent join "
+            "--show` prints it, `edgeagent join --accept DIGEST` runs it"
+        )
+    return keep_script(root, cluster, recipe.job, text, recipe.digest)
+
+
+def _says_yes(told: Told) -> bool:
+    """Ask the user, if there is one at a terminal, whether to run the script."""
+    recipe, text = told.recipe, told.recipe.script or ""
+    arguments = f", with the arguments {shlex.join(recipe.arguments)}" if recipe.arguments else ""
+    _say(
+        f"{told.name} trains a script of its own: {recipe.job}, {len(text.encode())} bytes, "
+        f"digest {recipe.digest}{arguments}"
+    )
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    _say("it can do on this device whatever you can, so run only what you trust")
+    while True:
+        sys.stderr.write("edgeagent: run it here? [yes/no/show] ")
+        sys.stderr.flush()
+        answer = sys.stdin.readline()
+        match answer.strip().lower():
+            case "yes" | "y":
+                return True
+            case "show" | "s":
+                _print_script(recipe)
+            case "no" | "n" | "":
+                if answer.strip() or not answer:  # a bare Enter is no answer
+                    return False
+
+
+def _show(told: Told) -> int:
+    if told.recipe.script is None:
+        _say(f"{told.name} trains the built-in job {told.recipe.job}, which has no script")
+        return 0
+    _say(f"{told.recipe.job} from {told.name}, digest {told.recipe.digest}:")
+    _print_script(told.recipe)
     return 0
+
+
+def _print_script(recipe: Recipe) -> None:
+    """Print the script with everything replaced that could control a terminal."""
+    for line in (recipe.script or "").expandtabs(4).split("\n"):
+        print(clean(line))
+    sys.stdout.flush()
+
+
+def _say_how(cluster: str) -> int:
+    from edgeagent.config import DEFAULT_CLUSTER
+
+    option = "" if cluster == DEFAULT_CLUSTER else f" --cluster {shlex.quote(cluster)}"
+    _say("from now on this trains with the kept token:")
+    print(clean(f"edgeagent run JOB{option}"), flush=True)
+    return 0
+
+
+def _beside(peer: str) -> list[str]:
+    """Return the address at which an agent on the host of `peer` listens unless told otherwise."""
+    from edgeagent.config import DEFAULT_PORT, join_address, split_address
+
+    return [join_address(split_address(peer)[0], DEFAULT_PORT)]
+
+
+def _own_name() -> str:
+    from edgeagent.config import agent_config_from_environment, default_name
+
+    return agent_config_from_environment(os.environ).name or default_name()
 
 
 def _agreement(root: str, replaces: bool) -> Callable[[str, str], None]:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
     from edgeagent.commands.options import Commands
     from edgeagent.launch import TrainerProcess
+    from edgeagent.recipe import Recipe
 
 # The most bytes of a file with a token. Tokens are far shorter; a longer file is another one.
 MAX_TOKEN_FILE_BYTES = 4096
@@ -405,6 +406,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
     neighbours, most_links = chosen_neighbours(args.neighbours or "")
     return replace(
         base,
+        recipe=recipe_of(args, job),
         cluster=args.cluster or base.cluster,
         token=resolve_token(args, environment),
         name=args.name or base.name,
@@ -435,6 +437,24 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         pause_on_activity=args.pause_on_activity or base.pause_on_activity,
         pause_on_metered=args.pause_on_metered or base.pause_on_metered,
     )
+
+
+def recipe_of(args: argparse.Namespace, job: Job) -> Recipe | None:
+    """Return what others need to run the same job: its name or script, and the options that belong
+    to it; None if it cannot be told, because the script is too long or no text."""
+    from edgeagent.recipe import JOB_OPTIONS, Recipe
+    from edgeagent.transport.recipe_wire import MAX_SCRIPT_BYTES, of_script
+
+    given = ((name, getattr(args, name[2:].replace("-", "_"))) for name in JOB_OPTIONS)
+    options = tuple((name, str(value)) for name, value in given if value is not None)
+    if job.built_in:
+        return Recipe(job.name, options)
+    try:
+        with open(args.job, "rb") as file:
+            data = file.read(MAX_SCRIPT_BYTES + 1)
+    except OSError:
+        return None
+    return of_script(os.path.basename(args.job), data, options, tuple(args.script_arguments))
 
 
 def checked_policy(name: str) -> str:

@@ -61,6 +61,10 @@ class _Host:
         """There is no job, so nobody is admitted."""
         return None
 
+    @property
+    def recipe(self) -> None:
+        """There is no job to tell of."""
+
     def script(self) -> bytes:
         """There is no script."""
         return b""

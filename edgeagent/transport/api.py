@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from protocols.cluster.ancestry import NOTHING
 
 if TYPE_CHECKING:
+    from edgeagent.recipe import Recipe
     from protocols.cluster.ancestry import Past
     from protocols.network.link_end import LinkEnd
     from protocols.network.progress import Sending
@@ -153,6 +154,10 @@ class Standing:
 class AdmissionPolicy(Protocol):
     """The agent's side of the join listener. It decides nothing about tokens: the listener has
     checked the proof before it asks."""
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """What another device needs to run the same job; None if that cannot be told."""
 
     def job(self) -> tuple[tuple[str, str], ...] | None:
         """The job's (field, value) pairs; None while the trainer has not told them yet."""

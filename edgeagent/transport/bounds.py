@@ -48,3 +48,6 @@ MAX_PAIRING_BYTES = 512  # of one frame
 PAIRING_SECONDS = 10.0  # for one connection, from the first byte to the last
 PAIRING_FIND_SECONDS = 15.0  # until an announced invitation must have been found
 MAX_INVITERS_TRIED = 4  # of one channel, because each is another chance to guess the code for it
+
+# Asking for a recipe.
+RECIPE_FIND_SECONDS = 6.0  # until an agent of the cluster must have told one

@@ -39,6 +39,7 @@ from protocols.errors import RemoteProtocolError
 if TYPE_CHECKING:
     import socket
 
+    from edgeagent.recipe import Recipe
     from edgeagent.transport.api import PeerInfo, Standing
 
 
@@ -61,6 +62,17 @@ async def ask(
     talk = _Conversation(address, me, secret, None, versions, reachable, interface)
     talk.connected = connected
     return await talk.run()
+
+
+async def ask_recipe(
+    address: str, me: PeerInfo, secret: JoinSecret, interface: str = ""
+) -> tuple[Standing, Recipe | None]:
+    """Return what the agent at `address` says of itself, and the recipe of its job, None if it has
+    none. Raises as `ask` does, and `JoinRefused` if it is too old to tell one."""
+    talk = _Conversation(address, me, secret, None, join_wire.VERSIONS, (), interface)
+    talk.wants_recipe = True
+    standing = await talk.run()
+    return standing, talk.recipe
 
 
 async def join(
@@ -99,6 +111,8 @@ class _Conversation:
         script: bytes = b"",
     ) -> None:
         self.connected: socket.socket | None = None
+        self.wants_recipe = False
+        self.recipe: Recipe | None = None
         self._interface = interface
         self._address = address
         self._reachable = reachable
@@ -156,6 +170,9 @@ class _Conversation:
             raise OtherToken(f"{self._address} could not prove that it holds our token")
         standing = answer.standing
         self._check_believable(standing, transcript)
+        if self.wants_recipe:
+            self.recipe = await self._ask_recipe(stream, standing.me.name)
+            return standing
         if self._job is None:
             greeting = join_wire.Farewell(self._reachable)
             await stream.write(join_wire.encode_farewell(greeting))
@@ -179,6 +196,18 @@ class _Conversation:
                 )
             raise self._refused(refusal)
         return standing
+
+    async def _ask_recipe(self, stream: JoinStream, name: str) -> Recipe | None:
+        wanted = join_wire.Farewell((), wants_recipe=True)
+        await stream.write(join_wire.encode_farewell(wanted))
+        try:
+            body = await stream.read(limits.MAX_JOIN_FRAME_BYTES)
+        except (EOFError, ConnectionError):
+            raise JoinRefused(
+                f"{name} at {self._address} does not tell its job: it runs an older edgeagent"
+            ) from None
+        await stream.close()
+        return join_wire.decode_recipe(body)
 
     async def _hellos(self, stream: JoinStream) -> Transcript:
         certificate = stream.peer_certificate

@@ -187,6 +187,9 @@ class JoinListener:
             said = join_wire.decode_farewell(await stream.read(limits.MAX_JOIN_HELLO_BYTES))
         except (EOFError, ConnectionError):
             return  # the joiner has seen that its job differs, or that this agent has none yet
+        if said.wants_recipe:
+            await stream.write(join_wire.encode_recipe(self._admission.recipe))
+            return
         if said.reachable:
             self._admission.heard_of(said.reachable)
         if said.enters is None:

@@ -7,6 +7,8 @@
                                                ServerProof(proof, standing)
                                                ServerJob(fields)   if both job tags differ
     Greeting(reachable)                                            if it only asked, or
+    RecipeWanted                                                   if it wants to run the same,
+                                               Recipe(recipe)      or
     Enter(incarnation, name, addresses,
         reachable, script)                                                 to be admitted
                                                Admitted
@@ -29,12 +31,14 @@ from edgeagent.transport import bounds, fields
 from edgeagent.transport.api import Standing
 from edgeagent.transport.job import MAX_STATEMENTS, SCRIPT_DIGEST_BYTES
 from edgeagent.transport.proof import PROOF_BYTES
+from edgeagent.transport.recipe_wire import from_values, values_of
 from edgeagent.transport.token import TAG_BYTES
 from protocols import limits
 from protocols.cluster.ancestry import Ancestor, Past
 from protocols.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
+    from edgeagent.recipe import Recipe
     from edgeagent.transport.job import Job
 
 VERSIONS: tuple[int, ...] = (1,)
@@ -57,6 +61,8 @@ class Kind(IntEnum):
     ADMITTED = 7
     REFUSAL = 8
     GREETING = 9
+    RECIPE_WANTED = 10
+    RECIPE = 11
 
 
 class Reason(IntEnum):
@@ -100,10 +106,12 @@ class JoinerProof(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """A joiner's last message: where its own join listener is, and who it is if it wants in."""
+    """A joiner's last message: where its own join listener is, and who it is if it wants in; or
+    that it wants to be told the recipe of the job."""
 
     reachable: tuple[str, ...]
     enters: Entrant | None = None
+    wants_recipe: bool = False
 
 
 class Entrant(NamedTuple):
@@ -263,8 +271,10 @@ def decode_server_job(body: bytes) -> Job:
 
 
 def encode_farewell(said: Farewell) -> bytes:
-    """Return the body of Enter (admit me), or of a Greeting."""
+    """Return the body of Enter (admit me), of a Greeting, or of RecipeWanted."""
     reachable = list(said.reachable)
+    if said.wants_recipe:
+        return fields.pack(Kind.RECIPE_WANTED)
     if said.enters is None:
         return fields.pack(Kind.GREETING, reachable)
     number, name, addresses, script = said.enters
@@ -272,8 +282,11 @@ def encode_farewell(said: Farewell) -> bytes:
 
 
 def decode_farewell(body: bytes) -> Farewell:
-    """Read an Enter or a Greeting."""
+    """Read an Enter, a Greeting or a RecipeWanted."""
     values = fields.unpack(body, _HELLO_ITEMS)
+    if values[0] == Kind.RECIPE_WANTED:
+        fields.shape(values, Kind.RECIPE_WANTED, 0)
+        return Farewell((), wants_recipe=True)
     if values[0] == Kind.GREETING:
         (reachable,) = fields.shape(values, Kind.GREETING, 1)
         return Farewell(fields.addresses(reachable))
@@ -282,6 +295,17 @@ def decode_farewell(body: bytes) -> Farewell:
         fields.incarnation(number), fields.name(name), fields.addresses(addresses), _script(script)
     )
     return Farewell(fields.addresses(reachable), entrant)
+
+
+def encode_recipe(recipe: Recipe | None) -> bytes:
+    """Return the body of a `Recipe`, of an empty one if there is none."""
+    return fields.pack(Kind.RECIPE, values_of(recipe))
+
+
+def decode_recipe(body: bytes) -> Recipe | None:
+    """Read a `Recipe`."""
+    (found,) = fields.shape(fields.unpack(body, _LATER_ITEMS), Kind.RECIPE, 1)
+    return from_values(found)
 
 
 def encode_admitted() -> bytes:

@@ -160,3 +160,39 @@ def test_an_agent_that_runs_is_joined_and_a_new_token_is_kept(tmp_path: Path) ->
         shown = edgeagent(home, "token", "show")
         assert shown.stdout == rotated.stdout
         assert json.dumps(rotated.stdout.strip()) not in bob.log + alice.log
+
+
+@pytest.mark.slow
+def test_a_paired_device_trains_what_the_cluster_trains(tmp_path: Path) -> None:
+    """The newcomer's device has a code, and neither the token nor the script."""
+    with Cluster(tmp_path, job=SMALL) as cluster:
+        made = edgeagent(tmp_path / "first", "token", "new").stdout.strip()
+        alice = cluster.start("alice", token=made)
+        alice.wait("joined")
+        home = tmp_path / "bob's"
+        with invite(cluster.home) as inviting:
+            paired = edgeagent(home, "join", inviting.code, "--peer", inviting.address, "--no-run")
+            assert paired.returncode == 0, paired.stderr
+        asking = ("join", "--peer", alice.address)
+        refused = edgeagent(home, *asking)
+        assert refused.returncode == 1
+        assert "alice trains a script of its own: small.py" in refused.stderr
+        digest = refused.stderr.partition(", digest ")[2].split()[0].rstrip(",")
+        shown = edgeagent(home, *asking, "--show")
+        assert shown.stdout.strip() == Path(SMALL).read_text().strip()
+        own = {"EDGEAGENT_NAME": "bob", "EDGEAGENT_LISTEN": "127.0.0.1", "EDGEAGENT_NO_MDNS": "1"}
+        bob = subprocess.Popen(
+            [*module_command("edgeagent"), *asking, "--accept", digest],
+            env={**settings(home), **own},
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+        )
+        try:
+            alice.wait_members("alice", "bob")
+            bob.send_signal(signal.SIGINT)
+            assert bob.wait(WAIT_S) == 0
+            alice.wait_members("alice")
+        finally:
+            bob.kill()
+            bob.wait()
+        assert list(home.glob("edgeagent-small.safetensors"))

@@ -12,11 +12,12 @@ import pytest
 from edgeagent.agent_process import config_from
 from edgeagent.cli import parse
 from edgeagent.commands import options
-from edgeagent.commands.run import agent_config, resolve_token, trainer_config
+from edgeagent.commands.run import agent_config, recipe_of, resolve_token, trainer_config
 from edgeagent.config import AgentConfig, TrainerConfig
 from edgeagent.errors import UsageError
 from edgeagent.launch import Job, resolve_job
 from edgeagent.local.token_store import keep_token
+from edgeagent.recipe import Recipe
 from edgeagent.terminal.text import shown_path
 from edgeagent.transport.token import new_token
 from protocols import limits
@@ -49,7 +50,27 @@ def trainer(*options: str, **environment: str) -> TrainerConfig:
 
 def test_defaults_of_the_agent() -> None:
     assert (AgentConfig().on_partition, AgentConfig().rotate_every) == ("go-on", 1000)
-    assert agent() == AgentConfig(token=TOKEN, job="digits", command=("digits",), state_dir="/h")
+    assert agent() == AgentConfig(
+        token=TOKEN, job="digits", command=("digits",), state_dir="/h", recipe=Recipe("digits")
+    )
+
+
+def test_the_recipe_has_what_belongs_to_the_job_and_nothing_of_the_device(folder: Path) -> None:
+    (folder / "train.py").write_text("x = 1\n")
+    job = ["--steps", "9", "--global-batch", "64", "--micro-batch", "8", "--seed", "4"]
+    job += ["--wire", "bf16", "--local-steps", "5", "--outer", "nesterov"]
+    device = ["--name", "al", "--threads", "2", "--device", "cpu", "--listen", "127.0.0.1:1"]
+    told = agent(*job, *device).recipe
+    assert told is not None
+    assert [word for pair in told.options for word in pair] == job
+    args = parse(["run", "train.py", "--steps", "9", "--", "--epochs", "5"])
+    found = recipe_of(args, resolve_job("train.py", ["--epochs", "5"]))
+    assert found == Recipe("train.py", (("--steps", "9"),), ("--epochs", "5"), "x = 1\n")
+    (folder / "train.py").write_bytes(b"\xff")
+    assert recipe_of(args, resolve_job("train.py")) is None
+    job_of_a_file = resolve_job("train.py")
+    (folder / "train.py").unlink()
+    assert recipe_of(args, job_of_a_file) is None
 
 
 def test_every_option_of_the_agent(folder: Path) -> None:
@@ -72,6 +93,7 @@ def test_every_option_of_the_agent(folder: Path) -> None:
         state_dir="/h",
         on_partition="pause",
         rotate_every=250,
+        recipe=Recipe("digits"),
     )
 
 

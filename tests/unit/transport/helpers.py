@@ -25,6 +25,7 @@ from protocols.errors import RemoteProtocolError
 from protocols.wire.bulk import BulkHeader, BulkKind
 
 if TYPE_CHECKING:
+    from edgeagent.recipe import Recipe
     from protocols.network.link_end import LinkEnd
 
 T = TypeVar("T")
@@ -107,6 +108,7 @@ class Agent:
     incarnation: int = 1
     job_fields: tuple[tuple[str, str], ...] | None = JOB
     script_digests: bytes = b""
+    recipe_told: Recipe | None = None
     lines: list[str] = field(default_factory=list)
     ups: list[Link] = field(default_factory=list)
     downs: list[tuple[Link, str, LinkEnd]] = field(default_factory=list)
@@ -174,6 +176,10 @@ class Agent:
 
     def job(self) -> tuple[tuple[str, str], ...] | None:
         return self.job_fields
+
+    @property
+    def recipe(self) -> Recipe | None:
+        return self.recipe_told
 
     def script(self) -> bytes:
         return self.script_digests

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgeagent.errors import JobMismatch, JoinRefused
+from edgeagent.recipe import Recipe
 from edgeagent.transport import join_client, join_wire, tls
 from edgeagent.transport.certificate import make_certificate, node_id
-from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
+from edgeagent.transport.errors import Expelled, NotReady, OtherToken, SameIdentity, Unreachable
 from edgeagent.transport.identity import Identity, write_private
+from edgeagent.transport.join_client import ask_recipe
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.proof import Role, Transcript, make_proof
 from edgeagent.transport.token import job_tag
 from protocols import limits
-from protocols.errors import LocalProtocolError
+from protocols.errors import LocalProtocolError, RemoteProtocolError
 
 from .helpers import JOB, LOOPS, OTHER_TOKEN, TOKEN, Agent, agent, changed, identity, run, until
 
@@ -67,6 +69,36 @@ def test_asking_proves_the_token_and_admits_nobody(loop_name: str) -> None:
         assert anna.candidates == []
 
     assert serve(body, loop_name, job_fields=None).lines == []
+
+
+@pytest.mark.parametrize("told", [None, Recipe("digits", (("--steps", "5"),))])
+def test_who_proves_the_token_is_told_the_recipe_of_the_job(
+    loop_name: str, told: Recipe | None
+) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        anna.recipe_told = told
+        standing, recipe = await ask_recipe(address, ben.me, SECRET)
+        assert (standing.me, recipe) == (anna.me, told)
+        assert anna.candidates == []
+        assert anna.heard == ()
+        with pytest.raises(OtherToken):
+            await ask_recipe(address, ben.me, JoinSecret(OTHER_TOKEN, "room"))
+
+    serve(body, loop_name)
+
+
+def test_an_older_agent_does_not_tell_its_job(
+    loop_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        def unknown(data: bytes) -> join_wire.Farewell:
+            raise RemoteProtocolError("message out of place")
+
+        monkeypatch.setattr(join_wire, "decode_farewell", unknown)
+        with pytest.raises(JoinRefused, match="it runs an older edgeagent"):
+            await ask_recipe(address, ben.me, SECRET)
+
+    serve(body, loop_name)
 
 
 @pytest.mark.parametrize("options", [{"token": OTHER_TOKEN}, {"cluster": "attic"}])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgeagent.recipe import Recipe
 from edgeagent.transport import join_wire, link_wire
 from edgeagent.transport.api import PeerInfo, Standing
 from edgeagent.transport.link_wire import Channel, LinkHello
@@ -27,6 +28,8 @@ ENTER = join_wire.Farewell(
     ("192.0.2.1:7430",), join_wire.Entrant(ANNA.incarnation, ANNA.name, ANNA.addresses)
 )
 GREETING = join_wire.Farewell(("192.0.2.1:7430",))
+WANTED = join_wire.Farewell((), wants_recipe=True)
+RECIPE = Recipe("train.py", (("--steps", "5"),), ("a",), "x = 1")
 SERVER = join_wire.ServerHello((1,), 1, bytes(32), b"")
 LINK = LinkHello(Channel.BULK, 1, bytes(16), bytes(32), 3, "ben", ("10.0.0.1:1",))
 JOB = (("optimizer", "SGD"), ("lr", "0.1"))
@@ -40,6 +43,8 @@ MESSAGES: list[tuple[bytes, Decode]] = [
     (join_wire.encode_server_job(JOB), join_wire.decode_server_job),
     (join_wire.encode_farewell(ENTER), join_wire.decode_farewell),
     (join_wire.encode_admitted(), join_wire.decode_admitted),
+    (join_wire.encode_recipe(RECIPE), join_wire.decode_recipe),
+    (join_wire.encode_farewell(WANTED), join_wire.decode_farewell),
     (link_wire.encode_hello(LINK), link_wire.decode_hello),
     (
         link_wire.encode(link_wire.Kind.READY),
@@ -50,7 +55,8 @@ REFUSAL = join_wire.Refusal(join_wire.Reason.TOKEN, (1,))
 
 
 def test_messages_read_back() -> None:
-    expected = [JOINER, SERVER, PROOF, (bytes(32), STANDING), JOB, ENTER, None, LINK, None]
+    expected = [JOINER, SERVER, PROOF, (bytes(32), STANDING), JOB, ENTER, None, RECIPE, WANTED]
+    expected += [LINK, None]
     assert [decode(data) for data, decode in MESSAGES] == expected
 
 
