@@ -117,7 +117,7 @@ def execute(args: argparse.Namespace) -> int:
         return _show(told)
     job = _job(told, root, cluster, args.accept)
     peers = [told.address] if args.peer else []
-    return _run(told, job, cluster, peers, args.parse)
+    return _run(told, job, root, cluster, peers, args.parse)
 
 
 def _pair(args: argparse.Namespace, root: str) -> str:
@@ -179,14 +179,18 @@ def _job(told: Told, root: str, cluster: str, accepted: str | None) -> str:
 def _run(
     told: Told,
     job: str,
+    root: str,
     cluster: str,
     peers: Sequence[str],
     parse: Callable[[Sequence[str]], argparse.Namespace],
 ) -> int:
     """Run the job as `edgeagent run` would; return the exit status."""
-    from edgeagent.config import DEFAULT_CLUSTER
+    from edgeagent.config import DEFAULT_CLUSTER, TOKEN_VARIABLE
+    from edgeagent.local.token_store import token_path
 
     others = [] if cluster == DEFAULT_CLUSTER else ["--cluster", cluster]
+    if os.environ.get(TOKEN_VARIABLE):  # it may be that of another cluster, and would win
+        others += ["--token-file", token_path(root, cluster)]
     others += [word for peer in peers for word in ("--peer", peer)]
     words = told.recipe.command(job, *others)
     _say(f"{told.name} trains {told.recipe.job}; the same here: edgeagent run {shlex.join(words)}")

@@ -88,6 +88,17 @@ def test_a_built_in_job_runs_as_if_it_had_been_typed(
     assert (home.ran[1].cluster, home.ran[1].peer) == ("lab", ["192.0.2.1:7430"])
 
 
+def test_the_kept_token_is_used_whatever_is_in_the_environment(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EDGEAGENT_TOKEN", raising=False)
+    assert main(["join"]) == 5
+    monkeypatch.setenv("EDGEAGENT_TOKEN", new_token())
+    assert main(["join"]) == 5
+    kept = token_store.token_path(home.root, "default")
+    assert [args.token_file for args in home.ran] == [None, kept]
+
+
 def test_a_built_in_job_that_is_not_there_is_named(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
