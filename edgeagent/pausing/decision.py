@@ -14,6 +14,8 @@ from enum import StrEnum
 
 BEGIN_SECONDS = 3.0
 END_SECONDS = 10.0
+# For how long a device keeps work from its trainer while other members wait for it.
+HOLD_SECONDS = 30.0
 
 
 class Reason(StrEnum):
@@ -96,3 +98,37 @@ class Pausing:
         if reason is Reason.ACTIVITY or now - since >= lasts:
             self._holds[reason] = holds
             del self._other_since[reason]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What part a device has in its cluster: whether it wants to leave (`departs`), whether
+    newcomers wait for the end of its iteration (`newcomers`), and whether it is not the only
+    member (`others`)."""
+
+    departs: bool = False
+    newcomers: bool = False
+    others: bool = False
+
+
+class Keeping:
+    """Whether the work of a device that pauses is kept from its trainer."""
+
+    def __init__(self) -> None:
+        self._since = 0.0  # since when work has been kept
+
+    def keeps(self, reasons: tuple[Reason, ...], part: Part) -> bool:
+        """Whether work is kept: it is not where a newcomer or this device itself waits for the end
+        of the iteration. A device with a metered connection lets nobody in."""
+        newcomers = part.newcomers and Reason.METERED not in reasons
+        return bool(reasons) and not (part.departs or newcomers)
+
+    def lets_out(self, now: float, part: Part, *, is_kept: bool) -> bool:
+        """Whether what is kept is let out once, because the other members have waited for it for
+        `HOLD_SECONDS` at the time `now`. `is_kept`: there is work that is kept."""
+        if not is_kept:
+            self._since = now
+        if not part.others or now - self._since < HOLD_SECONDS:
+            return False
+        self._since = now
+        return True

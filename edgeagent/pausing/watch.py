@@ -3,7 +3,7 @@
 A device that pauses is away, as with `trainer.away()`: it stays a member, applies all updates and
 computes nothing, and the others take its share. If it is alone, its work is kept from its trainer,
 and training stands still; a newcomer is still let in. If all devices of a cluster pause, each keeps
-its work for `HOLD_SECONDS` only: so they make about a step a minute, and who goes on does not wait
+its work for `decision.HOLD_SECONDS` only: so they make about a step a minute, and who goes on does not wait
 longer than that for those who still pause. A metered connection is another matter, because sums
 pass through members that are away, too: there the device leaves the cluster and joins again later.
 """
@@ -15,7 +15,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from edgeagent.pausing.decision import Pausing, Reason, Wishes
+from edgeagent.pausing.decision import Keeping, Part, Pausing, Reason, Wishes
 from edgeagent.pausing.facts import facts_of, this_device
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from protocols.member.node import Node
 
 POLL_SECONDS = 1.0
-HOLD_SECONDS = 30.0
 _SOURCES = {
     Reason.BATTERY: "whether this device runs on battery",
     Reason.ACTIVITY: "when this device was last used",
@@ -75,41 +74,31 @@ class PauseWatch:
         self._agent = agent
         self._told: tuple[Reason, ...] = ()
         self._warned: set[Reason] = set()
-        self._held_since = 0.0  # since when work has been kept from the trainer
+        self._keeping = Keeping()
 
     def act(self) -> None:
         """Pause or go on, as the decision is now, and say so if that has changed."""
         self._warn()
         self._tell()
-        agent, reasons = self._agent, self.decision.reasons
-        out = Reason.METERED in reasons
-        work = bool(reasons) and not self._is_needed(out)
-        if self._is_overdue():
-            agent.trainer_link.hold(work=False, rejoin=out)  # lets out what is kept, and no more
-            self._held_since = asyncio.get_running_loop().time()
-        agent.trainer_link.hold(work=work, rejoin=out)
+        agent, reasons, part = self._agent, self.decision.reasons, self._part
+        out, now = Reason.METERED in reasons, asyncio.get_running_loop().time()
+        link = agent.trainer_link
+        if self._keeping.lets_out(now, part, is_kept=link.is_holding):
+            link.hold(work=False, rejoin=out)  # lets out what is kept, and no more
+        link.hold(work=self._keeping.keeps(reasons, part), rejoin=out)
         if agent.shell is not None:
             agent.shell.trainer.pause(bool(reasons))
             if out:
                 agent.membership.stand_aside()
 
-    def _is_needed(self, out: bool) -> bool:
-        """Whether this device must compute although it pauses: a newcomer waits for the end of the
-        iteration, or this node wants to depart."""
+    @property
+    def _part(self) -> Part:
+        """What part this device has in its cluster."""
         node = self._node
         if node is None:
-            return False
-        joins = node.negotiator is not None and bool(node.negotiator.joins.open)
-        return bool(node.context.departs) or (joins and not out)
-
-    def _is_overdue(self) -> bool:
-        """Whether other members have waited for long for what is kept from the trainer here."""
-        now = asyncio.get_running_loop().time()
-        if not self._agent.trainer_link.is_holding:
-            self._held_since = now
-        node = self._node
-        others = node is not None and not node.context.is_alone
-        return others and now - self._held_since >= HOLD_SECONDS
+            return Part()
+        newcomers = node.negotiator is not None and bool(node.negotiator.joins.open)
+        return Part(bool(node.context.departs), newcomers, not node.context.is_alone)
 
     @property
     def _node(self) -> Node | None:

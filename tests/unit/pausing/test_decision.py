@@ -7,7 +7,10 @@ import pytest
 from edgeagent.pausing.decision import (
     BEGIN_SECONDS,
     END_SECONDS,
+    HOLD_SECONDS,
     Facts,
+    Keeping,
+    Part,
     Pausing,
     Reason,
     Wishes,
@@ -105,3 +108,32 @@ def test_only_what_was_asked_for_counts(wishes: Wishes, reasons: tuple[Reason, .
     assert wishes.any is bool(reasons)
     for reason in reasons:
         assert wishes.text(reason)
+
+
+PAUSES = (Reason.BATTERY,)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "part", "keeps"),
+    [
+        ((), Part(), False),
+        (PAUSES, Part(), True),
+        (PAUSES, Part(departs=True), False),
+        (PAUSES, Part(newcomers=True), False),
+        ((Reason.METERED,), Part(newcomers=True), True),
+        ((Reason.METERED,), Part(departs=True), False),
+    ],
+)
+def test_work_is_kept_unless_somebody_waits_for_it(
+    reasons: tuple[Reason, ...], part: Part, keeps: bool
+) -> None:
+    assert Keeping().keeps(reasons, part) is keeps
+
+
+def test_what_is_kept_is_let_out_when_the_others_have_waited_for_long() -> None:
+    keeping, among_others = Keeping(), Part(others=True)
+    assert not keeping.lets_out(100.0, among_others, is_kept=False)
+    assert not keeping.lets_out(100.0 + HOLD_SECONDS - 1, among_others, is_kept=True)
+    assert not keeping.lets_out(100.0 + HOLD_SECONDS, Part(), is_kept=True)
+    assert keeping.lets_out(100.0 + HOLD_SECONDS, among_others, is_kept=True)
+    assert not keeping.lets_out(101.0 + HOLD_SECONDS, among_others, is_kept=True)

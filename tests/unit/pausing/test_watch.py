@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from edgeagent.config import AgentConfig
-from edgeagent.pausing import watch
+from edgeagent.pausing import decision, watch
 from edgeagent.pausing.decision import BEGIN_SECONDS, Facts, Reason, Wishes
 from edgeagent.pausing.watch import PauseWatch, watch_pauses, wishes_of
 
@@ -88,10 +88,10 @@ def test_others_do_not_wait_for_long_for_what_a_paused_device_was_given() -> Non
     agent = FakeAgent()
     agent.is_holding = True
     facts = Facts(None, 0.0, None)
-    assert acts(agent, facts, (0.0, watch.HOLD_SECONDS - 1)).let_out == 0
-    assert acts(agent, facts, (0.0, watch.HOLD_SECONDS)).let_out == 1
+    assert acts(agent, facts, (0.0, decision.HOLD_SECONDS - 1)).let_out == 0
+    assert acts(agent, facts, (0.0, decision.HOLD_SECONDS)).let_out == 1
     assert agent.work is True, "what it is given next is kept again"
-    times = (0.0, watch.HOLD_SECONDS, watch.HOLD_SECONDS + 1, 2 * watch.HOLD_SECONDS)
+    times = (0.0, decision.HOLD_SECONDS, decision.HOLD_SECONDS + 1, 2 * decision.HOLD_SECONDS)
     agent.let_out = 0
     assert acts(agent, facts, times).let_out == 2
     alone = FakeAgent(alone=True)
