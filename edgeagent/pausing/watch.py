@@ -3,9 +3,10 @@
 A device that pauses is away, as with `trainer.away()`: it stays a member, applies all updates and
 computes nothing, and the others take its share. If it is alone, its work is kept from its trainer,
 and training stands still; a newcomer is still let in. If all devices of a cluster pause, each keeps
-its work for `decision.HOLD_SECONDS` only: so they make about a step a minute, and who goes on does not wait
-longer than that for those who still pause. A metered connection is another matter, because sums
-pass through members that are away, too: there the device leaves the cluster and joins again later.
+its work for `decision.HOLD_SECONDS` only: so they make about a step a minute, and who goes on does
+not wait longer than that for those who still pause. A metered connection is another matter, because
+sums pass through members that are away, too: there the device leaves the cluster and joins again
+later.
 """
 
 from __future__ import annotations
