@@ -220,8 +220,8 @@ class Agent:
                 addresses,
                 self.search.hint,
                 self.observer.say,
-                config.listen,
-                config.interface,
+                listen=config.listen,
+                interface=config.interface,
             )
             await self._discovery.start()
         watching = watch_addresses(transport.renew_addresses, self._moved)

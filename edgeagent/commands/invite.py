@@ -171,7 +171,12 @@ async def _invite(args: argparse.Namespace, offer: Offer, identity: Identity) ->
     discovery = None
     if not args.no_mdns:
         discovery = Discovery(
-            code.channel, addresses, lambda _: None, _say, args.listen or "", PAIRING_SERVICE
+            code.channel,
+            addresses,
+            lambda _: None,
+            _say,
+            listen=args.listen or "",
+            service=PAIRING_SERVICE,
         )
         await discovery.start()
     try:

@@ -45,6 +45,7 @@ class Discovery:
         addresses: tuple[str, ...],
         found: Callable[[tuple[str, ...]], None],
         log: Callable[[str], None],
+        *,
         listen: str = "",
         interface: str = "",
         service: str = "",

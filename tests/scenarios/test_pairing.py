@@ -1,13 +1,14 @@
 """Pairing with real processes: from nothing to a common cluster by `invite` and `join`.
 
-Everything stays on loopback, so the inviting device is named with --peer; finding it by multicast
-DNS is what `unit/transport/test_discovery.py` shows.
+On loopback the inviting device is named with --peer; it is found by multicast DNS where two devices
+have network namespaces of their own.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -20,6 +21,9 @@ import pytest
 from edgeagent.launch import module_command
 from edgeagent.transport.pairing_code import PairingCode, parse_code
 from tests.scenarios.cluster import SMALL, Cluster
+from tests.scenarios.processes import kill_session
+from tests.testbed.namespaces import missing
+from tests.testbed.network import MBIT, Link, Network
 
 WAIT_S = 60.0
 POLL_S = 0.01
@@ -196,3 +200,52 @@ def test_a_paired_device_trains_what_the_cluster_trains(tmp_path: Path) -> None:
             bob.kill()
             bob.wait()
         assert list(home.glob("edgeagent-small.safetensors"))
+
+
+@pytest.mark.netns
+@pytest.mark.slow
+def test_three_commands_take_two_devices_from_nothing_to_training_together(tmp_path: Path) -> None:
+    """Invite, run and join, in two network namespaces: nothing but the code is typed."""
+    if why := missing():
+        pytest.skip(why)
+    running: list[subprocess.Popen[bytes]] = []
+    with Network(("a", "b"), default=Link(50 * MBIT, 0.001)) as net:
+
+        def start(node: str, *arguments: str) -> Path:
+            home, log = tmp_path / node, tmp_path / f"{arguments[0]}.log"
+            home.mkdir(exist_ok=True)
+            own = {"EDGEAGENT_NAME": node, "EDGEAGENT_EVENTS": str(tmp_path / f"{node}.events")}
+            with log.open("wb") as output:
+                command = [*module_command("edgeagent"), *arguments]
+                running.append(
+                    net.popen(
+                        node,
+                        command,
+                        cwd=home,
+                        env={**settings(home), **own, "OMP_NUM_THREADS": "1"},
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+            return log
+
+        def wait(log: Path, pattern: str) -> str:
+            deadline = time.monotonic() + WAIT_S
+            while not log.exists() or not (found := re.search(pattern, log.read_text())):
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(POLL_S)
+            return found[0]
+
+        try:
+            code = wait(start("a", "invite"), r"\d\d-\d{4}-\d{4}")
+            wait(start("a", "run", "digits", "--steps", "100000"), "founded cluster")
+            said = start("b", "join", code)
+            joined = json.loads(wait(tmp_path / "b.events", r'\{[^}]*"joined"[^}]*\}.*'))
+            assert sorted(joined["members"]) == ["a", "b"], said.read_text()
+            assert "a trains digits; the same here: edgeagent run digits" in said.read_text()
+        finally:
+            for process in running:
+                if process.poll() is None:
+                    kill_session(net.session(process))
+                process.wait()

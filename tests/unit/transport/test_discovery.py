@@ -39,7 +39,7 @@ Hints = list[tuple[str, ...]]
 def one(
     tag: str, address: str, hints: Hints, lines: list[str], listen: str = "127.0.0.1:0"
 ) -> Discovery:
-    return Discovery(tag, (address,), hints.append, lines.append, listen)
+    return Discovery(tag, (address,), hints.append, lines.append, listen=listen)
 
 
 @loops
