@@ -164,11 +164,11 @@ class JoinCost:
         return min(self.most_s, max(REST_S, USUAL_STEPS * self.pace.usual_s))
 
     def has_to_know(self, rates: tuple[int, ...]) -> bool:
-        """Whether more of the rates of a joiner's links have to be measured before it is let in:
-        any of them for how long the copy takes, all of them for how long steps take then."""
+        """Whether the rates of a joiner's links have to be measured before it is let in: none is
+        known, and it matters for how long the copy, or each step with it, takes."""
         pauses = self.allowed_s > 0 and self.state_bytes > SMALL_BYTES
         slows = self.stands_by and self.gradient_bytes > SMALL_GRADIENT_BYTES
-        return bool(rates) and ((pauses and not any(rates)) or (slows and not all(rates)))
+        return (pauses or slows) and bool(rates) and not any(rates)
 
     def refusal(self, name: str, rates: tuple[int, ...], constants: bytes = b"") -> str:
         """Return why a joiner whose links carry `rates` (bytes/s, 0: not known) is not let in, ""

@@ -156,10 +156,13 @@ class Joins:
             join.copied = True
             self._pause_for(join)
         if JOIN_TABLE.allows(join.state, "links open") and links:
-            if join.unmeasured < MOST_UNMEASURED and self._cost.has_to_know(rates):
-                join.unmeasured += 1  # the joiner repeats its message, perhaps with rates
+            reason = self._slows_down(join)
+            # What is measured may be the slower part of its links.
+            waits = self._cost.has_to_know(rates) or (bool(reason) and not all(rates))
+            if waits and join.unmeasured < MOST_UNMEASURED:
+                join.unmeasured += 1  # the joiner repeats its message, perhaps with more rates
                 return []
-            if reason := self._slows_down(join):
+            if reason:
                 return self.give_up(number, reason, standby.AGAIN_SECONDS, stands_by=True)
             join.beside = join.joiner.node not in self._pausing and self._cost.goes_beside(
                 rates, message.constants

@@ -13,6 +13,7 @@ from protocols.cluster import standby
 from protocols.network.measures import NOTHING_KNOWN, Measures
 from protocols.scheduler.join import JoinState
 from protocols.scheduler.join_cost import SMALL_GRADIENT_BYTES, JoinCost, Pace
+from protocols.scheduler.joins import MOST_UNMEASURED
 from protocols.scheduler.negotiator import Negotiator
 from protocols.scheduler.planning import Informed
 from protocols.wire import messages as m
@@ -248,6 +249,25 @@ def test_a_newcomer_enters_unless_it_slows_the_others_down(
     assert "2 Mbit/s" in refusal.reason
 
 
+@pytest.mark.parametrize("with_s", [5.0, 1.0])
+def test_a_newcomer_that_seems_slow_waits_until_its_other_links_are_measured(with_s: float) -> None:
+    """One that is fast enough over what is measured enters at once."""
+    cost = JoinCost(1000, 1000, stands_by=True)
+    scheduler = Negotiator(ONE, 1, star_policy(2), 4, Foreseeing(with_s), cost)
+    scheduler.joins.request(0.0, JoinRequest(JOINER, ()))
+    (number,) = scheduler.joins.open
+    for neighbour in (ONE, TWO):
+        scheduler.joins.introduced(neighbour, number)
+    some = m.LinksOpen(number, (ONE, TWO), (SLOW, 0))
+    for report in range(MOST_UNMEASURED + 1):
+        mail = scheduler.joins.links_open(float(report), JOINER.node, some)
+        if with_s == 1.0:
+            assert scheduler.joins.open[number].state is JoinState.LINKED
+            return
+        assert bool(mail) is (report == MOST_UNMEASURED)
+    assert number not in scheduler.joins.open
+
+
 def test_steps_that_take_longer_for_other_reasons_let_a_newcomer_in() -> None:
     pace = Pace()
     for at in range(8):
@@ -275,8 +295,7 @@ def test_links_are_measured_first_where_a_newcomer_may_stand_by(
 ) -> None:
     cost = JoinCost(1000, gradient_bytes, stands_by=stands_by)
     assert cost.has_to_know((0, 0)) is waits
-    assert cost.has_to_know((0, SLOW)) is waits
-    assert not cost.has_to_know((SLOW, SLOW))
+    assert not cost.has_to_know((0, SLOW))
 
 
 def test_the_longest_of_the_last_steps_counts_the_running_one() -> None:
