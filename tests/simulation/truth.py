@@ -87,6 +87,8 @@ class Truth:
         assert host.state == right or host.is_wrong, f"{host.me.name}: wrong state {host.iteration}"
         behind = len(host.node.debt.kept) if host.node is not None else 0
         joining = host.node.joining if host.node is not None else None
+        if joining is not None and joining.state is JoiningState.FAILED:
+            return  # the trainer ends an update of a copy that is given up
         if joining is not None and joining.state is JoiningState.PULLING and joining.copy:
             behind = iteration - joining.copy.next  # updates since its snapshot that it lacks
         assert iteration == host.iteration + behind, f"{host.me.name}: node and trainer out of step"
