@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from edgeagent.recipe import Recipe
 
 RUN_VARIABLE = "EDGEAGENT_RUN"
-WIRES = ("full", "bf16")  # how gradients travel: as they are, or rounded to bfloat16
+# How gradients travel: as they are, rounded to bfloat16, or as integers, whose sums do not depend
+# on the order of addition.
+WIRES = ("full", "bf16", "exact")
 OUTERS = ("average", "nesterov")  # how the cluster steps after a round of local steps
 SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in the trainer
 TOKEN_VARIABLE = "EDGEAGENT_TOKEN"

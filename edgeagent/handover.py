@@ -47,9 +47,9 @@ import msgpack
 
 from edgeagent.errors import EdgeAgentError
 
-HANDOVER_VERSION = 8
+HANDOVER_VERSION = 9
 MAX_FRAME_BYTES = 16 << 20
-SHARED_REGIONS = 6  # state, contribution, reduced[0], reduced[1], replay, marks
+SHARED_REGIONS = 7  # state, contribution, reduced[0], reduced[1], replay, marks, wide
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
 MARKS = 8  # 64-bit words in `marks`, most of them unused
 MARK_APPLYING = 0  # position in `marks`
@@ -66,8 +66,8 @@ class Hello:
     are multiples of 64.
     `accumulate`: numpy dtype of the gradient vector, "float32" or "float64".
     `elements`: length of the gradient vector (gradients, then floating-point buffers).
-    `chunk_elements`: length of a chunk of that vector, a multiple of 16. Data chunk k (counted from
-    1) starts at (k-1) * chunk_elements; the last may be shorter.
+    `chunk_elements`: length of a chunk of that vector. Data chunk k (counted from 1) starts at
+    (k-1) * chunk_elements; the last may be shorter.
     `steps`: 0 if there is no end. `meta`: the state's scalars at `iteration` (see `Applied`).
     `parameters`: the number of bits in a gradient bitmap.
     `exact_buffers`: (number, bytes) of each buffer that all micro-batches must leave the same.
@@ -80,6 +80,8 @@ class Hello:
     first data chunks travel as bfloat16. `local_steps`: 0, or an iteration is a round of local
     steps, which has the samples of so many global batches; each micro-batch is then one step of the
     device that computes it, and P holds how far these steps came from the shared weights.
+    `wide_bytes`: 0, or the sums are integers in blocks (`integer_blocks.py`), and the numbers of
+    wide blocks have so many bytes of shared memory.
     """
 
     TAG: ClassVar[int] = 1
@@ -106,6 +108,7 @@ class Hello:
     constants: bytes = b""
     rounded_chunks: int = 0
     local_steps: int = 0
+    wide_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

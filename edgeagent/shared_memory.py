@@ -1,9 +1,9 @@
 """The memory that the agent process and the trainer process both map.
 
-There are six regions, always in this order: state, contribution, reduced[0], reduced[1], replay,
-marks. All are reserved when they are created, so that a lack of memory shows at once, except
-`replay`, which is seldom used. The memory is anonymous: it has no name in any file system and is
-freed with the last process that maps it. It starts as zeros.
+There are seven regions, always in this order: state, contribution, reduced[0], reduced[1], replay,
+marks, wide. All are reserved when they are created, so that a lack of memory shows at once, except
+`replay` and `wide`, of which little is used as a rule. The memory is anonymous: it has no name in
+any file system and is freed with the last process that maps it. It starts as zeros.
 
 The trainer creates the memory and passes the descriptors immediately before its `Hello`; both ends
 compute the sizes from that `Hello` with `region_sizes`. `handover.py` says who may write where and
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from edgeagent.handover import Hello
 
 ACCUMULATE_DTYPES = ("float32", "float64")
-_REPLAY = 4  # position of `replay` among the regions
+_UNRESERVED = (4, 6)  # positions of `replay` and `wide` among the regions
 _MARK = b"EAM1"  # sent with the descriptors, because they cannot be sent without a byte
 
 
@@ -67,10 +67,11 @@ class SharedMemory:
     reduced: tuple[SharedRegion, SharedRegion]
     replay: SharedRegion
     marks: SharedRegion
+    wide: SharedRegion
 
     def regions(self) -> tuple[SharedRegion, ...]:
         """Return the regions in the order in which their descriptors travel."""
-        return (self.state, self.contribution, *self.reduced, self.replay, self.marks)
+        return (self.state, self.contribution, *self.reduced, self.replay, self.marks, self.wide)
 
     def close_descriptors(self) -> None:
         """Close all descriptors; the mappings stay."""
@@ -83,22 +84,26 @@ def mapped_bytes(size: int) -> int:
     return max(1, -(-size // mmap.PAGESIZE)) * mmap.PAGESIZE
 
 
-def region_sizes(state_bytes: int, elements: int, accumulate: str) -> tuple[int, ...]:
+def region_sizes(
+    state_bytes: int, elements: int, accumulate: str, wide_bytes: int = 0
+) -> tuple[int, ...]:
     """Return the bytes of the regions; raise `EdgeAgentError` if the layout is impossible."""
-    if accumulate not in ACCUMULATE_DTYPES or state_bytes < 0 or elements < 0:
+    if accumulate not in ACCUMULATE_DTYPES or min(state_bytes, elements, wide_bytes) < 0:
         raise EdgeAgentError("the trainer announced an impossible layout of shared memory")
     vector = elements * np.dtype(accumulate).itemsize
-    return (state_bytes, vector, vector, vector, vector, MARKS * 8)
+    return (state_bytes, vector, vector, vector, vector, MARKS * 8, wide_bytes)
 
 
-def create_shared_memory(state_bytes: int, elements: int, accumulate: str) -> SharedMemory:
+def create_shared_memory(
+    state_bytes: int, elements: int, accumulate: str, wide_bytes: int = 0
+) -> SharedMemory:
     """Create the regions, filled with zeros.
 
     Raises `EdgeAgentError` if the machine has not enough memory.
     """
     return _memory(
-        SharedRegion(_create(size, reserve=number != _REPLAY), size)
-        for number, size in enumerate(region_sizes(state_bytes, elements, accumulate))
+        SharedRegion(_create(size, reserve=number not in _UNRESERVED), size)
+        for number, size in enumerate(region_sizes(state_bytes, elements, accumulate, wide_bytes))
     )
 
 
@@ -108,7 +113,7 @@ def attach_shared_memory(hello: Hello, descriptors: Sequence[int]) -> SharedMemo
     Takes the descriptors over: they are closed with `SharedMemory.close_descriptors`. Raises
     `EdgeAgentError` if their number or a size does not fit.
     """
-    sizes = region_sizes(hello.state_bytes, hello.elements, hello.accumulate)
+    sizes = region_sizes(hello.state_bytes, hello.elements, hello.accumulate, hello.wide_bytes)
     if len(descriptors) != len(sizes):
         raise EdgeAgentError("the trainer did not pass its shared memory")
     for descriptor, size in zip(descriptors, sizes, strict=True):
@@ -168,8 +173,8 @@ def _set_once(future: asyncio.Future[None]) -> None:
 
 
 def _memory(regions: Iterable[SharedRegion]) -> SharedMemory:
-    state, contribution, even, odd, replay, marks = regions
-    return SharedMemory(state, contribution, (even, odd), replay, marks)
+    state, contribution, even, odd, replay, marks, wide = regions
+    return SharedMemory(state, contribution, (even, odd), replay, marks, wide)
 
 
 def _create(size: int, *, reserve: bool) -> int:

@@ -22,6 +22,7 @@ from edgeagent.handover import (
     Work,
     encode,
 )
+from edgeagent.integer_blocks import BLOCK, BLOCK_WORDS
 from edgeagent.shared_memory import SharedMemory, attach_shared_memory, wait_for_descriptors
 from protocols import limits
 
@@ -173,5 +174,10 @@ def _check(hello: Hello) -> None:
             raise EdgeAgentError(f"the {what} is {value}, over the limit of {most}")
     if hello.rounded_chunks < 0 or (hello.rounded_chunks and hello.accumulate != "float32"):
         raise EdgeAgentError("the trainer wants numbers rounded that cannot be")
+    blocks, odd = divmod(hello.elements, BLOCK_WORDS)
+    in_blocks = not odd and not hello.chunk_elements % BLOCK_WORDS and not hello.rounded_chunks
+    fits = in_blocks and hello.accumulate == "float32" and hello.wide_bytes == 8 * BLOCK * blocks
+    if hello.wide_bytes and not fits:
+        raise EdgeAgentError("the trainer announced an impossible layout of integer sums")
     if not 0 <= hello.constant_bytes <= hello.state_bytes:
         raise EdgeAgentError("the trainer announced an impossible layout of its state")

@@ -312,11 +312,20 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seed", metavar="N", type=seed, help="random seed (default the script's own, else 0)"
     )
-    group.add_argument(
+    wires = group.add_mutually_exclusive_group()
+    wires.add_argument(
         "--wire",
         choices=WIRES,
-        help="how gradients travel: full, as they are (default, or what the script says), or bf16, "
-        "rounded to bfloat16, which halves the bytes",
+        help="how gradients travel: full, as they are (default, or what the script says), bf16, "
+        "rounded to bfloat16, which halves the bytes, or exact",
+    )
+    wires.add_argument(
+        "--exact",
+        dest="wire",
+        action="store_const",
+        const="exact",
+        help="add gradients up as integers, so that the result has the same bits on any number of "
+        "devices of one kind, whatever joins and fails meanwhile (the same as --wire exact)",
     )
     group.add_argument(
         "--local-steps",

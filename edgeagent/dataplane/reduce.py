@@ -107,17 +107,6 @@ def key_of(header: BulkHeader) -> Key:
     return (*tags, header.term)
 
 
-def square_sum(vector: Vector) -> float:
-    """Return the sum of squares in double precision, computed by the calling thread alone.
-
-    `np.dot` would hand half of each chunk to a thread of the BLAS library. Where the trainer keeps
-    all processor cores busy, that thread has to wait for a core, once for every chunk, which makes
-    a round of a large vector take many times as long.
-    """
-    wide = vector.astype(np.float64, copy=False)
-    return float(np.einsum("i,i->", wide, wide))
-
-
 class Reducer:
     """Performs the rounds of one node, one at a time."""
 
@@ -360,7 +349,7 @@ class Reducer:
         else:
             if frame.size:  # it is rounded, or its header came before the round began
                 result = self._slice(self._vectors[now.spec.iteration], header.index)
-                result[:] = self._formats.of(header.index).unpack(frame.buffer, result)
+                self._formats.of(header.index).read(frame.buffer, result)
             self.square_sums[header.index - 1] = header.square_sum
         self._free(peer, frame.size)
         self._drive(now.down(sender, header.index))
@@ -408,10 +397,12 @@ class Reducer:
     def _check_length(self, header: BulkHeader) -> None:
         if header.index >= self.chunks:
             raise RemoteProtocolError("no such chunk")
-        index = header.index
-        own = self._slice(self._contribution, index)
-        expected = self._formats.of(index).bytes_of(own) if index else max(1, header.length)
-        if header.length != expected:
+        if header.index == 0:
+            fits = header.length > 0
+        else:
+            like, up = self._slice(self._contribution, header.index), header.kind is BulkKind.UP
+            fits = self._formats.of(header.index).takes(header.length, like, up=up)
+        if not fits:
             raise RemoteProtocolError("a chunk of the wrong length")
 
     def _free(self, peer: _Peer, size: int) -> None:
@@ -514,14 +505,13 @@ class Reducer:
         peer = self._peers[child]
         part = peer.sums.pop(chunk)
         if chunk == 0:
-            base = self._own_word if first else self._word
-            if base is not None:
-                self._word = self._merge(spec, base, decode_word(part))
+            word = self._own_word if first else self._word
+            if word is not None:
+                self._word = self._merge(spec, word, decode_word(part))
         else:
             result = self._slice(self._vectors[spec.iteration], chunk)
-            own = self._own(chunk)
-            numbers = self._formats.of(chunk).unpack(part, result)
-            np.add(own if first else result, numbers, out=result)
+            base = self._own(chunk) if first else result
+            self._formats.of(chunk).add(chunk, base, part, result, first=first)
         self._free(peer, len(part))
         self._relieve(child, peer)
 
@@ -547,8 +537,9 @@ class Reducer:
         result = self._slice(self._vectors[spec.iteration], chunk)
         if own:
             result[:] = self._own(chunk)
-        payload = self._formats.of(chunk).settle(result)
-        squares = self.square_sums[chunk - 1] = square_sum(result)
+        numbers = self._formats.of(chunk)
+        payload = numbers.settle(chunk, result, own=own)
+        squares = self.square_sums[chunk - 1] = numbers.square_sum(result)
         self._result.checks[chunk] = checksum(payload, squares)
 
     def _send_down(self, spec: RoundSpec, chunk: int, to: tuple[bytes, ...]) -> None:
@@ -578,9 +569,9 @@ class Reducer:
             payload = memoryview(word.encode() if word is not None else b"")
         else:
             mine = self._own(chunk) if own else self._slice(self._vectors[spec.iteration], chunk)
-            numbers = self._formats.of(chunk)
-            payload = numbers.pack(mine)
-            if numbers.in_place and (kind is BulkKind.DOWN or (own and self._own_word is None)):
+            numbers, up = self._formats.of(chunk), kind is BulkKind.UP
+            payload = numbers.ascending(chunk, mine, own=own) if up else numbers.descending(mine)
+            if numbers.in_place and (not up or (own and self._own_word is None)):
                 payload = memoryview(bytes(payload))
         header = BulkHeader(
             kind,

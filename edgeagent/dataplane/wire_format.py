@@ -1,4 +1,5 @@
-"""How the numbers of a round travel: as they lie in memory, or rounded to bfloat16.
+"""How the numbers of a round are added and travel: as they lie in memory, rounded to bfloat16, or
+as integers (`integer_format.py`).
 
 bfloat16 has the exponent of float32 and 8 instead of 24 bits of precision, so a number takes 2
 bytes instead of 4 and is off by at most 1/256 of itself. Partial sums are rounded at each hop of
@@ -11,31 +12,52 @@ the same vector, and small changes of theirs would be lost.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from edgeagent.dataplane.integer_format import Integers
 
 Vector = np.ndarray[Any, np.dtype[Any]]
 
 
 class WireFormat(Protocol):
-    """How the numbers of a chunk travel."""
+    """How the numbers of a chunk are added and travel.
+
+    A vector that is passed is the part of P or R that belongs to one chunk. `chunk` is that chunk's
+    number, counted from 1, and `own` says that the vector is this node's contribution alone.
+    """
 
     @property
     def in_place(self) -> bool:
-        """Whether a chunk is received straight into its vector, and sent from there."""
+        """Whether a reduced chunk is received straight into its vector, and sent from there."""
 
-    def bytes_of(self, vector: Vector) -> int:
-        """Return how many bytes `vector` is on the wire."""
+    def takes(self, length: int, vector: Vector, *, up: bool) -> bool:
+        """Return whether a partial sum (`up`) or reduced chunk like `vector` can have `length`
+        bytes."""
 
-    def pack(self, vector: Vector) -> memoryview:
-        """Return the bytes of `vector`: those in its memory if `in_place`, else a copy."""
+    def add(self, chunk: int, base: Vector, part: memoryview, out: Vector, *, first: bool) -> None:
+        """Write the sum of `base` and a child's `part` to `out`, which may be `base`.
 
-    def unpack(self, data: memoryview, like: Vector) -> Vector:
-        """Return the numbers in `data`, of the dtype of `like`."""
+        `first`: `base` is this node's contribution, otherwise what was written to `out` before.
+        Raises `RemoteProtocolError` if `part` cannot be a partial sum.
+        """
 
-    def settle(self, vector: Vector) -> memoryview:
-        """Give `vector` the values that its receivers will have; return its bytes."""
+    def ascending(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
+        """Return the bytes of a partial sum: those in the memory of `vector`, or a copy."""
+
+    def settle(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
+        """Give a complete sum the values that its receivers will have; return its bytes."""
+
+    def descending(self, vector: Vector) -> memoryview:
+        """Return the bytes of a reduced chunk: those in its memory if `in_place`, else a copy."""
+
+    def read(self, data: memoryview, vector: Vector) -> None:
+        """Write the numbers of a reduced chunk to `vector`."""
+
+    def square_sum(self, vector: Vector) -> float:
+        """Return the sum of squares of a reduced chunk in double precision."""
 
 
 class AsTheyAre:
@@ -43,21 +65,37 @@ class AsTheyAre:
 
     in_place = True
 
-    def bytes_of(self, vector: Vector) -> int:
-        """Return the size of `vector`."""
-        return vector.nbytes
+    def takes(self, length: int, vector: Vector, *, up: bool) -> bool:
+        """Return whether `length` is the size of `vector`."""
+        del up
+        return length == vector.nbytes
 
-    def pack(self, vector: Vector) -> memoryview:
+    def add(self, chunk: int, base: Vector, part: memoryview, out: Vector, *, first: bool) -> None:
+        """Write `base` plus the numbers in `part` to `out`."""
+        del chunk, first
+        np.add(base, np.frombuffer(part, base.dtype), out=out)
+
+    def ascending(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
+        """Return the memory of `vector`."""
+        del chunk, own
+        return vector.data.cast("B")
+
+    def settle(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
+        """Return the memory of `vector`, which stays as it is."""
+        del chunk, own
+        return vector.data.cast("B")
+
+    def descending(self, vector: Vector) -> memoryview:
         """Return the memory of `vector`."""
         return vector.data.cast("B")
 
-    def unpack(self, data: memoryview, like: Vector) -> Vector:
-        """Return the numbers in `data`."""
-        return np.frombuffer(data, like.dtype)
+    def read(self, data: memoryview, vector: Vector) -> None:
+        """Copy the numbers in `data`."""
+        vector[:] = np.frombuffer(data, vector.dtype)
 
-    def settle(self, vector: Vector) -> memoryview:
-        """Return the memory of `vector`, which stays as it is."""
-        return self.pack(vector)
+    def square_sum(self, vector: Vector) -> float:
+        """Return the sum of squares of `vector`."""
+        return square_sum(vector)
 
 
 class BFloat16:
@@ -66,41 +104,49 @@ class BFloat16:
 
     in_place = False
 
-    def bytes_of(self, vector: Vector) -> int:
-        """Return 2 bytes for each number."""
-        return 2 * len(vector)
+    def takes(self, length: int, vector: Vector, *, up: bool) -> bool:
+        """Return whether there are 2 bytes for each number."""
+        del up
+        return length == 2 * len(vector)
 
-    def pack(self, vector: Vector) -> memoryview:
+    def add(self, chunk: int, base: Vector, part: memoryview, out: Vector, *, first: bool) -> None:
+        """Write `base` plus the numbers in `part` to `out`, added in float32."""
+        del chunk, first
+        np.add(base, _widened(part), out=out)
+
+    def ascending(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
         """Return the rounded numbers of `vector`."""
-        bits = vector.view(np.uint32)
-        rounded = (bits >> 16) & 1  # ties to even: the half is added, less one for even numbers
-        rounded += 0x7FFF
-        rounded += bits
-        rounded >>= 16
-        short = rounded.astype(np.uint16)
-        if (nan := np.isnan(vector)).any():  # rounding could have made an infinity of it
-            short[nan] = (bits[nan] >> 16).astype(np.uint16) | 0x0040
-        return short.data.cast("B")
+        del chunk, own
+        return _rounded(vector)
 
-    def unpack(self, data: memoryview, like: Vector) -> Vector:
-        """Return the numbers in `data`, as float32."""
-        wide = np.frombuffer(data, np.uint16).astype(np.uint32)
-        wide <<= 16
-        return wide.view(np.float32)
-
-    def settle(self, vector: Vector) -> memoryview:
+    def settle(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
         """Round `vector`, and return the rounded numbers."""
-        packed = self.pack(vector)
-        vector[:] = self.unpack(packed, vector)
+        del chunk, own
+        packed = _rounded(vector)
+        vector[:] = _widened(packed)
         return packed
+
+    def descending(self, vector: Vector) -> memoryview:
+        """Return the rounded numbers of `vector`."""
+        return _rounded(vector)
+
+    def read(self, data: memoryview, vector: Vector) -> None:
+        """Write the numbers in `data`, as float32, to `vector`."""
+        vector[:] = _widened(data)
+
+    def square_sum(self, vector: Vector) -> float:
+        """Return the sum of squares of `vector`."""
+        return square_sum(vector)
 
 
 class Formats:
-    """The format of each data chunk: the first `rounded` of them travel as bfloat16."""
+    """The format of each data chunk: the first `rounded` of them travel as bfloat16, or all are
+    sums of `integers`."""
 
-    def __init__(self, rounded: int = 0) -> None:
+    def __init__(self, rounded: int = 0, integers: Integers | None = None) -> None:
         self._rounded = rounded
-        self._full, self._short = AsTheyAre(), BFloat16()
+        self._full: WireFormat = integers or AsTheyAre()
+        self._short = BFloat16()
 
     def of(self, chunk: int) -> WireFormat:
         """Return the format of data chunk `chunk`, counted from 1."""
@@ -110,3 +156,34 @@ class Formats:
         """Return how many bytes a vector of `elements` numbers is on the wire."""
         short = min(elements, self._rounded * chunk_elements)
         return 2 * short + item_bytes * (elements - short)
+
+
+def square_sum(vector: Vector) -> float:
+    """Return the sum of squares in double precision, computed by the calling thread alone.
+
+    `np.dot` would hand half of each chunk to a thread of the BLAS library. Where the trainer keeps
+    all processor cores busy, that thread has to wait for a core, once for every chunk, which makes
+    a round of a large vector take many times as long.
+    """
+    wide = vector.astype(np.float64, copy=False)
+    return float(np.einsum("i,i->", wide, wide))
+
+
+def _rounded(vector: Vector) -> memoryview:
+    """Return the nearest bfloat16 of each number."""
+    bits = vector.view(np.uint32)
+    rounded = (bits >> 16) & 1  # ties to even: the half is added, less one for even numbers
+    rounded += 0x7FFF
+    rounded += bits
+    rounded >>= 16
+    short = rounded.astype(np.uint16)
+    if (nan := np.isnan(vector)).any():  # rounding could have made an infinity of it
+        short[nan] = (bits[nan] >> 16).astype(np.uint16) | 0x0040
+    return short.data.cast("B")
+
+
+def _widened(data: memoryview) -> Vector:
+    """Return the bfloat16 numbers in `data` as float32."""
+    wide = np.frombuffer(data, np.uint16).astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)

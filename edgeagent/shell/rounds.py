@@ -9,8 +9,10 @@ import asyncio
 from typing import TYPE_CHECKING, assert_never
 
 from edgeagent.dataplane.forwarding import Forwarding
+from edgeagent.dataplane.integer_format import Integers
 from edgeagent.dataplane.reduce import Reducer
 from edgeagent.dataplane.wire_format import Formats
+from edgeagent.integer_blocks import BLOCK_WORDS
 from protocols import effects, events, limits
 from protocols.network.link_end import LinkEnd
 from protocols.rounds.word_check import WordShape
@@ -56,7 +58,11 @@ class Rounds:
         self._loop = asyncio.get_running_loop()
         self._forwarding = Forwarding()
         self.contribution = memory.contribution.array(hello.accumulate)
-        self.formats = Formats(hello.rounded_chunks)
+        integers = None
+        if hello.wide_bytes:
+            blocks = hello.chunk_elements // BLOCK_WORDS
+            integers = Integers(memory.wide.array("int64"), blocks)
+        self.formats = Formats(hello.rounded_chunks, integers)
         buffers = dict(hello.exact_buffers)
         self.shape = WordShape(hello.micro_batches, hello.parameters, buffers)
         even, odd = memory.reduced

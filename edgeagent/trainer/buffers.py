@@ -82,21 +82,29 @@ class ModelBuffers:
         return dict(zip(self.names, self._working, strict=True))
 
     def attach(
-        self, shared: Mapping[str, torch.Tensor], layout: VectorLayout, vector: torch.Tensor
+        self,
+        shared: Mapping[str, torch.Tensor],
+        layout: VectorLayout,
+        vector: torch.Tensor,
+        start: int = 0,
     ) -> None:
         """Use `shared` (by name) as the iteration's buffers, and `vector` for this node's sums.
 
-        The present values of the model's buffers become those of the iteration.
+        `vector` has the places of the flat vector from `start` on. The present values of the
+        model's buffers become those of the iteration.
         """
         self._shared = [shared[name] for name in self.names]
         for view, buffer in zip(self._shared, self._working, strict=True):
             view.copy_(buffer)
-        self._sums = self.section(layout, vector)
+        self._sums = self.section(layout, vector, start)
 
-    def section(self, layout: VectorLayout, vector: torch.Tensor) -> dict[int, torch.Tensor]:
-        """Return the part of a flat vector that belongs to each averaged buffer, by its number."""
+    def section(
+        self, layout: VectorLayout, vector: torch.Tensor, start: int = 0
+    ) -> dict[int, torch.Tensor]:
+        """Return the part of a flat vector that belongs to each averaged buffer, by its number;
+        `vector` has the places from `start` on."""
         return {
-            n: vector[offset : offset + self._working[n].numel()].view(self._working[n].shape)
+            n: vector[offset - start :][: self._working[n].numel()].view(self._working[n].shape)
             for n, offset in zip(self.averaged(), layout.buffer_offsets, strict=True)
         }
 

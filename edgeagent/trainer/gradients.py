@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.integer_blocks import BLOCK, BLOCK_WORDS, MOST_BLOCKS
 from edgeagent.trainer.image import CPU
 from protocols import limits
 
@@ -52,7 +53,9 @@ class VectorLayout:
     """Where each tensor lies in the flat vector; all numbers are elements of `dtype`.
 
     `gradient_elements` is the length of the section of gradients, `elements` that of the vector,
-    both with padding.
+    both with padding. With `in_blocks` the sums are integers in blocks (`integer_blocks.py`): each
+    tensor begins a block, all chunks are equally long, and in memory, where a chunk ends with the
+    marks of its blocks, the vector is a little longer than `elements`.
     """
 
     dtype: torch.dtype
@@ -61,6 +64,37 @@ class VectorLayout:
     gradient_elements: int
     elements: int
     chunk_elements: int
+    in_blocks: bool = False
+
+    @property
+    def words(self) -> int:
+        """Return the length of the vector in memory, in numbers of `dtype`."""
+        return self._in_memory(self.elements)
+
+    @property
+    def chunk_words(self) -> int:
+        """Return the length of a chunk in memory, in numbers of `dtype`."""
+        return self._in_memory(self.chunk_elements)
+
+    @property
+    def wide_bytes(self) -> int:
+        """Return the bytes that the vector has if all numbers are int64; 0 unless `in_blocks`."""
+        return 8 * self.elements if self.in_blocks else 0
+
+    def _in_memory(self, elements: int) -> int:
+        return elements // BLOCK * BLOCK_WORDS if self.in_blocks else elements
+
+    def numbers(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return the numbers in `vector`, which has all `words`, without marks: a view of it, of
+        one dimension, or of two (a row for each chunk) if `in_blocks`."""
+        if not self.in_blocks:
+            return vector
+        return vector.view(-1, self.chunk_words)[:, : self.chunk_elements]
+
+    def marks(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return the marks of the blocks in `vector`, which has all `words`: a view, int32, with a
+        row for each chunk. Only if `in_blocks`."""
+        return vector.view(torch.int32).view(-1, self.chunk_words)[:, self.chunk_elements :]
 
     @property
     def accumulate(self) -> str:
@@ -83,34 +117,39 @@ def plan_vector(
     buffer_sizes: Sequence[int],
     dtype: torch.dtype,
     order: Sequence[int] = (),
+    *,
+    in_blocks: bool = False,
 ) -> VectorLayout:
     """Return the layout of a vector for tensors with these numbers of elements.
 
     `order` has the number of each gradient in the order in which they are to lie; empty for the
-    order of `gradient_sizes`.
+    order of `gradient_sizes`. `in_blocks`: the sums are integers, for float32 alone.
     """
     order = order or range(len(gradient_sizes))
-    placed, gradients = _place([gradient_sizes[n] for n in order], 0)
+    step = BLOCK if in_blocks else ELEMENT_STEP
+    placed, gradients = _place([gradient_sizes[n] for n in order], 0, step)
     gradient_offsets = [offset for _, offset in sorted(zip(order, placed, strict=True))]
-    chunk = chunk_elements_for(gradients, dtype.itemsize)
-    if buffer_sizes:
-        gradients = -(-gradients // chunk) * chunk
-    buffer_offsets, elements = _place(buffer_sizes, gradients)
+    most = MOST_BLOCKS * BLOCK if in_blocks else limits.MAX_CHUNK_BYTES // dtype.itemsize
+    chunk = chunk_elements_for(gradients, most, step)
+    if buffer_sizes or in_blocks:
+        gradients = _padded(gradients, chunk)
+    buffer_offsets, elements = _place(buffer_sizes, gradients, step)
+    if in_blocks:
+        elements = _padded(elements, chunk)
     return VectorLayout(
-        dtype, tuple(gradient_offsets), tuple(buffer_offsets), gradients, elements, chunk
+        dtype, tuple(gradient_offsets), tuple(buffer_offsets), gradients, elements, chunk, in_blocks
     )
 
 
-def chunk_elements_for(elements: int, item_bytes: int) -> int:
-    """Return the length of a chunk for a vector of `elements` elements of `item_bytes` bytes each.
+def chunk_elements_for(elements: int, most: int, step: int = ELEMENT_STEP) -> int:
+    """Return the length of a chunk for a vector of `elements` elements.
 
-    It is a multiple of 16 elements, shorter for small vectors, and at most 1 MiB.
+    It is a multiple of `step` elements, shorter for small vectors, and has at most `most` elements.
     """
-    most = limits.MAX_CHUNK_BYTES // item_bytes
     aim = min(CHUNK_ELEMENTS_AIM, max(CHUNK_ELEMENTS_LEAST, elements // CHUNKS_AIM))
     aim = min(most, max(aim, elements // CHUNKS_MOST))
     count = max(1, -(-elements // aim))
-    return min(most, max(ELEMENT_STEP, _padded(-(-elements // count))))
+    return min(most, max(step, _padded(-(-elements // count), step)))
 
 
 class GradientSum:
@@ -136,10 +175,14 @@ class GradientSum:
         self.vector = shared if staging is None else torch.zeros_like(shared, device=device)
         self._parameters = list(parameters)
         self._names = list(names)
-        self._views = [
-            self.vector[offset : offset + parameter.numel()].view(parameter.shape)
-            for offset, parameter in zip(layout.gradient_offsets, parameters, strict=True)
-        ]
+        self._views = (
+            []
+            if layout.in_blocks
+            else [
+                self.vector[offset : offset + parameter.numel()].view(parameter.shape)
+                for offset, parameter in zip(layout.gradient_offsets, parameters, strict=True)
+            ]
+        )
         self._bits = 0  # bit k is set if parameter k had a gradient
         self._clean = True  # the vector is all zeros
         self._is_home = True  # the shared memory has what the vector has
@@ -244,7 +287,7 @@ def mean_of(
     """
     if weight < 1:
         raise EdgeAgentError("the agent reported an impossible reduction")
-    mean = reduced / weight
+    mean = (layout.numbers(reduced) / weight).view(-1)
     gradients = mean[: layout.gradient_elements]
     if scale != 1.0:
         gradients /= scale  # apart from the weight: float32 may not hold the product of the two
@@ -277,14 +320,15 @@ def set_gradients(
             parameter.grad = None
 
 
-def _place(sizes: Sequence[int], start: int) -> tuple[list[int], int]:
-    """Return where tensors of these sizes begin, one behind the other from `start`, and the end."""
+def _place(sizes: Sequence[int], start: int, step: int) -> tuple[list[int], int]:
+    """Return where tensors of these sizes begin, one behind the other from `start` and each at a
+    multiple of `step`, and the end."""
     offsets = []
     for size in sizes:
         offsets.append(start)
-        start += _padded(size)
+        start += _padded(size, step)
     return offsets, start
 
 
-def _padded(elements: int) -> int:
-    return -(-elements // ELEMENT_STEP) * ELEMENT_STEP
+def _padded(elements: int, step: int) -> int:
+    return -(-elements // step) * step

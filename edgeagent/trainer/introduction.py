@@ -47,8 +47,8 @@ def introduce(
         state_bytes=state.layout.size,
         tensors=state.layout.tensors(),
         accumulate=vector.accumulate,
-        elements=vector.elements,
-        chunk_elements=vector.chunk_elements,
+        elements=vector.words,
+        chunk_elements=vector.chunk_words,
         micro_batches=global_batch // micro_batch,
         micro_batch_size=micro_batch,
         steps=steps,
@@ -64,6 +64,7 @@ def introduce(
         constants=state.constants(),
         rounded_chunks=vector.gradient_chunks if rounds else 0,
         local_steps=local_steps,
+        wide_bytes=vector.wide_bytes,
     )
 
 

@@ -63,6 +63,11 @@ class Options:
         """The samples of an iteration, which is a round if there are local steps."""
         return self.global_batch * max(1, self.local_steps)
 
+    @property
+    def exact_count(self) -> int:
+        """The micro-batches of an iteration if their sum must not depend on the order, else 0."""
+        return self.round_batch // self.micro_batch if self.wire == "exact" else 0
+
 
 def resolve_options(
     environment: Mapping[str, str],
@@ -109,6 +114,10 @@ def resolve_options(
     wire = _first(config.wire, wire) or WIRES[0]
     if wire not in WIRES:
         raise UsageError(f"wire is {wire!r}; it must be one of {', '.join(WIRES)}")
+    if wire == "exact" and local is not None:
+        raise UsageError(
+            "wire exact is for gradients: what local steps give depends on which device takes them"
+        )
     beside = config.save if told is not None else _script_place()
     if counts["save_every"] and beside:
         check_save_path(beside)

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from edgeagent import memory
-from edgeagent.dataplane.reduce import square_sum
+from edgeagent.dataplane.integer_format import Integers
+from edgeagent.dataplane.wire_format import Formats
 from edgeagent.handover import Applied, Begin, Contributed, Reduced, Rehearsed, Work
+from edgeagent.integer_blocks import BLOCK
 from edgeagent.trainer.client import AgentClient
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class Rehearsal(AgentClient):
         used = memory.usage()
         self._found = Rehearsed(
             state_bytes=state.layout.size,
-            elements=state.vector.elements,
+            elements=state.vector.words,
             accumulate=state.vector.accumulate,
             gradient_bytes=sum(p.nbytes for p in trainable),
             device=str(state.device),
@@ -101,7 +103,7 @@ class Rehearsal(AgentClient):
     def _touch_all(self) -> None:
         """Map every page of what is shared, which otherwise would count as the micro-batch's, and
         the code that stands in for the agent here, which would count as the update's."""
-        square_sum(np.ones(1, np.float32))
+        Formats().of(1).square_sum(np.ones(1, np.float32))
         if self._memory is None:
             return
         for region in (self._memory.state, self._memory.contribution, *self._memory.reduced):
@@ -114,11 +116,15 @@ class Rehearsal(AgentClient):
         layout, buffer = self._vector, sent.iteration % 2
         own: np.ndarray[Any, Any] = shared.contribution.array(layout.accumulate)
         total: np.ndarray[Any, Any] = shared.reduced[buffer].array(layout.accumulate)
-        squares: list[float] = []
-        for start in range(0, layout.elements, layout.chunk_elements):
-            part = slice(start, start + layout.chunk_elements)
-            total[part] = own[part]
-            squares.append(square_sum(own[part]))
+        integers = None
+        if layout.in_blocks:
+            integers = Integers(shared.wide.array("int64"), layout.chunk_elements // BLOCK)
+        numbers, squares = Formats(integers=integers), list[float]()
+        total[:] = own
+        for chunk, start in enumerate(range(0, layout.words, layout.chunk_words), 1):
+            part = total[start : start + layout.chunk_words]
+            numbers.of(chunk).settle(chunk, part, own=True)
+            squares.append(numbers.of(chunk).square_sum(part))
         return Reduced(
             iteration=sent.iteration,
             buffer=buffer,

@@ -23,10 +23,12 @@ from edgeagent.checkpoint_file import MODEL_KEYS
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.footprint import check_it_fits
 from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, Applied, ChunksReady, Contributed
+from edgeagent.integer_blocks import BLOCK
 from edgeagent.memory import room
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
 from edgeagent.trainer.exact_arithmetic import ExactArithmetic
+from edgeagent.trainer.exponents import Exponents
 from edgeagent.trainer.gradients import (
     GradientSum,
     clip_coefficient,
@@ -37,6 +39,7 @@ from edgeagent.trainer.gradients import (
 )
 from edgeagent.trainer.guards import GradientWatch, Guards, module_places
 from edgeagent.trainer.image import StateImage, device_of
+from edgeagent.trainer.integer_sum import IntegerSum
 from edgeagent.trainer.layout import plan_layout, tensor_spec
 from edgeagent.trainer.losses import LossSum
 from edgeagent.trainer.meta import StateMeta, adopt_value, decode_meta
@@ -66,7 +69,8 @@ class TrainingState:
     because a gradient was not finite. `mirror` has the CPU use an image apart from the shared
     memory, as other devices do, so that this can be tested without one. With `local` an iteration
     is a round of local steps: `model` and `optimizer` are then the device's own, and `parameters`
-    and the slots in the state belong to the outer optimizer.
+    and the slots in the state belong to the outer optimizer. `exact_count` is 0, or the number of
+    micro-batches of an iteration; sums then do not depend on the order of addition.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class TrainingState:
         mirror: bool = False,
         overlap: bool = False,
         local: LocalSteps | None = None,
+        exact_count: int = 0,
     ) -> None:
         self._local = local
         self._optimizer = optimizer if local is None else local.outer
@@ -102,20 +107,22 @@ class TrainingState:
         self._settings = GroupSettings(self._grouped, scheduler)
         self._watch = GradientWatch()
         self._looked = False  # whether undeclared averages have been looked for
-        self.plan()
         wide = any(p.dtype == torch.float64 for p in self.parameters.values())
         self.vector = plan_vector(
             [p.numel() for p in self._trainable],
             self.buffers.sizes(),
             torch.float64 if wide else torch.float32,
             self._backward_order(),
+            in_blocks=exact_count > 0,
         )
+        self._exponents = Exponents(self.vector) if exact_count else None
+        self.plan()
         self._notes: dict[str, str] | None = None
         self.iteration = 0
         self.skipped = 0
         self.stop = False  # the script wants training to end, on all nodes
         self._micro_batches: list[int] = []
-        self._losses = LossSum(waits=mirror)
+        self._losses = LossSum(waits=mirror, exact_count=exact_count)
         self._compute_seconds = 0.0  # spent on the micro-batches in the sum
         self._started = 0.0  # when the present micro-batch began, on the monotonic clock
         self._turn = 0  # of the work that the sum belongs to, as the agent counts
@@ -127,7 +134,8 @@ class TrainingState:
         self.layout = plan_layout(
             [tensor_spec(f"model.{name}", tensor) for name, tensor in model_tensors.items()]
             + [slot.spec for slot in self._slot_specs]
-            + self.replicated.specs(),
+            + self.replicated.specs()
+            + ([] if self._exponents is None else [self._exponents.spec]),
             frozen | self.replicated.constants(),
         )
 
@@ -142,9 +150,9 @@ class TrainingState:
 
         Raises `EdgeAgentError` if this device does not have enough memory for it.
         """
-        sizes = (self.layout.size, self.vector.elements, self.vector.accumulate)
+        sizes = (self.layout.size, self.vector.words, self.vector.accumulate)
         check_it_fits(*sizes, room())
-        memory = create_shared_memory(*sizes)
+        memory = create_shared_memory(*sizes, self.vector.wide_bytes)
         self.attach(memory)
         return memory
 
@@ -157,12 +165,8 @@ class TrainingState:
         regions = (*memory.reduced, memory.replay)
         self._reduced = tuple(self._flat(region.memory) for region in regions)
         self._marks = memory.marks.array("int64")
-        own = self._flat(memory.contribution.memory)
+        self._sum = self._new_sum(memory)
         names = list(self._trainable.values())
-        staging = image.staging if image.apart else None
-        self._sum = GradientSum(
-            self.vector, own, list(self._trainable), names, self.device, staging
-        )
         if self._wants_overlap and not image.apart and self._local is None:
             self._overlap = Overlap(self.vector, self._sum, list(self._trainable), names)
         if self._local is not None:
@@ -173,14 +177,39 @@ class TrainingState:
                 view.copy_(parameter.detach())
                 parameter.data = view
         shared = {name: image.views[f"model.{name}"] for name in self.buffers.names}
-        self.buffers.attach(shared, self.vector, self._sum.vector)
+        if isinstance(self._sum, IntegerSum):
+            start = self.vector.gradient_elements
+            self.buffers.attach(shared, self.vector, self._sum.floats, start)
+        else:
+            self.buffers.attach(shared, self.vector, self._sum.vector)
         self._slots = OptimizerSlots(self._optimizer, self._trainable, self._slot_specs, image)
         self._slots.rehome()
         self.replicated.attach(image)
+        if self._exponents is not None:
+            self._exponents.attach(image.views[self._exponents.spec.name])
         image.changed()
         self.bring_home()
         self._guard(memory)
         self._note()
+
+    def _new_sum(self, memory: SharedMemory) -> GradientSum:
+        """Return this node's sum, which lies in `memory` when it is handed in."""
+        own = self._flat(memory.contribution.memory)
+        staging = self.image.staging if self.image.apart else None
+        parameters, names = list(self._trainable), list(self._trainable.values())
+        if self._exponents is None:
+            return GradientSum(self.vector, own, parameters, names, self.device, staging)
+        wide = torch.frombuffer(memory.wide.memory, dtype=torch.int64)
+        return IntegerSum(
+            self.vector,
+            own,
+            parameters,
+            names,
+            self.device,
+            staging,
+            wide=wide[: self.vector.elements].view(-1, BLOCK),
+            exponents=self._exponents,
+        )
 
     @property
     def device(self) -> torch.device:
@@ -330,9 +359,8 @@ class TrainingState:
             found = self._local.step()
             self.buffers.collect(along=len(self._micro_batches) + 1)
             return found
-        found = self._sum.add() if overlap is None else self._sum.add(overlap.taken)
         self.buffers.collect()
-        return found
+        return self._sum.add() if overlap is None else self._sum.add(overlap.taken)
 
     @property
     def trainable(self) -> int:
@@ -405,6 +433,9 @@ class TrainingState:
             else:
                 self.skipped += 1
                 self._drop_gradients()
+            if self._exponents is not None:
+                vector = self._reduced[reduced.buffer]
+                self._exponents.follow(vector, self.iteration, finite=finite)
             self._end_round(finite)
             self.scaling.stepped(finite)
             step_schedule(self._scheduler, loss)
@@ -430,6 +461,8 @@ class TrainingState:
         with torch.no_grad():
             self.image.take_over()
             self._slots.adopt(meta.presence, meta.scalar_slots)
+            if self._exponents is not None:
+                self._exponents.adopt()
             for name, tensor in self._fixed_strays().items():
                 tensor.copy_(self.image.stray(name))
         self.scaling.adopt(meta.loss_scale)
@@ -562,7 +595,5 @@ class TrainingState:
         self.guards.note(self._slots.tensors())
 
     def _flat(self, memory: mmap) -> torch.Tensor:
-        count = max(1, self.vector.elements)
-        return torch.frombuffer(memory, dtype=self.vector.dtype, count=count)[
-            : self.vector.elements
-        ]
+        count = self.vector.words
+        return torch.frombuffer(memory, dtype=self.vector.dtype, count=max(1, count))[:count]

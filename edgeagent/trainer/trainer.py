@@ -25,6 +25,7 @@ from edgeagent.trainer.client import AgentClient
 from edgeagent.trainer.data import training_data
 from edgeagent.trainer.devices import place_as_told
 from edgeagent.trainer.fingerprint import job_fields
+from edgeagent.trainer.gradient_arithmetic import gradient_arithmetic
 from edgeagent.trainer.interrupts import Interrupts
 from edgeagent.trainer.introduction import introduce, work_in_words
 from edgeagent.trainer.loader import LoaderOptions
@@ -66,8 +67,9 @@ class Trainer:
         save_every: write the state after every so many iterations, on each node, to a file of its
             own, `edgeagent-JOB-step-000100.safetensors`; None and 0 do not.
         keep: how many of these files stay, 0 for all; None is 3.
-        wire: how gradients travel between devices: "full" (None), as they are, or "bf16", rounded
-            to bfloat16, which halves the bytes.
+        wire: how gradients travel between devices: "full" (None), as they are, "bf16", rounded to
+            bfloat16, which halves the bytes, or "exact", as integers, so that the result has the
+            same bits on any number of devices of one kind, whatever joins and fails meanwhile.
         overlap: let gradients leave while `backward()` still computes others, on the CPU. For
             scripts that leave gradients alone between `backward()` and `update()`; None is False.
         local_steps: an iteration becomes a round, which has the samples of so many global batches.
@@ -136,6 +138,7 @@ class Trainer:
             mirror=_mirror,
             overlap=options.overlap,
             local=local,
+            exact_count=options.exact_count,
         )
         self._chosen = self._state.device if config.device else None  # with `run --device`
         self._streams = RandomStreams(self._seed, self._state.devices)
@@ -405,6 +408,8 @@ class Trainer:
         local_steps = self._options.local_steps
         if local_steps:
             settings["local steps"] = local_steps
+        if self._options.exact_count:
+            settings["gradient arithmetic"] = gradient_arithmetic(self._state.device)
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
         job = (*fields, *data.fields())
         service = self._service

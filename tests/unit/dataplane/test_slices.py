@@ -49,7 +49,7 @@ def test_work_is_put_off_and_nothing_is_left_undone_when_the_round_is_given_up(
 _OTHER_THREADS = """
 import time
 import numpy as np
-from edgeagent.dataplane.reduce import square_sum
+from edgeagent.dataplane.wire_format import square_sum
 
 part = np.ones(1 << 17, np.float32)
 square_sum(part)
