@@ -22,7 +22,7 @@ from edgeagent.handover import (
     Work,
     encode,
 )
-from edgeagent.integer_blocks import BLOCK, BLOCK_WORDS
+from edgeagent.integer_blocks import BLOCK, BLOCK_WORDS, MOST_BLOCKS
 from edgeagent.shared_memory import SharedMemory, attach_shared_memory, wait_for_descriptors
 from protocols import limits
 
@@ -67,7 +67,7 @@ class TrainerLink(asyncio.Protocol):
         self._hello = loop.create_future()
         await loop.create_unix_connection(lambda: self, sock=connection.dup())
         hello = await self._hello
-        _check(hello)
+        check_hello(hello)
         memory = attach_shared_memory(hello, descriptors)
         memory.close_descriptors()
         return hello, memory
@@ -156,7 +156,7 @@ async def exit_status(child: Child, seconds: float = CHILD_END_S) -> int | None:
     return child.poll()
 
 
-def _check(hello: Hello) -> None:
+def check_hello(hello: Hello) -> None:
     """Raise `EdgeAgentError` if the job is beyond the limits that peers enforce."""
     if hello.version != HANDOVER_VERSION:
         raise EdgeAgentError("the agent and the trainer are of different edgeagent versions")
@@ -174,10 +174,21 @@ def _check(hello: Hello) -> None:
             raise EdgeAgentError(f"the {what} is {value}, over the limit of {most}")
     if hello.rounded_chunks < 0 or (hello.rounded_chunks and hello.accumulate != "float32"):
         raise EdgeAgentError("the trainer wants numbers rounded that cannot be")
-    blocks, odd = divmod(hello.elements, BLOCK_WORDS)
-    in_blocks = not odd and not hello.chunk_elements % BLOCK_WORDS and not hello.rounded_chunks
-    fits = in_blocks and hello.accumulate == "float32" and hello.wide_bytes == 8 * BLOCK * blocks
-    if hello.wide_bytes and not fits:
+    if hello.wide_bytes and not _are_in_blocks(hello):
         raise EdgeAgentError("the trainer announced an impossible layout of integer sums")
     if not 0 <= hello.constant_bytes <= hello.state_bytes:
         raise EdgeAgentError("the trainer announced an impossible layout of its state")
+
+
+def _are_in_blocks(hello: Hello) -> bool:
+    """Return whether the gradients can be sums of integers (`integer_blocks.py`)."""
+    blocks, odd = divmod(hello.elements, BLOCK_WORDS)
+    chunk, more = divmod(hello.chunk_elements, BLOCK_WORDS)
+    return (
+        hello.accumulate == "float32"
+        and hello.rounded_chunks == 0
+        and hello.wide_bytes == 8 * BLOCK * blocks
+        and odd == more == 0
+        and 0 < chunk <= MOST_BLOCKS
+        and blocks % chunk == 0
+    )

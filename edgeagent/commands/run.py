@@ -13,6 +13,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from edgeagent.commands.job_options import add_device_options, add_job_options
 from edgeagent.commands.options import (
     add_command,
     add_interface_option,
@@ -21,10 +22,7 @@ from edgeagent.commands.options import (
     existing_file,
     existing_path,
     node_name,
-    positive,
     present_folder,
-    seed,
-    threads,
     whole,
     writable_file,
 )
@@ -34,12 +32,10 @@ from edgeagent.config import (
     GO_ON,
     JOIN_WAYS,
     LOG_LEVELS,
-    OUTERS,
     PAUSE,
     STANDBY,
     TOKEN_VARIABLE,
     TREES,
-    WIRES,
     AgentConfig,
     TrainerConfig,
     agent_config_from_environment,
@@ -125,7 +121,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--json", action="store_true", help="with --dry-run: print a JSON object")
     _add_cluster_options(parser)
     _add_planning_options(parser)
-    _add_training_options(parser)
+    add_job_options(parser)
+    add_device_options(parser)
     files = parser.add_argument_group("files")
     save = files.add_mutually_exclusive_group()
     save.add_argument(
@@ -293,86 +290,6 @@ def _add_planning_options(parser: argparse.ArgumentParser) -> None:
         type=whole,
         help="steps after which the scheduler hands its role to another member "
         f"(default {DEFAULT_ROTATE_EVERY}, 0 never)",
-    )
-
-
-def _add_training_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("training (part of the job: the same on every device)")
-    group.add_argument(
-        "--steps", metavar="N", type=positive, help="stop after N steps (the founder's N holds)"
-    )
-    group.add_argument("--global-batch", metavar="N", type=positive, help="samples a step")
-    group.add_argument(
-        "--micro-batch",
-        metavar="N",
-        type=positive,
-        help="samples of a micro-batch, the unit of "
-        "work that devices share (default: the global batch in 64 parts, of at least 8)",
-    )
-    group.add_argument(
-        "--seed", metavar="N", type=seed, help="random seed (default the script's own, else 0)"
-    )
-    wires = group.add_mutually_exclusive_group()
-    wires.add_argument(
-        "--wire",
-        choices=WIRES,
-        help="how gradients travel: full, as they are (default, or what the script says), bf16, "
-        "rounded to bfloat16, which halves the bytes, or exact",
-    )
-    wires.add_argument(
-        "--exact",
-        dest="wire",
-        action="store_const",
-        const="exact",
-        help="add gradients up as integers, so that the result has the same bits on any number of "
-        "devices of one kind, whatever joins and fails meanwhile (the same as --wire exact)",
-    )
-    group.add_argument(
-        "--local-steps",
-        metavar="H",
-        type=positive,
-        help="train in rounds of the samples of H global batches: each micro-batch (default: a "
-        "quarter of the global batch) is a step that one device takes by itself, then all devices "
-        "average; --steps counts rounds (default: no rounds, or what the script says)",
-    )
-    group.add_argument(
-        "--outer",
-        choices=OUTERS,
-        help="what becomes of the average of a round: the new weights (average, default), or the "
-        "gradient of a step with Nesterov's momentum (nesterov, as in DiLoCo)",
-    )
-    own = parser.add_argument_group("this device")
-    own.add_argument(
-        "--device",
-        metavar="DEVICE",
-        help="cpu, cuda, cuda:N or mps: the model is moved there, and a script finds it as "
-        "trainer.device (default cpu, or where the script puts its model)",
-    )
-    own.add_argument(
-        "--overlap",
-        action=argparse.BooleanOptionalAction,
-        help="let gradients leave while backward() still computes others, on the CPU: for scripts "
-        "that do not change them after backward() (default: what the script says, else no; "
-        "built-in jobs: yes)",
-    )
-    own.add_argument(
-        "--threads", metavar="N", type=threads, help="processor threads of the trainer"
-    )
-    own.add_argument(
-        "--pause-on-battery",
-        action="store_true",
-        help="compute nothing while this device runs on battery: the others take its share",
-    )
-    own.add_argument(
-        "--pause-on-activity",
-        metavar="SECONDS",
-        type=positive,
-        help="compute nothing while this device was used within the last SECONDS",
-    )
-    own.add_argument(
-        "--pause-on-metered",
-        action="store_true",
-        help="leave the cluster while the network connection is metered, and join again then",
     )
 
 

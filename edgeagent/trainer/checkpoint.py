@@ -26,6 +26,7 @@ from edgeagent.places import (
     numbered,
 )
 from edgeagent.terminal.text import bytes_text
+from edgeagent.trainer import exponents
 from edgeagent.trainer.meta import decode_meta
 
 if TYPE_CHECKING:
@@ -229,6 +230,10 @@ def _check_header(path: str, header: dict[str, Any], layout: StateLayout) -> byt
     notes = header.pop("__metadata__", None)
     notes = notes if isinstance(notes, dict) else {}
     check_format(path, notes)
+    has_exponents = any(spec.name == exponents.NAME for spec, _ in layout.by_name())
+    if has_exponents != (exponents.NAME in header):
+        made, do = ("without", "leave --exact away") if has_exponents else ("with", "add --exact")
+        raise UsageError(f"{path} was written {made} --exact: {do} to go on from it")
     at = 0
     for spec, _ in layout.by_name():
         entry = header.pop(spec.name, None)

@@ -32,8 +32,8 @@ NAME = "exact.exponents"
 # A block's exponent is at most so much below that of the largest block of its tensor, so that a
 # block that had small gradients for a while is not wide as soon as it has others.
 SPREAD = 5
-# An exponent that is too large by more than this falls by half of it in one iteration. It must not be
-# less than `SPREAD`, or blocks without gradients would fall at once.
+# An exponent that is too large by more than this falls by half of it in one iteration. It must not
+# be less than `SPREAD`, or blocks without gradients would fall at once.
 FAR = SPREAD
 # In every so many iterations an exponent that is too large falls by one.
 FALLS_EVERY = 4

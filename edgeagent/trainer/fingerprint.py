@@ -58,8 +58,11 @@ Fields = tuple[tuple[str, str], ...]
 def job_fields(
     state: TrainingState, optimizer: Optimizer, scheduler: Any, settings: Mapping[str, Any]
 ) -> Fields:
-    """Return the fields of model, optimizer, schedule, replicated tensors and `settings`."""
-    fields = [*numeric_fields(state.device), *_tensor_fields(state), *_module_fields(state)]
+    """Return the fields of `settings`, model, optimizer, schedule and replicated tensors."""
+    fields = list(numeric_fields(state.device))
+    # First, because the layout depends on some of them, and the first difference is the one shown.
+    fields += [(name, repr(value)) for name, value in settings.items()]
+    fields += [*_tensor_fields(state), *_module_fields(state)]
     fields += state.replicated.fields()  # before the layout, which depends on them
     fields.append(("state layout", state.layout.digest()))
     fields.append(("gradient sums", f"{state.vector.accumulate}, {state.vector.chunk_elements}"))
@@ -75,7 +78,6 @@ def job_fields(
     if scheduler is not None:
         fields.append(("lr_scheduler state", hashlib.sha256(state.schedule_bytes()).hexdigest()))
         fields += [(name, _short(text)) for name, text in future_rates(optimizer, scheduler)]
-    fields += [(name, repr(value)) for name, value in settings.items()]
     return tuple(fields)
 
 

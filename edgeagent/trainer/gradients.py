@@ -123,8 +123,14 @@ def plan_vector(
     """Return the layout of a vector for tensors with these numbers of elements.
 
     `order` has the number of each gradient in the order in which they are to lie; empty for the
-    order of `gradient_sizes`. `in_blocks`: the sums are integers, for float32 alone.
+    order of `gradient_sizes`. `in_blocks`: the sums are integers.
+
+    Raises `UsageError` if they cannot be, because `dtype` is not float32.
     """
+    if in_blocks and dtype != torch.float32:
+        raise UsageError(
+            "wire exact is for models of float32 and less: leave --exact away, or convert the model"
+        )
     order = order or range(len(gradient_sizes))
     step = BLOCK if in_blocks else ELEMENT_STEP
     placed, gradients = _place([gradient_sizes[n] for n in order], 0, step)
@@ -175,17 +181,15 @@ class GradientSum:
         self.vector = shared if staging is None else torch.zeros_like(shared, device=device)
         self._parameters = list(parameters)
         self._names = list(names)
-        self._views = (
-            []
-            if layout.in_blocks
-            else [
-                self.vector[offset : offset + parameter.numel()].view(parameter.shape)
-                for offset, parameter in zip(layout.gradient_offsets, parameters, strict=True)
-            ]
-        )
+        self._views = self._parts() if not layout.in_blocks else []
         self._bits = 0  # bit k is set if parameter k had a gradient
         self._clean = True  # the vector is all zeros
         self._is_home = True  # the shared memory has what the vector has
+
+    def for_buffers(self) -> tuple[torch.Tensor, int]:
+        """Return where the changes of buffers are to be added up, and the place in the flat vector
+        with which that begins."""
+        return self.vector, 0
 
     def clear(self) -> None:
         """Set the sum to zero."""
@@ -233,6 +237,11 @@ class GradientSum:
             view.copy_(start)
             view.sub_(end.to(view.device)).mul_(weight)
 
+    def _parts(self) -> list[torch.Tensor]:
+        """Return the part of the vector that belongs to each parameter, in its shape."""
+        places = zip(self._layout.gradient_offsets, self._parameters, strict=True)
+        return [self.vector[at : at + p.numel()].view(p.shape) for at, p in places]
+
     def bring_home(self) -> None:
         """Copy the sum, buffers included, into the shared memory if it is not there yet."""
         if self._staging is not None and not self._is_home:
@@ -247,11 +256,14 @@ class GradientSum:
 def is_finite(square_sums: Sequence[float], layout: VectorLayout) -> bool:
     """Return whether all gradients are finite, by the sum of squares of each chunk.
 
+    If the sums are integers, changes of buffers count as well: there a number that was too large to
+    be added is lost, which the next iteration can mend, but not a buffer that has become NaN.
     Raises `EdgeAgentError` if there are not as many sums as chunks.
     """
     if len(square_sums) != layout.chunks:
         raise EdgeAgentError("the agent reported the squares of another number of chunks")
-    return all(math.isfinite(value) for value in square_sums[: layout.gradient_chunks])
+    chunks = layout.chunks if layout.in_blocks else layout.gradient_chunks
+    return all(math.isfinite(value) for value in square_sums[:chunks])
 
 
 def clip_coefficient(

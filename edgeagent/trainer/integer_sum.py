@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # About how many numbers are worked on at a time on the CPU: so few that they stay in the cache, and
 # so many that the fixed cost of each operation does not matter.
-_AT_ONCE = 1 << 18
+_AT_ONCE = 1 << 20
 _MOST = (1 << 31) - 1  # of int32
 
 
@@ -46,9 +46,9 @@ class IntegerSum(GradientSum):
     """The sum over the micro-batches that this node computed.
 
     As `GradientSum`, and: `wide` is the shared memory for the int64 numbers of wide blocks, on the
-    CPU, [blocks, `BLOCK`]; `exponents` returns E of each block, int32 [chunks, blocks of a chunk],
-    on the CPU. `floats` has the changes of buffers in the running micro-batch, in the places of the
-    vector from `layout.gradient_elements` on.
+    CPU, `BLOCK` for each block of the vector; `exponents` returns E of each block, int32 [chunks,
+    blocks of a chunk], on the CPU. `floats` has the changes of buffers in the running micro-batch,
+    in the places of the vector from `layout.gradient_elements` on.
     """
 
     def __init__(
@@ -59,12 +59,11 @@ class IntegerSum(GradientSum):
         names: Sequence[str],
         device: torch.device,
         staging: Staging | None,
-        *,
         wide: torch.Tensor,
         exponents: Callable[[], torch.Tensor],
     ) -> None:
         super().__init__(layout, shared, parameters, names, device, staging)
-        self._wide = wide
+        self._wide = wide.view(-1, BLOCK)
         self._exponents = exponents
         size, home = layout.chunk_elements, self.vector.device
         words = self.vector.view(torch.int32)
@@ -80,6 +79,10 @@ class IntegerSum(GradientSum):
         self.floats = torch.zeros(layout.elements - layout.gradient_elements, device=home)
         ends = [o + p.numel() for o, p in zip(layout.gradient_offsets, parameters, strict=True)]
         self._spans = list(zip(layout.gradient_offsets, ends, strict=True))
+
+    def for_buffers(self) -> tuple[torch.Tensor, int]:
+        """Return `floats` and where it begins in the vector."""
+        return self.floats, self._layout.gradient_elements
 
     def clear(self) -> None:
         """Set the sum to zero."""
@@ -99,8 +102,10 @@ class IntegerSum(GradientSum):
         start, end = self._spans[number]
         end, size = -(-end // BLOCK) * BLOCK, self._layout.chunk_elements
         flat = gradient.detach().to(self.vector.device).reshape(-1)
-        while start < end:
-            stop = min(end, (start // size + 1) * size)
+        while start < end:  # as many whole chunks as possible, or what there is of one
+            within, whole = start % size, (end - start) // size * size
+            stop = start + min(self._step, whole) if whole and not within else start - within + size
+            stop = min(stop, end)
             self._take_in(start, stop, {number: flat})
             start = stop
 

@@ -23,7 +23,6 @@ from edgeagent.checkpoint_file import MODEL_KEYS
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.footprint import check_it_fits
 from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, Applied, ChunksReady, Contributed
-from edgeagent.integer_blocks import BLOCK
 from edgeagent.memory import room
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
@@ -166,9 +165,9 @@ class TrainingState:
         self._reduced = tuple(self._flat(region.memory) for region in regions)
         self._marks = memory.marks.array("int64")
         self._sum = self._new_sum(memory)
-        names = list(self._trainable.values())
         if self._wants_overlap and not image.apart and self._local is None:
-            self._overlap = Overlap(self.vector, self._sum, list(self._trainable), names)
+            own, names = list(self._trainable), list(self._trainable.values())
+            self._overlap = Overlap(self.vector, self._sum, own, names)
         if self._local is not None:
             self._local.share_own()
         for name, parameter in self.parameters.items():
@@ -177,11 +176,7 @@ class TrainingState:
                 view.copy_(parameter.detach())
                 parameter.data = view
         shared = {name: image.views[f"model.{name}"] for name in self.buffers.names}
-        if isinstance(self._sum, IntegerSum):
-            start = self.vector.gradient_elements
-            self.buffers.attach(shared, self.vector, self._sum.floats, start)
-        else:
-            self.buffers.attach(shared, self.vector, self._sum.vector)
+        self.buffers.attach(shared, self.vector, *self._sum.for_buffers())
         self._slots = OptimizerSlots(self._optimizer, self._trainable, self._slot_specs, image)
         self._slots.rehome()
         self.replicated.attach(image)
@@ -199,16 +194,9 @@ class TrainingState:
         parameters, names = list(self._trainable), list(self._trainable.values())
         if self._exponents is None:
             return GradientSum(self.vector, own, parameters, names, self.device, staging)
-        wide = torch.frombuffer(memory.wide.memory, dtype=torch.int64)
+        wide = torch.frombuffer(memory.wide.memory, dtype=torch.int64)[: self.vector.elements]
         return IntegerSum(
-            self.vector,
-            own,
-            parameters,
-            names,
-            self.device,
-            staging,
-            wide=wide[: self.vector.elements].view(-1, BLOCK),
-            exponents=self._exponents,
+            self.vector, own, parameters, names, self.device, staging, wide, self._exponents
         )
 
     @property
@@ -427,15 +415,15 @@ class TrainingState:
         self._settings.put(reduced.settings, reduced.other_settings)
         if not self.image.apart:  # the step writes into the shared memory itself
             self._marks[MARK_APPLYING] = reduced.iteration + 1
+        if self._exponents is not None:  # under `ExactArithmetic` this would take much longer
+            vector = self._reduced[reduced.buffer]
+            self._exponents.follow(vector, self.iteration, finite=finite)
         with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
             if finite:
                 self._step(reduced)
             else:
                 self.skipped += 1
                 self._drop_gradients()
-            if self._exponents is not None:
-                vector = self._reduced[reduced.buffer]
-                self._exponents.follow(vector, self.iteration, finite=finite)
             self._end_round(finite)
             self.scaling.stepped(finite)
             step_schedule(self._scheduler, loss)

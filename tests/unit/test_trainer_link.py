@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgeagent.handover import Decoder, End, Message, SaveAside, Work
-from edgeagent.trainer_link import TrainerLink
+from edgeagent.errors import EdgeAgentError
+from edgeagent.handover import HANDOVER_VERSION, Decoder, End, Hello, Message, SaveAside, Work
+from edgeagent.integer_blocks import BLOCK, BLOCK_WORDS, MOST_BLOCKS
+from edgeagent.trainer_link import TrainerLink, check_hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,3 +115,40 @@ def test_a_device_that_stands_aside_is_asked_later_whether_it_can_join() -> None
         link.hold(work=True, rejoin=False)
 
     assert sent_by(is_back) == [ASIDE]
+
+
+def test_integer_sums_are_laid_out_in_whole_blocks() -> None:
+    words = 4 * BLOCK_WORDS
+    hello = Hello(
+        HANDOVER_VERSION,
+        1,
+        (),
+        100,
+        (),
+        "float32",
+        words,
+        words // 2,
+        4,
+        8,
+        0,
+        0,
+        b"",
+        wide_bytes=8 * 4 * BLOCK,
+    )
+    check_hello(hello)
+    wrong: list[dict[str, Any]] = [
+        {"accumulate": "float64"},
+        {"rounded_chunks": 1},
+        {"wide_bytes": 8 * 4 * BLOCK + 8},
+        {"elements": words + 16},
+        {"chunk_elements": BLOCK_WORDS + 1},
+        {"chunk_elements": 0},
+        {"chunk_elements": 3 * BLOCK_WORDS},
+        {
+            "elements": MOST_BLOCKS * 2 * BLOCK_WORDS,
+            "chunk_elements": MOST_BLOCKS * 2 * BLOCK_WORDS,
+        },
+    ]
+    for fields in wrong:
+        with pytest.raises(EdgeAgentError, match="impossible layout of integer sums"):
+            check_hello(replace(hello, **fields))

@@ -7,6 +7,7 @@ from types import ModuleType
 from tests.testbed.bench import (
     allreduce,
     events,
+    exact,
     joins,
     loader,
     local_steps,
@@ -19,6 +20,7 @@ from tests.testbed.bench import (
 KINDS: dict[str, ModuleType] = {
     "all-reduce": allreduce,
     "events": events,
+    "exact": exact,
     "joins": joins,
     "loader": loader,
     "local-steps": local_steps,

@@ -1,7 +1,7 @@
 """A cluster of trainers without a network: the agents' side of the hand-over for k trainers.
 
-Sums the contributions with numpy in node order, as a tree of one parent would, and hands the same
-bytes to everybody. Checks after every iteration that all replicas are the same, byte for byte.
+Sums the contributions in node order, as a tree of one parent would, and hands the same bytes to
+everybody. Checks after every iteration that all replicas are the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgeagent.dataplane.integer_format import Integers
 from edgeagent.handover import (
     Applied,
     Away,
@@ -34,6 +35,7 @@ from edgeagent.handover import (
     Work,
     encode,
 )
+from edgeagent.integer_blocks import BLOCK_WORDS
 from edgeagent.shared_memory import SharedMemory, attach_shared_memory, receive_descriptors
 from protocols.rounds.control_word import set_bits
 
@@ -245,12 +247,7 @@ class Cluster:
 
     def _reduce(self, iteration: int, active: list[Node], said: dict[int, Contributed]) -> None:
         hello = active[0].hello
-        total = np.zeros(hello.elements, hello.accumulate)
-        for number, node in enumerate(active):
-            if said[number].micro_batches:
-                total += node.memory.contribution.array(hello.accumulate)
-        if iteration in self.poison:
-            total[0] = self.poison[iteration]
+        total, squares = self._sums(iteration, active)
         bitmap = b"\0" * len(said[0].gradient_bitmap)
         for contributed in said.values():
             bitmap = bytes(a | b for a, b in zip(bitmap, contributed.gradient_bitmap, strict=True))
@@ -265,7 +262,7 @@ class Cluster:
             integer_buffers=exact[0] if exact else b"",
             integer_buffers_agree=len(set(exact)) <= 1
             and all(c.integer_buffers_agree for c in said.values()),
-            square_sums=square_sums(total, hello.chunk_elements),
+            square_sums=squares,
             members=len(active),
             settings=min(wanted, default=b""),
             other_settings=max(wanted) if len(wanted) > 1 else b"",
@@ -275,6 +272,18 @@ class Cluster:
             node.memory.reduced[iteration % 2].array(hello.accumulate)[:] = total
             node.send(reduced)
         self._applied(iteration, active)
+
+    def _sums(self, iteration: int, active: list[Node]) -> tuple[np.ndarray, tuple[float, ...]]:
+        """Return R and the sum of squares of each of its chunks."""
+        hello = active[0].hello
+        if hello.wide_bytes:
+            return _integer_sums(active)
+        total = np.zeros(hello.elements, hello.accumulate)
+        for node in active:
+            total += node.memory.contribution.array(hello.accumulate)
+        if iteration in self.poison:
+            total[0] = self.poison[iteration]
+        return total, square_sums(total, hello.chunk_elements)
 
     def _applied(self, iteration: int, active: list[Node]) -> None:
         metas, losses, skips = set(), set(), set()
@@ -304,6 +313,22 @@ class Cluster:
         message = node.expect(Finished)
         assert isinstance(message, Finished)
         node.finished = message.error
+
+
+def _integer_sums(active: list[Node]) -> tuple[np.ndarray, tuple[float, ...]]:
+    hello = active[0].hello
+    size = hello.chunk_elements
+    forms = [Integers(node.memory.wide.array("int64"), size // BLOCK_WORDS) for node in active]
+    own = [node.memory.contribution.array("float32") for node in active]
+    total, squares = np.array(own[0]), []
+    for chunk, start in enumerate(range(0, hello.elements, size), 1):
+        part = slice(start, start + size)
+        for k in range(1, len(active)):
+            sent = memoryview(bytes(forms[k].ascending(chunk, own[k][part], own=True)))
+            forms[0].add(chunk, total[part], sent, total[part], first=k == 1)
+        forms[0].settle(chunk, total[part], own=len(active) == 1)
+        squares.append(forms[0].square_sum(total[part]))
+    return total, tuple(squares)
 
 
 def square_sums(total: np.ndarray, chunk: int) -> tuple[float, ...]:

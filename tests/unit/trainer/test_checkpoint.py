@@ -278,3 +278,17 @@ def test_resume_from_another_job_is_refused(
 
     with pytest.raises(UsageError, match="another job"):
         trainer.loader(Points())
+
+
+def test_a_file_from_a_run_with_exact_sums_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "x")
+    trained(tmp_path, monkeypatch, 2, save=path)
+    monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(TrainerConfig(resume=path, wire="exact")))
+    from tests.unit.trainer.replicas import Points
+
+    model = network()
+    trainer = Trainer(model, torch.optim.AdamW(model.parameters()), 32)
+    with pytest.raises(UsageError, match="without --exact: leave --exact away"):
+        trainer.loader(Points())

@@ -11,13 +11,15 @@ import torch
 
 from edgeagent.dataplane.integer_format import Integers
 from edgeagent.dataplane.wire_format import Formats
+from edgeagent.errors import UsageError
 from edgeagent.integer_blocks import BLOCK, BLOCK_WORDS, FIELD, LARGEST_SHIFT, LOST, WIDE
 from edgeagent.trainer import exponents as exponents_module
 from edgeagent.trainer.exponents import Exponents
-from edgeagent.trainer.gradients import plan_vector
+from edgeagent.trainer.gradients import is_finite, plan_vector
 from edgeagent.trainer.integer_sum import IntegerSum
 from edgeagent.trainer.layout import plan_layout
 from protocols.errors import RemoteProtocolError
+from tests.unit.trainer.replicas import network, run_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +55,8 @@ class Room:
             [f"p{n}" for n in range(len(SIZES))],
             torch.device("cpu"),
             None,
-            wide=wide,
-            exponents=self.exponents,
+            wide,
+            self.exponents,
         )
         for number in own:
             for parameter, gradient in zip(parameters, gradients[number], strict=True):
@@ -205,9 +207,7 @@ def test_a_gradient_that_leaves_early_gives_the_same_sum() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(size)) for size in SIZES]
     wide = torch.zeros(room.layout.elements // BLOCK, BLOCK, dtype=torch.int64)
     names, cpu = [""] * len(SIZES), torch.device("cpu")
-    sums = IntegerSum(
-        room.layout, shared, parameters, names, cpu, None, wide=wide, exponents=room.exponents
-    )
+    sums = IntegerSum(room.layout, shared, parameters, names, cpu, None, wide, room.exponents)
     for parameter, gradient in zip(parameters, gradients[0], strict=True):
         parameter.grad = gradient.clone()
     sums.take(4)
@@ -263,3 +263,56 @@ def test_the_state_has_a_place_for_the_exponents() -> None:
     spec = Exponents(layout()).spec
     assert plan_layout([spec]).specs == (spec,)
     assert spec.bytes == 2 * layout().elements // BLOCK
+
+
+def make(exact: bool = True, **options: Any) -> Any:
+    """Return what makes a job with batch norm, AdamW and clipping; `exact`: with `--exact`."""
+
+    def made() -> tuple[torch.nn.Module, torch.optim.Optimizer, dict[str, Any]]:
+        model = network()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        settings: dict[str, Any] = {"global_batch": 48, "micro_batch": 8, "max_grad_norm": 0.5}
+        if exact:
+            settings["wire"] = "exact"
+        return model, optimizer, {**settings, **options}
+
+    return made
+
+
+def states(nodes: int, *, exact: bool = True, join: int = 0, **options: Any) -> list[bytes]:
+    """Return the state after each of 6 iterations on so many nodes, the last of them from iteration
+    `join` on."""
+    how = {"keep_states": True, "join_at": {nodes - 1: join} if join else {}}
+    served = run_cluster(make(exact, **options), nodes, 6, cluster=how)
+    assert len(served.states) == 6
+    return served.states
+
+
+def test_a_training_has_the_same_bits_on_any_number_of_nodes() -> None:
+    alone = states(1)
+    assert states(2) == alone
+    assert states(4, join=3) == alone
+    assert states(3, join=2, _mirror=True) == alone, "an image apart from the shared memory"
+    assert states(3, overlap=True) == alone, "gradients that leave early"
+
+
+def test_without_exact_sums_it_has_not() -> None:
+    assert states(1, exact=False) != states(3, exact=False)
+
+
+def test_float64_is_refused_in_words() -> None:
+    with pytest.raises(UsageError, match="leave --exact away"):
+        plan_vector([10], [], torch.float64, in_blocks=True)
+
+
+def test_a_change_of_a_buffer_that_is_lost_skips_the_update() -> None:
+    """A statistic that has become NaN would stay so, and the next iteration can hold the number."""
+    room = Room()
+    start = room.layout.buffer_offsets[0] // room.layout.chunk_elements
+    squares = [1.0] * room.layout.chunks
+    assert is_finite(squares, room.layout)
+    squares[start] = float("nan")
+    assert not is_finite(squares, room.layout)
+    plain = plan_vector(SIZES, [5], torch.float32)
+    squares = [1.0] * plain.gradient_chunks + [float("nan")]
+    assert is_finite(squares, plain), "without exact sums it is the script's own number"

@@ -1,0 +1,93 @@
+"""The options of `edgeagent run` that say how the job trains, and what this device gives to it."""
+
+from __future__ import annotations
+
+import argparse
+
+from edgeagent.commands.options import positive, seed, threads
+from edgeagent.config import OUTERS, WIRES
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that belong to the job: they must be the same on all devices."""
+    group = parser.add_argument_group("training (part of the job: the same on every device)")
+    group.add_argument(
+        "--steps", metavar="N", type=positive, help="stop after N steps (the founder's N holds)"
+    )
+    group.add_argument("--global-batch", metavar="N", type=positive, help="samples a step")
+    group.add_argument(
+        "--micro-batch",
+        metavar="N",
+        type=positive,
+        help="samples of a micro-batch, the unit of "
+        "work that devices share (default: the global batch in 64 parts, of at least 8)",
+    )
+    group.add_argument(
+        "--seed", metavar="N", type=seed, help="random seed (default the script's own, else 0)"
+    )
+    wires = group.add_mutually_exclusive_group()
+    wires.add_argument(
+        "--wire",
+        choices=WIRES,
+        help="how gradients travel: full, as they are (default, or what the script says), bf16, "
+        "rounded to bfloat16, which halves the bytes, or exact",
+    )
+    wires.add_argument(
+        "--exact",
+        dest="wire",
+        action="store_const",
+        const="exact",
+        help="add gradients up as integers, so that the result has the same bits on any number of "
+        "devices of one kind, whatever joins and fails meanwhile (the same as --wire exact)",
+    )
+    group.add_argument(
+        "--local-steps",
+        metavar="H",
+        type=positive,
+        help="train in rounds of the samples of H global batches: each micro-batch (default: a "
+        "quarter of the global batch) is a step that one device takes by itself, then all devices "
+        "average; --steps counts rounds (default: no rounds, or what the script says)",
+    )
+    group.add_argument(
+        "--outer",
+        choices=OUTERS,
+        help="what becomes of the average of a round: the new weights (average, default), or the "
+        "gradient of a step with Nesterov's momentum (nesterov, as in DiLoCo)",
+    )
+
+
+def add_device_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what computes on this device, and when it does not."""
+    group = parser.add_argument_group("this device")
+    group.add_argument(
+        "--device",
+        metavar="DEVICE",
+        help="cpu, cuda, cuda:N or mps: the model is moved there, and a script finds it as "
+        "trainer.device (default cpu, or where the script puts its model)",
+    )
+    group.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        help="let gradients leave while backward() still computes others, on the CPU: for scripts "
+        "that do not change them after backward() (default: what the script says, else no; "
+        "built-in jobs: yes)",
+    )
+    group.add_argument(
+        "--threads", metavar="N", type=threads, help="processor threads of the trainer"
+    )
+    group.add_argument(
+        "--pause-on-battery",
+        action="store_true",
+        help="compute nothing while this device runs on battery: the others take its share",
+    )
+    group.add_argument(
+        "--pause-on-activity",
+        metavar="SECONDS",
+        type=positive,
+        help="compute nothing while this device was used within the last SECONDS",
+    )
+    group.add_argument(
+        "--pause-on-metered",
+        action="store_true",
+        help="leave the cluster while the network connection is metered, and join again then",
+    )
