@@ -47,7 +47,7 @@ import msgpack
 
 from edgeagent.errors import EdgeAgentError
 
-HANDOVER_VERSION = 9
+HANDOVER_VERSION = 10
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 7  # state, contribution, reduced[0], reduced[1], replay, marks, wide
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -82,6 +82,8 @@ class Hello:
     device that computes it, and P holds how far these steps came from the shared weights.
     `wide_bytes`: 0, or the sums are integers in blocks (`integer_blocks.py`), and the numbers of
     wide blocks have so many bytes of shared memory.
+    `work_exponent`: 0, or what computing a share takes grows with this power of the share's number
+    of micro-batches, from 1 to 2, because they are cells of a round of subnets; 0 counts as 1.
     """
 
     TAG: ClassVar[int] = 1
@@ -109,6 +111,7 @@ class Hello:
     rounded_chunks: int = 0
     local_steps: int = 0
     wide_bytes: int = 0
+    work_exponent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

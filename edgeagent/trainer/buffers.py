@@ -16,7 +16,7 @@ copy waits for the device.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -166,6 +166,24 @@ class ModelBuffers:
             else:
                 self._keep(number, after)
         self._check_new()
+
+    def averaged_names(self) -> list[str]:
+        """Return the names of the buffers that are averaged."""
+        return [self.names[n] for n in self._sums]
+
+    def put_change(
+        self, name: str, after: torch.Tensor, weight: int, index: tuple[Any, ...]
+    ) -> None:
+        """Make `weight` times its change to `after` all that the sum has of a buffer, or of its
+        elements at `index`, () for all."""
+        number = self.names.index(name)
+        total, start = self._sums[number], self._shared[number]
+        change = torch.zeros_like(total[index] if index else total)
+        _add_change(change, start[index] if index else start, after, weight)
+        if index:
+            total[index] = change
+        else:
+            total.copy_(change)
 
     def apply(self, means: Mapping[int, torch.Tensor], exact: bytes) -> None:
         """Make the buffers of the next iteration.

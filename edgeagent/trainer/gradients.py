@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -228,14 +228,25 @@ class GradientSum:
             found = True
         return found
 
-    def put_change(self, number: int, start: torch.Tensor, end: torch.Tensor, weight: int) -> None:
-        """Make `weight` times `start` minus `end` all that the sum has of parameter `number`."""
+    def put_change(
+        self,
+        number: int,
+        start: torch.Tensor,
+        end: torch.Tensor,
+        weight: int,
+        index: tuple[Any, ...] = (),
+    ) -> None:
+        """Make `weight` times `start` minus `end` all that the sum has of parameter `number`, or of
+        its elements at `index`, whose values `start` and `end` are then."""
         self._clean = self._is_home = False
         self._bits |= 1 << number
         view = self._views[number]
         with torch.no_grad():
-            view.copy_(start)
-            view.sub_(end.to(view.device)).mul_(weight)
+            if index:
+                view[index] = (start.to(view) - end.to(view)).mul_(weight)
+            else:
+                view.copy_(start)
+                view.sub_(end.to(view.device)).mul_(weight)
 
     def _parts(self) -> list[torch.Tensor]:
         """Return the part of the vector that belongs to each parameter, in its shape."""

@@ -33,6 +33,8 @@ from edgeagent.trainer.image import CPU
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from edgeagent.shared_memory import SharedRegion
+    from edgeagent.trainer.exponents import Exponents
     from edgeagent.trainer.gradients import VectorLayout
     from edgeagent.trainer.staging import Staging
 
@@ -229,3 +231,21 @@ def _powers(exponents: torch.Tensor, *, wide: bool = False) -> torch.Tensor:
     if wide:
         return ((exponents.long() + 1023) << 52).view(torch.float64)
     return ((exponents.int() + 127) << 23).view(torch.float32)
+
+
+def own_sum(
+    layout: VectorLayout,
+    vector: torch.Tensor,
+    wide: SharedRegion,
+    exponents: Exponents | None,
+    parameters: Sequence[torch.nn.Parameter],
+    names: Sequence[str],
+    device: torch.device,
+    staging: Staging | None,
+) -> GradientSum:
+    """Return this node's sum, of integers if there are `exponents`. Arguments as of the classes;
+    `vector` and `wide` are the shared memory."""
+    if exponents is None:
+        return GradientSum(layout, vector, parameters, names, device, staging)
+    rows = torch.frombuffer(wide.memory, dtype=torch.int64)[: layout.elements]
+    return IntegerSum(layout, vector, parameters, names, device, staging, rows, exponents)

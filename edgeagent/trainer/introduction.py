@@ -28,13 +28,15 @@ def introduce(
     *,
     rounds: bool = False,
     local_steps: int = 0,
+    work_exponent: float = 0.0,
 ) -> Hello:
     """Return the first message.
 
     `job` is the job's fingerprint. It is taken before `state` was resumed from a file, because all
     members must have the same and others do not resume. `save` is the file into which the state is
     written at the end, "" for none. `rounds`: gradients travel as bfloat16. `local_steps`: how many
-    global batches a round of local steps has, 0 without such rounds. Raises `UsageError` if
+    global batches a round of local steps has, 0 without such rounds. `work_exponent` as in `Hello`.
+    Raises `UsageError` if
     gradients cannot travel as bfloat16, because they are float64.
     """
     vector = state.vector
@@ -65,12 +67,18 @@ def introduce(
         rounded_chunks=vector.gradient_chunks if rounds else 0,
         local_steps=local_steps,
         wide_bytes=vector.wide_bytes,
+        work_exponent=work_exponent,
     )
 
 
 def work_in_words(hello: Hello) -> str:
     """Return in words what an iteration consists of, for a line that the user sees."""
     count, size = hello.micro_batches, hello.micro_batch_size
+    if hello.work_exponent:
+        return (
+            f"subnets: rounds of {hello.local_steps} steps of {count * size // hello.local_steps}"
+            f" samples on each device, the model in {count} parts"
+        )
     if hello.local_steps:
         return (
             f"global batch {count * size // hello.local_steps}, {hello.local_steps} local steps:"

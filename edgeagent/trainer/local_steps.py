@@ -37,8 +37,11 @@ from edgeagent.trainer.guards import Guards, module_places
 from edgeagent.trainer.outer import outer_optimizer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch.optim import Optimizer
 
+    from edgeagent.trainer.buffers import ModelBuffers
     from edgeagent.trainer.gradients import GradientSum
 
 
@@ -147,7 +150,7 @@ class LocalSteps:
                 raise UsageError(f"{name} has a sparse gradient; use a dense one")
             self._moved.add(number)
             found.append(parameter)
-        if found and math.isfinite(self._clipped(found)):
+        if found and math.isfinite(clipped(found, self._max_grad_norm)):
             with self._guards.own_change():
                 self._inner.step()
         for parameter in found:
@@ -155,7 +158,7 @@ class LocalSteps:
         self._guards.note([])
         return bool(found)
 
-    def contribute(self, sums: GradientSum, micro_batches: int) -> None:
+    def contribute(self, sums: GradientSum, _buffers: ModelBuffers, micro_batches: int) -> None:
         """Write into `sums` how far the device has come with so many micro-batches of this round.
 
         What is there already is not written again, because the agent may be reading it.
@@ -168,10 +171,12 @@ class LocalSteps:
             shared, own = pairs[number]
             sums.put_change(number, shared, own, micro_batches)
 
-    def _clipped(self, parameters: list[torch.nn.Parameter]) -> float:
-        """Clip the gradients together, and return the 2-norm that they had."""
-        if self._max_grad_norm is not None:
-            return float(torch.nn.utils.clip_grad_norm_(parameters, self._max_grad_norm))
-        norms = [torch.linalg.vector_norm(p.grad) for p in parameters if p.grad is not None]
-        device = norms[0].device
-        return float(torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms])))
+
+def clipped(parameters: Sequence[torch.Tensor], max_norm: float | None) -> float:
+    """Clip the gradients together to `max_norm` unless it is None; return the 2-norm that they
+    had."""
+    if max_norm is not None:
+        return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+    norms = [torch.linalg.vector_norm(p.grad) for p in parameters if p.grad is not None]
+    device = norms[0].device
+    return float(torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms])))

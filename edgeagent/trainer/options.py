@@ -18,6 +18,8 @@ from edgeagent.errors import UsageError
 from edgeagent.places import check_save_path
 from edgeagent.trainer.loader import default_micro_batch, is_number, local_batch
 from edgeagent.trainer.outer import check_outer
+from edgeagent.trainer.subnets.layers import Division
+from edgeagent.trainer.subnets.steps import SCALES
 from edgeagent.trainer.validation import check_batches, check_positive
 from protocols import limits
 
@@ -41,7 +43,8 @@ class Options:
     gradients travel, one of `WIRES`, and `overlap` whether they may leave during `backward()`.
     `local_steps` is 0, or how many times `global_batch` samples a round of local steps has; then
     `micro_batch` is the number of samples of one local step, and `outer` is what `outer_optimizer`
-    takes.
+    takes. With `subnets` a device takes `local_steps` steps of `global_batch` samples in a round,
+    and `micro_batch` is `global_batch * local_steps` divided by the number of cells.
     """
 
     config: TrainerConfig
@@ -57,11 +60,23 @@ class Options:
     overlap: bool
     local_steps: int
     outer: Any
+    subnets: Division | None
+    subnet_scale: str
 
     @property
     def round_batch(self) -> int:
         """The samples of an iteration, which is a round if there are local steps."""
         return self.global_batch * max(1, self.local_steps)
+
+    @property
+    def sample_batches(self) -> tuple[int, int]:
+        """The samples of an iteration and of a micro-batch for the order in which they are drawn.
+        With subnets each cell has the samples of all steps of a device, which takes those of the
+        first cell that it is dealt."""
+        if self.subnets is None:
+            return self.round_batch, self.micro_batch
+        cells = self.round_batch // self.micro_batch
+        return cells * self.round_batch, self.global_batch
 
     @property
     def exact_count(self) -> int:
@@ -81,6 +96,8 @@ def resolve_options(
     overlap: Any = None,
     local_steps: Any = None,
     outer: Any = None,
+    subnets: Any = None,
+    subnet_scale: Any = None,
 ) -> Options:
     """Return the options that hold; raise `UsageError` for one that cannot be used."""
     told = trainer_config_from(environment)
@@ -97,6 +114,8 @@ def resolve_options(
     check_outer(outer)
     if outer is not None and local is None:
         raise UsageError("outer says what ends a round of local steps: give local_steps, too")
+    if subnets is not None:
+        cut = _cell(subnets, size, cut, local, outer)
     if cut is None:
         check_positive("global_batch", size)
         cut = default_micro_batch(size) if local is None else local_batch(size)
@@ -134,8 +153,30 @@ def resolve_options(
         overlap=bool(_first(config.overlap, overlap)),
         local_steps=local or 0,
         outer=outer,
+        subnets=subnets,
+        subnet_scale=_first(subnet_scale, SCALES[0]),
         **counts,
     )
+
+
+def _cell(subnets: Any, size: Any, cut: Any, local: int | None, outer: Any) -> int:
+    """Return how many samples stand for a cell of a round of subnets; raise `UsageError` if these
+    options cannot be used together."""
+    if not isinstance(subnets, Division):
+        raise UsageError(
+            "subnets takes what edgeagent.subnets.fully_connected(model), residual(model, ...) or"
+            " transformer(model) returns"
+        )
+    if local is None:
+        raise UsageError("subnets are trained in rounds: give local_steps, the steps of a round")
+    if cut is not None:
+        raise UsageError(
+            "with subnets each device takes steps of global_batch samples: leave micro_batch away"
+        )
+    if outer is not None:
+        raise UsageError("with subnets there is no outer optimizer: leave outer away")
+    check_positive("global_batch", size)
+    return default_micro_batch(size * local)
 
 
 def _script_place() -> str:

@@ -43,8 +43,9 @@ TELL_EVERY_S = 1.0
 class Service:
     """What the agent wants of this trainer, and what the trainer tells it.
 
-    `pending` has the numbers of the micro-batches that are still to be computed. `steps` is the
-    iteration at which training ends, 0 for never. `loss` is the cluster's mean loss in the last
+    `pending` has the numbers of the micro-batches that are still to be computed, with subnets those
+    of the steps. `steps` is the iteration at which training ends, 0 for never. `loss` is the
+    cluster's mean loss in the last
     iteration that was applied here, NaN before that.
     """
 
@@ -89,7 +90,7 @@ class Service:
     def gets_on(self) -> None:
         """Tell the agent about once a second how far this trainer is in a round of local steps, so
         that a long round is not taken for a hung trainer."""
-        done, now = len(self._state.micro_batches), time.monotonic()
+        done, now = self._state.progress, time.monotonic()
         if self._state.outer is None or now < self._told_at + TELL_EVERY_S:
             return
         self.tell(Progressed(self._round, done - self._told, self._turn))
@@ -177,9 +178,9 @@ class Service:
             self._state.start_iteration(work.turn)
             self._round, self._turn = work.iteration, work.turn
             self.pending.clear()
-        self._told, self._told_at = len(self._state.micro_batches), time.monotonic()
+        self._told, self._told_at = self._state.progress, time.monotonic()
         if not self._leaving:
-            self.pending.extend(work.micro_batches)
+            self.pending.extend(self._state.deal(work.micro_batches))
         if not self.pending:
             client.send(self._state.contribution())
 

@@ -29,7 +29,6 @@ from edgeagent.trainer.buffers import ModelBuffers
 from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.exponents import Exponents
 from edgeagent.trainer.gradients import (
-    GradientSum,
     clip_coefficient,
     is_finite,
     mean_of,
@@ -38,7 +37,7 @@ from edgeagent.trainer.gradients import (
 )
 from edgeagent.trainer.guards import GradientWatch, Guards, module_places
 from edgeagent.trainer.image import StateImage, device_of
-from edgeagent.trainer.integer_sum import IntegerSum
+from edgeagent.trainer.integer_sum import own_sum
 from edgeagent.trainer.layout import plan_layout, tensor_spec
 from edgeagent.trainer.losses import LossSum
 from edgeagent.trainer.meta import StateMeta, adopt_value, decode_meta
@@ -48,10 +47,11 @@ from edgeagent.trainer.scaling import LossScale
 from edgeagent.trainer.schedule import step_schedule
 from edgeagent.trainer.settings import GroupSettings, HasGroups, group_scalars
 from edgeagent.trainer.slots import OptimizerSlots, discover_slots
+from edgeagent.trainer.subnets.steps import SubnetSteps
 from edgeagent.trainer.undeclared import warn_of_undeclared_averages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from mmap import mmap
 
     from torch.optim import Optimizer
@@ -82,10 +82,11 @@ class TrainingState:
         grad_scaler: Any = None,
         mirror: bool = False,
         overlap: bool = False,
-        local: LocalSteps | None = None,
+        local: LocalSteps | SubnetSteps | None = None,
         exact_count: int = 0,
     ) -> None:
         self._local = local
+        self._subnets = local if isinstance(local, SubnetSteps) else None
         self._optimizer = optimizer if local is None else local.outer
         self._grouped: HasGroups = optimizer if local is None else local.optimizers
         self._scheduler = scheduler
@@ -120,7 +121,7 @@ class TrainingState:
         self.iteration = 0
         self.skipped = 0
         self.stop = False  # the script wants training to end, on all nodes
-        self._micro_batches: list[int] = []
+        self._micro_batches: list[int] = []  # in this node's sum; with subnets the steps taken
         self._losses = LossSum(waits=mirror, exact_count=exact_count)
         self._compute_seconds = 0.0  # spent on the micro-batches in the sum
         self._started = 0.0  # when the present micro-batch began, on the monotonic clock
@@ -164,9 +165,11 @@ class TrainingState:
         regions = (*memory.reduced, memory.replay)
         self._reduced = tuple(self._flat(region.memory) for region in regions)
         self._marks = memory.marks.array("int64")
-        self._sum = self._new_sum(memory)
+        own, names = list(self._trainable), list(self._trainable.values())
+        vector, staging = self._flat(memory.contribution.memory), image.staging
+        where = (own, names, self.device, staging if image.apart else None)
+        self._sum = own_sum(self.vector, vector, memory.wide, self._exponents, *where)
         if self._wants_overlap and not image.apart and self._local is None:
-            own, names = list(self._trainable), list(self._trainable.values())
             self._overlap = Overlap(self.vector, self._sum, own, names)
         if self._local is not None:
             self._local.share_own()
@@ -186,18 +189,6 @@ class TrainingState:
         self.bring_home()
         self._guard(memory)
         self._note()
-
-    def _new_sum(self, memory: SharedMemory) -> GradientSum:
-        """Return this node's sum, which lies in `memory` when it is handed in."""
-        own = self._flat(memory.contribution.memory)
-        staging = self.image.staging if self.image.apart else None
-        parameters, names = list(self._trainable), list(self._trainable.values())
-        if self._exponents is None:
-            return GradientSum(self.vector, own, parameters, names, self.device, staging)
-        wide = torch.frombuffer(memory.wide.memory, dtype=torch.int64)[: self.vector.elements]
-        return IntegerSum(
-            self.vector, own, parameters, names, self.device, staging, wide, self._exponents
-        )
 
     @property
     def device(self) -> torch.device:
@@ -271,7 +262,9 @@ class TrainingState:
         self._turn = turn
         if self._overlap is not None:
             self._overlap.forget()
-        if self._local is not None and self._micro_batches:  # of this round, computed in vain
+        if self._subnets is not None:
+            self._subnets.begin_anew()
+        elif self._local is not None and self._micro_batches:  # of this round, computed in vain
             self._local.begin_anew()
         self._sum.clear()
         self.buffers.clear()
@@ -279,6 +272,18 @@ class TrainingState:
         self._micro_batches = []
         self._losses.clear()
         self._compute_seconds = 0.0
+
+    def deal(self, micro_batches: Sequence[int]) -> Sequence[int]:
+        """Return the numbers of what is to be computed for these micro-batches, which the agent has
+        dealt to this node: one each, but with subnets the steps that they bring."""
+        if self._subnets is None:
+            return micro_batches
+        return self._subnets.deal(self.iteration, micro_batches)
+
+    @property
+    def progress(self) -> int:
+        """How many of the micro-batches that were dealt to this node are computed."""
+        return len(self._micro_batches) if self._subnets is None else self._subnets.progress
 
     @property
     def outer(self) -> Optimizer | None:
@@ -358,7 +363,7 @@ class TrainingState:
     @property
     def micro_batches(self) -> tuple[int, ...]:
         """Return the micro-batches in this node's sum."""
-        return tuple(self._micro_batches)
+        return tuple(self._micro_batches if self._subnets is None else self._subnets.done)
 
     def contribution(self) -> Contributed:
         """Return what this node's sum holds and what the script has set by now, for the agent.
@@ -371,9 +376,11 @@ class TrainingState:
         self._settings.collect()
         began = time.monotonic()
         if self._local is not None:
-            self._local.contribute(self._sum, len(self._micro_batches))
+            self._local.contribute(self._sum, self.buffers, len(self._micro_batches))
         self._sum.bring_home()  # waits for a device that still computes, which counts as computing
         loss_sum = self._losses.total()
+        if self._subnets is not None:
+            loss_sum = self._subnets.loss_of(loss_sum)
         exact, agree = self.buffers.exact, self.buffers.exact_agree
         self._compute_seconds += time.monotonic() - began
         return Contributed(

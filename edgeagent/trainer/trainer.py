@@ -36,16 +36,22 @@ from edgeagent.trainer.rehearsal import Rehearsal
 from edgeagent.trainer.saving import Saving
 from edgeagent.trainer.service import Service
 from edgeagent.trainer.state import TrainingState
+from edgeagent.trainer.stream import is_stream
 from edgeagent.trainer.streams import RandomStreams
+from edgeagent.trainer.subnets.steps import SubnetSteps
 from edgeagent.trainer.validation import check_job, settle_implementation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from torch.optim import Optimizer
+
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.trainer.data import TrainingData
     from edgeagent.trainer.loader import MicroBatchSource
+    from edgeagent.trainer.options import Options
     from edgeagent.trainer.process import AgentConnection
+    from edgeagent.trainer.subnets.layers import Division
 
 
 class Trainer:
@@ -79,6 +85,12 @@ class Trainer:
         outer: what the cluster does with that average: "average" (None) makes it the new weights,
             "nesterov" takes it for the gradient of SGD with a rate of 0.7 and Nesterov's momentum
             0.9 (DiLoCo), and a function makes any other optimizer of the parameters it is given.
+        subnets: what `edgeagent.subnets.fully_connected(model)`, `residual(model, ...)` or
+            `transformer(model)` returns: in each round every device trains a part of the model of
+            its own, as large as it is fast, for `local_steps` steps of `global_batch` samples. The
+            loop computes with `trainer.model`, which is that part; `model` stays whole.
+        subnet_scale: "inverse" (None) multiplies what a divided layer gives to the next one by the
+            inverse of the part that is there, "none" does not.
 
     What `edgeagent run` was told overrides these. Raises `UsageError` if the model, the optimizer
     or the numbers cannot be used. The cluster is joined at the first `loader()`.
@@ -101,6 +113,8 @@ class Trainer:
         overlap: bool | None = None,
         local_steps: int | None = None,
         outer: Any = None,
+        subnets: Division | None = None,
+        subnet_scale: str | None = None,
         *,
         _caller: str = "",
         _agent: AgentConnection | None = None,
@@ -108,7 +122,7 @@ class Trainer:
     ) -> None:
         endings.watch_for_crashes()
         batches = (global_batch, micro_batch, steps, seed)
-        more = (save_every, keep, wire, overlap, local_steps, outer)
+        more = (save_every, keep, wire, overlap, local_steps, outer, subnets, subnet_scale)
         options = self._options = resolve_options(os.environ, *batches, *more)
         config = self._config = options.config
         if config.threads > 0:
@@ -121,11 +135,8 @@ class Trainer:
         else:
             settle_implementation(optimizer)
         place_as_told(config.device, model, optimizer)
-        local = (
-            LocalSteps(model, optimizer, options.outer, max_grad_norm)
-            if options.local_steps
-            else None
-        )
+        local = _own_steps(options, model, optimizer, max_grad_norm)
+        self._own_model = local.net if isinstance(local, SubnetSteps) else model
         self._optimizer = optimizer
         self._scheduler = lr_scheduler
         self._max_grad_norm = max_grad_norm
@@ -157,6 +168,12 @@ class Trainer:
     def device(self) -> torch.device:
         """Return the device that the model is on: that of `edgeagent run --device`, if given."""
         return self._state.device
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """Return what the loop has to compute with: with subnets this device's part of the model,
+        which is another one in each round, else the model that `Trainer()` was given."""
+        return self._own_model
 
     @property
     def iteration(self) -> int:
@@ -247,7 +264,9 @@ class Trainer:
         them) if training cannot begin or go on.
         """
         options = LoaderOptions(workers, prefetch, pin_memory, worker_init_fn)
-        batches = (self._global_batch, self._micro_batch)
+        batches = self._options.sample_batches
+        if self._options.subnets is not None and is_stream(dataset):
+            raise UsageError("subnets take samples by number: an IterableDataset has no numbers")
         data = self._data = training_data(self._data, dataset, sampler, self._streams, *batches)
         source = data.source(collate_fn, options, self._chosen, lambda: self._service.steps)
         if self._service.client is None:
@@ -405,9 +424,13 @@ class Trainer:
             "wire": self._wire,
             "grad_scaler": self._state.scaling.state(),
         }
-        local_steps = self._options.local_steps
+        local_steps, subnets = self._options.local_steps, self._options.subnets
         if local_steps:
             settings["local steps"] = local_steps
+        exponent = 0.0
+        if subnets is not None:
+            settings["subnets"] = f"{subnets}, scale {self._options.subnet_scale}"
+            exponent = subnets.exponent(self._state.model)
         if self._options.exact_count:
             settings["gradient arithmetic"] = gradient_arithmetic(self._state.device)
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
@@ -428,6 +451,7 @@ class Trainer:
             self._config.save,
             rounds=self._wire == "bf16",
             local_steps=local_steps,
+            work_exponent=exponent,
         )
         self._saving.begin(hello.meta, writes=not self._config.dry_run)
         if self._config.overlap and local_steps:
@@ -509,3 +533,23 @@ class Trainer:
             if not (isinstance(error, endings.AgentRefused) and error.shown):
                 endings.say(str(error))
             endings.fail_at_exit(error.exit_status)
+
+
+def _own_steps(
+    options: Options, model: torch.nn.Module, optimizer: Optimizer, max_grad_norm: float | None
+) -> LocalSteps | SubnetSteps | None:
+    """Return what takes this device's own steps within a round; None without such rounds."""
+    if not options.local_steps:
+        return None
+    if options.subnets is None:
+        return LocalSteps(model, optimizer, options.outer, max_grad_norm)
+    return SubnetSteps(
+        model,
+        optimizer,
+        options.subnets,
+        steps=options.local_steps,
+        cells=options.round_batch // options.micro_batch,
+        seed=options.seed,
+        max_grad_norm=max_grad_norm,
+        scale=options.subnet_scale,
+    )

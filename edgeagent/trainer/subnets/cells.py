@@ -1,0 +1,41 @@
+"""Which units of a layer belong to which device in one round of independent subnets.
+
+The micro-batches of a round are **cells**: each stands for the same part of every layer that is
+divided. A layer's units (neurons, heads, residual blocks) are put into a random order, which is
+another one in each round and for each layer, and cell c of M has the units in the c-th M-th of that
+order. A device that is dealt some cells trains the subnet of all their units. Since the cells of a
+round are dealt out once each, no two devices train the same unit, and none is left out, whatever
+shares the devices have.
+
+The order follows from (seed, round, layer) alone, by raw numbers of numpy's Philox generator, which
+numpy guarantees in all versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from edgeagent.trainer.streams import derived_seed
+
+Units = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def units_of(
+    cells: Iterable[int], cells_in_all: int, size: int, seed: int, number: int, layer: str
+) -> Units:
+    """Return the units of `layer` that belong to `cells`, in ascending order.
+
+    `size`: how many units the layer has, `number`: that of the round. If a layer has fewer units
+    than there are cells, some cells have none of it.
+    """
+    key = derived_seed(seed, "subnet", number, layer)
+    order = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
+    # The unit in the middle of whose part of the order a cell begins; in integers, so that it is
+    # the same everywhere: floor((k + 1/2) * M / size).
+    cell_of = (2 * np.arange(size, dtype=np.int64) + 1) * cells_in_all // (2 * size)
+    mine = np.isin(cell_of, np.fromiter(cells, np.int64))
+    units: Units = np.sort(order[mine])
+    return units

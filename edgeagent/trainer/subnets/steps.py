@@ -1,0 +1,220 @@
+"""What one device does in a round of independent subnets (IST; AdapTrain for unequal devices).
+
+In each round the model is divided at random, and each device trains a subnet by itself for
+`local_steps` steps; then what they have changed is put together. The micro-batches of a round are
+cells (`cells.py`): a device that is dealt k of M cells has a subnet of that part of each layer, so
+the plan's shares decide how large the subnets are. All devices take as many steps, each on samples
+of its own, with an optimizer of the script's kind that begins with an empty memory.
+
+What a device adds to the round's sum is M * (start - own) where a number is its own alone, and
+k * (start - own) where all devices have it, such as the bias of the last layer. The sum over all
+devices divided by M is then the change of each number of a subnet, and for the others the mean of
+the changes weighted by the size of the subnets. A number that no device had keeps its value.
+
+- Cells that are dealt to a device after its first ones of a round, because the device that had them
+  was lost or has handed them back, are not trained: that would take as long as the round again.
+  They count as done and change nothing, so a lost device costs what it has learned in this round.
+- If what a device has computed is dealt to others, it begins the round anew with other cells.
+- The loss of a round is the mean of the devices' own, weighted by the size of their subnets.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edgeagent.errors import UsageError
+from edgeagent.trainer.guards import Guards
+from edgeagent.trainer.local_steps import BothOptimizers, clipped
+from edgeagent.trainer.outer import outer_optimizer
+from edgeagent.trainer.subnets.cells import units_of
+from edgeagent.trainer.subnets.cut_model import CutModel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.optim import Optimizer
+
+    from edgeagent.trainer.buffers import ModelBuffers
+    from edgeagent.trainer.gradients import GradientSum
+    from edgeagent.trainer.subnets.layers import Division
+
+SCALES = ("inverse", "none")
+
+
+class SubnetSteps:
+    """The device's subnet `net` of `model`, and the steps that it takes with it.
+
+    `optimizer` is the script's, of which the steps have the class and the settings. `steps`: how
+    many a device takes in a round, `cells`: the micro-batches of a round. Raises `UsageError` for a
+    division that does not fit the model, and for an optimizer that cannot be made anew.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Optimizer,
+        division: Division,
+        *,
+        steps: int,
+        cells: int,
+        seed: int,
+        max_grad_norm: float | None = None,
+        scale: str = SCALES[0],
+    ) -> None:
+        if scale not in SCALES:
+            raise UsageError(f"subnet_scale is {scale!r}; it must be one of {', '.join(SCALES)}")
+        self._division = division
+        self._template = optimizer
+        self._steps, self._cells, self._seed = steps, cells, seed
+        self._max_grad_norm = max_grad_norm
+        self._cut = CutModel(model, division, scales=scale == SCALES[0])
+        self.net = self._cut.net
+        self.parameters = dict(sorted(model.named_parameters()))
+        self._trainable = [n for n, p in self.parameters.items() if p.requires_grad]
+        self._names = {id(parameter): name for name, parameter in self.parameters.items()}
+        whole = [self.parameters[name] for name in self._trainable]
+        self.outer = outer_optimizer(None, whole)
+        self.optimizers = BothOptimizers(optimizer, self.outer)
+        self._guards = Guards(optimizer, lambda: b"")
+        self._mine: list[int] = []  # the cells of the subnet
+        self._dropped: list[int] = []  # cells that count as done and are not trained
+        self._taken = 0  # steps of this round
+        self._moved: set[str] = set()  # parameters that had a gradient in this round
+        self._written = False  # what `contribute` writes is there
+        self._optimizer = self._fresh({name: self._cut.own(name) for name in self._trainable})
+
+    # --- work -------------------------------------------------------------------------------------
+
+    def deal(self, number: int, cells: Sequence[int]) -> list[int]:
+        """Take cells of round `number`; return the numbers of the steps that they bring. The
+        samples of a step follow from its number, which no other device of the round has."""
+        if self._mine or not cells:
+            self._dropped += cells
+            return []
+        self._mine = list(cells)
+        self._become(number)
+        first = min(cells) * self._steps
+        return list(range(first, first + self._steps))
+
+    @property
+    def done(self) -> list[int]:
+        """The cells that count as computed: those of the subnet after its first step."""
+        return [*(self._mine if self._taken else ()), *self._dropped]
+
+    @property
+    def progress(self) -> int:
+        """How many cells' worth of the steps is taken."""
+        return len(self._mine) * self._taken // self._steps + len(self._dropped)
+
+    def loss_of(self, total: float) -> float:
+        """Return what the device adds to the sum of losses if those of its steps add up to
+        `total`: as if each cell that it has, dropped ones too, had its mean loss."""
+        return total / self._taken * len(self.done) if self._taken else 0.0
+
+    def step(self) -> bool:
+        """Take one step with the gradients that the script has left in `net`, and drop them; return
+        whether there were any.
+
+        Raises `UsageError` for a sparse gradient, and if the script has trained the whole model or
+        stepped its optimizer.
+        """
+        self._guards.script_ran()
+        self._guards.check()
+        if any(self.parameters[name].grad is not None for name in self._trainable):
+            raise UsageError(
+                "the loop has computed gradients of the whole model: with subnets it must use"
+                " trainer.model, which is another subnet in each round"
+            )
+        found = []
+        for name in self._trainable:
+            own = self._cut.own(name)
+            if own.grad is None or name not in self._cut.holdings:
+                continue
+            if own.grad.layout != torch.strided:
+                raise UsageError(f"{name} has a sparse gradient; use a dense one")
+            self._moved.add(name)
+            found.append(own)
+        if found and math.isfinite(clipped(found, self._max_grad_norm)):
+            self._optimizer.step()
+        for parameter in found:
+            parameter.grad = None
+        self._taken += 1
+        return bool(found)
+
+    def contribute(self, sums: GradientSum, buffers: ModelBuffers, _micro_batches: int) -> None:
+        """Write into `sums` what the device has changed in this round, and changes of `buffers`.
+
+        What is there already is not written again, because the agent may be reading it.
+        """
+        if self._written or not self._taken:
+            return
+        self._written = True
+        mine = len(self._mine)
+        for number, name in enumerate(self._trainable):
+            if name in self._moved:
+                holding, whole = self._cut.holdings[name], self.parameters[name]
+                weight = self._cells if holding.is_own else mine
+                start = whole.detach()[holding.index] if holding.index else whole.detach()
+                own = self._cut.own(name).detach()
+                sums.put_change(number, start, own, weight, holding.index)
+        for name in buffers.averaged_names():
+            if (held := self._cut.holdings.get(name)) is not None:
+                weight = self._cells if held.is_own else mine
+                buffers.put_change(name, self._cut.own(name), weight, held.index)
+
+    # --- rounds -----------------------------------------------------------------------------------
+
+    def share_own(self) -> None:
+        """Do nothing: the shared weights are those of the script's model."""
+
+    def watch(self) -> None:
+        """From now on the script may not step its optimizer."""
+        self._guards.watch([], None, [])
+        self._guards.note([])
+
+    def release(self) -> None:
+        """End the watch: training is over."""
+        self._guards.release()
+
+    def begin(self) -> None:
+        """Begin a round, in which no cell is dealt yet."""
+        self._mine, self._dropped, self._taken = [], [], 0
+        self._moved, self._written = set(), False
+        self._guards.note([])
+
+    def begin_anew(self) -> None:
+        """Forget what was computed of this round."""
+        self.begin()
+
+    def _become(self, number: int) -> None:
+        """Make `net` the subnet of the device's cells in round `number`."""
+        sizes = {layer.name: layer.units for layer in self._division.layers}
+        sizes |= {blocks.name: len(blocks.modules) for blocks in self._division.blocks}
+        self._cut.become(
+            {
+                name: units_of(self._mine, self._cells, size, self._seed, number, name)
+                for name, size in sizes.items()
+            }
+        )
+        held = [name for name in self._trainable if name in self._cut.holdings]
+        self._optimizer = self._fresh({name: self._cut.own(name) for name in held})
+
+    def _fresh(self, own: dict[str, torch.Tensor]) -> Optimizer:
+        """Return an optimizer of these tensors with the present settings of the script's."""
+        groups: list[dict[str, Any]] = []
+        for group in self._template.param_groups:
+            named = [self._names[id(parameter)] for parameter in group["params"]]
+            settings = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+            groups.append({**settings, "params": [own[name] for name in named if name in own]})
+        kind: Any = type(self._template)
+        try:
+            made: Optimizer = kind([group for group in groups if group["params"]])
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"subnets: each round makes a new {kind.__name__} of the subnet's parameters, which"
+                f" it does not take alone: {error}"
+            ) from None
+        return made
