@@ -1,8 +1,8 @@
 """Train one model together on the laptops, desktops and Jetsons in a room.
 
 `from edgeagent import Trainer` is all a script needs, or `edgeagent.prepare` for a script in the
-shape of DistributedDataParallel's. The import is lazy: the agent, a process of its own, imports
-this package without ever importing torch.
+shape of DistributedDataParallel's; `edgeagent.subnets` says what of a model can be divided. The
+import is lazy: the agent, a process of its own, imports this package without ever importing torch.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["EdgeAgentError", "Trainer", "__version__", "prepare"]
+__all__ = ["EdgeAgentError", "Trainer", "__version__", "prepare", "subnets"]
 
 from edgeagent.errors import EdgeAgentError
 
 if TYPE_CHECKING:
-    from edgeagent.trainer import Trainer, prepare
+    from edgeagent.trainer import Trainer, prepare, subnets
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Trainer", "prepare"):
+    if name in ("Trainer", "prepare", "subnets"):
         from edgeagent import trainer
 
         return getattr(trainer, name)

@@ -174,6 +174,8 @@ def check_hello(hello: Hello) -> None:
             raise EdgeAgentError(f"the {what} is {value}, over the limit of {most}")
     if hello.rounded_chunks < 0 or (hello.rounded_chunks and hello.accumulate != "float32"):
         raise EdgeAgentError("the trainer wants numbers rounded that cannot be")
+    if hello.work_exponent and not 1.0 <= hello.work_exponent <= 2.0:
+        raise EdgeAgentError("the trainer announced subnets of an impossible cost")
     if hello.wide_bytes and not _are_in_blocks(hello):
         raise EdgeAgentError("the trainer announced an impossible layout of integer sums")
     if not 0 <= hello.constant_bytes <= hello.state_bytes:

@@ -62,11 +62,16 @@ class Conv1D(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention of several heads: [N, T, width] to [N, T, width]."""
+    """Causal self-attention of several heads: [N, T, width] to [N, T, width].
+
+    With fewer `heads` and as many fewer outputs of `c_attn` and inputs of `c_proj` it is a part of
+    itself.
+    """
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.heads = config.heads
+        self.head_width = config.width // config.heads
         self.dropout = config.dropout
         self.c_attn = Conv1D(config.width, 3 * config.width)
         self.c_proj = Conv1D(config.width, config.width, _residual_deviation(config))
@@ -74,16 +79,17 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return each place's mix of the values at its own and at all earlier places."""
-        n, length, width = x.shape
+        n, length, _ = x.shape
         query, key, value = (
-            part.view(n, length, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.c_attn(x).split(width, dim=2)
+            part.view(n, length, self.heads, self.head_width).transpose(1, 2)
+            for part in self.c_attn(x).chunk(3, dim=2)
         )
         dropout = self.dropout if self.training else 0.0
         mixed = functional.scaled_dot_product_attention(
             query, key, value, dropout_p=dropout, is_causal=True
         )
-        result: Tensor = self.resid_dropout(self.c_proj(mixed.transpose(1, 2).reshape(x.shape)))
+        together = mixed.transpose(1, 2).reshape(n, length, self.heads * self.head_width)
+        result: Tensor = self.resid_dropout(self.c_proj(together))
         return result
 
     def extra_repr(self) -> str:

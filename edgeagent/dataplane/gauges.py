@@ -24,12 +24,18 @@ LEAST_PACES = 3  # iterations to measure before the speed is reported; single on
 
 
 class Gauges:
-    """The trainer's speed, the times of the last iteration, rates and delays of all links."""
+    """The trainer's speed, the times of the last iteration, rates and delays of all links.
 
-    def __init__(self, clock: Callable[[], float], heartbeats: Heartbeats) -> None:
+    `exponent`: with which power of the micro-batches the time of a share grows.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], heartbeats: Heartbeats, exponent: float = 1.0
+    ) -> None:
         self._clock = clock
+        self._exponent = exponent
         self._heartbeats = heartbeats
-        self._paces: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # seconds per micro-batch
+        self._paces: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # seconds of one micro-batch
         self._paced_at = 0.0  # when the last of them was measured
         self._warm = False  # the first iteration is not counted: memory and kernels are set up
         self._contributed_at: float | None = None
@@ -43,7 +49,7 @@ class Gauges:
         if not micro_batches or seconds <= 0:
             return
         if self._warm:
-            self._paces.append(seconds / micro_batches)
+            self._paces.append(seconds / micro_batches**self._exponent)
             self._paced_at = now
         self._warm = True
 

@@ -39,6 +39,7 @@ class StandardPlanner:
     `payload_bytes` is what a round sums on each node, `chunk_bytes` the size of the pieces it
     travels in. `custom` is a user's own policy, which is asked for trees and shares before this
     planner's own algorithms are. `trees` names the shape along which chunks travel (`ways.SHAPES`).
+    `exponent`: with which power of its micro-batches the time of a share grows.
     """
 
     def __init__(
@@ -47,14 +48,16 @@ class StandardPlanner:
         chunk_bytes: int = 0,
         custom: CustomPolicy | None = None,
         trees: str = ONE,
+        exponent: float = 1.0,
     ) -> None:
         self._payload_bytes = payload_bytes
         self._chunk_bytes = chunk_bytes
         self._custom = custom
         self._trees = trees
+        self._exponent = exponent
 
     @property
-    def inputs(self) -> dict[str, int | bool | str]:
+    def inputs(self) -> dict[str, int | bool | str | float]:
         """The arguments this planner was made with, so that a replay can make an equal one. A
         user's policy cannot be written down; only whether there is one is told."""
         return {
@@ -62,6 +65,7 @@ class StandardPlanner:
             "chunk_bytes": self._chunk_bytes,
             "custom": self._custom is not None,
             "trees": self._trees,
+            "exponent": self._exponent,
         }
 
     def plan(
@@ -101,7 +105,13 @@ class StandardPlanner:
         )
         names = {m.node: m.name for m in view.members}
         split = measured_shares(
-            view.nodes, micro_batches, away, measures.speeds, shares, names=names
+            view.nodes,
+            micro_batches,
+            away,
+            measures.speeds,
+            shares,
+            names=names,
+            exponent=self._exponent,
         )
         sizes = (self._payload_bytes, self._chunk_bytes)
         ways, why = choose_ways(view, measures, *sizes, self._trees, tree.parents, present, found)
@@ -142,7 +152,8 @@ class StandardPlanner:
         """Return how long computing and summing take in a step of the members of `view`: at least,
         if there may be several ways."""
         predicted = least_step if self._trees == PACKED else predicted_step
-        return predicted(view, micro_batches, measures, self._payload_bytes, self._chunk_bytes)
+        sizes = (self._payload_bytes, self._chunk_bytes)
+        return predicted(view, micro_batches, measures, *sizes, self._exponent)
 
     def costly(
         self,
@@ -161,6 +172,7 @@ class StandardPlanner:
             self._payload_bytes,
             step_s=step_s,
             chunk_bytes=self._chunk_bytes,
+            exponent=self._exponent,
         )
 
     def assign(

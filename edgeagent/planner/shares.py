@@ -2,6 +2,11 @@
 
 The shares add up to the global batch. A member that is away gets none, unless all are away:
 somebody has to compute the batch.
+
+What a share takes is as many times longer as it has micro-batches, unless these are cells of a
+round of subnets: the cost of a subnet grows with a power of its part of the model, from 1 (for
+which AdapTrain has a linear rule) to 2 (for which it has a square-root rule). Both rules come out
+as the shares with which all end together.
 """
 
 from __future__ import annotations
@@ -45,6 +50,7 @@ def measured_shares(
     present: tuple[int, ...] | None = None,
     *,
     names: Mapping[bytes, str] | None = None,
+    exponent: float = 1.0,
 ) -> SharePlan:
     """Return the shares with which the slowest node is done first.
 
@@ -54,20 +60,22 @@ def measured_shares(
 
     `present` are the shares in force in the order of `nodes`. They are kept if they are still valid
     and no others would be done sooner by more than `LEAST_GAIN`. Among equal nodes the first is
-    served first. `names` are used in the reason.
+    served first. `names` are used in the reason. A share of n micro-batches takes n to the power of
+    `exponent` (from 1 to 2) times as long as one.
     """
     working = [k for k, n in enumerate(nodes) if n not in away] or list(range(len(nodes)))
     known = {k: speeds[nodes[k]] for k in working if nodes[k] in speeds}
     typical = median(known.values()) if known else 1.0
     takes = {k: known.get(k, typical) for k in working}
     tried = [k for k in working if k not in known][:micro_batches]
-    best = _earliest(takes, micro_batches, tried)
-    best_s = _time(best, takes)
-    ideal_s = micro_batches / sum(1 / s for s in takes.values())
+    best = _earliest(takes, micro_batches, tried, exponent)
+    best_s = _time(best, takes, exponent)
+    together = sum(seconds ** (-1 / exponent) for seconds in takes.values())
+    ideal_s = (micro_batches / together) ** exponent
     chosen = tuple(best.get(k, 0) for k in range(len(nodes)))
     kept = False
     if present is not None and _fits(present, chosen, takes, tried, best_s):
-        now_s = _time(dict(enumerate(present)), takes)
+        now_s = _time(dict(enumerate(present)), takes, exponent)
         if not best_s < now_s * (1 - LEAST_GAIN):
             kept, chosen, best_s = present != chosen, present, now_s
     over = f"{micro_batches} micro-batches over {sum(s > 0 for s in chosen)} devices"
@@ -88,24 +96,26 @@ def measured_shares(
     return SharePlan(chosen, best_s, ideal_s, "; ".join(said))
 
 
-def _earliest(takes: Mapping[int, float], micro_batches: int, tried: list[int]) -> dict[int, int]:
+def _earliest(
+    takes: Mapping[int, float], micro_batches: int, tried: list[int], exponent: float
+) -> dict[int, int]:
     """Give one micro-batch to each of `tried`, then each one to the node that completes it first.
 
     This takes the `micro_batches` earliest completions there are, so that no other shares end
     sooner (the greedy Algorithm 2 of Chaos with equal pieces).
     """
     shares = dict.fromkeys(takes, 0) | dict.fromkeys(tried, 1)
-    ends = [((shares[k] + 1) * seconds, k) for k, seconds in takes.items()]
+    ends = [((shares[k] + 1) ** exponent * seconds, k) for k, seconds in takes.items()]
     heapq.heapify(ends)
     for _ in range(micro_batches - len(tried)):
         k = ends[0][1]
         shares[k] += 1
-        heapq.heapreplace(ends, ((shares[k] + 1) * takes[k], k))
+        heapq.heapreplace(ends, ((shares[k] + 1) ** exponent * takes[k], k))
     return shares
 
 
-def _time(shares: Mapping[int, int], takes: Mapping[int, float]) -> float:
-    return max(shares[k] * seconds for k, seconds in takes.items())
+def _time(shares: Mapping[int, int], takes: Mapping[int, float], exponent: float) -> float:
+    return max(float(shares[k] ** exponent) * seconds for k, seconds in takes.items())
 
 
 def _fits(

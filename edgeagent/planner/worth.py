@@ -37,12 +37,13 @@ def worth(
     *,
     step_s: float,
     chunk_bytes: int = 0,
+    exponent: float = 1.0,
 ) -> Costly | None:
     """Return which members cost more than they give, None if none is known to.
 
     `step_s` is what a step takes at present in seconds, 0 if that is not known. Of several ways to
     leave members out, the one is returned that leaves out the fewest and has nearly the shortest
-    step.
+    step. `exponent` as for `measured_shares`.
     """
     if len(view.nodes) < 2 or not times or step_s <= 0:
         return None
@@ -57,7 +58,7 @@ def worth(
         if any(n not in measures.speeds and n not in left_out for n in view.nodes):
             continue  # the speed of a member that would stay is not known
         planned_s = _step_without(
-            view, left_out, micro_batches, measures, payload_bytes, chunk_bytes
+            view, left_out, micro_batches, measures, payload_bytes, chunk_bytes, exponent
         )
         if planned_s is not None and planned_s + other_s <= step_s * (1 - SAVES):
             found.append((planned_s + other_s, left_out))
@@ -93,21 +94,27 @@ def _step_without(
     measures: Measures,
     payload_bytes: int,
     chunk_bytes: int,
+    exponent: float,
 ) -> float | None:
     """Return how many seconds computing and summing would take without `left_out`; None if the
     links do not connect the rest or nothing is known of them."""
     members = [m for m in view.members if m.node not in left_out]
     rest = make_view(view.lineage, view.number, members, view.edges)
-    return predicted_step(rest, micro_batches, measures, payload_bytes, chunk_bytes)
+    return predicted_step(rest, micro_batches, measures, payload_bytes, chunk_bytes, exponent)
 
 
 def predicted_step(
-    view: View, micro_batches: int, measures: Measures, payload_bytes: int, chunk_bytes: int
+    view: View,
+    micro_batches: int,
+    measures: Measures,
+    payload_bytes: int,
+    chunk_bytes: int,
+    exponent: float = 1.0,
 ) -> float | None:
     """Return how many seconds computing and summing take in a step of the members of `view`; None
     if its links do not connect them or too little is known. A member whose speed is not known
     counts as the median of the others."""
-    split = measured_shares(view.nodes, micro_batches, (), measures.speeds, None)
+    split = measured_shares(view.nodes, micro_batches, (), measures.speeds, None, exponent=exponent)
     if split.predicted_s is None or len(view.nodes) == 1:
         return split.predicted_s
     try:
@@ -118,13 +125,20 @@ def predicted_step(
 
 
 def least_step(
-    view: View, micro_batches: int, measures: Measures, payload_bytes: int, chunk_bytes: int
+    view: View,
+    micro_batches: int,
+    measures: Measures,
+    payload_bytes: int,
+    chunk_bytes: int,
+    exponent: float = 1.0,
 ) -> float | None:
     """Return how many seconds a step of the members of `view` takes at least, if gradients may take
     several ways at once; None as for `predicted_step`."""
-    found = predicted_step(view, micro_batches, measures, payload_bytes, chunk_bytes)
+    found = predicted_step(view, micro_batches, measures, payload_bytes, chunk_bytes, exponent)
     if found is None or len(view.nodes) == 1:
         return found
-    computing = measured_shares(view.nodes, micro_batches, (), measures.speeds, None)
+    computing = measured_shares(
+        view.nodes, micro_batches, (), measures.speeds, None, exponent=exponent
+    )
     floor = floor_s(network_of(view, measures), payload_bytes)
     return min(found, (computing.predicted_s or 0.0) + floor)

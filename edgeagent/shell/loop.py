@@ -70,6 +70,7 @@ class Shell:
         self._loop = loop = asyncio.get_running_loop()
         self._observer = observer
         observer.local_steps = hello.local_steps
+        exponent = hello.work_exponent or 1.0
         self._owner = owner
         self.watch: Callable[[], None] = lambda: None  # called after every event
         self.node: Node | None = None
@@ -80,7 +81,7 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
         self.peers = Peers(self, network, observer, owner.spawn)
-        self._gauges = gauges = Gauges(loop.time, self.peers.heartbeats)
+        self._gauges = gauges = Gauges(loop.time, self.peers.heartbeats, exponent)
         self.rounds = Rounds(self, self.peers, hello, memory, observer, gauges)
         state = memory.state.view()
         self.copies = copies = Copies(self, self.peers, self.rounds, state, owner.spawn)
@@ -90,7 +91,9 @@ class Shell:
         item_bytes, size = self.rounds.contribution.itemsize, hello.chunk_elements
         payload = self.rounds.formats.bytes_of(hello.elements, size, item_bytes)
         chunk_bytes = self.rounds.formats.bytes_of(size, size, item_bytes)
-        self._planner = StandardPlanner(payload, chunk_bytes, options.custom, options.trees)
+        self._planner = StandardPlanner(
+            payload, chunk_bytes, options.custom, options.trees, exponent
+        )
         self.searches = Searches(self, self._planner, owner.spawn)
         self._config = NodeConfig(
             me,

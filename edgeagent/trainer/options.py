@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 # How many samples an iteration has if nobody says so.
 DEFAULT_GLOBAL_BATCH = 256
+# Into how many cells the work of a round of subnets is cut at most: a device's part of the model is
+# a multiple of this part.
+MOST_CELLS = 64
 # How many of the files of `save_every` stay if nobody says so.
 DEFAULT_KEEP = 3
 
@@ -176,7 +179,9 @@ def _cell(subnets: Any, size: Any, cut: Any, local: int | None, outer: Any) -> i
     if outer is not None:
         raise UsageError("with subnets there is no outer optimizer: leave outer away")
     check_positive("global_batch", size)
-    return default_micro_batch(size * local)
+    samples = size * local
+    cells = next(n for n in range(MOST_CELLS, 0, -1) if samples % n == 0)
+    return int(samples // cells)
 
 
 def _script_place() -> str:

@@ -59,7 +59,8 @@ def replay(trace: Trace, planner: Planner | None = None) -> Difference | None:
         raise ValueError("this trace needs the policy that planned")
     if planner is None:
         sizes = (inputs["payload_bytes"], inputs["chunk_bytes"])
-        planner = StandardPlanner(*sizes, trees=inputs["trees"])
+        shape = {"trees": inputs["trees"], "exponent": inputs.get("exponent", 1.0)}
+        planner = StandardPlanner(*sizes, **shape)
     node: Node | None = None
     for line in trace.lines:
         if line.number < start:

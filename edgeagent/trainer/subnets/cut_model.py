@@ -13,6 +13,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -97,10 +98,18 @@ class CutModel:
 
     def become(self, units: Mapping[str, Units]) -> None:
         """Become the subnet with these units of each layer and these blocks of each chain, by the
-        names of layers and chains, with the present values of the model."""
+        names of layers and chains, with the present values of the model.
+
+        A layer without units would be none. So the first unit of a layer is borrowed then: the net
+        has it, but nothing of that layer is in `holdings`.
+        """
         dims: dict[str, dict[int, torch.Tensor]] = {}
+        borrowed: set[str] = set()
         for layer in self._division.layers:
             mine = units[layer.name]
+            if not len(mine):
+                mine = np.zeros(1, np.int64)
+                borrowed |= {piece.tensor for piece in layer.pieces}
             self._factors[layer.name] = _inverse(len(mine), layer.units, self._scales)
             for piece in layer.pieces:
                 at = _entries(mine, layer, piece.sections)
@@ -114,9 +123,11 @@ class CutModel:
                 if any(name.startswith(f"{block}.") for block in out):
                     continue
                 index = _open_mesh(dims[name]) if name in dims else ()
+                self._set(name, whole.detach()[index] if index else whole.detach())
+                if name in borrowed:
+                    continue
                 block = any(name.startswith(f"{block}.") for block in self._blocks)
                 self.holdings[name] = Holding(index, name in dims or block)
-                self._set(name, whole.detach()[index] if index else whole.detach())
 
     def _set_blocks(self, units: Mapping[str, Units]) -> set[str]:
         """Put in the blocks that this device has; return the names of the others."""

@@ -131,7 +131,10 @@ class SubnetSteps:
         found = []
         for name in self._trainable:
             own = self._cut.own(name)
-            if own.grad is None or name not in self._cut.holdings:
+            if own.grad is None:
+                continue
+            if name not in self._cut.holdings:  # borrowed: it takes part and does not change
+                own.grad = None
                 continue
             if own.grad.layout != torch.strided:
                 raise UsageError(f"{name} has a sparse gradient; use a dense one")
