@@ -24,6 +24,8 @@ RUN_VARIABLE = "EDGEAGENT_RUN"
 # How gradients travel: as they are, rounded to bfloat16, or as integers, whose sums do not depend
 # on the order of addition.
 WIRES = ("full", "bf16", "exact")
+# What a device trains: the whole model, or a part of it that is another one in each round.
+MODES = ("whole", "subnets")
 OUTERS = ("average", "nesterov")  # how the cluster steps after a round of local steps
 SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in the trainer
 TOKEN_VARIABLE = "EDGEAGENT_TOKEN"
@@ -101,6 +103,7 @@ class TrainerConfig:
     overlap: bool | None = None  # gradients leave while others are computed
     local_steps: int | None = None  # a round has the samples of so many iterations, 0 = no rounds
     outer: str | None = None  # of OUTERS
+    mode: str | None = None  # of MODES
     device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file

@@ -142,6 +142,7 @@ class Observer:
         self._compute = 0.0
         self._computed = 0  # micro-batches in this device's last sum, until its step is written
         self.local_steps = 0  # how many global batches a round of local steps has, 0 without rounds
+        self.in_cells = False  # a micro-batch is a cell of a round of subnets
         self._inside = False  # this device is a member
         self._gone: list[tuple[float, dict[str, Any]]] = []  # departures: (time, event's values)
         self._reachable = False  # others can join; an agent without a token trains alone
@@ -250,7 +251,9 @@ class Observer:
         self._steps_seen.append((now, samples))
         self._write_farewells()
         stall = max(0.0, self._apply_sent - self._reduced)
-        own = {"local_steps": self._computed} if self.local_steps else {}
+        own = {}
+        if self.local_steps:
+            own["cells" if self.in_cells else "local_steps"] = self._computed
         self._computed = 0
         self._write(
             "step",

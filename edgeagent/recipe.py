@@ -20,6 +20,7 @@ JOB_OPTIONS = (
     "--wire",
     "--local-steps",
     "--outer",
+    "--mode",
 )
 
 

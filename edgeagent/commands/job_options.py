@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from edgeagent.commands.options import positive, seed, threads
-from edgeagent.config import OUTERS, WIRES
+from edgeagent.config import MODES, OUTERS, WIRES
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +53,13 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         choices=OUTERS,
         help="what becomes of the average of a round: the new weights (average, default), or the "
         "gradient of a step with Nesterov's momentum (nesterov, as in DiLoCo)",
+    )
+    group.add_argument(
+        "--mode",
+        choices=MODES,
+        help="whole: each device trains all of the model (default, or what the script says); "
+        "subnets, with --local-steps: each a part of it, another one in each round and as large as "
+        "the device is fast, by H steps of the global batch's samples",
     )
 
 

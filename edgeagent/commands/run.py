@@ -421,6 +421,7 @@ def trainer_config(
         overlap=args.overlap,
         local_steps=args.local_steps,
         outer=args.outer,
+        mode=args.mode,
         device=args.device or "",
         save=writable_file("--save", save, regular=True) if save else "",
         save_every=every if args.save_every is None else args.save_every,

@@ -70,6 +70,7 @@ class Shell:
         self._loop = loop = asyncio.get_running_loop()
         self._observer = observer
         observer.local_steps = hello.local_steps
+        observer.in_cells = hello.work_exponent > 0
         exponent = hello.work_exponent or 1.0
         self._owner = owner
         self.watch: Callable[[], None] = lambda: None  # called after every event

@@ -13,7 +13,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.config import WIRES, TrainerConfig, saving_from_environment, trainer_config_from
+from edgeagent.config import (
+    MODES,
+    WIRES,
+    TrainerConfig,
+    saving_from_environment,
+    trainer_config_from,
+)
 from edgeagent.errors import UsageError
 from edgeagent.places import check_save_path
 from edgeagent.trainer.loader import default_micro_batch, is_number, local_batch
@@ -117,12 +123,17 @@ def resolve_options(
     check_outer(outer)
     if outer is not None and local is None:
         raise UsageError("outer says what ends a round of local steps: give local_steps, too")
+    mode = config.mode or (MODES[0] if subnets is None else MODES[1])
+    if mode == MODES[0]:
+        subnets = None
+    elif subnets is None:
+        raise UsageError("--mode subnets is for scripts that give Trainer(subnets=...)")
     if subnets is not None:
         cut = _cell(subnets, size, cut, local, outer)
     if cut is None:
         check_positive("global_batch", size)
         cut = default_micro_batch(size) if local is None else local_batch(size)
-    check_batches(size, cut, local or 1)
+    check_batches(*((size, cut, local or 1) if subnets is None else (size * local, cut, 1)))
     counts = {
         "steps": _first(config.steps, steps) or 0,
         "save_every": _first(every, save_every) or 0,

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from edgeagent.errors import UsageError
+from edgeagent.trainer.subnets import fully_connected, transformer
 from edgeagent.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from edgeagent.trainer.subnets import Division
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,14 @@ class Job:
     steps: int
 
 
-def train_and_evaluate(job: Job, device: torch.device, local_steps: int = 0) -> Evaluation | None:
+def train_and_evaluate(
+    job: Job, device: torch.device, local_steps: int = 0, *, by_parts: bool = False
+) -> Evaluation | None:
     """Train `job` to its end and return what it is worth; None if this node left early.
 
     With `local_steps` (0: none) there are as many fewer iterations, which are rounds, and the rate
-    of a round is that of the iteration in its middle. Prints one line with the result and reports
+    of a round is that of the iteration in its middle. `by_parts`: in each round this device trains
+    a subnet of the model. Prints one line with the result and reports
     each score to the agent.
     """
     each = max(1, local_steps)
@@ -69,9 +76,10 @@ def train_and_evaluate(job: Job, device: torch.device, local_steps: int = 0) -> 
         lr_scheduler=schedule,
         steps=max(1, job.steps // each),
         overlap=True,
+        subnets=division_of(job.model) if by_parts else None,
     )
     for batch in trainer.loader(job.data(True)):
-        loss = job.loss(job.model, batch)
+        loss = job.loss(trainer.model, batch)
         loss.backward()
         trainer.update(loss)
         if trainer.capture_exit_event():
@@ -89,6 +97,15 @@ def train_and_evaluate(job: Job, device: torch.device, local_steps: int = 0) -> 
     print(evaluation.text, flush=True)
     trainer.close()
     return evaluation
+
+
+def division_of(model: torch.nn.Module) -> Division:
+    """Return what of a job's model is divided: the hidden layers of its linear layers, or of its
+    transformer blocks. Raises `UsageError` if it has neither."""
+    try:
+        return fully_connected(model)
+    except UsageError:
+        return transformer(model)
 
 
 def warm_then_decay(warm: int, half: int) -> Callable[[int], float]:

@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from edgeagent.config import TrainerConfig, trainer_config_from
+from edgeagent.config import MODES, TrainerConfig, trainer_config_from
 from edgeagent.errors import UsageError
 from edgeagent.trainer import endings
 from edgeagent.trainer.devices import usable_device
@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> None:
     torch.manual_seed(config.seed or 0)
     try:
         job = JOBS[arguments[0]](device, config.data)
-        train_and_evaluate(job, device, config.local_steps or 0)
+        by_parts = config.mode == MODES[1]
+        train_and_evaluate(job, device, config.local_steps or 0, by_parts=by_parts)
     except FileNotFoundError:
         if os.path.exists("."):
             raise

@@ -222,8 +222,8 @@ def test_speeds_are_positive() -> None:
 
 
 def test_parts_of_a_model_follow_the_rules_of_adaptrain() -> None:
-    """A subnet costs the square of its part in a fully connected net: the parts of devices go by the
-    square roots of their speeds then. Where it costs the part itself they go by the speeds."""
+    """Where a subnet costs the square of its part, as in a fully connected net, the parts go by the
+    square roots of the devices' speeds; where it costs the part itself they go by the speeds."""
     slowdowns = (1.0, 1.93, 3.5, 2.85)
     nodes = tuple(bytes([k]) * 16 for k in range(4))
     for exponent in (1.0, 1.5, 2.0):
@@ -232,7 +232,8 @@ def test_parts_of_a_model_follow_the_rules_of_adaptrain() -> None:
         weights = [s ** (-1 / exponent) for s in slowdowns]
         right = [6400 * w / sum(weights) for w in weights]
         assert all(abs(a - b) <= 1 for a, b in zip(plan.shares, right, strict=True))
-        assert plan.predicted_s is not None and plan.ideal_s is not None
+        assert plan.predicted_s is not None
+        assert plan.ideal_s is not None
         assert plan.ideal_s <= plan.predicted_s <= plan.ideal_s * 1.01
         ends = [s**exponent * speeds[n] for s, n in zip(plan.shares, nodes, strict=True)]
         assert max(ends) < 1.01 * min(ends)
