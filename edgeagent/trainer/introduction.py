@@ -76,8 +76,8 @@ def work_in_words(hello: Hello) -> str:
     count, size = hello.micro_batches, hello.micro_batch_size
     if hello.work_exponent:
         return (
-            f"subnets: rounds of {hello.local_steps} steps of {count * size // hello.local_steps}"
-            f" samples on each device, the model in {count} parts"
+            f"global batch {count * size // hello.local_steps}, subnets: rounds of"
+            f" {hello.local_steps} such steps on each device, the model in {count} parts"
         )
     if hello.local_steps:
         return (

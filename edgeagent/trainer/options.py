@@ -24,8 +24,8 @@ from edgeagent.errors import UsageError
 from edgeagent.places import check_save_path
 from edgeagent.trainer.loader import default_micro_batch, is_number, local_batch
 from edgeagent.trainer.outer import check_outer
+from edgeagent.trainer.subnets.cut_model import SCALES
 from edgeagent.trainer.subnets.layers import Division
-from edgeagent.trainer.subnets.steps import SCALES
 from edgeagent.trainer.validation import check_batches, check_positive
 from protocols import limits
 

@@ -90,7 +90,7 @@ class Trainer:
             its own, as large as it is fast, for `local_steps` steps of `global_batch` samples. The
             loop computes with `trainer.model`, which is that part; `model` stays whole.
         subnet_scale: "inverse" (None) multiplies what a divided layer gives to the next one by the
-            inverse of the part that is there, "none" does not.
+            inverse of the part that is there, "sqrt" by the root of that, "none" does not.
 
     What `edgeagent run` was told overrides these. Raises `UsageError` if the model, the optimizer
     or the numbers cannot be used. The cluster is joined at the first `loader()`.

@@ -1,10 +1,13 @@
 """A copy of a model that becomes another subnet of it in each round.
 
 `CutModel.net` is a module of the same class as the model. Its tensors are its own: those of a
-divided layer hold the units that this device has, all others hold what the model's hold. Modules
-that use a divided layer get its output multiplied by the inverse of the part of it that is there,
-as with (inverted) dropout, so that what they get is of the same size as in the whole model; of a
-block that is there, what it adds to its input is multiplied in the same way.
+divided layer hold the units that this device has, all others hold what the model's hold.
+
+Modules that use a divided layer get its output multiplied by a factor, since a sum over some of its
+units is smaller than that over all. It is the inverse of the part that is there, as with (inverted)
+dropout, which keeps the mean of what they get ("inverse"), the root of that, which keeps the
+deviation of a sum of independent numbers ("sqrt"), or 1 ("none"). Of a block that is there, what it
+adds to its input is multiplied in the same way.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from edgeagent.trainer.subnets.layers import Division, Layer
 
 Index = tuple[Any, ...]
+_POWERS = {"inverse": 1.0, "sqrt": 0.5, "none": 0.0}
+SCALES = tuple(_POWERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +66,15 @@ class LeftOut(nn.Module):
 
 
 class CutModel:
-    """The copy `net` of `model`, divided as `division` says; `scales`: with the multiplications.
+    """The copy `net` of `model`, divided as `division` says; `scale` is one of `SCALES`.
 
     Raises `UsageError` if the model cannot be copied or does not fit the division.
     """
 
-    def __init__(self, model: nn.Module, division: Division, *, scales: bool = True) -> None:
+    def __init__(self, model: nn.Module, division: Division, scale: str = SCALES[0]) -> None:
         division.check(model)
         self._division = division
-        self._scales = scales
+        self._power = _POWERS[scale]
         try:
             self.net: nn.Module = copy.deepcopy(model)
         except Exception as error:
@@ -110,7 +115,7 @@ class CutModel:
             if not len(mine):
                 mine = np.zeros(1, np.int64)
                 borrowed |= {piece.tensor for piece in layer.pieces}
-            self._factors[layer.name] = _inverse(len(mine), layer.units, self._scales)
+            self._factors[layer.name] = _factor(len(mine), layer.units, self._power)
             for piece in layer.pieces:
                 at = _entries(mine, layer, piece.sections)
                 dims.setdefault(piece.tensor, {})[piece.dim] = at
@@ -134,7 +139,7 @@ class CutModel:
         out: set[str] = set()
         for blocks in self._division.blocks:
             mine = {blocks.modules[k] for k in units[blocks.name].tolist()}
-            factor = _inverse(len(mine), len(blocks.modules), self._scales)
+            factor = _factor(len(mine), len(blocks.modules), self._power)
             for name in blocks.modules:
                 parent, _, key = name.rpartition(".")
                 scaled = self._blocks[name]
@@ -168,8 +173,8 @@ def _place(net: nn.Module, name: str) -> tuple[nn.Module, str]:
     return net.get_submodule(path), key
 
 
-def _inverse(mine: int, every: int, scales: bool) -> float:
-    return every / mine if scales and mine else 1.0
+def _factor(mine: int, every: int, power: float) -> float:
+    return float((every / mine) ** power) if mine else 1.0
 
 
 def _entries(units: Units, layer: Layer, sections: int) -> torch.Tensor:

@@ -30,7 +30,7 @@ from edgeagent.trainer.guards import Guards
 from edgeagent.trainer.local_steps import BothOptimizers, clipped
 from edgeagent.trainer.outer import outer_optimizer
 from edgeagent.trainer.subnets.cells import units_of
-from edgeagent.trainer.subnets.cut_model import CutModel
+from edgeagent.trainer.subnets.cut_model import SCALES, CutModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from edgeagent.trainer.buffers import ModelBuffers
     from edgeagent.trainer.gradients import GradientSum
     from edgeagent.trainer.subnets.layers import Division
-
-SCALES = ("inverse", "none")
 
 
 class SubnetSteps:
@@ -70,7 +68,7 @@ class SubnetSteps:
         self._template = optimizer
         self._steps, self._cells, self._seed = steps, cells, seed
         self._max_grad_norm = max_grad_norm
-        self._cut = CutModel(model, division, scales=scale == SCALES[0])
+        self._cut = CutModel(model, division, scale)
         self.net = self._cut.net
         self.parameters = dict(sorted(model.named_parameters()))
         self._trainable = [n for n, p in self.parameters.items() if p.requires_grad]

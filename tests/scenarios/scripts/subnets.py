@@ -4,7 +4,8 @@ and prints how good the whole model is then.
 A step sleeps rather than computes, so that several devices share one machine: SLOW times as long as
 on the fastest device, and in proportion to the number of weights of the subnet. SLOW is a number in
 the environment, or the name of a file that has one and may change; BASE is how many seconds a step
-of the whole model takes with 1. STEPS, HIDDEN and LOCAL_STEPS are numbers in the environment, too.
+of the whole model takes with 1. STEPS, HIDDEN, SEED and LOCAL_STEPS are numbers in the environment,
+too; with LOCAL_STEPS=0 all devices train the whole model and sum their gradients in every step.
 """
 
 import os
@@ -17,6 +18,8 @@ from torch import nn
 
 from edgeagent import Trainer, subnets
 from models.digits import Digits
+
+BATCH = 32  # samples of a step
 
 end = Path(sys.argv[1])
 slow = os.environ.get("SLOW", "1")
@@ -33,7 +36,8 @@ def slowdown() -> float:
     return float(Path(slow).read_text()) if os.path.exists(slow) else float(slow)
 
 
-torch.manual_seed(1)
+seed = int(os.environ.get("SEED", "1"))
+torch.manual_seed(seed)
 model = nn.Sequential(
     nn.Flatten(),
     nn.Linear(64, hidden),
@@ -43,18 +47,24 @@ model = nn.Sequential(
     nn.Linear(hidden, 10),
 )
 whole = weights(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-trainer = Trainer(
-    model,
-    optimizer,
-    global_batch=32,
-    local_steps=local_steps,
-    steps=int(os.environ.get("STEPS", "0")) or None,
-    subnets=subnets.fully_connected(model),
-)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+steps = int(os.environ.get("STEPS", "0")) or None
+if local_steps:
+    trainer = Trainer(
+        model,
+        optimizer,
+        global_batch=BATCH,
+        local_steps=local_steps,
+        steps=steps,
+        seed=seed,
+        subnets=subnets.fully_connected(model),
+    )
+else:
+    trainer = Trainer(
+        model, optimizer, global_batch=4 * BATCH, micro_batch=2, steps=steps, seed=seed
+    )
 test = Digits(train=False)
-pictures = torch.stack([picture for picture, _ in test])
-labels = torch.tensor([label for _, label in test])
+pictures, labels = test.images, test.labels
 
 
 def accuracy() -> float:
@@ -64,7 +74,7 @@ def accuracy() -> float:
 
 taken = 0
 for x, y in trainer.loader(Digits(train=True)):
-    time.sleep(base * slowdown() * weights(trainer.model) / whole)
+    time.sleep(base * slowdown() * weights(trainer.model) / whole * len(x) / BATCH)
     loss = nn.functional.cross_entropy(trainer.model(x), y)
     loss.backward()
     taken += 1

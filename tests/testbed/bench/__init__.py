@@ -14,6 +14,7 @@ from tests.testbed.bench import (
     overlap,
     scaleout,
     standby,
+    subnets,
     trouble,
 )
 
@@ -27,5 +28,6 @@ KINDS: dict[str, ModuleType] = {
     "overlap": overlap,
     "scale-out": scaleout,
     "standby": standby,
+    "subnets": subnets,
     "trouble": trouble,
 }

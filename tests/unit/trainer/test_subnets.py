@@ -220,8 +220,10 @@ def test_what_a_divided_layer_gives_has_the_same_size() -> None:
         for parameter in model.parameters():
             parameter.fill_(0.5)
     x = torch.ones(1, 4)
-    for scales, expected in ((True, model(x)), (False, (model(x) - 0.5) / 4 + 0.5)):
-        cut = CutModel(model, fully_connected(model), scales=scales)
+    sums = model(x) - 0.5  # of a quarter of the units: a quarter of them
+    for scale, part in (("inverse", 1.0), ("sqrt", 0.5), ("none", 0.25)):
+        expected = sums * part + 0.5
+        cut = CutModel(model, fully_connected(model), scale)
         cut.become({"0": np.arange(16)})
         assert torch.allclose(cut.net(x), expected)
 
@@ -300,7 +302,7 @@ def test_an_optimizer_that_cannot_be_made_anew_is_refused() -> None:
             cells=CELLS,
             seed=0,
         )
-    with pytest.raises(UsageError, match="one of inverse, none"):
+    with pytest.raises(UsageError, match="one of inverse, sqrt, none"):
         SubnetSteps(
             of.model,
             torch.optim.SGD(of.model.parameters(), lr=1.0),
