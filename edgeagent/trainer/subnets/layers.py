@@ -102,6 +102,7 @@ class Division:
         if not self._names:
             raise UsageError("subnets: nothing of the model is divided")
         tensors = dict(_tensors(model))
+        tied = _tied(model)
         whole = [f"{module}." for blocks in self.blocks for module in blocks.modules]
         seen: set[tuple[str, int]] = set()
         for layer in self.layers:
@@ -114,6 +115,10 @@ class Division:
                     raise UsageError(
                         f"subnets: {piece.tensor} is {found.shape[piece.dim]} long where layer"
                         f" {layer.name} has {length}"
+                    )
+                if piece.tensor in tied:
+                    raise UsageError(
+                        f"subnets: {piece.tensor} has another name, too, so it stays whole"
                     )
                 if (piece.tensor, piece.dim) in seen:
                     raise UsageError(f"subnets: {piece.tensor} is divided twice")
@@ -294,6 +299,14 @@ def _has_weights(module: nn.Module, *names: str) -> bool:
 
 def _outputs(module: nn.Module, name: str) -> int:
     return len(getattr(module, name).bias)
+
+
+def _tied(model: nn.Module) -> set[str]:
+    """Return the names of the parameters that have several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {name for every in names.values() if len(every) > 1 for name in every}
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

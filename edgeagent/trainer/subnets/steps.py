@@ -79,6 +79,7 @@ class SubnetSteps:
         self._guards = Guards(optimizer, lambda: b"")
         self._mine: list[int] = []  # the cells of the subnet
         self._dropped: list[int] = []  # cells that count as done and are not trained
+        self._has_work = False  # whether the agent has dealt out the work of this round
         self._taken = 0  # steps of this round
         self._moved: set[str] = set()  # parameters that had a gradient in this round
         self._written = False  # what `contribute` writes is there
@@ -89,7 +90,8 @@ class SubnetSteps:
     def deal(self, number: int, cells: Sequence[int]) -> list[int]:
         """Take cells of round `number`; return the numbers of the steps that they bring. The
         samples of a step follow from its number, which no other device of the round has."""
-        if self._mine or not cells:
+        first_work, self._has_work = not self._has_work, True
+        if not first_work or not cells:
             self._dropped += cells
             return []
         self._mine = list(cells)
@@ -183,6 +185,7 @@ class SubnetSteps:
     def begin(self) -> None:
         """Begin a round, in which no cell is dealt yet."""
         self._mine, self._dropped, self._taken = [], [], 0
+        self._has_work = False
         self._moved, self._written = set(), False
         self._guards.note([])
 

@@ -241,6 +241,9 @@ def test_cells_that_come_later_count_and_are_not_trained() -> None:
     device.steps.begin()
     assert device.steps.done == []
     assert device.steps.loss_of(0.0) == 0.0
+    assert device.train(1, []) == []
+    assert device.train(1, [2, 3]) == [], "it had no work, so these are another device's"
+    assert device.steps.done == [2, 3]
 
 
 def test_a_device_that_leaves_before_its_first_step_has_computed_nothing() -> None:
@@ -333,6 +336,10 @@ def test_what_cannot_be_divided_is_named() -> None:
     for make, error in wrong:
         with pytest.raises(UsageError, match=error):
             make()
+    tied = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    tied[2].weight = tied[0].weight
+    with pytest.raises(UsageError, match="another name"):
+        fully_connected(tied).check(tied)
     both = Division((Layer("a", 40, 1, (Piece("1.weight", 0), Piece("1.weight", 0)), ()),))
     with pytest.raises(UsageError, match="divided twice"):
         both.check(model)
