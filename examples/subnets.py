@@ -1,7 +1,7 @@
 """Independent subnets, for devices of unequal speed: each trains a part of the model.
 
-The loop computes with `trainer.model`, which is this device's part and another one in each round, as
-large as the device is fast. `update()` takes a step with it, and returns True when a round has
+The loop computes with `trainer.model`, which is this device's part, another one in each round and
+as large as the device is fast. `update()` takes a step with it, and returns True when a round has
 ended; then `model`, which is always whole, has what all devices have changed.
 """
 

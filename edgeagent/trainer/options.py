@@ -123,27 +123,18 @@ def resolve_options(
     check_outer(outer)
     if outer is not None and local is None:
         raise UsageError("outer says what ends a round of local steps: give local_steps, too")
-    mode = config.mode or (MODES[0] if subnets is None else MODES[1])
-    if mode == MODES[0]:
-        subnets = None
-    elif subnets is None:
-        raise UsageError("--mode subnets is for scripts that give Trainer(subnets=...)")
+    subnets = _divided(config.mode, subnets)
     if subnets is not None:
         cut = _cell(subnets, size, cut, local, outer)
     if cut is None:
         check_positive("global_batch", size)
         cut = default_micro_batch(size) if local is None else local_batch(size)
     check_batches(*((size, cut, local or 1) if subnets is None else (size * local, cut, 1)))
-    counts = {
-        "steps": _first(config.steps, steps) or 0,
-        "save_every": _first(every, save_every) or 0,
-        "keep": _first(_first(kept, keep), DEFAULT_KEEP),
-    }
-    for name, value in counts.items():
-        if not is_number(value, 0):
-            raise UsageError(f"{name} is {value}; it must be a whole number and not negative")
-    if counts["steps"] > limits.MAX_ITERATION:
-        raise UsageError(f"steps is {counts['steps']}; use 0 to {limits.MAX_ITERATION}")
+    counts = _counts(
+        steps=_first(config.steps, steps) or 0,
+        save_every=_first(every, save_every) or 0,
+        keep=_first(_first(kept, keep), DEFAULT_KEEP),
+    )
     wire = _first(config.wire, wire) or WIRES[0]
     if wire not in WIRES:
         raise UsageError(f"wire is {wire!r}; it must be one of {', '.join(WIRES)}")
@@ -171,6 +162,26 @@ def resolve_options(
         subnet_scale=_first(subnet_scale, SCALES[0]),
         **counts,
     )
+
+
+def _counts(**counts: Any) -> dict[str, int]:
+    """Return the numbers; raise `UsageError` naming one that cannot be."""
+    for name, value in counts.items():
+        if not is_number(value, 0):
+            raise UsageError(f"{name} is {value}; it must be a whole number and not negative")
+    if counts["steps"] > limits.MAX_ITERATION:
+        raise UsageError(f"steps is {counts['steps']}; use 0 to {limits.MAX_ITERATION}")
+    return counts
+
+
+def _divided(mode: str | None, subnets: Any) -> Any:
+    """Return what is divided, None for nothing: what the script says unless `mode`, one of `MODES`,
+    says otherwise. Raises `UsageError` if it asks for subnets where the script has none."""
+    if mode == MODES[0]:
+        return None
+    if mode == MODES[1] and subnets is None:
+        raise UsageError("--mode subnets is for scripts that give Trainer(subnets=...)")
+    return subnets
 
 
 def _cell(subnets: Any, size: Any, cut: Any, local: int | None, outer: Any) -> int:

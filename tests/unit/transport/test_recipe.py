@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgeagent.cli import parse
 from edgeagent.errors import UsageError
-from edgeagent.recipe import Recipe
+from edgeagent.recipe import JOB_OPTIONS, Recipe
 from edgeagent.transport import join_wire, recipe_wire
 from edgeagent.transport.recipe_wire import from_values, of_script, values_of
 from protocols import limits
@@ -52,7 +52,7 @@ def test_a_recipe_reads_back(told: Recipe | None) -> None:
         ["digits", [["--steps", 5]], [], None],
         ["digits", [["--steps", "5" * 33]], [], None],
         ["digits", [["--steps", "5\0"]], [], None],
-        ["digits", [["--steps", "5"]] * 8, [], None],
+        ["digits", [["--steps", "5"]] * (len(JOB_OPTIONS) + 1), [], None],
         ["train.py", [], ["a\0"], "text"],
         ["train.py", [], ["a"] * (recipe_wire.MAX_ARGUMENTS + 1), "text"],
         ["train.py", [], ["a" * (recipe_wire.MAX_ARGUMENT_BYTES + 1)], "text"],
