@@ -21,19 +21,31 @@ if TYPE_CHECKING:
 
 
 LEAST_PACES = 3  # iterations to measure before the speed is reported; single ones vary too much
+# In rounds of many steps a single one is a mean of many, and the next may be long after. So the
+# speed is that of the last round by this part, which is AdapTrain's moving average, and it counts
+# for so many times as long as that round took.
+LAST_ROUND_COUNTS = 0.8
+ROUNDS_REMEMBERED = 4.0
 
 
 class Gauges:
     """The trainer's speed, the times of the last iteration, rates and delays of all links.
 
-    `exponent`: with which power of the micro-batches the time of a share grows.
+    `exponent`: with which power of the micro-batches the time of a share grows. `rounds`: an
+    iteration is a round of local steps.
     """
 
     def __init__(
-        self, clock: Callable[[], float], heartbeats: Heartbeats, exponent: float = 1.0
+        self,
+        clock: Callable[[], float],
+        heartbeats: Heartbeats,
+        exponent: float = 1.0,
+        *,
+        rounds: bool = False,
     ) -> None:
         self._clock = clock
         self._exponent = exponent
+        self._rounds = rounds
         self._heartbeats = heartbeats
         self._paces: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # seconds of one micro-batch
         self._paced_at = 0.0  # when the last of them was measured
@@ -49,7 +61,11 @@ class Gauges:
         if not micro_batches or seconds <= 0:
             return
         if self._warm:
-            self._paces.append(seconds / micro_batches**self._exponent)
+            pace = seconds / micro_batches**self._exponent
+            if self._rounds and self._paces:
+                last = self._paces.pop()
+                pace = LAST_ROUND_COUNTS * pace + (1 - LAST_ROUND_COUNTS) * last
+            self._paces.append(pace)
             self._paced_at = now
         self._warm = True
 
@@ -70,7 +86,11 @@ class Gauges:
             )
             for node, link in sorted(links.items())
         )
-        if self._clock() - self._paced_at > limits.PACE_SECONDS:
+        counts_s = limits.PACE_SECONDS
+        if self._rounds and self._compute_s is not None:
+            counts_s = max(counts_s, ROUNDS_REMEMBERED * self._compute_s)
+        if self._clock() - self._paced_at > counts_s:
             self._paces.clear()  # speed unknown: the planner then gives a share to measure it by
-        pace = median(self._paces) if len(self._paces) >= LEAST_PACES else None
+        least = 1 if self._rounds else LEAST_PACES
+        pace = median(self._paces) if len(self._paces) >= least else None
         return Measured(incoming, pace, self._compute_s, self._sync_s)

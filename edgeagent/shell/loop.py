@@ -82,7 +82,9 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
         self.peers = Peers(self, network, observer, owner.spawn)
-        self._gauges = gauges = Gauges(loop.time, self.peers.heartbeats, exponent)
+        self._gauges = gauges = Gauges(
+            loop.time, self.peers.heartbeats, exponent, rounds=hello.local_steps > 0
+        )
         self.rounds = Rounds(self, self.peers, hello, memory, observer, gauges)
         state = memory.state.view()
         self.copies = copies = Copies(self, self.peers, self.rounds, state, owner.spawn)

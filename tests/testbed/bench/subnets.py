@@ -116,9 +116,9 @@ def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Fo
         begin = first.iteration + SETTLE * each
         third = args.rounds * each // 3
         first.wait_until("the burst", lambda: first.iteration >= begin + third, WAIT_S)
-        slowness["a"].write_text(str(BURST * SLOW["a"]))
+        _say_slow(slowness["a"], BURST * SLOW["a"])
         first.wait_until("its end", lambda: first.iteration >= begin + 2 * third, WAIT_S)
-        slowness["a"].write_text(str(SLOW["a"]))
+        _say_slow(slowness["a"], SLOW["a"])
         last = begin + args.rounds * each
         first.wait_until("the end", lambda: first.iteration >= last, WAIT_S)
         return _found(args, agents, begin, last, third)
@@ -150,6 +150,13 @@ def _found(
         reached=reached,
         accuracy=statistics.median(value for _, value in seen[-5:]),
     )
+
+
+def _say_slow(file: Path, slow: float) -> None:
+    """Replace the file in one piece, since a script may be reading it."""
+    new = file.with_suffix(".new")
+    new.write_text(str(slow))
+    new.replace(file)
 
 
 def _exponent() -> float:

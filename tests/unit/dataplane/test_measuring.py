@@ -142,3 +142,18 @@ def test_gauges_say_what_they_are_told() -> None:
     ]
     now[0] += limits.PACE_SECONDS
     assert gauges.read({}).micro_batch_s is None  # so long ago
+
+
+def test_the_speed_in_rounds_is_mostly_that_of_the_last_one_and_counts_for_longer() -> None:
+    now = [0.0]
+    gauges = Gauges(lambda: now[0], Heartbeats(), 2.0, rounds=True)
+    gauges.contributed(4, 9.0)  # the first is no measure
+    assert gauges.read({}).micro_batch_s is None
+    gauges.contributed(4, 16.0)
+    assert gauges.read({}).micro_batch_s == pytest.approx(1.0)
+    gauges.contributed(8, 192.0)
+    assert gauges.read({}).micro_batch_s == pytest.approx(0.8 * 3.0 + 0.2 * 1.0)
+    now[0] += 4 * 192.0
+    assert gauges.read({}).micro_batch_s is not None
+    now[0] += 1.0
+    assert gauges.read({}).micro_batch_s is None
