@@ -61,7 +61,7 @@ def job_fields(
     """Return the fields of `settings`, model, optimizer, schedule and replicated tensors."""
     fields = list(numeric_fields(state.device))
     # First, because the layout depends on some of them, and the first difference is the one shown.
-    fields += [(name, repr(value)) for name, value in settings.items()]
+    fields += [(name, _short(repr(value))) for name, value in settings.items()]
     fields += [*_tensor_fields(state), *_module_fields(state)]
     fields += state.replicated.fields()  # before the layout, which depends on them
     fields.append(("state layout", state.layout.digest()))

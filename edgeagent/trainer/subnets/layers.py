@@ -10,12 +10,14 @@ together and given to `Trainer(subnets=...)`. `hidden` describes a layer by hand
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch import nn
 
 from edgeagent.errors import UsageError
+from edgeagent.terminal.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,6 +42,7 @@ _ELEMENTWISE = (
     nn.Hardtanh,
     nn.Hardswish,
 )
+_DIGITS = 16  # of a digest that is shown
 _BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 
 
@@ -96,6 +99,14 @@ class Division:
 
     def __add__(self, other: Division) -> Division:
         return Division(self.layers + other.layers, self.blocks + other.blocks)
+
+    def __str__(self) -> str:
+        """Return in short what is divided, with a digest by which two divisions can be told apart
+        however many layers they have."""
+        digest = hashlib.sha256(repr(self).encode()).hexdigest()[:_DIGITS]
+        chains = [f"{len(blocks.modules)} blocks of {blocks.name}" for blocks in self.blocks]
+        layers = [plural(len(self.layers), "layer")] if self.layers else []
+        return f"{', '.join([*layers, *chains])} ({digest})"
 
     def check(self, model: nn.Module) -> None:
         """Raise `UsageError` if this does not fit `model`, or divides nothing."""

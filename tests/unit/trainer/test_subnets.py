@@ -26,7 +26,7 @@ from edgeagent.trainer.subnets.cells import units_of
 from edgeagent.trainer.subnets.cut_model import CutModel
 from edgeagent.trainer.subnets.layers import Layer, Piece
 from edgeagent.trainer.subnets.steps import SubnetSteps
-from models.gpt2 import GPT2, TINY
+from models.gpt2 import GPT2, SMALL, TINY
 from models.resnet import BasicBlock, ResNet
 from tests.unit.trainer.replicas import network, run_cluster
 
@@ -462,3 +462,17 @@ def test_a_layer_of_which_a_device_has_no_unit_is_borrowed_and_not_changed() -> 
     device.vector[at : at + 3] = 0
     assert not device.vector.any()
     assert all(torch.equal(before[n], t) for n, t in all_tensors(model).items())
+
+
+def test_what_is_divided_is_told_in_short_and_tells_divisions_apart() -> None:
+    """It is a field of the job's fingerprint, whose length has a limit."""
+    with torch.device("meta"):
+        large = transformer(GPT2(SMALL))
+    assert len(repr(large)) > 4096 > len(str(large))
+    assert str(large).startswith("24 layers (")
+    net = resnet()
+    two = residual(net, net.get_submodule("layer3")), residual(net, net.get_submodule("layer3"))
+    assert str(two[0]) == str(two[1])
+    assert str(two[0]).startswith("4 blocks of layer3 (")
+    others = (fully_connected(perceptron()), hidden(perceptron(), ["4"], ["7"]))
+    assert len({str(d) for d in (large, two[0], *others)}) == 4
