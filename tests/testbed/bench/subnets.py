@@ -40,7 +40,7 @@ SCRIPT = str(SCRIPTS / "subnets.py")
 SLOW = {"a": 1.0, "b": 1.93, "c": 3.5, "d": 2.85}
 BURST = 2.5  # times as slow as usual is device a in the middle third
 LOCAL_STEPS = 20
-OURS, IST, IDEAL, PARALLEL = "ours", "IST", "ideal at first", "data parallel"
+OURS, IST, IDEAL, PARALLEL = ALL = ("ours", "IST", "ideal at first", "data parallel")
 SETTLE = 8  # rounds that do not count, in which devices join and are measured
 WAIT_S = 900.0
 
@@ -62,6 +62,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base-ms", type=float, default=200.0, help="of a step, fastest device")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each contender (3)")
     parser.add_argument("--accuracy", type=float, default=0.9, help="part told right (0.9)")
+    parser.add_argument(
+        "--only", nargs="+", choices=ALL, default=ALL, metavar="NAME", help="contenders (all)"
+    )
 
 
 @contextlib.contextmanager
@@ -176,7 +179,7 @@ def run(args: argparse.Namespace) -> int:
     busy = Busy.now()
     case = f"{args.rounds} rounds"
     for seed in range(args.seeds):
-        for name in turns((OURS, IST, IDEAL, PARALLEL), seed):
+        for name in turns(args.only, seed):
             with tempfile.TemporaryDirectory() as text, policies(Path(text)):
                 try:
                     one = measured(args, name, seed + 1, Path(text))

@@ -158,6 +158,7 @@ class FakeTrainer:
     end_reason = "steps"
 
     def __init__(self, model: nn.Module, optimizer: Any, **settings: Any) -> None:
+        self.model = model
         self.told: list[Any] = [settings["steps"]]
         MADE.append(self)
 
