@@ -18,7 +18,7 @@ from tests.variants import variants
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STEPS = 200  # of a few milliseconds each; the second device needs some of them to join
 # Epochs of these have fewer than 200, and each round of local steps has 40 micro-batches.
-FEWER = {"ddp_ported": 60, "huggingface_trainer": 60, "local_steps": 60, "subnets": 60}
+FEWER = {"ddp_ported": 60, "huggingface_trainer": 60, "local_steps": 60}
 MOST_LINES = 10
 
 Command = tuple[str, ...]  # the script and its arguments

@@ -73,7 +73,7 @@ def test_devices_come_and_go_and_the_whole_model_learns(tmp_path: Path) -> None:
 
 
 def test_a_built_in_job_by_parts(tmp_path: Path) -> None:
-    options = ("--local-steps", "3", "--steps", "20", "--mode", "subnets")
+    options = ("--local-steps", "3", "--steps", "120", "--mode", "subnets")
     with Cluster(tmp_path, job="digits", options=options) as cluster:
         alice, bob = cluster.together("alice", "bob")
         for agent in (alice, bob):
