@@ -124,12 +124,10 @@ def resolve_options(
     if outer is not None and local is None:
         raise UsageError("outer says what ends a round of local steps: give local_steps, too")
     subnets = _divided(config.mode, subnets)
-    if subnets is not None:
+    if subnets is None:
+        cut = _micro_batch(size, cut, local)
+    else:
         cut = _cell(subnets, size, cut, local, outer)
-    if cut is None:
-        check_positive("global_batch", size)
-        cut = default_micro_batch(size) if local is None else local_batch(size)
-    check_batches(*((size, cut, local or 1) if subnets is None else (size * local, cut, 1)))
     counts = _counts(
         steps=_first(config.steps, steps) or 0,
         save_every=_first(every, save_every) or 0,
@@ -182,6 +180,16 @@ def _divided(mode: str | None, subnets: Any) -> Any:
     if mode == MODES[1] and subnets is None:
         raise UsageError("--mode subnets is for scripts that give Trainer(subnets=...)")
     return subnets
+
+
+def _micro_batch(size: Any, cut: Any, local: int | None) -> int:
+    """Return the samples of a micro-batch, `cut` unless that is None; raise `UsageError` if it
+    does not fit the global batch `size`."""
+    if cut is None:
+        check_positive("global_batch", size)
+        cut = default_micro_batch(size) if local is None else local_batch(size)
+    check_batches(size, cut, local or 1)
+    return int(cut)
 
 
 def _cell(subnets: Any, size: Any, cut: Any, local: int | None, outer: Any) -> int:

@@ -94,7 +94,7 @@ def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Fo
     """Let four agents train, and return what their events tell."""
     each = 1 if name != PARALLEL else LOCAL_STEPS
     shares = folder / "shares.json"
-    # The square-root rule, since most weights of the net are in the matrix between divided layers.
+    # The parts with which all end together, by the exponent that follows from the net's shapes.
     shares.write_text(json.dumps({n: slow ** (-1 / _exponent()) for n, slow in SLOW.items()}))
     policy = {IST: ("--policy", "equal"), IDEAL: ("--policy", "fixed")}.get(name, ())
     options = ("--standby", "never", *policy)
