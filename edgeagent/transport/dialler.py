@@ -20,9 +20,10 @@ from edgeagent.transport import bounds, link_wire
 from edgeagent.transport.connecting import connect
 from edgeagent.transport.errors import LinkRefused, Unreachable
 from edgeagent.transport.framing import Connection, Registry
-from edgeagent.transport.link_wire import Channel, LinkHello
+from edgeagent.transport.link_wire import Channel, LinkHello, Refuse
 from protocols import limits
 from protocols.errors import RemoteProtocolError
+from protocols.wire.packing import decode_tagged, encode_tagged
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import PeerInfo
@@ -122,18 +123,18 @@ class Dialler:
         address, control = await self._first_reached(peer)
         opening.connections.append(control)
         nonce = os.urandom(bounds.LINK_NONCE_BYTES)
-        control.send(link_wire.encode_hello(self._links.hello(Channel.CONTROL, nonce)))
+        control.send(encode_tagged(self._links.hello(Channel.CONTROL, nonce)))
         hello = self._expect(await control.frame(), Channel.CONTROL, nonce, peer)
         bulk = await self._connect(address, peer, Channel.BULK)
         opening.connections.append(bulk)
-        bulk.send(link_wire.encode_hello(self._links.hello(Channel.BULK, nonce)))
+        bulk.send(encode_tagged(self._links.hello(Channel.BULK, nonce)))
         self._expect(await bulk.frame(), Channel.BULK, nonce, peer)
         return await self._links.settle(opening, hello, control, bulk)
 
     def _expect(self, body: bytes, channel: Channel, nonce: bytes, peer: PeerInfo) -> LinkHello:
-        hello = link_wire.decode_hello(body)
-        if not isinstance(hello, LinkHello):
-            text = link_wire.REFUSAL_TEXTS[hello]
+        hello: LinkHello | Refuse = decode_tagged(body, LinkHello, Refuse)
+        if isinstance(hello, Refuse):
+            text = link_wire.REFUSAL_TEXTS[hello.reason]
             raise LinkRefused(f"{peer.name} refused a link: {text}")
         if (hello.channel, hello.nonce, hello.node) != (channel, nonce, peer.node):
             raise RemoteProtocolError("answered another hello than ours")

@@ -28,13 +28,14 @@ from edgeagent.transport.errors import (
 )
 from edgeagent.transport.job import Job, difference_text, first_difference
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
-from edgeagent.transport.join_wire import Reason
+from edgeagent.transport.join_wire import Admitted, Reason, Refusal, ServerHello, ServerProof
 from edgeagent.transport.proof import Role, Transcript, make_proof, proof_is_right
 from edgeagent.transport.rounding import UPDATE, unlike
 from edgeagent.transport.tls import unauthenticated_client_context
 from edgeagent.transport.token import job_tag
 from protocols import limits
 from protocols.errors import RemoteProtocolError
+from protocols.wire.packing import decode_tagged, encode_tagged
 
 if TYPE_CHECKING:
     import socket
@@ -161,10 +162,10 @@ class _Conversation:
         transcript = await self._hellos(stream)
         proof = make_proof(self._secret.token, Role.JOINER, transcript)
         said = join_wire.JoinerProof(proof, transcript.joiner_job)
-        await stream.write(join_wire.encode_joiner_proof(said))
+        await stream.write(encode_tagged(said))
         body = await stream.read(limits.MAX_JOIN_FRAME_BYTES)
-        answer = join_wire.decode_server_proof(body)
-        if isinstance(answer, join_wire.Refusal):
+        answer: ServerProof | Refusal = decode_tagged(body, ServerProof, Refusal)
+        if isinstance(answer, Refusal):
             raise self._refused(answer)
         if not proof_is_right(self._secret.token, Role.SERVER, transcript, answer.proof):
             raise OtherToken(f"{self._address} could not prove that it holds our token")
@@ -174,32 +175,31 @@ class _Conversation:
             self.recipe = await self._ask_recipe(stream, standing.me.name)
             return standing
         if self._job is None:
-            greeting = join_wire.Farewell(self._reachable)
-            await stream.write(join_wire.encode_farewell(greeting))
+            await stream.write(encode_tagged(join_wire.Greeting(self._reachable)))
             await stream.close()
             return standing
         if not transcript.server_job:
             raise NotReady(f"{self._address} does not know its job yet", standing)
         if transcript.server_job != transcript.joiner_job:
             body = await stream.read(limits.MAX_JOIN_FRAME_BYTES)
-            raise self._mismatch(self._job, join_wire.decode_server_job(body))
+            raise self._mismatch(self._job, decode_tagged(body, join_wire.ServerJob).job)
         me = self._me
-        entrant = join_wire.Entrant(me.incarnation, me.name, me.addresses, self._script)
-        enter = join_wire.Farewell(self._reachable, entrant)
-        await stream.write(join_wire.encode_farewell(enter))
+        enter = join_wire.Enter(
+            me.incarnation, me.name, me.addresses, self._reachable, self._script
+        )
+        await stream.write(encode_tagged(enter))
         body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
-        refusal = join_wire.decode_admitted(body)
-        if refusal is not None:
-            if refusal.reason is Reason.EXPELLED:  # said by an end that has proven the token
+        verdict: Admitted | Refusal = decode_tagged(body, Admitted, Refusal)
+        if isinstance(verdict, Refusal):
+            if verdict.reason is Reason.EXPELLED:  # said by an end that has proven the token
                 raise Expelled(
                     "a user has expelled this device from the cluster: its key is barred"
                 )
-            raise self._refused(refusal)
+            raise self._refused(verdict)
         return standing
 
     async def _ask_recipe(self, stream: JoinStream, name: str) -> Recipe | None:
-        wanted = join_wire.Farewell((), wants_recipe=True)
-        await stream.write(join_wire.encode_farewell(wanted))
+        await stream.write(encode_tagged(join_wire.RecipeWanted()))
         try:
             body = await stream.read(limits.MAX_JOIN_FRAME_BYTES)
         except (EOFError, ConnectionError):
@@ -207,17 +207,17 @@ class _Conversation:
                 f"{name} at {self._address} does not tell its job: it runs an older edgeagent"
             ) from None
         await stream.close()
-        return join_wire.decode_recipe(body)
+        return decode_tagged(body, join_wire.RecipeTold).recipe
 
     async def _hellos(self, stream: JoinStream) -> Transcript:
         certificate = stream.peer_certificate
         hello = join_wire.JoinerHello(
             self._versions, os.urandom(bounds.NONCE_BYTES), self._me.certificate
         )
-        await stream.write(join_wire.encode_joiner_hello(hello))
+        await stream.write(encode_tagged(hello))
         body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
-        answer = join_wire.decode_server_hello(body)
-        if isinstance(answer, join_wire.Refusal):
+        answer: ServerHello | Refusal = decode_tagged(body, ServerHello, Refusal)
+        if isinstance(answer, Refusal):
             raise self._refused(answer)
         if answer.chosen not in self._versions or answer.chosen not in answer.versions:
             raise RemoteProtocolError("chose a protocol version that was not offered")
@@ -243,7 +243,7 @@ class _Conversation:
         if standing.me.node == self._me.node:
             raise SameIdentity(f"{self._address} holds this node's own key", standing)
 
-    def _refused(self, refusal: join_wire.Refusal) -> Exception:
+    def _refused(self, refusal: Refusal) -> Exception:
         """Return the error for a refusal. Only the reason is used, as it may be a stranger's."""
         where = self._address
         if refusal.reason is Reason.VERSION:

@@ -20,11 +20,12 @@ from edgeagent.transport.api import Candidate, PeerInfo
 from edgeagent.transport.certificate import check_certificate, node_id
 from edgeagent.transport.doorkeeper import Doorkeeper, Gate, Visitor
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
-from edgeagent.transport.join_wire import Reason
+from edgeagent.transport.join_wire import Enter, Greeting, Reason, RecipeWanted
 from edgeagent.transport.proof import Role, Transcript, make_proof, proof_is_right
 from edgeagent.transport.token import job_tag
 from protocols import limits
 from protocols.errors import RemoteProtocolError
+from protocols.wire.packing import decode_tagged, encode_tagged
 
 if TYPE_CHECKING:
     import socket
@@ -134,12 +135,12 @@ class JoinListener:
         except _Refused as refused:
             self._complain(visitor, refused.reason.name, refused.detail)
             refusal = join_wire.Refusal(refused.reason, self._versions)
-            await stream.write(join_wire.encode_refusal(refusal))
+            await stream.write(encode_tagged(refusal))
 
     async def _greet(self, stream: JoinStream) -> _Session:
         """Exchange hellos and check the joiner's proof."""
         body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
-        hello = join_wire.decode_joiner_hello(body)
+        hello = decode_tagged(body, join_wire.JoinerHello)
         chosen = join_wire.choose_version(self._versions, hello.versions)
         if chosen is None:
             spoken = ", ".join(map(str, hello.versions))
@@ -151,8 +152,9 @@ class JoinListener:
         secret = self._secret
         tag = job_tag(secret.token, job, hello.nonce, nonce)
         answer = join_wire.ServerHello(self._versions, chosen, nonce, tag)
-        await stream.write(join_wire.encode_server_hello(answer))
-        said = join_wire.decode_joiner_proof(await stream.read(limits.MAX_JOIN_HELLO_BYTES))
+        await stream.write(encode_tagged(answer))
+        body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
+        said = decode_tagged(body, join_wire.JoinerProof)
         transcript = Transcript(
             cluster=secret.cluster,
             joiner_versions=hello.versions,
@@ -177,31 +179,31 @@ class JoinListener:
         if session.job is None:
             standing = replace(standing, phase="founding")
         proof = make_proof(session.secret.token, Role.SERVER, session.transcript)
-        await stream.write(join_wire.encode_server_proof(proof, standing))
+        await stream.write(encode_tagged(join_wire.server_proof(proof, standing)))
         tag = session.transcript.joiner_job
         another_job = bool(tag) and session.job is not None and tag != session.transcript.server_job
         if another_job and session.job is not None:
             self._complain(visitor, "job", _REASONS[Reason.JOB])
             await stream.write(join_wire.encode_server_job(session.job))
         try:
-            said = join_wire.decode_farewell(await stream.read(limits.MAX_JOIN_HELLO_BYTES))
+            body = await stream.read(limits.MAX_JOIN_HELLO_BYTES)
         except (EOFError, ConnectionError):
             return  # the joiner has seen that its job differs, or that this agent has none yet
-        if said.wants_recipe:
-            await stream.write(join_wire.encode_recipe(self._admission.recipe))
+        said: Enter | Greeting | RecipeWanted = decode_tagged(body, Enter, Greeting, RecipeWanted)
+        if isinstance(said, RecipeWanted):
+            await stream.write(encode_tagged(join_wire.RecipeTold(self._admission.recipe)))
             return
         if said.reachable:
             self._admission.heard_of(said.reachable)
-        if said.enters is None:
+        if isinstance(said, Greeting):
             return
         if not tag:
             raise RemoteProtocolError("asks to be admitted without naming a job")
         self._check_admissible(session, another_job)
         node, certificate = session.transcript.joiner_certificate, session.certificate
-        number, name, addresses, script = said.enters
-        peer = PeerInfo(node, number, name, addresses, certificate)
-        self._admission.admitted(Candidate(peer, script))
-        await stream.write(join_wire.encode_admitted())
+        peer = PeerInfo(node, said.incarnation, said.name, said.addresses, certificate)
+        self._admission.admitted(Candidate(peer, said.script))
+        await stream.write(encode_tagged(join_wire.Admitted()))
         with contextlib.suppress(EOFError, OSError, RemoteProtocolError):
             await stream.read(limits.MAX_JOIN_HELLO_BYTES)  # the joiner closes first
 

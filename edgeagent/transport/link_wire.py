@@ -8,7 +8,8 @@
     control: Ready                     Commit (the link is up here), or Refuse
     (the link is up here)
 
-This module does no I/O. Of the two nodes, the one with the smaller id alone decides which of
+This module does no I/O. The messages are tagged records (`protocols/wire/packing.py`), of which the
+tags are append-only. Of the two nodes, the one with the smaller id alone decides which of
 several openings becomes the link, so that two ends that dial each other at the same moment get
 exactly one link. The one with the larger id has at most one Ready unanswered. Its Ready therefore
 also says that it has no link with the other, or that the other has just asked it for a new one.
@@ -18,23 +19,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
-from edgeagent.transport import bounds, fields
-from protocols import limits
-from protocols.errors import RemoteProtocolError
+from edgeagent.transport import bounds
+from edgeagent.transport.kinds import ADDRESSES, NAME, PROTOCOL_VERSION, Chosen
+from protocols.wire.fields import NODE, NUMBER, Blob, wire
+from protocols.wire.message import Message
 
 VERSION = 1
-
-_ITEMS = 32
-
-
-class Kind(IntEnum):
-    """What an opening frame is. Append-only."""
-
-    HELLO = 1
-    READY = 2
-    COMMIT = 3
-    REFUSE = 4
 
 
 class Channel(IntEnum):
@@ -62,73 +54,36 @@ REFUSAL_TEXTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class LinkHello:
+class LinkHello(Message):
     """The first frame on each connection, both ways. `addresses` are of the peer listener."""
 
-    channel: Channel
-    version: int
-    nonce: bytes
-    node: bytes
-    incarnation: int
-    name: str
-    addresses: tuple[str, ...]
+    TAG: ClassVar[int] = 1
+    channel: Channel = wire(Chosen(Channel))
+    version: int = wire(PROTOCOL_VERSION)
+    nonce: bytes = wire(Blob(bounds.LINK_NONCE_BYTES, bounds.LINK_NONCE_BYTES))
+    node: bytes = wire(NODE)
+    incarnation: int = wire(NUMBER)
+    name: str = wire(NAME)
+    addresses: tuple[str, ...] = wire(ADDRESSES)
 
 
-def encode_hello(hello: LinkHello) -> bytes:
-    """Return the body of a `LinkHello`."""
-    return fields.pack(
-        Kind.HELLO,
-        hello.channel,
-        hello.version,
-        hello.nonce,
-        hello.node,
-        hello.incarnation,
-        hello.name,
-        list(hello.addresses),
-    )
+@dataclass(frozen=True, slots=True)
+class Ready(Message):
+    """The node with the larger id has both connections."""
+
+    TAG: ClassVar[int] = 2
 
 
-def decode_hello(body: bytes) -> LinkHello | Refusal:
-    """Read a `LinkHello`, or the refusal that came instead."""
-    values = fields.unpack(body, _ITEMS)
-    if values[0] == Kind.REFUSE:
-        return _refusal(values)
-    channel, version, nonce, node, incarnation, name, addresses = fields.shape(
-        values, Kind.HELLO, 7
-    )
-    return LinkHello(
-        Channel(fields.integer(channel, "channel", Channel.CONTROL, Channel.BULK)),
-        fields.integer(version, "version", 1, bounds.MAX_VERSION),
-        fields.blob(nonce, "nonce", bounds.LINK_NONCE_BYTES, bounds.LINK_NONCE_BYTES),
-        fields.blob(node, "node", limits.NODE_ID_BYTES, limits.NODE_ID_BYTES),
-        fields.incarnation(incarnation),
-        fields.name(name),
-        fields.addresses(addresses),
-    )
+@dataclass(frozen=True, slots=True)
+class Commit(Message):
+    """The link is up at the node with the smaller id, and is to come up at the other."""
+
+    TAG: ClassVar[int] = 3
 
 
-def encode(kind: Kind) -> bytes:
-    """Return the body of Ready or Commit."""
-    return fields.pack(kind)
+@dataclass(frozen=True, slots=True)
+class Refuse(Message):
+    """No link, and why not. It may come instead of any other frame."""
 
-
-def encode_refusal(refusal: Refusal) -> bytes:
-    """Return the body of a refusal."""
-    return fields.pack(Kind.REFUSE, refusal)
-
-
-def decode_verdict(body: bytes, expected: Kind) -> Refusal | None:
-    """Return None if this is `expected`, or the refusal that came instead."""
-    values = fields.unpack(body, _ITEMS)
-    if values[0] == Kind.REFUSE:
-        return _refusal(values)
-    fields.shape(values, expected, 0)
-    return None
-
-
-def _refusal(values: list[object]) -> Refusal:
-    (number,) = fields.shape(values, Kind.REFUSE, 1)
-    reason = fields.integer(number, "refusal", 1, 255)
-    if reason not in list(Refusal):
-        raise RemoteProtocolError("unknown refusal")
-    return Refusal(reason)
+    TAG: ClassVar[int] = 4
+    reason: Refusal = wire(Chosen(Refusal))

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING
 from edgeagent.transport import bounds, link_wire
 from edgeagent.transport.api import PeerInfo
 from edgeagent.transport.errors import LinkRefused
-from edgeagent.transport.link_wire import Channel, Kind, LinkHello, Refusal
+from edgeagent.transport.link_wire import (
+    Channel,
+    Commit,
+    LinkHello,
+    Ready,
+    Refusal,
+    Refuse,
+)
 from edgeagent.transport.links import TcpLink
 from protocols import limits
 from protocols.network.link_end import LinkEnd
+from protocols.wire.packing import decode_tagged, encode_tagged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,16 +148,16 @@ class Links:
         """
         node = opening.node
         if self._node < node:
-            self._check(link_wire.decode_verdict(await control.frame(), Kind.READY), hello)
+            self._expect(Ready, await control.frame(), hello)
             refusal = self._objection_now(hello)
             if refusal is not None:
-                control.send(link_wire.encode_refusal(refusal))
+                control.send(encode_tagged(Refuse(refusal)))
                 self._check(refusal, hello)
-            control.send(link_wire.encode(Kind.COMMIT))
+            control.send(encode_tagged(Commit()))
             return self._commit(opening, hello, control, bulk)
         async with self._ready.setdefault(node, asyncio.Lock()):
-            control.send(link_wire.encode(Kind.READY))
-            self._check(link_wire.decode_verdict(await control.frame(), Kind.COMMIT), hello)
+            control.send(encode_tagged(Ready()))
+            self._expect(Commit, await control.frame(), hello)
             self._check(self._objection_now(hello), hello)
             return self._commit(opening, hello, control, bulk)
 
@@ -178,6 +186,11 @@ class Links:
         if self._trust.certificate(hello.node) is None:
             raise LinkRefused(f"{hello.name} is not trusted any more")
         return self.objection(hello)
+
+    def _expect(self, kind: type[Ready | Commit], body: bytes, hello: LinkHello) -> None:
+        """Raise unless `body` is a message of this kind."""
+        said: Ready | Commit | Refuse = decode_tagged(body, kind, Refuse)
+        self._check(said.reason if isinstance(said, Refuse) else None, hello)
 
     def _check(self, refusal: Refusal | None, hello: LinkHello) -> None:
         if refusal is not None:

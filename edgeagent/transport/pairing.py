@@ -18,7 +18,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import spake2
 from cryptography.exceptions import InvalidTag
@@ -27,14 +27,24 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from edgeagent.errors import EdgeAgentError
 from edgeagent.transport import bounds, pairing_wire
 from edgeagent.transport.job import length_prefixed
-from edgeagent.transport.pairing_wire import Kind, Reason
+from edgeagent.transport.pairing_wire import (
+    Reason,
+    Refusal,
+    Seal,
+    decode_sealed_record,
+    encode_sealed_record,
+)
 from edgeagent.transport.token import derive_key
 from protocols.errors import RemoteProtocolError
+from protocols.wire.message import Message
+from protocols.wire.packing import decode_tagged, encode_tagged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgeagent.transport.pairing_code import PairingCode
+
+M = TypeVar("M", bound=Message)
 
 _INVITER = b"edgeagent/1 pairing inviter"
 _INVITEE = b"edgeagent/1 pairing invitee"
@@ -86,14 +96,14 @@ class Step(Enum):
 class _Keys:
     """The keys of one connection, and the seals made with them.
 
-    Every seal has a key of its own, because its kind names the key, and each kind is sealed once.
+    Every seal has a key of its own, which it names, and each is used once.
     """
 
     def __init__(self, shared: bytes, *frames: bytes) -> None:
         said = hashlib.sha256(length_prefixed(*frames)).hexdigest()
         self._keys = {
             use: derive_key(shared, f"edgeagent/1 pairing {use} {said}")
-            for use in ("invitee", "inviter", *(kind.name for kind in Kind))
+            for use in ("invitee", "inviter", *(seal.value for seal in Seal))
         }
 
     def proof(self, role: str) -> bytes:
@@ -104,14 +114,14 @@ class _Keys:
         """Return whether `proof` is that of `role`; the comparison takes constant time."""
         return hmac.compare_digest(self.proof(role), proof)
 
-    def seal(self, kind: Kind, text: bytes) -> bytes:
+    def seal(self, seal: Seal, text: bytes) -> bytes:
         """Return `text` so that only the other end can read it."""
-        return AESGCM(self._keys[kind.name]).encrypt(bytes(12), text, None)
+        return AESGCM(self._keys[seal.value]).encrypt(bytes(12), text, None)
 
-    def open(self, kind: Kind, sealed: bytes) -> bytes:
+    def open(self, seal: Seal, sealed: bytes) -> bytes:
         """Return what the other end has sealed; raise `RemoteProtocolError` if it has not."""
         try:
-            return AESGCM(self._keys[kind.name]).decrypt(bytes(12), sealed, None)
+            return AESGCM(self._keys[seal.value]).decrypt(bytes(12), sealed, None)
         except InvalidTag:
             raise RemoteProtocolError("a sealed text that was changed") from None
 
@@ -130,6 +140,15 @@ def _finish(end: spake2.SPAKE2_A | spake2.SPAKE2_B, message: bytes) -> bytes:
     except Exception as error:  # a parser of hostile bytes may raise anything
         raise RemoteProtocolError(f"unusable PAKE message ({type(error).__name__})") from None
     return shared
+
+
+def _unless_refused(body: bytes, kind: type[M]) -> M:
+    """Return the message of this kind in `body`. Raises `PairingRefused` if a refusal came instead,
+    `RemoteProtocolError` if it is neither."""
+    said: M | Refusal = decode_tagged(body, kind, Refusal)
+    if isinstance(said, Refusal):
+        raise PairingRefused(said.reason)
+    return said
 
 
 class Invitation:
@@ -221,7 +240,7 @@ class InviterEnd:
             return self._receive(now, body)
         except PairingRefused as refused:
             self.step = Step.REFUSED
-            return pairing_wire.encode_refusal(refused.reason)
+            return encode_tagged(pairing_wire.Refusal(refused.reason))
 
     def closed(self) -> None:
         """Note that the connection has ended."""
@@ -234,37 +253,38 @@ class InviterEnd:
         if keys is None:
             raise RemoteProtocolError("message out of place")
         if self.step is Step.CONFIRM:
-            proof = pairing_wire.decode_confirm(body)
+            proof = decode_tagged(body, pairing_wire.Confirm).proof
             self._invitation.check_open(now)
             self._invitation.claim(self, keys.proves("invitee", proof))
             offer = self._invitation.offer
-            names = pairing_wire.encode_names(offer.cluster, offer.inviter)
+            names = encode_sealed_record(pairing_wire.Names(offer.cluster, offer.inviter))
             self.step = Step.READY
-            grant = pairing_wire.Grant(keys.proof("inviter"), keys.seal(Kind.GRANT, names))
-            return pairing_wire.encode_grant(grant)
+            sealed = keys.seal(Seal.GRANT, names)
+            return encode_tagged(pairing_wire.Grant(keys.proof("inviter"), sealed))
         if self.step is Step.READY:
-            sealed = pairing_wire.decode_sealed(Kind.READY, body)
-            self.invitee = pairing_wire.decode_name(keys.open(Kind.READY, sealed))
+            sealed = decode_tagged(body, pairing_wire.Ready).sealed
+            text = keys.open(Seal.READY, sealed)
+            self.invitee = decode_sealed_record(pairing_wire.Name, text).name
             self._invitation.check_open(now)
             self._invitation.use()
             self.step = Step.STORED
-            token = keys.seal(Kind.TOKEN, self._invitation.offer.token)
-            return pairing_wire.encode_sealed(Kind.TOKEN, token)
+            token = keys.seal(Seal.TOKEN, self._invitation.offer.token)
+            return encode_tagged(pairing_wire.Token(token))
         if self.step is Step.STORED:
-            keys.open(Kind.STORED, pairing_wire.decode_sealed(Kind.STORED, body))
+            keys.open(Seal.STORED, decode_tagged(body, pairing_wire.Stored).sealed)
             self.step = Step.DONE
             return b""
         raise RemoteProtocolError("message out of place")
 
     def _answer(self, now: float, body: bytes) -> bytes:
-        hello = pairing_wire.decode_hello(body)
+        hello = decode_tagged(body, pairing_wire.Hello)
         common = [v for v in hello.versions if v in pairing_wire.VERSIONS]
         if not common:
             raise PairingRefused(Reason.VERSION)
         if hello.channel != self._invitation.code.channel:
             raise PairingRefused(Reason.CHANNEL)
         end, message = self._invitation.begin(now)
-        answer = pairing_wire.encode_answer(pairing_wire.Answer(max(common), message))
+        answer = encode_tagged(pairing_wire.Answer(max(common), message))
         self._keys = _Keys(_finish(end, hello.pake), body, answer)
         self.step = Step.CONFIRM
         return answer
@@ -291,9 +311,9 @@ class InviteeEnd:
         self._name = name
         self._agree = agree
         self._end = spake2.SPAKE2_B(code.secret.encode(), **_names(certificate), entropy_f=entropy)
-        self._names = ("", "")
+        self._names = ("", "")  # of the cluster and of the inviter
         self._keys: _Keys | None = None
-        self._hello = pairing_wire.encode_hello(
+        self._hello = encode_tagged(
             pairing_wire.Hello(pairing_wire.VERSIONS, code.channel, self._end.start())
         )
 
@@ -307,22 +327,20 @@ class InviteeEnd:
 
         Raises `PairingRefused`, `RemoteProtocolError`, or what `agree` raises.
         """
-        if (reason := pairing_wire.decode_refusal(body)) is not None:
-            raise PairingRefused(reason)
         if self.step is Step.ANSWER:
-            answer = pairing_wire.decode_answer(body)
+            answer = _unless_refused(body, pairing_wire.Answer)
             if answer.version not in pairing_wire.VERSIONS:
                 raise RemoteProtocolError("chose a version that was not offered")
             self._keys = keys = _Keys(_finish(self._end, answer.pake), self._hello, body)
             self.step = Step.GRANT
-            return pairing_wire.encode_confirm(keys.proof("invitee"))
+            return encode_tagged(pairing_wire.Confirm(keys.proof("invitee")))
         if self._keys is None:
             raise RemoteProtocolError("message out of place")
         if self.step is Step.GRANT:
             return self._consider(self._keys, body)
         if self.step is Step.TOKEN:
-            sealed = pairing_wire.decode_sealed(Kind.TOKEN, body)
-            token = pairing_wire.decode_token(self._keys.open(Kind.TOKEN, sealed))
+            sealed = _unless_refused(body, pairing_wire.Token).sealed
+            token = pairing_wire.decode_token(self._keys.open(Seal.TOKEN, sealed))
             cluster, inviter = self._names
             self.offer = Offer(cluster, token, inviter)
             self.step = Step.STORED
@@ -334,14 +352,15 @@ class InviteeEnd:
         if self._keys is None or self.step is not Step.STORED:
             raise ValueError("no token has come yet")
         self.step = Step.DONE
-        return pairing_wire.encode_sealed(Kind.STORED, self._keys.seal(Kind.STORED, b""))
+        return encode_tagged(pairing_wire.Stored(self._keys.seal(Seal.STORED, b"")))
 
     def _consider(self, keys: _Keys, body: bytes) -> bytes:
-        grant = pairing_wire.decode_grant(body)
+        grant = _unless_refused(body, pairing_wire.Grant)
         if not keys.proves("inviter", grant.proof):
             raise RemoteProtocolError("could not prove that it knows the code")
-        self._names = pairing_wire.decode_names(keys.open(Kind.GRANT, grant.sealed))
+        names = decode_sealed_record(pairing_wire.Names, keys.open(Seal.GRANT, grant.sealed))
+        self._names = (names.cluster, names.inviter)
         self._agree(*self._names)
         self.step = Step.TOKEN
-        name = pairing_wire.encode_name(self._name)
-        return pairing_wire.encode_sealed(Kind.READY, keys.seal(Kind.READY, name))
+        name = encode_sealed_record(pairing_wire.Name(self._name))
+        return encode_tagged(pairing_wire.Ready(keys.seal(Seal.READY, name)))

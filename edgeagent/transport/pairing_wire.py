@@ -11,42 +11,34 @@
     At any point the inviter may send Refusal(reason) instead and close. What is sealed can be read
     and made only by an end that has computed the same key from the same code.
 
-This module does no I/O. A body is a msgpack array whose first value is its kind; `join_wire.frame`
-puts its length in front. `decode_*` raises `RemoteProtocolError` and nothing else. Kinds and
-reasons are append-only.
+This module does no I/O. The messages are tagged records (`protocols/wire/packing.py`);
+`join_wire.frame` puts the length in front. Tags and reasons are append-only.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import NamedTuple
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import ClassVar, TypeVar
 
-from edgeagent.transport import bounds, fields
+from edgeagent.transport.kinds import NAME, PROTOCOL_VERSION, PROTOCOL_VERSIONS, Chosen
 from edgeagent.transport.pairing_code import CHANNEL_DIGITS
 from edgeagent.transport.token import TOKEN_BYTES
 from protocols import limits
-from protocols.errors import RemoteProtocolError
+from protocols.wire.fields import Blob, Text, decode_fields, encode_fields, wire
+from protocols.wire.message import Message
+from protocols.wire.packing import pack, unpack
+
+R = TypeVar("R", "Names", "Name")
 
 VERSIONS: tuple[int, ...] = (1,)
 PAKE_BYTES = 33  # a letter for the side, and a point of the curve
 CONFIRMATION_BYTES = 32
 SEAL_BYTES = 16  # by which a sealed text is longer than what it holds
 
-_ITEMS = bounds.MAX_VERSIONS
-_MOST_SEALED = 2 * (limits.MAX_NAME_BYTES + 3) + 8 + SEAL_BYTES
-
-
-class Kind(IntEnum):
-    """What a frame on a pairing connection is."""
-
-    HELLO = 1
-    ANSWER = 2
-    CONFIRM = 3
-    GRANT = 4
-    READY = 5
-    TOKEN = 6
-    STORED = 7
-    REFUSAL = 8
+_PAKE = Blob(PAKE_BYTES, PAKE_BYTES)
+_PROOF = Blob(CONFIRMATION_BYTES, CONFIRMATION_BYTES)
+_SEALED = Blob(2 * (limits.MAX_NAME_BYTES + 3) + 8 + SEAL_BYTES, SEAL_BYTES)
 
 
 class Reason(IntEnum):
@@ -59,128 +51,112 @@ class Reason(IntEnum):
     BUSY = 5  # another device is being paired at this moment
 
 
-class Hello(NamedTuple):
+class Seal(Enum):
+    """What a sealed text is for; each has a key of its own."""
+
+    GRANT = "GRANT"
+    READY = "READY"
+    TOKEN = "TOKEN"
+    STORED = "STORED"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Message):
     """The invitee's first message."""
 
-    versions: tuple[int, ...]
-    channel: str
-    pake: bytes
+    TAG: ClassVar[int] = 1
+    versions: tuple[int, ...] = wire(PROTOCOL_VERSIONS)
+    channel: str = wire(Text(CHANNEL_DIGITS, CHANNEL_DIGITS))
+    pake: bytes = wire(_PAKE)
+
+    def __post_init__(self) -> None:
+        if not self.channel.isascii() or not self.channel.isdecimal():
+            raise ValueError(f"channel is not {CHANNEL_DIGITS} digits")
 
 
-class Answer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Answer(Message):
     """The inviter's first message."""
 
-    version: int
-    pake: bytes
+    TAG: ClassVar[int] = 2
+    version: int = wire(PROTOCOL_VERSION)
+    pake: bytes = wire(_PAKE)
 
 
-class Grant(NamedTuple):
-    """The inviter's proof of the key, and the sealed names of cluster and inviter."""
+@dataclass(frozen=True, slots=True)
+class Confirm(Message):
+    """The invitee's proof of the key."""
 
-    proof: bytes
-    sealed: bytes
-
-
-def encode_hello(hello: Hello) -> bytes:
-    """Return the body of a hello."""
-    return fields.pack(Kind.HELLO, list(hello.versions), hello.channel, hello.pake)
+    TAG: ClassVar[int] = 3
+    proof: bytes = wire(_PROOF)
 
 
-def decode_hello(body: bytes) -> Hello:
-    """Return the hello that `body` is."""
-    versions, channel, pake = fields.shape(fields.unpack(body, _ITEMS), Kind.HELLO, 3)
-    numbers = fields.array(versions, "versions", 1, bounds.MAX_VERSIONS)
-    offered = tuple(fields.integer(n, "version", 1, bounds.MAX_VERSION) for n in numbers)
-    digits = fields.text(channel, "channel", CHANNEL_DIGITS)
-    if len(digits) != CHANNEL_DIGITS or not digits.isascii() or not digits.isdecimal():
-        raise RemoteProtocolError(f"channel is not {CHANNEL_DIGITS} digits")
-    return Hello(offered, digits, fields.blob(pake, "PAKE message", PAKE_BYTES, PAKE_BYTES))
+@dataclass(frozen=True, slots=True)
+class Grant(Message):
+    """The inviter's proof of the key, and the sealed names of cluster and inviter (`Names`)."""
+
+    TAG: ClassVar[int] = 4
+    proof: bytes = wire(_PROOF)
+    sealed: bytes = wire(_SEALED)
 
 
-def encode_answer(answer: Answer) -> bytes:
-    """Return the body of an answer."""
-    return fields.pack(Kind.ANSWER, answer.version, answer.pake)
+@dataclass(frozen=True, slots=True)
+class Ready(Message):
+    """The invitee agrees; sealed is its own name (`Name`)."""
+
+    TAG: ClassVar[int] = 5
+    sealed: bytes = wire(_SEALED)
 
 
-def decode_answer(body: bytes) -> Answer:
-    """Return the answer that `body` is."""
-    version, pake = fields.shape(fields.unpack(body, _ITEMS), Kind.ANSWER, 2)
-    number = fields.integer(version, "version", 1, bounds.MAX_VERSION)
-    return Answer(number, fields.blob(pake, "PAKE message", PAKE_BYTES, PAKE_BYTES))
+@dataclass(frozen=True, slots=True)
+class Token(Message):
+    """The sealed token."""
+
+    TAG: ClassVar[int] = 6
+    sealed: bytes = wire(_SEALED)
 
 
-def encode_confirm(proof: bytes) -> bytes:
-    """Return the body of the invitee's proof of the key."""
-    return fields.pack(Kind.CONFIRM, proof)
+@dataclass(frozen=True, slots=True)
+class Stored(Message):
+    """The invitee has stored the token; sealed is nothing."""
+
+    TAG: ClassVar[int] = 7
+    sealed: bytes = wire(_SEALED)
 
 
-def decode_confirm(body: bytes) -> bytes:
-    """Return the invitee's proof of the key."""
-    (proof,) = fields.shape(fields.unpack(body, _ITEMS), Kind.CONFIRM, 1)
-    return fields.blob(proof, "proof", CONFIRMATION_BYTES, CONFIRMATION_BYTES)
+@dataclass(frozen=True, slots=True)
+class Refusal(Message):
+    """Why the inviter refuses."""
+
+    TAG: ClassVar[int] = 8
+    reason: Reason = wire(Chosen(Reason))
 
 
-def encode_grant(grant: Grant) -> bytes:
-    """Return the body of a grant."""
-    return fields.pack(Kind.GRANT, grant.proof, grant.sealed)
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a `Grant` seals."""
+
+    cluster: str = wire(NAME)
+    inviter: str = wire(NAME)
 
 
-def decode_grant(body: bytes) -> Grant:
-    """Return the grant that `body` is."""
-    proof, sealed = fields.shape(fields.unpack(body, _ITEMS), Kind.GRANT, 2)
-    return Grant(
-        fields.blob(proof, "proof", CONFIRMATION_BYTES, CONFIRMATION_BYTES),
-        fields.blob(sealed, "sealed text", SEAL_BYTES, _MOST_SEALED),
-    )
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a `Ready` seals."""
+
+    name: str = wire(NAME)
 
 
-def encode_sealed(kind: Kind, sealed: bytes) -> bytes:
-    """Return the body of a message that is sealed as a whole: Ready, Token or Stored."""
-    return fields.pack(kind, sealed)
+def encode_sealed_record(record: Names | Name) -> bytes:
+    """Return the text to be sealed."""
+    return pack(encode_fields(record))
 
 
-def decode_sealed(kind: Kind, body: bytes) -> bytes:
-    """Return the sealed text of a message of this kind."""
-    (sealed,) = fields.shape(fields.unpack(body, _ITEMS), kind, 1)
-    return fields.blob(sealed, "sealed text", SEAL_BYTES, _MOST_SEALED)
-
-
-def encode_refusal(reason: Reason) -> bytes:
-    """Return the body of a refusal."""
-    return fields.pack(Kind.REFUSAL, reason)
-
-
-def decode_refusal(body: bytes) -> Reason | None:
-    """Return the reason if `body` is a refusal, None if it is something else."""
-    values = fields.unpack(body, _ITEMS)
-    if values[0] != Kind.REFUSAL:
-        return None
-    (reason,) = fields.shape(values, Kind.REFUSAL, 1)
-    return Reason(fields.integer(reason, "reason", 1, len(Reason)))
-
-
-def encode_names(cluster: str, name: str) -> bytes:
-    """Return the text that a grant seals."""
-    return fields.pack(cluster, name)
-
-
-def decode_names(text: bytes) -> tuple[str, str]:
-    """Return (cluster, name) of what a grant has sealed."""
-    cluster, name = fields.array(fields.unpack(text, _ITEMS), "names", 2, 2)
-    return fields.name(cluster), fields.name(name)
-
-
-def encode_name(name: str) -> bytes:
-    """Return the text that a Ready seals."""
-    return fields.pack(name)
-
-
-def decode_name(text: bytes) -> str:
-    """Return the name that a Ready has sealed."""
-    (name,) = fields.array(fields.unpack(text, _ITEMS), "name", 1, 1)
-    return fields.name(name)
+def decode_sealed_record(kind: type[R], text: bytes) -> R:
+    """Return the record in a text that was sealed. Raises `RemoteProtocolError` if it is none."""
+    return decode_fields(kind, unpack(text))
 
 
 def decode_token(text: bytes) -> bytes:
-    """Return the token that a Token has sealed."""
-    return fields.blob(text, "token", TOKEN_BYTES, TOKEN_BYTES)
+    """Return the token that a `Token` has sealed."""
+    return Blob(TOKEN_BYTES, TOKEN_BYTES).decode(text)

@@ -15,9 +15,10 @@ from edgeagent.transport.dialler import tune_socket
 from edgeagent.transport.doorkeeper import Doorkeeper, Gate, Visitor
 from edgeagent.transport.errors import LinkRefused
 from edgeagent.transport.framing import Connection, Registry
-from edgeagent.transport.link_wire import Channel, LinkHello
+from edgeagent.transport.link_wire import Channel, LinkHello, Refuse
 from protocols import limits
 from protocols.errors import RemoteProtocolError
+from protocols.wire.packing import decode_tagged, encode_tagged
 
 if TYPE_CHECKING:
     import socket
@@ -82,10 +83,9 @@ class PeerListener:
 
     async def _open(self, node: bytes, connection: Connection) -> bool:
         """Take the first frame; return whether the connection lives on as part of a link."""
-        hello = link_wire.decode_hello(await connection.frame())
-        if isinstance(hello, LinkHello):
-            tune_socket(connection.transport, hello.channel)
-        if not isinstance(hello, LinkHello) or hello.node != node:
+        hello = decode_tagged(await connection.frame(), LinkHello)
+        tune_socket(connection.transport, hello.channel)
+        if hello.node != node:
             raise RemoteProtocolError("first frame is not this node's hello")
         if hello.channel is Channel.BULK:
             future = self._bulk.pop((node, hello.nonce), None)
@@ -95,7 +95,7 @@ class PeerListener:
             return True
         refusal = self._links.objection(hello)
         if refusal is not None:
-            connection.send(link_wire.encode_refusal(refusal))
+            connection.send(encode_tagged(Refuse(refusal)))
             raise LinkRefused(f"{hello.name}: {link_wire.REFUSAL_TEXTS[refusal]}")
         opening = self._links.begin(node)
         opening.connections.append(connection)
@@ -112,7 +112,7 @@ class PeerListener:
         self._bulk[key] = future
         settled = False
         try:
-            control.send(link_wire.encode_hello(self._links.hello(Channel.CONTROL, hello.nonce)))
+            control.send(encode_tagged(self._links.hello(Channel.CONTROL, hello.nonce)))
             early = control.expect()  # is also done when the dialling end gives up
             either: list[asyncio.Future[Any]] = [future, early]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +121,7 @@ class PeerListener:
                 raise RemoteProtocolError("spoke before its bulk connection was there")
             bulk = future.result()
             opening.connections.append(bulk)
-            bulk.send(link_wire.encode_hello(self._links.hello(Channel.BULK, hello.nonce)))
+            bulk.send(encode_tagged(self._links.hello(Channel.BULK, hello.nonce)))
             await self._links.settle(opening, hello, control, bulk)
             settled = True
             return True

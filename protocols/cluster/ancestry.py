@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocols import limits
-from protocols.wire.fields import LINEAGE, NUMBER, wire
+from protocols.wire.fields import LINEAGE, NUMBER, Blob, Many, Nested, wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Past:
     """The history of a state after `iteration` updates: the last of them were made in `lineage`,
     those before in `ancestors`, the oldest first. `lineage` is b"" before there is one."""
 
-    iteration: int = 0
-    lineage: bytes = b""
-    ancestors: tuple[Ancestor, ...] = ()
+    iteration: int = wire(NUMBER, 0)
+    lineage: bytes = wire(Blob(limits.LINEAGE_BYTES), b"")
+    ancestors: tuple[Ancestor, ...] = wire(Many(Nested(Ancestor), limits.MAX_ANCESTORS), ())
 
     def in_lineage(self, lineage: bytes) -> Past:
         """Return the history of the same state at the beginning of another lineage."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgpack
-
 from protocols import limits
 from protocols.errors import RemoteProtocolError
 from protocols.rounds.claims import merge_claims, read_claims
@@ -25,6 +23,7 @@ from protocols.wire.fields import (
     encode_fields,
     wire,
 )
+from protocols.wire.packing import pack, unpack
 
 _BITMAP_BYTES = 8192  # so a model has at most 65,536 parameter tensors
 
@@ -75,8 +74,7 @@ class ControlWord:
 
     def encode(self) -> bytes:
         """Return the chunk's payload."""
-        packed: bytes = msgpack.packb(encode_fields(self), use_bin_type=True)
-        return packed
+        return pack(encode_fields(self))
 
 
 EMPTY = ControlWord(0, 0, b"", b"", 0.0, b"", b"", True)
@@ -87,11 +85,7 @@ def decode_word(data: bytes | bytearray | memoryview) -> ControlWord:
     none."""
     if len(data) > limits.MAX_CONTROL_WORD_BYTES:
         raise RemoteProtocolError("control word over the limit")
-    try:
-        raw: object = msgpack.unpackb(bytes(data), max_array_len=16, max_map_len=0, max_ext_len=0)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise RemoteProtocolError(f"malformed control word: {type(error).__name__}") from None
-    return decode_fields(ControlWord, raw)
+    return decode_fields(ControlWord, unpack(bytes(data), most_items=16))
 
 
 def merge(a: ControlWord, b: ControlWord) -> ControlWord:

@@ -2,27 +2,23 @@
 
 A frame is the msgpack array `[tag, tags, body]`. Whatever the bytes are, `decode` returns a valid
 envelope or raises `RemoteProtocolError`, and nothing else. Work and memory stay proportional to
-`limits.MAX_CONTROL_BYTES`. Nesting is bounded by msgpack's own fixed stack while unpacking, and
-then by the declared records, which refuse every level that they do not declare.
+`limits.MAX_CONTROL_BYTES`.
 """
 
 from __future__ import annotations
-
-import msgpack
 
 from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.wire.envelope import Envelope, Tags
 from protocols.wire.fields import decode_fields, encode_fields
 from protocols.wire.messages import BY_TAG
+from protocols.wire.packing import pack, unpack
 
 
 def encode(envelope: Envelope) -> bytes:
     """Return the frame of `envelope`. Raises `LocalProtocolError` if it is over the limit."""
     message = envelope.message
-    frame: bytes = msgpack.packb(
-        [message.TAG, encode_fields(envelope.tags), encode_fields(message)], use_bin_type=True
-    )
+    frame = pack([message.TAG, encode_fields(envelope.tags), encode_fields(message)])
     if len(frame) > limits.MAX_CONTROL_BYTES:
         raise LocalProtocolError(
             f"{type(message).__name__} of {len(frame)} bytes is over the limit"
@@ -34,25 +30,10 @@ def decode(frame: bytes) -> Envelope:
     """Return the envelope in `frame`. Raises `RemoteProtocolError` if there is none."""
     if len(frame) > limits.MAX_CONTROL_BYTES:
         raise RemoteProtocolError("control frame over the limit")
-    raw = _unpack(frame)
+    raw = unpack(frame)
     if type(raw) is not list or len(raw) != 3 or type(raw[0]) is not int:
         raise RemoteProtocolError("expected [tag, tags, body]")
     kind = BY_TAG.get(raw[0])
     if kind is None:
         raise RemoteProtocolError(f"unknown message tag {raw[0]}")
     return Envelope(decode_fields(Tags, raw[1]), decode_fields(kind, raw[2]))
-
-
-def _unpack(frame: bytes) -> object:
-    try:
-        raw: object = msgpack.unpackb(
-            frame,
-            max_str_len=limits.MAX_TEXT_BYTES,
-            max_bin_len=limits.MAX_STATE_META_BYTES,
-            max_array_len=min(limits.MAX_ITEMS, len(frame)),  # an item takes at least a byte
-            max_map_len=0,
-            max_ext_len=0,
-        )
-    except (ValueError, msgpack.UnpackException) as error:
-        raise RemoteProtocolError(f"malformed control frame: {type(error).__name__}") from None
-    return raw

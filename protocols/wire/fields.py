@@ -31,15 +31,16 @@ class Kind(Protocol[T]):
 
 @dataclass(frozen=True, slots=True)
 class UInt:
-    """An integer in 0..`largest`."""
+    """An integer from `smallest`, which is not negative, to `largest`."""
 
     largest: int = limits.MAX_INTEGER
+    smallest: int = 0
 
     def encode(self, value: int) -> int:
         return value
 
     def decode(self, raw: object) -> int:
-        if type(raw) is not int or not 0 <= raw <= self.largest:
+        if type(raw) is not int or not self.smallest <= raw <= self.largest:
             raise RemoteProtocolError("expected an unsigned integer within its bound")
         return raw
 
@@ -90,34 +91,56 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text of at most `largest` bytes in UTF-8. It must be printable, because it may be shown in a
-    terminal, which control characters could manipulate."""
+    """Text of `smallest` to `largest` bytes in UTF-8. With `printable` it has no control
+    characters, which could manipulate a terminal that shows it."""
 
     largest: int = limits.MAX_TEXT_BYTES
+    smallest: int = 0
+    printable: bool = True
 
     def encode(self, value: str) -> str:
         return value
 
     def decode(self, raw: object) -> str:
-        if type(raw) is not str or not raw.isprintable() or len(raw.encode()) > self.largest:
-            raise RemoteProtocolError("expected printable text within its bound")
+        if type(raw) is not str or (self.printable and not raw.isprintable()):
+            raise RemoteProtocolError("expected printable text" if self.printable else "no text")
+        if not self.smallest <= len(raw.encode(errors="surrogatepass")) <= self.largest:
+            raise RemoteProtocolError("text outside its bounds")
         return raw
 
 
 @dataclass(frozen=True, slots=True)
 class Many(Generic[T]):
-    """A tuple of at most `largest` values of one kind."""
+    """A tuple of `smallest` to `largest` values of one kind."""
 
     item: Kind[T]
     largest: int = limits.MAX_ITEMS
+    smallest: int = 0
 
     def encode(self, value: tuple[T, ...]) -> list[object]:
         return [self.item.encode(x) for x in value]
 
     def decode(self, raw: object) -> tuple[T, ...]:
-        if type(raw) is not list or len(raw) > self.largest:
+        if type(raw) is not list or not self.smallest <= len(raw) <= self.largest:
             raise RemoteProtocolError("expected an array within its bound")
         return tuple(self.item.decode(x) for x in raw)
+
+
+class Row:
+    """A tuple with one value of each of `kinds`."""
+
+    __slots__ = ("kinds",)
+
+    def __init__(self, *kinds: Kind[Any]) -> None:
+        self.kinds = kinds
+
+    def encode(self, value: tuple[Any, ...]) -> list[object]:
+        return [kind.encode(x) for kind, x in zip(self.kinds, value, strict=True)]
+
+    def decode(self, raw: object) -> tuple[Any, ...]:
+        if type(raw) is not list or len(raw) != len(self.kinds):
+            raise RemoteProtocolError(f"expected {len(self.kinds)} values")
+        return tuple(kind.decode(x) for kind, x in zip(self.kinds, raw, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +174,12 @@ def decode_fields(record: type[R], raw: object) -> R:
     declared = fields(record)  # type: ignore[arg-type]
     if type(raw) is not list or len(raw) != len(declared):
         raise RemoteProtocolError(f"expected the fields of {record.__name__}")
-    values = [f.metadata["kind"].decode(x) for f, x in zip(declared, raw, strict=True)]
+    values = []
+    for f, x in zip(declared, raw, strict=True):
+        try:
+            values.append(f.metadata["kind"].decode(x))
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(f"{record.__name__}.{f.name}: {error}") from None
     try:
         return record(*values)
     except ValueError as error:

@@ -19,7 +19,7 @@ from protocols.cluster.policy import Electorate, Policy, Pull
 from protocols.cluster.view import Edge, Member, View, edge, make_view
 from protocols.cluster.ways import Way
 from protocols.wire.envelope import Envelope, Tags
-from protocols.wire.fields import Blob, Bool, Float, Many, Nested, Text, UInt
+from protocols.wire.fields import Blob, Bool, Float, Many, Nested, Row, Text, UInt
 from protocols.wire.messages import Message, Restart
 
 R = TypeVar("R")
@@ -238,7 +238,7 @@ def values(kind: object) -> st.SearchStrategy[Any]:
     """Strategy for values of a field of this kind."""
     match kind:
         case UInt():
-            return st.integers(0, kind.largest) | st.just(kind.largest)
+            return st.integers(kind.smallest, kind.largest) | st.just(kind.largest)
         case Float():
             return st.floats(allow_nan=not kind.finite, allow_infinity=not kind.finite)
         case Bool():
@@ -247,9 +247,14 @@ def values(kind: object) -> st.SearchStrategy[Any]:
             few = max(kind.smallest, min(kind.largest, 40))
             return st.binary(min_size=kind.smallest, max_size=few)
         case Text():
-            return st.text(LETTERS, max_size=min(kind.largest // 4, 12))
+            most = max(kind.smallest, min(kind.largest // 4, 12))
+            return st.text(LETTERS, min_size=kind.smallest, max_size=most)
         case Many():
-            return st.lists(values(kind.item), max_size=min(kind.largest, 3)).map(tuple)
+            most = max(kind.smallest, min(kind.largest, 3))
+            items = st.lists(values(kind.item), min_size=kind.smallest, max_size=most)
+            return items.map(tuple)
+        case Row():
+            return st.tuples(*[values(item) for item in kind.kinds])
         case Nested():
             return records(kind.record)
         case _:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.transport import fields
+from edgeagent.transport.kinds import ADDRESSES
 from protocols.cluster.view import Edge, View, edge, make_view, parts
 from protocols.errors import RemoteProtocolError
 
@@ -46,7 +46,7 @@ def test_a_members_addresses_are_addresses() -> None:
 @given(st.text("ab.:[]%1 ü\n", max_size=12))
 def test_what_the_join_takes_for_an_address_is_one_for_a_member(text: str) -> None:
     try:
-        (address,) = fields.addresses([text])
+        (address,) = ADDRESSES.decode([text])
     except RemoteProtocolError:
         return
     assert replace(member(1), addresses=(address,)).addresses == (address,)

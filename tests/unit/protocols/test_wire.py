@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -20,12 +21,15 @@ from protocols.wire.fields import (
     Kind,
     Many,
     Nested,
+    Row,
     Text,
     UInt,
     decode_fields,
     encode_fields,
     wire,
 )
+from protocols.wire.message import Message
+from protocols.wire.packing import decode_tagged, encode_tagged, unpack
 
 from .records import values
 
@@ -54,6 +58,11 @@ KINDS: tuple[Kind[Any], ...] = (
     Text(8),
     Many(UInt(7), 3),
     Many(Many(Bool(), 2), 2),
+    UInt(9, smallest=3),
+    Text(8, smallest=2),
+    Text(8, printable=False),
+    Many(UInt(7), 3, smallest=1),
+    Row(UInt(7), Text(3)),
 )
 REFUSED: tuple[tuple[Kind[Any], list[object]], ...] = (
     (UInt(7), [-1, 8, True, 1.0, "1", b"1", None, [1]]),
@@ -65,6 +74,11 @@ REFUSED: tuple[tuple[Kind[Any], list[object]], ...] = (
     (Blob(3), [b"1234", "12", None, [1], bytearray(2)]),
     (NODE, [b"x" * 31, b"x" * 33, b""]),
     (Text(3), ["1234", "ää", b"1", None, "a\nb", "\x1b[", "\ud800", "\u202e"]),
+    (UInt(9, smallest=3), [2, 10, 0]),
+    (Text(3, smallest=1), ["", "\x1b"]),
+    (Text(3, printable=False), ["1234", b"1", "ää", None]),
+    (Many(UInt(7), 2, smallest=1), [[], [1, 2, 3]]),
+    (Row(UInt(7), Text(3)), [[], [1], [1, "a", 2], ["a", 1], (1, "a"), None]),
     (Many(UInt(7), 2), [[1, 2, 3], (1, 2), None, {}, [8], [1, [1]], 1]),
     (Nested(Point), [[1], [1, "a", 2], [5, "a"], [10, "a"], None, "ab", {"x": 1}]),
 )
@@ -109,4 +123,44 @@ def test_records_are_arrays_of_their_fields() -> None:
 def test_a_refusal_of_the_constructor_is_the_peers_fault() -> None:
     with pytest.raises(RemoteProtocolError, match="never five"):
         decode_fields(Point, [5, "a"])
+
+
+def test_a_refusal_names_the_record_and_the_field() -> None:
+    with pytest.raises(RemoteProtocolError, match=r"Point\.x: expected an unsigned integer"):
+        decode_fields(Point, [10, "a"])
     assert issubclass(RemoteProtocolError, ProtocolError)
+
+
+@dataclass(frozen=True, slots=True)
+class First(Message):
+    """A tagged record."""
+
+    TAG: ClassVar[int] = 1
+    x: int = wire(UInt(9))
+
+
+@dataclass(frozen=True, slots=True)
+class Second(Message):
+    """Another one."""
+
+    TAG: ClassVar[int] = 2
+
+
+def test_tagged_records_read_back_as_one_of_the_kinds_expected() -> None:
+    data = encode_tagged(First(3))
+    assert data == b"\x92\x01\x03"
+    assert decode_tagged(data, First) == decode_tagged(data, Second, First) == First(3)
+    with pytest.raises(RemoteProtocolError, match="out of place"):
+        decode_tagged(data, Second)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x90", b"\x01", b"\x91\xc3", b"\x91\xa11", b"\x92\x01"])
+def test_what_is_no_tagged_record_is_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_tagged(data, First, Second)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_unpacked_or_refused(data: bytes) -> None:
+    with contextlib.suppress(RemoteProtocolError):
+        assert not isinstance(unpack(data), dict)

@@ -6,19 +6,21 @@ holds only if what is said changes together with that version.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgeagent.transport import join_wire, link_wire
+from edgeagent.transport import join_wire, link_wire, pairing_wire
 from protocols.rounds.control_word import ControlWord
 from protocols.wire import bulk
 from protocols.wire.envelope import Tags
-from protocols.wire.fields import Many, Nested
+from protocols.wire.fields import Many, Nested, Row
+from protocols.wire.message import Message
 from protocols.wire.messages import MESSAGES
 
 if TYPE_CHECKING:
-    import enum
+    from types import ModuleType
 
     import pytest
 
@@ -36,7 +38,15 @@ def kind_text(kind: object, records: dict[str, type]) -> str:
         records[kind.record.__name__] = kind.record
         return kind.record.__name__
     if isinstance(kind, Many):
-        return f"up to {kind.largest} of [{kind_text(kind.item, records)}]"
+        least = f"{kind.smallest} " if kind.smallest else ""
+        return f"{least}up to {kind.largest} of [{kind_text(kind.item, records)}]"
+    if isinstance(kind, Row):
+        return f"({', '.join(kind_text(item, records) for item in kind.kinds)})"
+    if is_dataclass(kind):
+        said = [(f.name, getattr(kind, f.name)) for f in fields(kind)]
+        usual = {f.name: f.default for f in fields(kind)}
+        told = ", ".join(f"{name}={value!r}" for name, value in said if value != usual[name])
+        return f"{type(kind).__name__}({told})"
     return repr(kind)
 
 
@@ -46,7 +56,13 @@ def record_text(record: type, records: dict[str, type]) -> str:
     return "; ".join(f"{name}: {kind_text(kind, records)}" for name, kind in found)
 
 
-def enum_text(kind: type[enum.IntEnum]) -> str:
+def tagged_records(module: ModuleType) -> list[type[Message]]:
+    """Return the messages that `module` defines, by their tags."""
+    found = [x for x in vars(module).values() if isinstance(x, type) and issubclass(x, Message)]
+    return sorted((x for x in found if x is not Message), key=lambda x: x.TAG)
+
+
+def enum_text(kind: type[IntEnum]) -> str:
     """Return the members of an enumeration with their numbers."""
     named = ", ".join(f"{member.value} {member.name}" for member in kind)
     return f"{kind.__module__}.{kind.__name__}: {named}"
@@ -57,6 +73,10 @@ def wire_format() -> str:
     records: dict[str, type] = {}
     lines = [f"protocol versions {join_wire.VERSIONS}, links {link_wire.VERSION}", "", "messages"]
     lines += [f"{kind.TAG} {kind.__name__}: {record_text(kind, records)}" for kind in MESSAGES]
+    for module in (join_wire, link_wire, pairing_wire):
+        lines += ["", module.__name__.rpartition(".")[2]]
+        kinds = tagged_records(module)
+        lines += [f"{kind.TAG} {kind.__name__}: {record_text(kind, records)}" for kind in kinds]
     lines += ["", "records", f"Tags: {record_text(Tags, records)}"]
     lines += [f"ControlWord: {record_text(ControlWord, records)}"]
     told: dict[str, str] = {}
@@ -65,13 +85,9 @@ def wire_format() -> str:
             told[name] = f"{name}: {record_text(record, records)}"
     lines += [told[name] for name in sorted(told)]
     lines += ["", "numbers", enum_text(bulk.BulkKind)]
-    for module in (join_wire, link_wire):
-        kinds = [
-            getattr(module, name)
-            for name in ("Kind", "Reason", "Refusal", "Channel")
-            if isinstance(getattr(module, name, None), type)
-        ]
-        lines += [enum_text(kind) for kind in kinds if hasattr(kind, "__members__")]
+    for module in (join_wire, link_wire, pairing_wire):
+        named = [x for x in vars(module).values() if isinstance(x, type) and issubclass(x, IntEnum)]
+        lines += [enum_text(x) for x in named if x.__module__ == module.__name__]
     return "\n".join([*lines, ""])
 
 

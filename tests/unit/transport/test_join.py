@@ -11,7 +11,7 @@ import pytest
 
 from edgeagent.errors import JobMismatch, JoinRefused
 from edgeagent.recipe import Recipe
-from edgeagent.transport import join_client, join_wire, tls
+from edgeagent.transport import join_client, join_listener, join_wire, tls
 from edgeagent.transport.certificate import make_certificate, node_id
 from edgeagent.transport.errors import Expelled, NotReady, OtherToken, SameIdentity, Unreachable
 from edgeagent.transport.identity import Identity, write_private
@@ -20,12 +20,14 @@ from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.proof import Role, Transcript, make_proof
 from edgeagent.transport.token import job_tag
 from protocols import limits
-from protocols.errors import LocalProtocolError, RemoteProtocolError
+from protocols.errors import LocalProtocolError
+from protocols.wire.packing import decode_tagged, encode_tagged
 
 from .helpers import JOB, LOOPS, OTHER_TOKEN, TOKEN, Agent, agent, changed, identity, run, until
 
 if TYPE_CHECKING:
     from edgeagent.transport.job import Job
+    from protocols.wire.message import Message
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 SECRET = JoinSecret(TOKEN, "room")
@@ -91,10 +93,11 @@ def test_an_older_agent_does_not_tell_its_job(
     loop_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body(anna: Agent, ben: Agent, address: str) -> None:
-        def unknown(data: bytes) -> join_wire.Farewell:
-            raise RemoteProtocolError("message out of place")
+        def older(data: bytes, *kinds: type[Message]) -> Any:
+            known: Any = [kind for kind in kinds if kind is not join_wire.RecipeWanted]
+            return decode_tagged(data, *known)
 
-        monkeypatch.setattr(join_wire, "decode_farewell", unknown)
+        monkeypatch.setattr(join_listener, "decode_tagged", older)
         with pytest.raises(JoinRefused, match="it runs an older edgeagent"):
             await ask_recipe(address, ben.me, SECRET)
 
@@ -175,17 +178,15 @@ def test_a_join_under_way_is_not_let_in_with_the_old_token(loop_name: str, prove
             anna.transport.use_token(OTHER_TOKEN)
         proof = make_proof(TOKEN, Role.JOINER, transcript)
         said = join_wire.JoinerProof(proof, transcript.joiner_job)
-        await stream.write(join_wire.encode_joiner_proof(said))
+        await stream.write(encode_tagged(said))
         if proven:
-            answer = join_wire.decode_server_proof(await stream.read(1 << 20))
-            assert isinstance(answer, join_wire.ServerProof)
+            decode_tagged(await stream.read(1 << 20), join_wire.ServerProof)
             anna.transport.use_token(OTHER_TOKEN)
-            entrant = join_wire.Entrant(1, "ben", ben.me.addresses)
-            await stream.write(join_wire.encode_farewell(join_wire.Farewell((), entrant)))
-            refusal = join_wire.decode_admitted(await stream.read(8192))
+            enter = join_wire.Enter(1, "ben", ben.me.addresses, ())
+            await stream.write(encode_tagged(enter))
+            refusal = decode_tagged(await stream.read(8192), join_wire.Refusal)
         else:
-            refused = join_wire.decode_server_proof(await stream.read(8192))
-            refusal = refused if isinstance(refused, join_wire.Refusal) else None
+            refusal = decode_tagged(await stream.read(8192), join_wire.Refusal)
         assert refusal is not None
         assert refusal.reason is join_wire.Reason.TOKEN
         assert anna.candidates == []
@@ -213,7 +214,7 @@ def test_a_stranger_cannot_make_a_joiner_believe_that_it_was_expelled(loop_name:
         stream = JoinStream(reader, writer)
         await stream.read(8192)
         refusal = join_wire.Refusal(join_wire.Reason.EXPELLED, (1,))
-        await stream.write(join_wire.encode_refusal(refusal))
+        await stream.write(encode_tagged(refusal))
         await stream.close()
 
     async def body(anna: Agent, ben: Agent, address: str) -> None:
@@ -358,9 +359,8 @@ async def connected(address: str) -> JoinStream:
 async def greet(stream: JoinStream, me: Agent, nonce: bytes, job: Job | None = None) -> Transcript:
     """Send a hello as `me` would; return the transcript that a right proof must cover."""
     hello = join_wire.JoinerHello((1,), nonce, me.me.certificate)
-    await stream.write(join_wire.encode_joiner_hello(hello))
-    answer = join_wire.decode_server_hello(await stream.read(8192))
-    assert isinstance(answer, join_wire.ServerHello)
+    await stream.write(encode_tagged(hello))
+    answer = decode_tagged(await stream.read(8192), join_wire.ServerHello)
     return Transcript(
         "room",
         (1,),
@@ -376,7 +376,7 @@ async def greet(stream: JoinStream, me: Agent, nonce: bytes, job: Job | None = N
 
 
 def proof_frame(proof: bytes) -> bytes:
-    return join_wire.encode_joiner_proof(join_wire.JoinerProof(proof, b""))
+    return encode_tagged(join_wire.JoinerProof(proof, b""))
 
 
 def test_a_replayed_proof_is_refused(loop_name: str) -> None:
@@ -385,13 +385,12 @@ def test_a_replayed_proof_is_refused(loop_name: str) -> None:
         transcript = await greet(first, ben, bytes(32))
         proof = proof_frame(make_proof(TOKEN, Role.JOINER, transcript))
         await first.write(proof)
-        answer = join_wire.decode_server_proof(await first.read(1 << 20))
-        assert isinstance(answer, join_wire.ServerProof)
+        decode_tagged(await first.read(1 << 20), join_wire.ServerProof)
         first.abort()
         second = await connected(address)
         await greet(second, ben, bytes(32))
         await second.write(proof)
-        refusal = join_wire.decode_server_proof(await second.read(1 << 20))
+        refusal = decode_tagged(await second.read(1 << 20), join_wire.Refusal)
         assert refusal == join_wire.Refusal(join_wire.Reason.TOKEN, (1,))
         with pytest.raises(EOFError):
             await second.read(1 << 20)
@@ -410,9 +409,7 @@ def test_the_servers_proof_cannot_be_had_without_the_token(loop_name: str) -> No
         with contextlib.suppress(OSError):
             right = make_proof(TOKEN, Role.JOINER, transcript)
             await stream.write(proof_frame(right))
-        assert isinstance(
-            join_wire.decode_server_proof(await stream.read(1 << 20)), join_wire.Refusal
-        )
+        decode_tagged(await stream.read(1 << 20), join_wire.Refusal)
         with pytest.raises((EOFError, OSError)):
             await stream.read(1 << 20)
         stream.abort()
@@ -430,13 +427,12 @@ def test_a_server_without_the_token_is_not_believed(loop_name: str) -> None:
             stream = JoinStream(reader, writer)
             await stream.read(8192)
             hello = join_wire.ServerHello((1,), 1, bytes(32), b"")
-            await stream.write(join_wire.encode_server_hello(hello))
+            await stream.write(encode_tagged(hello))
             await stream.read(8192)
             me = changed(anna.me, node=bytes(32), certificate=identity("mallory").certificate)
             standing = anna.standing()
-            await stream.write(
-                join_wire.encode_server_proof(bytes(32), changed_standing(standing, me))
-            )
+            said = join_wire.server_proof(bytes(32), changed_standing(standing, me))
+            await stream.write(encode_tagged(said))
             await stream.close()
 
         async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -513,11 +509,11 @@ def test_a_stranger_in_the_agents_place_learns_nothing_of_the_joiner(loop_name: 
             stream = JoinStream(reader, writer)
             said = [await stream.read(8192)]
             hello = join_wire.ServerHello((1,), 1, bytes(32), bytes(32))
-            await stream.write(join_wire.encode_server_hello(hello))
+            await stream.write(encode_tagged(hello))
             said.append(await stream.read(8192))
             me = changed(anna.me, node=bytes(32), certificate=identity("mallory").certificate)
             standing = changed_standing(anna.standing(), me)
-            await stream.write(join_wire.encode_server_proof(bytes(32), standing))
+            await stream.write(encode_tagged(join_wire.server_proof(bytes(32), standing)))
             with contextlib.suppress(EOFError, OSError):
                 said.append(await stream.read(8192))
             heard.append(said)
@@ -535,7 +531,7 @@ def test_a_stranger_in_the_agents_place_learns_nothing_of_the_joiner(loop_name: 
         where = [text.encode() for text in (*ben.me.addresses, *ben.join_addresses)]
         for hello, proof in heard:
             assert not any(secret in hello + proof for secret in (b"ben", *where))
-        tags = [join_wire.decode_joiner_proof(said[1]).job_tag for said in heard]
+        tags = [decode_tagged(said[1], join_wire.JoinerProof).job_tag for said in heard]
         assert tags[0] != tags[1]
         assert tags[2] == b""
 

@@ -15,6 +15,7 @@ from edgeagent.transport.errors import LinkRefused, Unreachable
 from protocols import limits
 from protocols.errors import LocalProtocolError
 from protocols.network.link_end import LinkEnd
+from protocols.wire.packing import encode_tagged
 
 from .helpers import (
     LOOPS,
@@ -437,7 +438,7 @@ def test_half_open_links_of_one_peer_are_bounded(loop_name: str) -> None:
                 host, int(port), ssl=trust.client, server_hostname=""
             )
             hello = large.transport._links.hello(link_wire.Channel.CONTROL, bytes([number]) * 16)
-            body_bytes = link_wire.encode_hello(hello)
+            body_bytes = encode_tagged(hello)
             writer.write(len(body_bytes).to_bytes(4, "big") + body_bytes)
             streams.append((reader, writer))
             await reader.readexactly(4)

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from edgeagent.cli import parse
 from edgeagent.errors import UsageError
 from edgeagent.recipe import JOB_OPTIONS, Recipe
-from edgeagent.transport import join_wire, recipe_wire
-from edgeagent.transport.recipe_wire import from_values, of_script, values_of
+from edgeagent.transport import recipe_wire
+from edgeagent.transport.join_wire import RecipeTold
+from edgeagent.transport.recipe_wire import RECIPE, of_script
 from protocols import limits
 from protocols.errors import RemoteProtocolError
+from protocols.wire.packing import decode_tagged, encode_tagged
 
 OPTIONS = (("--steps", "500"), ("--wire", "bf16"))
 DIGITS = Recipe("digits", OPTIONS)
@@ -25,8 +27,8 @@ SCRIPT = Recipe("train.py", OPTIONS, ("--epochs", "5"), "print('ä')\n")
 
 @pytest.mark.parametrize("told", [None, DIGITS, SCRIPT, Recipe("x.py", script="")])
 def test_a_recipe_reads_back(told: Recipe | None) -> None:
-    assert from_values(values_of(told)) == told
-    assert join_wire.decode_recipe(join_wire.encode_recipe(told)) == told
+    assert RECIPE.decode(RECIPE.encode(told)) == told
+    assert decode_tagged(encode_tagged(RecipeTold(told)), RecipeTold).recipe == told
 
 
 @pytest.mark.parametrize(
@@ -62,14 +64,14 @@ def test_a_recipe_reads_back(told: Recipe | None) -> None:
 )
 def test_what_cannot_be_a_recipe_is_refused(values: Any) -> None:
     with pytest.raises(RemoteProtocolError):
-        from_values(values)
+        RECIPE.decode(values)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    for bytes_ in (data, msgpack.packb([join_wire.Kind.RECIPE, [data]])):
+    for bytes_ in (data, msgpack.packb([RecipeTold.TAG, [data]])):
         try:
-            join_wire.decode_recipe(bytes_)
+            decode_tagged(bytes_, RecipeTold)
         except RemoteProtocolError:
             continue
 
@@ -77,9 +79,9 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 def test_the_largest_script_fits_into_a_frame() -> None:
     words = ("a" * recipe_wire.MAX_ARGUMENT_BYTES,) * recipe_wire.MAX_ARGUMENTS
     largest = Recipe("train.py", OPTIONS, words, "a" * recipe_wire.MAX_SCRIPT_BYTES)
-    body = join_wire.encode_recipe(largest)
+    body = encode_tagged(RecipeTold(largest))
     assert len(body) <= limits.MAX_JOIN_FRAME_BYTES
-    assert join_wire.decode_recipe(body) == largest
+    assert decode_tagged(body, RecipeTold).recipe == largest
 
 
 def test_a_script_is_told_under_its_name_or_a_plain_one_or_not_at_all() -> None:
