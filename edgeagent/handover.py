@@ -19,9 +19,9 @@
     Finished                               -->          last word
     Rehearsed                              -->          in a dry run, instead of all of the above
 
-Both ends belong to this project and trust each other. Large data lies in shared memory, and
-messages only say whose turn it is to use it. Frames are a little-endian uint32 length and a msgpack
-array `[tag, *fields]`.
+Both ends belong to this project and trust each other. Fields have declared kinds to find mistakes,
+not to fend off attacks. Large data lies in shared memory, and messages only say whose turn it is to
+use it. Frames are a little-endian uint32 length and a tagged record (`protocols/wire/packing.py`).
 
 Both processes map the shared memory:
 
@@ -40,12 +40,25 @@ Neither side touches memory that the other side uses at that moment.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import msgpack
-
 from edgeagent.errors import EdgeAgentError
+from protocols.errors import RemoteProtocolError
+from protocols.wire.fields import (
+    NUMBER,
+    Blob,
+    Bool,
+    Float,
+    Kind,
+    Many,
+    Row,
+    Text,
+    decode_fields,
+    encode_fields,
+    wire,
+)
+from protocols.wire.packing import pack, unpack
 
 HANDOVER_VERSION = 10
 MAX_FRAME_BYTES = 16 << 20
@@ -55,6 +68,16 @@ MARKS = 8  # 64-bit words in `marks`, most of them unused
 MARK_APPLYING = 0  # position in `marks`
 MARK_ITERATION = 1  # position in `marks`
 _LENGTH = struct.Struct("<I")
+_BOOL = Bool()
+_FLOAT = Float(finite=False)  # a loss may be anything
+_TEXT = Text(MAX_FRAME_BYTES, printable=False)
+_DATA = Blob(MAX_FRAME_BYTES)
+_NUMBERS = Many(NUMBER, MAX_FRAME_BYTES)
+
+
+def _many(*columns: Kind[Any]) -> Many[Any]:
+    """The kind of a tuple of rows with these columns, or of values if there is one column."""
+    return Many(columns[0] if len(columns) == 1 else Row(*columns), MAX_FRAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +110,31 @@ class Hello:
     """
 
     TAG: ClassVar[int] = 1
-    version: int
-    pid: int
-    job: tuple[tuple[str, str], ...]
-    state_bytes: int
-    tensors: tuple[tuple[str, int, int], ...]
-    accumulate: str
-    elements: int
-    chunk_elements: int
-    micro_batches: int
-    micro_batch_size: int
-    steps: int
-    iteration: int
-    meta: bytes
-    parameters: int = 0
-    exact_buffers: tuple[tuple[int, int], ...] = ()
-    save: str = ""
-    script: tuple[tuple[bytes, str], ...] = ()
-    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    notes: tuple[tuple[str, str], ...] = ()
-    constant_bytes: int = 0
-    constants: bytes = b""
-    rounded_chunks: int = 0
-    local_steps: int = 0
-    wide_bytes: int = 0
-    work_exponent: float = 0.0
+    version: int = wire(NUMBER)
+    pid: int = wire(NUMBER)
+    job: tuple[tuple[str, str], ...] = wire(_many(_TEXT, _TEXT))
+    state_bytes: int = wire(NUMBER)
+    tensors: tuple[tuple[str, int, int], ...] = wire(_many(_TEXT, NUMBER, NUMBER))
+    accumulate: str = wire(_TEXT)
+    elements: int = wire(NUMBER)
+    chunk_elements: int = wire(NUMBER)
+    micro_batches: int = wire(NUMBER)
+    micro_batch_size: int = wire(NUMBER)
+    steps: int = wire(NUMBER)
+    iteration: int = wire(NUMBER)
+    meta: bytes = wire(_DATA)
+    parameters: int = wire(NUMBER, 0)
+    exact_buffers: tuple[tuple[int, int], ...] = wire(_many(NUMBER, NUMBER), ())
+    save: str = wire(_TEXT, "")
+    script: tuple[tuple[bytes, str], ...] = wire(_many(_DATA, _TEXT), ())
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = wire(_many(_TEXT, _NUMBERS), ())
+    notes: tuple[tuple[str, str], ...] = wire(_many(_TEXT, _TEXT), ())
+    constant_bytes: int = wire(NUMBER, 0)
+    constants: bytes = wire(_DATA, b"")
+    rounded_chunks: int = wire(NUMBER, 0)
+    local_steps: int = wire(NUMBER, 0)
+    wide_bytes: int = wire(NUMBER, 0)
+    work_exponent: float = wire(_FLOAT, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +143,10 @@ class Begin:
     too."""
 
     TAG: ClassVar[int] = 2
-    iteration: int
-    adopt: bool
-    meta: bytes
-    steps: int
+    iteration: int = wire(NUMBER)
+    adopt: bool = wire(_BOOL)
+    meta: bytes = wire(_DATA)
+    steps: int = wire(NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +159,9 @@ class Work:
     """
 
     TAG: ClassVar[int] = 3
-    iteration: int
-    micro_batches: tuple[int, ...]
-    turn: int = 0
+    iteration: int = wire(NUMBER)
+    micro_batches: tuple[int, ...] = wire(_NUMBERS)
+    turn: int = wire(NUMBER, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +181,17 @@ class Contributed:
     """
 
     TAG: ClassVar[int] = 4
-    iteration: int
-    micro_batches: tuple[int, ...]
-    loss_sum: float
-    gradient_bitmap: bytes
-    integer_buffers: bytes
-    integer_buffers_agree: bool
-    compute_seconds: float
-    turn: int = 0
-    settings: bytes = b""
-    other_settings: bytes = b""
-    stop: bool = False
+    iteration: int = wire(NUMBER)
+    micro_batches: tuple[int, ...] = wire(_NUMBERS)
+    loss_sum: float = wire(_FLOAT)
+    gradient_bitmap: bytes = wire(_DATA)
+    integer_buffers: bytes = wire(_DATA)
+    integer_buffers_agree: bool = wire(_BOOL)
+    compute_seconds: float = wire(_FLOAT)
+    turn: int = wire(NUMBER, 0)
+    settings: bytes = wire(_DATA, b"")
+    other_settings: bytes = wire(_DATA, b"")
+    stop: bool = wire(_BOOL, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +206,10 @@ class ChunksReady:
     """
 
     TAG: ClassVar[int] = 18
-    iteration: int
-    micro_batches: tuple[int, ...]
-    chunks: bytes
-    turn: int
+    iteration: int = wire(NUMBER)
+    micro_batches: tuple[int, ...] = wire(_NUMBERS)
+    chunks: bytes = wire(_DATA)
+    turn: int = wire(NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +219,9 @@ class Progressed:
     they may take long."""
 
     TAG: ClassVar[int] = 19
-    iteration: int
-    micro_batches: int
-    turn: int
+    iteration: int = wire(NUMBER)
+    micro_batches: int = wire(NUMBER)
+    turn: int = wire(NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +238,18 @@ class Reduced:
     """
 
     TAG: ClassVar[int] = 5
-    iteration: int
-    buffer: int
-    weight: int
-    loss_sum: float
-    gradient_bitmap: bytes
-    integer_buffers: bytes
-    integer_buffers_agree: bool
-    square_sums: tuple[float, ...]
-    members: int
-    settings: bytes = b""
-    other_settings: bytes = b""
-    is_read: bool = True
+    iteration: int = wire(NUMBER)
+    buffer: int = wire(NUMBER)
+    weight: int = wire(NUMBER)
+    loss_sum: float = wire(_FLOAT)
+    gradient_bitmap: bytes = wire(_DATA)
+    integer_buffers: bytes = wire(_DATA)
+    integer_buffers_agree: bool = wire(_BOOL)
+    square_sums: tuple[float, ...] = wire(_many(_FLOAT))
+    members: int = wire(NUMBER)
+    settings: bytes = wire(_DATA, b"")
+    other_settings: bytes = wire(_DATA, b"")
+    is_read: bool = wire(_BOOL, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +263,10 @@ class Applied:
     """
 
     TAG: ClassVar[int] = 6
-    iteration: int
-    loss: float
-    skipped: bool
-    meta: bytes
+    iteration: int = wire(NUMBER)
+    loss: float = wire(_FLOAT)
+    skipped: bool = wire(_BOOL)
+    meta: bytes = wire(_DATA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +281,7 @@ class Away:
     """From now on this node wants share 0 (`away` True) or a share again (False)."""
 
     TAG: ClassVar[int] = 8
-    away: bool
+    away: bool = wire(_BOOL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +300,10 @@ class End:
     """
 
     TAG: ClassVar[int] = 10
-    why: str
-    message: str
-    exit_status: int
-    whole: bool = True
+    why: str = wire(_TEXT)
+    message: str = wire(_TEXT)
+    exit_status: int = wire(NUMBER)
+    whole: bool = wire(_BOOL, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +321,8 @@ class Finished:
     """
 
     TAG: ClassVar[int] = 11
-    error: str
-    path: str = ""
+    error: str = wire(_TEXT)
+    path: str = wire(_TEXT, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +331,10 @@ class Evaluated:
     is written to the events but not shown."""
 
     TAG: ClassVar[int] = 12
-    iteration: int
-    name: str
-    value: float
-    quiet: bool = False
+    iteration: int = wire(NUMBER)
+    name: str = wire(_TEXT)
+    value: float = wire(_FLOAT)
+    quiet: bool = wire(_BOOL, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +346,7 @@ class SaveAside:
     """
 
     TAG: ClassVar[int] = 13
-    keep: bool
+    keep: bool = wire(_BOOL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +355,8 @@ class SavedAside:
     saved."""
 
     TAG: ClassVar[int] = 14
-    path: str
-    error: str
+    path: str = wire(_TEXT)
+    error: str = wire(_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +368,8 @@ class Saved:
     """
 
     TAG: ClassVar[int] = 16
-    path: str
-    error: str
+    path: str = wire(_TEXT)
+    error: str = wire(_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,18 +384,18 @@ class Rehearsed:
     """
 
     TAG: ClassVar[int] = 17
-    state_bytes: int
-    elements: int
-    accumulate: str
-    gradient_bytes: int
-    device: str
-    parameters: int
-    micro_batch_size: int
-    process: int
-    is_measured: bool = False
-    micro_batch: int = 0
-    update: int = 0
-    workers: int = 0
+    state_bytes: int = wire(NUMBER)
+    elements: int = wire(NUMBER)
+    accumulate: str = wire(_TEXT)
+    gradient_bytes: int = wire(NUMBER)
+    device: str = wire(_TEXT)
+    parameters: int = wire(NUMBER)
+    micro_batch_size: int = wire(NUMBER)
+    process: int = wire(NUMBER)
+    is_measured: bool = wire(_BOOL, False)
+    micro_batch: int = wire(NUMBER, 0)
+    update: int = wire(NUMBER, 0)
+    workers: int = wire(NUMBER, 0)
 
 
 Message = (
@@ -422,9 +445,7 @@ _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 
 def encode(message: Message) -> bytes:
     """Return the frame of `message`, length first."""
-    body: bytes = msgpack.packb(
-        [message.TAG, *(getattr(message, f.name) for f in fields(message))], use_bin_type=True
-    )
+    body = pack([message.TAG, *encode_fields(message)])
     return _LENGTH.pack(len(body)) + body
 
 
@@ -451,8 +472,10 @@ class Decoder:
 
 
 def _decode(body: bytes) -> Message:
-    raw: Any = msgpack.unpackb(body, use_list=False, strict_map_key=False)
-    kind = _BY_TAG.get(raw[0])
-    if kind is None or len(raw) != len(fields(kind)) + 1:
-        raise EdgeAgentError("the agent and the trainer are of different edgeagent versions")
-    return kind(*raw[1:])
+    try:
+        raw: Any = unpack(body, most_items=len(body))
+        return decode_fields(_BY_TAG[raw[0]], raw[1:])
+    except (RemoteProtocolError, LookupError, TypeError) as error:
+        raise EdgeAgentError(
+            f"the agent and the trainer are of different edgeagent versions ({error})"
+        ) from None
