@@ -117,6 +117,7 @@ class Context:
     now: float = 0.0  # the time of the event that is being handled, in seconds
     incoming: Callable[[bytes], Rate | None] = _not_known  # how fast a neighbour sends to this node
     effects: list[Effect] = field(default_factory=list)
+    inbox: deque[Message] = field(default_factory=deque)  # messages to this node itself
     own: deque[Applied] = field(default_factory=deque)  # events that the node causes itself
     # A cache. `electorates` and `neighbours` are read many times during one event, and change only
     # if a policy is stored or comes into force, or if the lineage changes. `_counted_for` is the

@@ -1,7 +1,9 @@
 """How the parts of one node send messages, to other nodes and to this node itself.
 
 A part that asks the scheduler for something need not know whether this node is the scheduler,
-because a message that is addressed to this node is delivered to it like one from elsewhere.
+because a message that is addressed to this node is delivered to it like one from elsewhere. It
+waits in a queue until the part that has sent it is done, so no part is entered in the middle of
+what another one decides.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from protocols.member.context import Context
 
@@ -19,15 +21,13 @@ if TYPE_CHECKING:
 class Mail:
     """The outgoing messages of one node."""
 
-    def __init__(self, context: Context, deliver: Callable[[m.Message], None]) -> None:
-        """`deliver` is called with each message that is addressed to this node."""
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._deliver = deliver
 
     def post(self, to: bytes, message: m.Message) -> None:
         """Send `message` to a node or to everyone in reach, this node included."""
         if to in (self._context.node, m.EVERYONE):
-            self._deliver(message)
+            self._context.inbox.append(message)
         if to != self._context.node:
             self._context.send(to, message)
 

@@ -13,7 +13,7 @@ from protocols import limits
 from protocols.cluster.election import Election
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import make_view
-from protocols.effects import CloseLink, Distrust, Effect, Trust
+from protocols.effects import Distrust, Effect, Trust
 from protocols.errors import RemoteProtocolError
 from protocols.events import (
     Applied,
@@ -56,13 +56,13 @@ from protocols.member.departure import Departure
 from protocols.member.introductions import Introductions
 from protocols.member.joining import Entry, Joining, JoiningState
 from protocols.member.mail import Mail
+from protocols.member.neighbours import Neighbours
 from protocols.member.orders import check_policy, may_store
 from protocols.member.replicas import Replicas
 from protocols.member.serving import Serving
 from protocols.member.standing import Standing
 from protocols.member.trainer_debt import TrainerDebt
 from protocols.member.wishes import Wishes
-from protocols.network.link_end import LinkEnd
 from protocols.network.monitor import Monitor
 from protocols.network.routing import Router
 from protocols.recovery.recovery import Recovery
@@ -91,19 +91,19 @@ class Node:
         context = Context(config, informed, router, Election(me.node), steps=config.steps)
         context.constants = config.constants
         self.context = context
-        self.mail = Mail(context, self._deliver_here)
+        self.mail = Mail(context)
         self.entry = Entry()
         self.debt = TrainerDebt(context, self._wish_away, lambda: self.cycle.hand_back())
         self.monitor = Monitor(context, lambda: self.debt.standing)
         context.incoming = self.monitor.incoming
-        self.replicas = Replicas(context, self.debt, self.entry, self.blame)
+        self.replicas = Replicas(context, self.debt, self.entry, self._blame)
         self.copies = copies = Copies(context, self.mail.post)
         differs = self.replicas.found
         self.cycle = Cycle(context, self._offered, self._switched, self.debt, differs, copies)
         self.serving = Serving(context, self.cycle, copies)
         self.succession = Succession(context, lambda: self.recovery, self._ask_again)
         self.recovery = Recovery(
-            context, self.mail, self.cycle, self.entry, self.succession, self.blame
+            context, self.mail, self.cycle, self.entry, self.succession, self._blame
         )
         self.wishes = Wishes(context, self.mail)
         self.departure = Departure(context, self.cycle, self.debt, self.entry, self.succession)
@@ -111,6 +111,17 @@ class Node:
         parts = (self.mail, self.recovery, self.succession, self.departure, self.monitor)
         self.desk = Desk(context, *parts)
         self.introductions = Introductions(context)
+        self.neighbours = Neighbours(
+            context,
+            self.mail,
+            self.cycle,
+            self.entry,
+            self.copies,
+            self.recovery,
+            self.wishes,
+            self.introductions,
+            self.monitor,
+        )
         self._fetch_at = 0.0
 
     @property
@@ -198,20 +209,15 @@ class Node:
                 if not copied and self.debt.applied(event):
                     self._applied(now, event)
             case LinkUp(peer):
-                self._link_up(now, peer)
+                self.neighbours.link_up(now, peer)
             case LinkDown():
-                self._link_down(now, event)
+                self.neighbours.link_down(now, event)
             case Silent(node):
-                self._silent(now, node)
+                self.neighbours.part_from(now, node)
             case Faulty(node, reason):
                 self.mail.post(m.EVERYONE, m.Accused(node, reason[: limits.MAX_NAME_BYTES]))
             case DialFailed(node):
-                self.recovery.relinking.failed(now, node)
-                self._connected(node, is_open=False)
-                name = self.context.name(node)
-                self.wishes.unreachable(node, f"no connection to {name} could be opened")
-                if self.joining is not None:
-                    self.joining.link_settled(now, node, is_open=False)
+                self.neighbours.dial_failed(now, node)
             case Located(node, addresses):
                 self.recovery.relinking.located(now, node, addresses)
             case PiecesTaken():
@@ -279,6 +285,9 @@ class Node:
         if self.joining is not None:
             self.joining.applied(now)
 
+    def _blame(self, now: float, node: bytes, reason: str) -> None:
+        self.neighbours.blame(now, node, reason)
+
     def _wish_away(self, away: bool) -> None:
         """Ask the scheduler for share 0, or for a share again."""
         if not self.over:
@@ -322,6 +331,7 @@ class Node:
     def _settle(self, now: float) -> None:
         """Let deadlines, the scheduler's part and a wish to leave act on what has changed."""
         context = self.context
+        self._read(now)
         if not self.over:
             self.debt.tick()
             self.recovery.watch(now)
@@ -336,6 +346,13 @@ class Node:
             if switch is not None and switch.policy.key not in context.policies:
                 self._keep(switch.policy)
         self._fetch(now)
+        self._read(now)
+
+    def _read(self, now: float) -> None:
+        """Take the messages that parts of this node have addressed to this node itself."""
+        inbox = self.context.inbox
+        while inbox:
+            self._deliver(now, self.context.node, inbox.popleft())
 
     def _fetch(self, now: float) -> None:
         """Repeat the question for a missing policy, as not every neighbour has its body yet."""
@@ -344,77 +361,6 @@ class Node:
         elif now >= self._fetch_at:
             self._fetch_at = now + limits.RETRY_SECONDS
             self.cycle.fetch()
-
-    def _deliver_here(self, message: m.Message) -> None:
-        """Take a message that a part of this node has addressed to this node itself."""
-        self._deliver(self.context.now, self.context.node, message)
-
-    # --- links ------------------------------------------------------------------------------------
-
-    def _link_up(self, now: float, peer: Member) -> None:
-        context = self.context
-        context.links[peer.node] = peer
-        self.recovery.relinking.located(now, peer.node, peer.addresses)
-        self.recovery.link_up(now, peer)
-        context.report("link_up", node=peer.name)
-        self.mail.welcome(peer.node)
-        self._connected(peer.node, is_open=True)
-        self.monitor.link_up(peer.node)
-        if self.joining is not None:
-            self.joining.link_settled(now, peer.node, is_open=True)
-
-    def _connected(self, node: bytes, *, is_open: bool) -> None:
-        """Tell the scheduler that asked this member for a link to `node` that it is open."""
-        asker = self.introductions.settled(node)
-        if asker is not None and is_open:
-            self.mail.post(asker, m.LinksOpen(0, (node,)))
-
-    def _link_down(self, now: float, event: LinkDown) -> None:
-        context, node = self.context, event.node
-        if node not in context.links:
-            return
-        name = context.name(node)
-        peer = context.links.pop(node)
-        self.recovery.link_gone(now, event)
-        self.copies.link_down(node)
-        self.wishes.link_gone(node)
-        self.introductions.link_down(node)
-        context.report("link_down", node=name)
-        policy = context.policy
-        if event.why is LinkEnd.PROTOCOL_ERROR:
-            context.do(Distrust(node))  # it has to join again, in a new incarnation
-        if self.joining is not None and self.joining.on_the_way:
-            self.joining.link_down(node)
-        elif self.over or policy is None or (event.why.is_clean and context.is_leaving(node)):
-            return
-        elif context.is_member and not context.is_spare(peer, policy.view):
-            self.recovery.say_lost(now, event)
-
-    def _silent(self, now: float, node: bytes) -> None:
-        """Part from a neighbour that is out of reach; tell it so, in case it hears that later."""
-        context = self.context
-        if node in context.links:
-            context.send(node, m.Dropped())
-            context.do(CloseLink(node))
-            self._link_down(now, LinkDown(node, LinkEnd.SILENT))
-
-    def blame(self, now: float, node: bytes, reason: str) -> None:
-        """Accuse `node`, which does not do what only it can do, and close the link to it."""
-        self.mail.post(m.EVERYONE, m.Accused(node, reason))
-        self._silent(now, node)
-
-    def _dropped_by(self, now: float, sender: bytes) -> None:
-        """A neighbour did not hear us for too long. If all of several say so, this device was away
-        and they went on without it. But a single other member waits before it goes on, and members
-        that pause without a quorum may need us to have one: then a new link lets us go on."""
-        context = self.context
-        if self.joining is not None and self.joining.on_the_way:
-            context.do(CloseLink(sender))  # nothing of what it still sends may reach the state
-        self._link_down(now, LinkDown(sender, LinkEnd.DROPPED))
-        members = len(context.policy.view.members) if context.policy is not None else 0
-        went_on = members > 2 and not context.config.pauses
-        if context.is_isolated and went_on and not self.over:  # isolated: no member is left
-            self.cycle.leave("expelled", "")
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -486,7 +432,7 @@ class Node:
             case m.UpdateRequest():
                 self.copies.update_wanted(sender, message)
             case m.Dropped():
-                self._dropped_by(now, sender)
+                self.neighbours.dropped_by(now, sender)
             case m.Measured():
                 if self.monitor.heard(sender, message) and self.negotiator is not None:
                     self.negotiator.measured()
@@ -520,7 +466,7 @@ class Node:
             case m.OpenLinks(0, members):
                 for member in members:
                     if self.introductions.dial(member, sender):
-                        self._connected(member.node, is_open=True)
+                        self.neighbours.connected(member.node, is_open=True)
             case m.OpenLinks() if joining is not None:
                 for member in message.neighbours:
                     self.context.do(Trust(member))

@@ -85,7 +85,10 @@ def decode_word(data: bytes | bytearray | memoryview) -> ControlWord:
     none."""
     if len(data) > limits.MAX_CONTROL_WORD_BYTES:
         raise RemoteProtocolError("control word over the limit")
-    return decode_fields(ControlWord, unpack(bytes(data), most_items=16))
+    try:
+        return decode_fields(ControlWord, unpack(bytes(data), most_items=16))
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"control word: {error}") from None
 
 
 def merge(a: ControlWord, b: ControlWord) -> ControlWord:

@@ -13,7 +13,7 @@ import pytest
 from edgeagent.planner import StandardPlanner
 from edgeagent.trace import Trace, read_trace, trace_lines
 from protocols import events
-from protocols.member.node import Node
+from protocols.member.neighbours import Neighbours
 from protocols.member.recorder import Recorder
 from tests.simulation.replay import Recorded, main, replay
 from tests.simulation.virtual.loop import VirtualLoop
@@ -23,6 +23,8 @@ from tests.unit.protocols.clusters import ENDLESS, enter, go_on, settle
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from protocols.member.node import Node
 
 ABOUT = {"node": "n", "planner": StandardPlanner().inputs}
 TOKENS = (bytes(range(100, 132)), bytes(range(150, 182)))
@@ -99,13 +101,13 @@ def test_a_planted_difference_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert found.line.number == line.number
     assert f"entry {line.number}" in str(found)
     # a change of the code, too
-    deadly = Node._link_down
-    monkeypatch.setattr(Node, "_link_down", lambda *_: None)
+    deadly = Neighbours.link_down
+    monkeypatch.setattr(Neighbours, "link_down", lambda *_: None)
     found = replay(trace)
     assert found is not None
     assert isinstance(found.line.call, events.LinkDown)
     assert main(str(path)) == 1
-    monkeypatch.setattr(Node, "_link_down", deadly)
+    monkeypatch.setattr(Neighbours, "link_down", deadly)
     assert replay(trace) is None
 
 

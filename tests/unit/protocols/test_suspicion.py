@@ -6,6 +6,7 @@ import pytest
 
 from protocols import events, limits
 from protocols.cluster.view import edge
+from protocols.events import Tick
 from protocols.member.cycle import CycleState
 from protocols.network.link_end import LinkEnd
 from protocols.recovery.suspicion import Suspicions
@@ -184,8 +185,10 @@ def test_the_root_is_blamed_for_a_policy_that_nobody_has() -> None:
 @pytest.mark.parametrize("who", ["itself", "nobody"])
 def test_nobody_blames_itself(who: str) -> None:
     world, hosts = cluster(0)
-    node_of(hosts[0]).blame(world.now, hosts[0].me.node, who)
-    assert not node_of(hosts[0]).recovery.suspicions.pairs
+    node = node_of(hosts[0])
+    node.neighbours.blame(world.now, hosts[0].me.node, who)
+    node.handle(world.now, Tick())
+    assert not node.recovery.suspicions.pairs
 
 
 def test_the_first_reason_against_a_member_is_kept() -> None:
