@@ -262,7 +262,7 @@ class Membership:
         joining = node.joining if node is not None else None
         if joining is None or joining.state is not JoiningState.ENTERED:
             return False
-        self.life.entered()
+        self.life.entered(self._clock())
         return True
 
     def may_found(self) -> bool:

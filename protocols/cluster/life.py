@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from protocols.cluster.ancestry import NOTHING, Past
-from protocols.cluster.standby import AGAIN_SECONDS
+from protocols.cluster.standby import AGAIN_SECONDS, MOST_AGAIN_SECONDS, STEADY_SECONDS
 from protocols.table import Row, StateTable
 
 if TYPE_CHECKING:
@@ -201,6 +201,8 @@ class Life:
         self._pause_s = 0.0  # and for how long to join nobody then
         self._wants_to_leave = False
         self.standby = ""  # why this device stands by, "" if it does not
+        self._entered_at = -math.inf  # when this agent has last become a member by joining
+        self._again_s = 0.0  # for how long it has joined nobody when it last had to stand by
 
     # --- how it stands ----------------------------------------------------------------------------
 
@@ -266,11 +268,11 @@ class Life:
 
     # --- the node ---------------------------------------------------------------------------------
 
-    def entered(self) -> None:
+    def entered(self, now: float) -> None:
         """The node has become a member."""
         if LIFE_TABLE.allows(self.state, "entered"):
             self._step("entered", LifeState.MEMBER)
-            self.standby = ""
+            self.standby, self._entered_at = "", now
 
     def join_failed(
         self, now: float, reason: str, pause_s: float, *, stands_by: bool = False
@@ -283,6 +285,7 @@ class Life:
             self._step("join failed", LifeState.ENDED)
             return [End("left")]
         if stands_by:
+            pause_s = max(pause_s, self._again_s)
             return [*self._stand_by(reason), *self._look_again(now, "join failed", pause_s)]
         return [
             Say(Note.JOIN_FAILED, reason, pause_s=pause_s),
@@ -303,7 +306,10 @@ class Life:
             case "diverged":
                 return self._diverged(now)
             case "standby":
-                return [*self._stand_by(message), *self._look_again(now, "departed", AGAIN_SECONDS)]
+                briefly = now - self._entered_at < STEADY_SECONDS
+                before = self._again_s if briefly else 0.0
+                self._again_s = min(max(2 * before, AGAIN_SECONDS), MOST_AGAIN_SECONDS)
+                return [*self._stand_by(message), *self._look_again(now, "departed", self._again_s)]
             case "stalled":
                 self._step("departed", LifeState.HUNG)
                 return [Say(Note.HUNG), DropNode(), KeepState(False)]

@@ -19,6 +19,11 @@ SAVES = 1 / 3
 ENTERS = 1.25
 # A device that stands by asks again after so long. Every time, its links are measured anew.
 AGAIN_SECONDS = 6.0
+# A device that has to stand by again within so long of being let in waits twice as long as the last
+# time, because every join costs the others a little, ...
+STEADY_SECONDS = 120.0
+# ... but never longer than this.
+MOST_AGAIN_SECONDS = 192.0
 # A member goes when it has been too slow for so long.
 PATIENCE_SECONDS = 2.0
 # It waits so long for the end of the running step. Then it goes at once, and the others do again

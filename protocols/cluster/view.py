@@ -140,8 +140,11 @@ class View:
 
     @cached_property
     def _linked(self) -> dict[bytes, tuple[bytes, ...]]:
-        ends = [pair for e in self.edges for pair in ((e.low, e.high), (e.high, e.low))]
-        return {n: tuple(sorted(b for a, b in ends if a == n)) for n in self.nodes}
+        near: dict[bytes, list[bytes]] = {n: [] for n in self.nodes}
+        for e in self.edges:
+            near[e.low].append(e.high)
+            near[e.high].append(e.low)
+        return {n: tuple(sorted(others)) for n, others in near.items()}
 
     def neighbours(self, node: bytes) -> tuple[bytes, ...]:
         """Return the nodes linked to `node`, ascending."""
@@ -181,12 +184,13 @@ def make_view(
 def parts(view: View) -> list[tuple[bytes, ...]]:
     """Return the connected parts of `view`, each ascending, the one with the smallest id first."""
     found: list[tuple[bytes, ...]] = []
-    left = dict.fromkeys(view.nodes)
+    left = dict.fromkeys(reversed(view.nodes))  # so that the smallest is taken first
     while left:
-        reached = [next(iter(left))]
+        reached = [left.popitem()[0]]
         for node in reached:
-            reached += [n for n in view.neighbours(node) if n not in reached]
+            near = [n for n in view.neighbours(node) if n in left]
+            reached += near
+            for n in near:
+                del left[n]
         found.append(tuple(sorted(reached)))
-        for node in reached:
-            del left[node]
     return found

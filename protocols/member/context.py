@@ -15,6 +15,7 @@ from protocols import limits
 from protocols.cluster.ancestry import Ancestor, Past
 from protocols.cluster.standby import LEAST_OTHERS
 from protocols.effects import Effect, Report, Send
+from protocols.member.freeze import Freeze
 from protocols.scheduler.join_cost import JoinWay, Pace
 from protocols.wire.messages import PolicyFetch
 
@@ -109,6 +110,7 @@ class Context:
     prepared: tuple[int, int] | None = None  # key of a fence's policy that is stored, not decided
     leaving: bool = False
     yielding: bool = False
+    freeze: Freeze = field(default_factory=Freeze)  # whether a fence holds this node
     pace: Pace = field(default_factory=Pace)  # of this node's steps
     stands_by: bool = False  # the others are faster without this node, so it asks to be let go
     standby: str = ""  # the reason for which it has last asked so

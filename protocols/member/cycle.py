@@ -4,7 +4,7 @@
   once. The policy that the round's control word names is in force from the next iteration on.
 - A round that lacks micro-batches, because a node handed its own back, is run again as a new
   attempt. The others compute what is missing, dealt out by a rule that needs no message.
-- Between a fence and its decision nothing is accepted, sent or applied (`frozen`), so that what
+- Between a fence and its decision nothing is accepted, sent or applied (`freeze.py`), so that what
   this node has reported stays true.
 - After the last iteration, which is `steps` or the first whose word says `stop`, a node leaves only
   when a farewell round has shown that all others have applied it, too.
@@ -120,7 +120,6 @@ class Cycle:
         copies: Copies,
     ) -> None:
         self.state = CYCLE_TABLE.initial
-        self.frozen = False
         self._context = context
         self._offered = offered
         self._switched = switched
@@ -222,7 +221,7 @@ class Cycle:
         attempt: if it answers less, the attempt lacks micro-batches and counts for nothing, but if
         it was given more meanwhile, the word would promise what these sums do not have."""
         context = self._context
-        if self.state is not CycleState.COMPUTING or self.frozen or self._owed == 0:
+        if self.state is not CycleState.COMPUTING or self._context.freeze.holds or self._owed == 0:
             return
         if event.iteration != context.iteration or not self._trainer.is_at(event.turn):
             return
@@ -248,7 +247,7 @@ class Cycle:
     def reduced(self, event: RoundReduced) -> None:
         """The round is complete here: run it again, hold the update, or have it applied."""
         context, word = self._context, event.word
-        if self.frozen or not CYCLE_TABLE.allows(self.state, "reduced"):
+        if self._context.freeze.holds or not CYCLE_TABLE.allows(self.state, "reduced"):
             return
         if (event.iteration, event.attempt) != (context.iteration, context.attempt):
             return
@@ -273,7 +272,7 @@ class Cycle:
 
     def was_read(self) -> None:
         """The state, or the R of the iteration before, need not stay as it is for a copy."""
-        if self.state is CycleState.HOLDING and not self.frozen:
+        if self.state is CycleState.HOLDING and not self._context.freeze.holds:
             self._release()
 
     def released(self, join: int) -> None:
@@ -281,7 +280,7 @@ class Cycle:
         self._released[join] = None
         for old in list(self._released)[: -limits.MAX_OPEN_JOINS]:
             del self._released[old]
-        if self.state is CycleState.HOLDING and not self.frozen:
+        if self.state is CycleState.HOLDING and not self._context.freeze.holds:
             self._release()
 
     def applied(self, event: Applied) -> None:
@@ -308,7 +307,7 @@ class Cycle:
 
     def stored(self) -> None:
         """A policy's body came in: go on if this node has waited for it."""
-        if self.state is CycleState.FETCHING and not self.frozen:
+        if self.state is CycleState.FETCHING and not self._context.freeze.holds:
             self._next("body")
 
     def fetch(self) -> None:
@@ -338,7 +337,8 @@ class Cycle:
     def restart(self, decision: Restart) -> None:
         """Go on as a fence has decided; this node is among the members that stay."""
         context = self._context
-        old, self.frozen = self._policy, False
+        old = self._policy
+        context.freeze.decided()
         context.policy = decision.policy
         common = Past(decision.iteration + decision.applied, context.lineage, context.ancestors)
         context.lineage = decision.policy.view.lineage
@@ -414,7 +414,7 @@ class Cycle:
     def _offer(self) -> None:
         """Contribute P, if the trainer has answered everything and no fence forbids it."""
         context, event = self._context, self._answer
-        if self.state is not CycleState.COMPUTING or self.frozen:
+        if self.state is not CycleState.COMPUTING or self._context.freeze.holds:
             return
         if event is None or self._owed > 0:
             return
@@ -505,7 +505,7 @@ class Cycle:
         if self._named > policy.key:
             body = context.policies.get(self._named)
             if body is None:
-                then = CycleState.FROZEN if self.frozen else CycleState.FETCHING
+                then = CycleState.FROZEN if self._context.freeze.holds else CycleState.FETCHING
                 self.state = CYCLE_TABLE.step(self.state, event, then)
                 return
             was_member = context.is_member
@@ -518,7 +518,7 @@ class Cycle:
         elif context.departs in ("left", "yielded") and self._alone:
             self._end(event, context.departs)
             return
-        if self.frozen:
+        if self._context.freeze.holds:
             self.state = CYCLE_TABLE.step(self.state, event, CycleState.FROZEN)
         else:
             self._enter(event)

@@ -280,7 +280,7 @@ class Node:
         self.context.pace.applied(now)
         self.wishes.applied()
         self.cycle.applied(event)
-        if self.cycle.frozen and self.cycle.state is CycleState.FROZEN:
+        if self.context.freeze.holds and self.cycle.state is CycleState.FROZEN:
             self.recovery.fenced.frozen(b"")
         if self.joining is not None:
             self.joining.applied(now)

@@ -74,11 +74,11 @@ class Fenced:
     @property
     def frozen_since(self) -> float | None:
         """Since when this member has been frozen, None if it is not."""
-        return self._frozen_since if self._cycle.frozen else None
+        return self._frozen_since if self._context.freeze.holds else None
 
     def links_changed(self) -> None:
         """Another link is open: send a report again that names the open links."""
-        if self._report is not None and self._cycle.frozen:
+        if self._report is not None and self._context.freeze.holds:
             self._report = replace(self._report, links=self._standstill.near)
             self._mail.post(self._context.election.scheduler, self._report)
 
@@ -106,17 +106,17 @@ class Fenced:
         if epoch == self._epoch and self._report is not None:
             self._mail.post(sender, self._report)  # the first copy may have been lost with a link
             return
-        first = epoch > self._epoch
-        if sender != self._leader or not self._cycle.frozen:
+        first, freeze = epoch > self._epoch, context.freeze
+        if sender != self._leader or not freeze.holds:
             self._patient_from = now
         self._epoch, self._leader, self._report = epoch, sender, None
         # `Frozen` is still to come for this fence. For a newer one it has to come again, since the
         # report names the epoch.
-        if self._cycle.frozen and not first:
+        if freeze.holds and not first:
             return
-        if not self._cycle.frozen:
+        if not freeze.holds:
             self._frozen_since = now
-        self._cycle.frozen = True
+        freeze.asked()
         # An update that is being applied ends first; `Node._applied` then reports for this fence.
         if self._cycle.state is not CycleState.APPLYING:
             context.do(FreezeRound())
@@ -124,13 +124,13 @@ class Fenced:
     def _asked_joiner(self, sender: bytes, epoch: Epoch) -> None:
         """Act on a fence as a joiner: give the join up and say `Outside`, unless the round that is
         complete here may have made this node a member. It finds out when the update is applied."""
-        joining, cycle = self._entry.under_way, self._cycle
+        joining = self._entry.under_way
         if joining is None:
             return
         if joining.may_enter:
             self._epoch, self._leader, self._patient_from = epoch, sender, self._context.now
             self._context.election.scheduler = sender
-            cycle.frozen = True
+            self._context.freeze.asked()
             return
         self._mail.post(sender, m.Outside(*epoch))
         joining.fail(LOST_MEANWHILE)
@@ -138,15 +138,16 @@ class Fenced:
     def frozen(self, have: bytes) -> None:
         """Report, now that the running round stands still; `have` are the chunks that it has."""
         context, policy = self._context, self._context.policy
-        if policy is None or not self._cycle.frozen:
+        if policy is None or not context.freeze.holds:
             return
         if not context.is_member:
-            self._cycle.frozen = False
+            context.freeze.outside()
             self._asked_joiner(context.election.scheduler, self._epoch)
             return
         # Between two iterations there is no round, so `have` would be about the one before.
         begun = self._cycle.state not in (CycleState.FROZEN, CycleState.FETCHING)
         running, before = self._cycle.attempt_ids
+        context.freeze.stands_still()
         self._report = m.FenceReport(
             *self._epoch,
             context.iteration,
@@ -220,7 +221,7 @@ class Fenced:
     @property
     def _pleads(self) -> bool:
         """Whether this member is frozen for a fence of a term that is over."""
-        if self._report is None or not self._cycle.frozen or self._cycle.over:
+        if self._report is None or not self._context.freeze.holds or self._cycle.over:
             return False
         return self._epoch[0] < self._context.election.term
 
@@ -229,7 +230,7 @@ class Fenced:
         """When another node is to blame for this member's standing still, None if none is."""
         if self._cycle.over or not self._context.is_member:
             return None
-        if self._cycle.frozen:
+        if self._context.freeze.holds:
             waits = self._leader not in (self._context.node, self._blamed)
             return self._patient_from + limits.FENCE_PATIENCE_SECONDS if waits else None
         if self._cycle.state is CycleState.FETCHING and self._fetching_since is not None:
@@ -247,7 +248,7 @@ class Fenced:
         self._fetching_since = (self._fetching_since or now) if fetching else None
         if (until := self._patient_until) is None or now < until:
             return None
-        if not self._cycle.frozen:
+        if not self._context.freeze.holds:
             self._fetching_since = now
             return policy.tree.root, "it has named a policy that nobody has"
         if is_quorum(policy.view.nodes, here) and self._leader in here:

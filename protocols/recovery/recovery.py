@@ -310,7 +310,9 @@ class Recovery:
         return [
             n
             for n in self._standstill.unlinked
-            if cycle.frozen or not context.is_leaving(n) or (waits and now >= missed.get(n, 0.0))
+            if context.freeze.holds
+            or not context.is_leaving(n)
+            or (waits and now >= missed.get(n, 0.0))
         ]
 
     @property
@@ -319,7 +321,7 @@ class Recovery:
         has to be reported until there is a fence, since the scheduler may not know it: if it is
         such a neighbour itself, this node may have become a member for it only after the link
         broke."""
-        waits = self._context.is_member and not self._cycle.frozen and not self._wants_fence
+        waits = self._context.is_member and not self._context.freeze.holds and not self._wants_fence
         return self.losses.reopened(self._context.node) if waits else []
 
     @property

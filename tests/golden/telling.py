@@ -133,7 +133,7 @@ def standing(world: World, host: Host) -> dict[str, str]:
         return {}
     context = node.context
     policy, joining = context.policy, node.joining
-    frozen = node.cycle.frozen or node.cycle.state is CycleState.FROZEN
+    frozen = node.context.freeze.holds or node.cycle.state is CycleState.FROZEN
     scheduler = name_of(world, context.election.scheduler)
     return {
         "join": joining.state.value if joining is not None else "founded",

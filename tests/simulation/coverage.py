@@ -14,6 +14,7 @@ from protocols.cluster.election import ELECTION_TABLE
 from protocols.cluster.founding import FOUNDING_TABLE
 from protocols.cluster.life import LIFE_TABLE, LifeState
 from protocols.member.cycle import CYCLE_TABLE
+from protocols.member.freeze import FREEZE_TABLE
 from protocols.member.joining import JOINING_TABLE
 from protocols.member.pull import PULL_TABLE
 from protocols.scheduler.fence import FENCE_TABLE
@@ -27,6 +28,7 @@ TABLES: tuple[StateTable[Any], ...] = (
     ELECTION_TABLE,
     FENCE_TABLE,
     FOUNDING_TABLE,
+    FREEZE_TABLE,
     JOIN_TABLE,
     JOINING_TABLE,
     LIFE_TABLE,

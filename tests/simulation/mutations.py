@@ -53,7 +53,7 @@ def no_freeze() -> Iterator[None]:
 
     def report(fenced: Fenced, have: bytes) -> None:
         frozen(fenced, have)
-        fenced._cycle.frozen = False
+        fenced._context.freeze.decided()
 
     def melt(host: Host) -> bytes:
         have = freeze(host)

@@ -85,7 +85,7 @@ class Seeker:
         entered = joining is not None and joining.state is JoiningState.ENTERED
         if self.founding.state is FoundingState.JOINING and entered:
             self.founding.joined()
-            self.life.entered()
+            self.life.entered(host.clock())
         now = host.clock()
         for other in world.hosts.values():
             if other is not host:

@@ -16,6 +16,7 @@ from edgeagent.commands import demo as demo_command
 from edgeagent.errors import EdgeAgentError
 from edgeagent.launch import package_environment
 from edgeagent.transport.token import new_token, parse_token
+from tests.variants import variants
 
 if TYPE_CHECKING:
     import argparse
@@ -164,7 +165,7 @@ def test_a_token_on_the_command_line_is_warned_of(capsys: pytest.CaptureFixture[
     assert error == "edgeagent: --device abacus: use cpu, cuda, cuda:N or mps"
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:7", "mps"])
+@pytest.mark.parametrize("device", variants(["cuda:7"], long=["cuda", "mps"]))
 def test_an_unusable_device_is_one_line_before_anything_starts(
     device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

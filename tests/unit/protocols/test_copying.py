@@ -31,13 +31,14 @@ from tests.unit.protocols.clusters import (
     reported,
     settle,
 )
+from tests.variants import variants
 
 if TYPE_CHECKING:
     from protocols.member.copying import Copying
     from protocols.member.joining import Joining
     from tests.simulation.world import Host, World
 
-SEEDS = range(2)
+SEEDS = variants(range(1), long=range(2))
 each_seed = pytest.mark.parametrize("seed", SEEDS)
 
 
@@ -188,7 +189,10 @@ def test_messages_of_a_copy_may_be_lost() -> None:
 
 
 @each_seed
-def test_a_joiner_that_hangs_costs_the_sources_nothing_after_a_while(seed: int) -> None:
+def test_a_joiner_that_hangs_costs_the_sources_nothing_after_a_while(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "COPY_IDLE_SECONDS", 10.0)
     world, hosts, joiner = copying(seed)
     joiner.gone = "hangs"
     end = world.now + 2 * limits.COPY_IDLE_SECONDS + 10.0

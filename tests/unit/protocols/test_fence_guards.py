@@ -84,7 +84,7 @@ def test_the_order_of_a_decided_fence_comes_late() -> None:
     world.run(lambda: all(len(policy_of(h).view.members) == 3 for h in hosts[:3]))
     go_on(world)
     assert said(world, hosts[0], hosts[1], m.Fence(1, 1)) == []
-    assert not node_of(hosts[1]).cycle.frozen
+    assert not node_of(hosts[1]).context.freeze.holds
 
 
 def test_a_device_that_began_anew_is_not_the_member_it_was() -> None:

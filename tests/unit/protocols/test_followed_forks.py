@@ -63,7 +63,7 @@ def test_who_hears_a_member_of_its_fork_acts_on_the_decision() -> None:
     wanted = bench.hears(bench.other)
     assert bench.has_followed
     assert policy_of(bench.member).view.lineage == FORK
-    assert not node_of(bench.member).cycle.frozen
+    assert not node_of(bench.member).context.freeze.holds
     assert m.Committed(*EPOCH) in sent(wanted)
     assert m.Pong(1.0) in sent(wanted), "the message is of our lineage now"
     again = said(bench.world, bench.leader, bench.member, m.Commit(*EPOCH, bench.restart()))
@@ -88,7 +88,7 @@ def test_nobody_follows_who_cannot_know() -> None:
     bench.hears(bench.other, lineage=b"o" * limits.LINEAGE_BYTES)
     bench.hears(bench.other, lineage=bench.before)
     assert bench.context.lineage == bench.before
-    assert node_of(bench.member).cycle.frozen
+    assert node_of(bench.member).context.freeze.holds
 
 
 def test_who_has_reported_to_a_newer_fence_follows_no_more() -> None:

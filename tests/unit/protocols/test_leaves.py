@@ -23,8 +23,9 @@ from tests.unit.protocols.clusters import (
     reported,
     settle,
 )
+from tests.variants import variants
 
-SEEDS = range(3)
+SEEDS = variants(range(1), long=range(3))
 each_seed = pytest.mark.parametrize("seed", SEEDS)
 
 

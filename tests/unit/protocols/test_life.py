@@ -60,7 +60,7 @@ class Agent:
         """Let it become a member by joining."""
         assert self.life.admitted(AHEAD)
         assert self.life.saved(0.0, "", "")
-        self.life.entered()
+        self.life.entered(0.0)
         assert self.state == "member"
         return self
 
@@ -124,8 +124,8 @@ def test_it_joins_when_its_trainer_is_idle() -> None:
     assert agent.life.admitted(AHEAD) == []
     assert agent.life.saved(0.0, "", "") == [DropNode(), BeginJoin()]
     assert agent.state == "joining"
-    agent.life.entered()
-    agent.life.entered()
+    agent.life.entered(0.0)
+    agent.life.entered(0.0)
     assert agent.state == "member"
     assert agent.life.saved(0.0, "", "") == []
 
@@ -233,6 +233,40 @@ def test_a_member_that_stands_by_asks_again_after_a_while() -> None:
     assert agent.life.departed(2.0, "standby", "slow links") == told
     assert agent.life.standby == "slow links"
     agent.looks_around(2.0, standby.AGAIN_SECONDS)
+
+
+def test_who_has_to_stand_by_again_soon_after_it_was_let_in_waits_longer_each_time() -> None:
+    agent = Agent(TRAINED)
+    now, pauses = 0.0, []
+    for _ in range(8):
+        agent.life.admitted(AHEAD)
+        agent.life.saved(now, "", "")
+        agent.life.entered(now)
+        now += standby.STEADY_SECONDS - 1.0
+        agent.life.departed(now, "standby", "slow links")
+        now += REJOIN_SECONDS
+        (look,) = agent.life.tick(now)
+        assert isinstance(look, LookAround)
+        pauses.append(look.pause_s)
+    assert pauses == [6.0, 12.0, 24.0, 48.0, 96.0, 192.0, 192.0, 192.0]
+
+
+def test_whoever_was_a_member_for_long_asks_again_as_soon_as_ever() -> None:
+    agent = Agent(TRAINED).member()
+    agent.life.departed(1.0, "standby", "slow links")
+    agent.looks_around(1.0, standby.AGAIN_SECONDS)
+    agent.member()
+    agent.life.departed(2.0, "standby", "slow links")
+    agent.looks_around(2.0, 2 * standby.AGAIN_SECONDS)
+    agent.life.admitted(AHEAD)
+    agent.life.saved(20.0, "", "")
+    assert agent.life.join_failed(21.0, "slow links", standby.AGAIN_SECONDS, stands_by=True)
+    agent.looks_around(21.0, 2 * standby.AGAIN_SECONDS)
+    agent.life.admitted(AHEAD)
+    agent.life.saved(40.0, "", "")
+    agent.life.entered(40.0)
+    agent.life.departed(40.0 + standby.STEADY_SECONDS, "standby", "slow links")
+    agent.looks_around(40.0 + standby.STEADY_SECONDS, standby.AGAIN_SECONDS)
 
 
 def test_who_stands_by_and_finds_the_others_gone_founds_with_what_it_has() -> None:
@@ -376,5 +410,5 @@ def test_nothing_begins_after_the_end() -> None:
         agent.life.tick(0.0),
     ]
     assert not any(happens)
-    agent.life.entered()
+    agent.life.entered(0.0)
     assert agent.life.over

@@ -10,6 +10,7 @@ from protocols.member.joining import JoiningState
 from protocols.scheduler.join_cost import Pace
 from tests.simulation.host import Host
 from tests.unit.protocols.clusters import cluster, node_of, reach
+from tests.variants import variants
 
 STEP_S = 3 * limits.JOIN_PROGRESS_SECONDS
 MOST_S = 20 * STEP_S
@@ -30,7 +31,7 @@ def long_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("beside", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 @pytest.mark.usefixtures("long_steps")
 def test_a_device_joins_at_its_first_try(seed: int, beside: bool) -> None:
     world, hosts = cluster(seed, size=1, beside=beside)
@@ -39,7 +40,7 @@ def test_a_device_joins_at_its_first_try(seed: int, beside: bool) -> None:
     assert not joiner.joins_failed
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(2)))
 @pytest.mark.usefixtures("long_steps")
 def test_one_joins_and_one_leaves_in_the_middle_of_a_long_step(seed: int) -> None:
     world, hosts = cluster(seed, size=1)
@@ -55,7 +56,7 @@ def test_one_joins_and_one_leaves_in_the_middle_of_a_long_step(seed: int) -> Non
     world.run(lambda: third.iteration >= at + 2 and hosts[0].iteration >= at + 2, MOST_S)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(2)))
 @pytest.mark.usefixtures("long_steps")
 def test_a_joiner_that_vanishes_in_a_long_step_is_forgotten(seed: int) -> None:
     world, hosts = cluster(seed, size=1)

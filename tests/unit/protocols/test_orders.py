@@ -36,7 +36,7 @@ def restart_at(host: Host) -> m.Restart:
 
 def calm(world: World, hosts: list[Host]) -> None:
     """Check that no member is frozen, and all go on with the terms they had."""
-    assert not any(node_of(host).cycle.frozen for host in hosts)
+    assert not any(node_of(host).context.freeze.holds for host in hosts)
     assert [node_of(host).context.election.term for host in hosts] == [1] * len(hosts)
     go_on(world)
 

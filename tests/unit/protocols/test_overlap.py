@@ -142,9 +142,9 @@ def test_chunks_of_another_time_are_not_contributed() -> None:
     node = node_of(host)
     assert announced(host, iteration=node.context.iteration + 1) == []
     assert announced(host, turn=node.debt.turn + 1) == []
-    node.cycle.frozen = True
+    node.context.freeze.asked()
     assert announced(host) == []
-    node.cycle.frozen = False
+    node.context.freeze.decided()
     node.cycle._owed = 0
     assert announced(host) == []
 

@@ -190,7 +190,7 @@ def test_who_is_frozen_by_a_fence_of_a_term_that_is_over_says_so_again_and_again
         message, m.FenceReport | m.Prepare | m.Commit
     )
     world.say(hosts[0], hosts[1], m.Fence(1, 1))
-    world.run(lambda: machine.cycle.frozen)
+    world.run(lambda: machine.context.freeze.holds)
     world.say(hosts[2], hosts[1], m.Lead(9, "rotated"))
     told: list[m.Message] = []
 
@@ -201,7 +201,7 @@ def test_who_is_frozen_by_a_fence_of_a_term_that_is_over_says_so_again_and_again
 
     world.lose = note
     world.run(lambda: len(told) >= 2, 10.0)
-    assert machine.recovery.is_cut_off or machine.cycle.frozen
+    assert machine.recovery.is_cut_off or machine.context.freeze.holds
 
 
 def test_a_round_that_is_reduced_after_the_end_changes_nothing() -> None:

@@ -91,7 +91,7 @@ def test_a_fence_of_an_old_term_freezes_nobody() -> None:
     world, hosts = cluster(0)
     world.say(hosts[1], hosts[2], m.Lead(2, "handed over"))
     assert said(world, hosts[0], hosts[2], m.Fence(*FIRST)) == []
-    assert not node_of(hosts[2]).cycle.frozen
+    assert not node_of(hosts[2]).context.freeze.holds
 
 
 def test_a_report_to_a_fence_that_is_not_open() -> None:

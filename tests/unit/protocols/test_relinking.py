@@ -120,6 +120,6 @@ def test_a_link_that_was_opened_anew_is_told_of_until_there_is_a_fence() -> None
         world.now += seconds
         wanted = one.handle(world.now, Tick())
         assert m.LinkLost(other.node, False) in sent(wanted)
-    one.cycle.frozen = True
+    one.context.freeze.asked()
     world.now += limits.RETRY_SECONDS
     assert m.LinkLost(other.node, False) not in sent(one.handle(world.now, Tick()))

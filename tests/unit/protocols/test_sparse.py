@@ -22,11 +22,12 @@ from tests.unit.protocols.clusters import (
     reported,
     settle,
 )
+from tests.variants import variants
 
 if TYPE_CHECKING:
     from tests.simulation.world import Host, World
 
-SEEDS = range(4)
+SEEDS = variants(range(2), long=range(4))
 each_seed = pytest.mark.parametrize("seed", SEEDS)
 
 

@@ -150,7 +150,7 @@ def test_a_scheduler_that_never_decides_is_blamed() -> None:
     world.lose = lambda sender, _receiver, message: (
         sender is hosts[0] and isinstance(message, m.FENCE_MESSAGES)
     )
-    assert all(node_of(h).cycle.frozen for h in rest)
+    assert all(node_of(h).context.freeze.holds for h in rest)
     world.run(lambda: all(len(policy_of(h).view.members) == 3 for h in rest), 30.0)
     assert all(hosts[0].me.node not in policy_of(h).view.nodes for h in rest)
     goal = max(h.iteration for h in rest) + 9

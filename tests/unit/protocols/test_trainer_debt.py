@@ -442,7 +442,7 @@ def test_the_others_go_on_without_a_trainer_that_does_not_answer(
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(4)))
 def test_the_others_go_on_though_the_scheduler_hangs_and_everybody_may_leave(seed: int) -> None:
     world, hosts = fast(seed)
     for host in hosts[:2]:
@@ -455,7 +455,7 @@ def test_the_others_go_on_though_the_scheduler_hangs_and_everybody_may_leave(see
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(4)))
 def test_where_all_trainers_hang_they_go_on_together(seed: int) -> None:
     world, hosts = fast(seed)
     for host in hosts:
@@ -464,7 +464,7 @@ def test_where_all_trainers_hang_they_go_on_together(seed: int) -> None:
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(4)))
 def test_where_all_scripts_were_away_nobody_waits_for_the_last_one(seed: int) -> None:
     world, hosts = fast(seed)
     world.run(lambda: all(node_of(h).cycle.state is CycleState.APPLYING for h in hosts))
@@ -490,7 +490,7 @@ def test_who_was_away_after_it_had_contributed_still_takes_the_work_of_others() 
     assert not hosts[1].hangs or node_of(hosts[1]).debt.is_behind
 
 
-@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(4)))
 def test_a_hung_trainers_node_leaves_and_goes_without_waiting_for_ever(seed: int) -> None:
     world, hosts = fast(seed)
     hosts[1].hang(1000.0)
@@ -511,7 +511,7 @@ def test_a_trainer_that_hangs_for_long_is_let_go(seed: int) -> None:
     go_on(world)
 
 
-@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(4)))
 def test_a_late_trainer_ends_with_the_state_of_the_others(seed: int) -> None:
     world, hosts = cluster(seed, steps=40)
     world.run(lambda: all(h.iteration > 30 for h in hosts))

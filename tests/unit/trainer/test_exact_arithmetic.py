@@ -18,6 +18,7 @@ from edgeagent.trainer import exact_arithmetic
 from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.fingerprint import update_digest
 from edgeagent.trainer.numerics import rounding
+from tests.variants import variants
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,7 @@ def test_an_update_leaves_the_same_bits_as_everywhere(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("level", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("level", variants(["default"], long=["avx2", "avx512"]))
 def test_vector_instructions_make_no_difference(level: str) -> None:
     """Torch falls back to what the processor has."""
     asked = (

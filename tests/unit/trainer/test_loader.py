@@ -31,6 +31,7 @@ from edgeagent.trainer.order import SampleOrder, SamplerOrder, sample_order
 from edgeagent.trainer.streams import RandomStreams
 from edgeagent.trainer.workers import Prefetching
 from tests.unit.trainer.replicas import network, run_cluster
+from tests.variants import variants
 
 if TYPE_CHECKING:
     from edgeagent.trainer import Trainer
@@ -289,7 +290,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", variants([signal.SIGKILL], [signal.SIGTERM, signal.SIGINT]))
 def test_workers_end_with_their_process(number: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", SCRIPT],

@@ -36,6 +36,7 @@ from edgeagent.trainer.process import AgentConnection
 from tests.unit.trainer.fake_agent import Node, ask_to_leave, greet
 from tests.unit.trainer.plain_child import PlainConnection
 from tests.unit.trainer.replicas import Points, Served, network, train
+from tests.variants import variants
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -526,8 +527,9 @@ if os.environ["TEST_CLOSE"] == "1":
 """
 
 
-@pytest.mark.parametrize("plain", ["1", "0"])
-@pytest.mark.parametrize("close", ["1", "0"])
+@pytest.mark.parametrize(
+    ("plain", "close"), variants([("1", "1"), ("0", "0")], long=[("1", "0"), ("0", "1")])
+)
 def test_a_failed_save_is_a_failure_of_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: str, close: str
 ) -> None:
