@@ -47,11 +47,6 @@ class Freeze:
         """Whether this node must do nothing that would make its report untrue."""
         return self.state is not FreezeState.FREE
 
-    @property
-    def has_reported(self) -> bool:
-        """Whether this node has told the scheduler how far it is."""
-        return self.state is FreezeState.REPORTED
-
     def asked(self) -> None:
         """A fence has asked this node to stop."""
         self.state = FREEZE_TABLE.step(self.state, "asked", FreezeState.STOPPING)

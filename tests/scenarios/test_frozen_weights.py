@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.cluster import SCRIPTS, Cluster
+from tests.variants import variants
 
 STEPS = 60
 # Bytes of the base: the linear layers of `frozen_base.py`.
@@ -19,7 +20,7 @@ BASE = 4 * (4096 * 65 + 256 * 4097 + 10 * 257)
 SHARD = 512 << 10
 
 
-@pytest.mark.parametrize(("own", "had"), [("3", True), ("4", False)])
+@pytest.mark.parametrize(("own", "had"), variants([("3", True)], long=[("4", False)]))
 def test_a_joiner_pulls_the_base_only_if_it_lacks_it(tmp_path: Path, own: str, had: bool) -> None:
     with Cluster(tmp_path, job=str(SCRIPTS / "frozen_base.py")) as cluster:
         founder = cluster.start("alice", script=("3",))

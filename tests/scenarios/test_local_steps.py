@@ -91,6 +91,7 @@ def test_one_joins_one_is_killed_one_leaves_in_the_middle_of_a_round(
     assert alice.losses[max(alice.losses)] < alice.losses[min(alice.losses)]
 
 
+@pytest.mark.long
 def test_the_scheduler_is_killed_and_a_trainer_hangs_in_the_middle_of_a_round(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.scenarios.cluster import SMALL, Agent, Cluster
 from tests.scenarios.test_deaths import has_members
 from tests.scenarios.test_story import every_step_once, same_digests
@@ -99,6 +101,7 @@ def test_alone_on_battery_it_stands_still_but_lets_a_newcomer_in(tmp_path: Path)
             assert same.returncode == 0, same.stdout
 
 
+@pytest.mark.long
 def test_where_all_pause_training_stands_still_until_one_is_back(tmp_path: Path) -> None:
     for name in ("alice", "bob"):
         plugged(tmp_path / name, True)

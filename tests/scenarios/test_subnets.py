@@ -7,6 +7,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
 
 SCRIPT = str(SCRIPTS / "subnets.py")
@@ -72,6 +74,7 @@ def test_devices_come_and_go_and_the_whole_model_learns(tmp_path: Path) -> None:
         assert counts[0][last] + counts[1][last] == CELLS
 
 
+@pytest.mark.long
 def test_a_built_in_job_by_parts(tmp_path: Path) -> None:
     options = ("--local-steps", "3", "--steps", "120", "--mode", "subnets")
     with Cluster(tmp_path, job="digits", options=options) as cluster:
