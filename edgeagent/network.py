@@ -16,6 +16,7 @@ from protocols.cluster.view import Member
 if TYPE_CHECKING:
     from edgeagent.transport.api import Link
     from protocols.member.node import Node
+    from protocols.network.together import Shared
 
 
 class Network(Protocol):
@@ -32,6 +33,10 @@ class Network(Protocol):
 
     def shorten(self, node: bytes, segment: int) -> None:
         """From now on use segments of at most `segment` bytes on new connections to `node`."""
+
+    def together(self) -> tuple[Shared | None, Shared | None]:
+        """Return what several links have sent, and received, while each of them had more to carry,
+        since this was asked last; None where that is too little to tell."""
 
 
 class NoNetwork:
@@ -50,6 +55,10 @@ class NoNetwork:
 
     def shorten(self, node: bytes, segment: int) -> None:
         """Do nothing: there are no connections."""
+
+    def together(self) -> tuple[Shared | None, Shared | None]:
+        """Return that there was nothing."""
+        return None, None
 
 
 def member_of(peer: PeerInfo) -> Member:

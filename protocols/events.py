@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from protocols.cluster.view import Member
     from protocols.network.link_end import LinkEnd
+    from protocols.network.together import Shared
     from protocols.rounds.control_word import ControlWord
     from protocols.scheduler.planning import Found
     from protocols.wire.envelope import Envelope
@@ -230,26 +231,30 @@ class AwayWanted:
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """What this node knows of an open link. `delay_s`: one way. `rate`: payload bytes/s that arrive
-    from `node`. Both are None if not known. `sent_bytes`, `received_bytes`: payload bytes so
-    far."""
+    from `node`, `alone`: the same while neither end used another link. They are None if not known.
+    `sent_bytes`, `received_bytes`: payload bytes so far."""
 
     node: bytes
     delay_s: float | None
     rate: float | None
     sent_bytes: int
     received_bytes: int = 0
+    alone: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What this node has measured so far; told at each heartbeat. `micro_batch_s`: how long one
     micro-batch takes. `compute_s`, `sync_s`: how long the last iteration's own computing, and the
-    wait for its round, took. None if not known."""
+    wait for its round, took. None if not known. `sent`, `received`: what several links have carried
+    while each of them had more to carry, None if there is nothing new to tell."""
 
     incoming: tuple[Incoming, ...]
     micro_batch_s: float | None
     compute_s: float | None
     sync_s: float | None
+    sent: Shared | None = None
+    received: Shared | None = None
 
 
 @dataclass(frozen=True, slots=True)

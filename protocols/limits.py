@@ -98,6 +98,11 @@ METER_SECONDS = 0.05
 # A run that is over sooner than this is too short for a sample.
 METER_LEAST_SECONDS = 0.01
 METER_SAMPLES = 5  # that a link's rate is taken from
+# What several links carry at the same time tells what the device can carry in all. Of each link the
+# first bytes are not counted, as they go into buffers; then it takes so much to tell.
+SHARED_HEAD_BYTES = 256 << 10
+SHARED_SECONDS = 0.15
+SHARED_BYTES = 1 << 20
 # A probe sends so many bytes, or sends for so long and so many round trips more, whichever is less:
 # a connection needs some round trips until it is fast.
 MAX_PROBE_BYTES = 4 << 20

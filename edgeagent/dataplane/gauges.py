@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from edgeagent.transport.api import Link
     from protocols.network.heartbeats import Heartbeats
+    from protocols.network.together import Shared
 
 
 LEAST_PACES = 3  # iterations to measure before the speed is reported; single ones vary too much
@@ -74,8 +75,14 @@ class Gauges:
         if self._contributed_at is not None:
             self._sync_s = max(0.0, self._clock() - self._contributed_at)
 
-    def read(self, links: Mapping[bytes, Link]) -> Measured:
-        """Return everything measured: of each link, and of this device's own speed."""
+    def read(
+        self,
+        links: Mapping[bytes, Link],
+        sent: Shared | None = None,
+        received: Shared | None = None,
+    ) -> Measured:
+        """Return everything measured: of each link, of what several have `sent` and `received`
+        together, and of this device's own speed."""
         incoming = tuple(
             Incoming(
                 node,
@@ -83,6 +90,7 @@ class Gauges:
                 link.incoming_rate,
                 link.bulk_bytes_sent,
                 link.bulk_bytes_received,
+                link.incoming_alone,
             )
             for node, link in sorted(links.items())
         )
@@ -93,4 +101,4 @@ class Gauges:
             self._paces.clear()  # speed unknown: the planner then gives a share to measure it by
         least = 1 if self._rounds else LEAST_PACES
         pace = median(self._paces) if len(self._paces) >= least else None
-        return Measured(incoming, pace, self._compute_s, self._sync_s)
+        return Measured(incoming, pace, self._compute_s, self._sync_s, sent, received)

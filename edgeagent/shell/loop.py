@@ -376,7 +376,7 @@ class Shell:
         self.peers.beat(now)
         if self.node is not None:
             self._perform(self.recorder.ping(self.node, now))
-            self.handle(self._gauges.read(self.peers.links))
+            self.handle(self._gauges.read(self.peers.links, *self.peers.together()))
             self.waits.tell(now)
         if not self._closed:
             self._ping_timer = self._loop.call_later(limits.HEARTBEAT_SECONDS, self._ping)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edgeagent.shell.hub import Hub
     from edgeagent.transport.api import Link
     from protocols.cluster.view import Member
+    from protocols.network.together import Shared
     from protocols.wire.bulk import BulkHeader
 
 DISTRUST_SECONDS = 30.0  # time for a node that left to receive what was sent to it before
@@ -48,6 +49,10 @@ class Peers:
         self._prober = Prober(self.heartbeats.delay)
         self._distrusted: dict[bytes, asyncio.TimerHandle] = {}
         self.lines = LimitedLog(observer.say, self._loop.time)
+
+    def together(self) -> tuple[Shared | None, Shared | None]:
+        """Return what several links have sent, and received, together since this was asked last."""
+        return self._network.together()
 
     # --- what the transport says ------------------------------------------------------------------
 

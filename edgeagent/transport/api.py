@@ -59,6 +59,10 @@ class Link(Protocol):
         """The payload bytes/s at which large frames arrive; None while that is not known."""
 
     @property
+    def incoming_alone(self) -> float | None:
+        """The same while neither end used another link; None while that is not known."""
+
+    @property
     def sending(self) -> tuple[Sending, ...]:
         """How the control and the bulk connection send, for noticing that nothing arrives any more;
         empty if that is not known."""

@@ -16,6 +16,7 @@ import contextlib
 import socket
 import struct
 from collections import deque
+from dataclasses import replace
 from time import monotonic  # finer than the event loop's clock, which may count milliseconds
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -28,6 +29,8 @@ from protocols.wire.bulk import BulkHeader, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from edgeagent.transport.traffic import Traffic
 
 LENGTH_BYTES = 4
 BULK_GOODBYE = bytes(limits.BULK_HEADER_BYTES)
@@ -417,7 +420,12 @@ class BulkStream:
         drained: Callable[[], None],
         failed: Callable[[str], None],
         lost: Callable[[Exception | None], None],
+        node: bytes,
+        traffic: Traffic,
     ) -> None:
+        """`node` is the neighbour; `traffic` counts what all links of this device carry."""
+        self._node = node
+        self._traffic = traffic
         self._connection = connection
         self._arriving = arriving
         self._received = received
@@ -454,6 +462,8 @@ class BulkStream:
 
     def send(self, header: BulkHeader, payload: memoryview) -> None:
         """Queue one frame; `payload` is a flat byte view of `header.length` bytes."""
+        if self.idle:
+            self._traffic.sent.begins(self._node, monotonic())
         self._queue.push(header, payload)
         self.queued += len(payload)
         if not self._paused and not self._scheduled:
@@ -474,6 +484,7 @@ class BulkStream:
         self._current = None
         self._target = None
         self.queued = 0
+        self._traffic.forget(self._node, monotonic())
 
     def stop(self) -> None:
         """Deliver and send nothing more."""
@@ -501,6 +512,7 @@ class BulkStream:
                 return
             budget -= self._write_piece()
         if self.idle and not self._stopped:
+            self._traffic.sent.ends(self._node, monotonic())
             self._drained()
 
     def _write_piece(self) -> int:
@@ -515,9 +527,11 @@ class BulkStream:
         if self._offset == len(payload):
             self._current = None
         if first:
-            self._connection.transport.write(header.encode())
+            beside = self._traffic.sent.several
+            self._connection.transport.write(replace(header, beside=beside).encode())
         if len(piece):
             self._connection.transport.write(piece)
+            self._traffic.sent.carried(self._node, len(piece), monotonic())
         return len(piece) + limits.BULK_HEADER_BYTES
 
     # Receiving.
@@ -544,7 +558,9 @@ class BulkStream:
                 return
             self._payload_end += count
             self.bytes_received += count
-            self.meter.arrived(monotonic(), count)
+            now = monotonic()
+            self.meter.arrived(now, count)
+            self._traffic.arrived(self._node, count, now)
             if self._payload_end == self._header.length:
                 self._payload_complete(self._header)
         except RemoteProtocolError as error:
@@ -564,7 +580,8 @@ class BulkStream:
             if len(target) != header.length or target.readonly:
                 raise LocalProtocolError("bulk_arriving returned an unusable buffer")
         self._header, self._target, self._payload_end = header, target, 0
-        self.meter.begins(monotonic())
+        now = monotonic()
+        self.meter.begins(now, beside=header.beside or self._traffic.brings_others(self._node, now))
         if header.length == 0:
             self._payload_complete(header)
 

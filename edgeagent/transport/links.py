@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgeagent.transport.api import LinkListener, PeerInfo
+    from edgeagent.transport.traffic import Traffic
     from protocols.network.progress import Sending
     from protocols.wire.bulk import BulkHeader
 
@@ -43,6 +44,7 @@ class TcpLink:
         listener: LinkListener,
         gone: Callable[[TcpLink], None],
         log: Callable[[str], None],
+        traffic: Traffic,
     ) -> None:
         """`gone` is called immediately before the listener's `link_down`."""
         self._peer = peer
@@ -61,6 +63,8 @@ class TcpLink:
             self._progress,
             self._failed,
             self._lost,
+            peer.node,
+            traffic,
         )
         self._closing = False  # this end has begun a clean close
         self._said_goodbye = False
@@ -114,6 +118,11 @@ class TcpLink:
     def incoming_rate(self) -> float | None:
         """The payload bytes/s at which large frames arrive; None while that is not known."""
         return self._bulk.meter.rate
+
+    @property
+    def incoming_alone(self) -> float | None:
+        """The same while neither end used another link."""
+        return self._bulk.meter.alone
 
     @property
     def sending(self) -> tuple[Sending, ...]:

@@ -22,6 +22,7 @@ from edgeagent.transport.link_wire import (
     Refuse,
 )
 from edgeagent.transport.links import TcpLink
+from edgeagent.transport.traffic import Traffic
 from protocols import limits
 from protocols.network.link_end import LinkEnd
 from protocols.wire.packing import decode_tagged, encode_tagged
@@ -64,6 +65,7 @@ class Links:
         self._trust = trust
         self._listener = listener
         self._log = log
+        self.traffic = Traffic()
         self._up: dict[bytes, TcpLink] = {}
         self._openings: dict[bytes, list[Opening]] = {}
         self._ready: dict[bytes, asyncio.Lock] = {}
@@ -216,7 +218,9 @@ class Links:
             # it again in case `finish` has just ended that link.
             self._trust.add(certificate)
         peer = PeerInfo(node, hello.incarnation, hello.name, hello.addresses, certificate)
-        link = TcpLink(peer, control, bulk, self._listener, self._link_gone, self._log)
+        link = TcpLink(
+            peer, control, bulk, self._listener, self._link_gone, self._log, self.traffic
+        )
         self._up[node] = link
         self._wake(node, link)
         link.start()

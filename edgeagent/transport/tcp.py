@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from edgeagent.transport.api import AdmissionPolicy, Link, LinkListener, Standing
     from edgeagent.transport.identity import Identity
+    from protocols.network.together import Shared
 
 
 class TcpTransport:
@@ -150,6 +151,12 @@ class TcpTransport:
         """Admit `node` no more and end its link at once."""
         self._trust.remove(node)
         self._links.drop(node, "not trusted any more")
+
+    def together(self) -> tuple[Shared | None, Shared | None]:
+        """Return what several links have sent, and received, while each of them had more to carry,
+        since this was asked last; None where that is too little to tell."""
+        traffic = self._links.traffic
+        return traffic.sent.take(), traffic.received.take()
 
     def shorten(self, node: bytes, segment: int) -> None:
         """From now on use TCP segments of at most `segment` bytes on connections to `node`.

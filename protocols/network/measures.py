@@ -48,17 +48,21 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """All measurements. `links`: (from, to) -> `Rate`; `speeds`: node -> seconds per micro-batch.
+    """All measurements. `links`: (from, to) -> `Rate`; `speeds`: node -> seconds per micro-batch;
+    `up`, `down`: node -> what it can send and receive over all its links together, in bytes/s.
 
-    Raises ValueError unless every speed is positive and finite.
+    Raises ValueError unless every speed and every limit is positive and finite.
     """
 
     links: Mapping[tuple[bytes, bytes], Rate] = field(default_factory=dict)
     speeds: Mapping[bytes, float] = field(default_factory=dict)
+    up: Mapping[bytes, float] = field(default_factory=dict)
+    down: Mapping[bytes, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not all(0 < speed < math.inf for speed in self.speeds.values()):
-            raise ValueError("a speed must be positive and finite")
+        for found in (self.speeds, self.up, self.down):
+            if not all(0 < value < math.inf for value in found.values()):
+                raise ValueError("a speed or a limit must be positive and finite")
 
 
 NOTHING_KNOWN = Measures()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.effects import Probe
 from protocols.network.measures import KeepingUp, Measures, Rate, Times
+from protocols.network.shared_limit import SharedLimit
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Monitor:
         self._told_at = -math.inf
         self._carried: dict[bytes, Carried] = {}
         self._probes_from = -math.inf  # when a link may be probed again, for the sake of the others
+        self._up, self._down = SharedLimit(), SharedLimit()  # of this device
 
     @property
     def measures(self) -> Measures:
@@ -80,10 +82,20 @@ class Monitor:
         for node, said in sorted(self._said.items()):
             for link in said.links:
                 if link.rate and link.peer in known:
-                    links[link.peer, node] = _rate(link)
+                    links[link.peer, node] = self._rate_of(link, node)
             if said.micro_batch_us:
                 speeds[node] = said.micro_batch_us * MICRO
-        return Measures(links, speeds)
+        up = {node: float(said.up) for node, said in sorted(self._said.items()) if said.up}
+        down = {node: float(said.down) for node, said in sorted(self._said.items()) if said.down}
+        return Measures(links, speeds, up, down)
+
+    def _rate_of(self, link: m.LinkRate, node: bytes) -> Rate:
+        """Return how fast a link brings bytes to `node`. If one of its ends has a limit for all its
+        links together, what the link carries beside others tells of that limit and not of the
+        link."""
+        sender, receiver = self._said.get(link.peer), self._said.get(node)
+        limited = (sender is not None and sender.up) or (receiver is not None and receiver.down)
+        return _rate(replace(link, rate=max(link.rate, link.alone)) if limited else link)
 
     def incoming(self, peer: bytes) -> Rate | None:
         """Return how fast bytes from `peer` arrive here, None while that is not measured."""
@@ -114,9 +126,15 @@ class Monitor:
     def measured(self, now: float, event: Measured) -> bool:
         """Take the shell's measurements and flood them if that is due; return whether it was."""
         keeping_up, owed_s = self._standing()
+        self._compare(event)
         mine = m.Measured(
             tuple(
-                m.LinkRate(link.node, _micro(link.delay_s), int(min(link.rate or 0, MOST_RATE)))
+                m.LinkRate(
+                    link.node,
+                    _micro(link.delay_s),
+                    int(min(link.rate or 0, MOST_RATE)),
+                    int(min(link.alone or 0, MOST_RATE)),
+                )
                 for link in event.incoming
                 if link.node in self._context.links
             ),
@@ -125,6 +143,8 @@ class Monitor:
             _micro(event.sync_s),
             int(keeping_up),
             _micro(owed_s or None),
+            _limit(self._up),
+            _limit(self._down),
         )
         self._said[self._context.node] = mine
         self._probe_again(now, event.incoming)
@@ -165,6 +185,21 @@ class Monitor:
                 links[peer] = m.LinkRate(peer, _micro(back.delay_s) if back else 0, rate)
         links = {peer: link for peer, link in links.items() if peer in policy.view.nodes}
         self._said[joiner] = m.Measured(tuple(links.values()), 0, 0, 0, 0, 0)
+
+    def _compare(self, event: Measured) -> None:
+        """Compare what several links have carried together with what each carries alone."""
+        mine = self._context.node
+        if event.sent is not None:
+            alone = {
+                node: float(link.alone)
+                for node, said in self._said.items()
+                for link in said.links
+                if link.peer == mine
+            }
+            self._up.saw(event.sent, alone)
+        if event.received is not None:
+            here = {link.node: link.alone or 0.0 for link in event.incoming}
+            self._down.saw(event.received, here)
 
     def _report(self, node: bytes, before: KeepingUp, said: m.Measured) -> None:
         """Report to the user that a member's trainer has become late, is away, or is back."""
@@ -232,6 +267,11 @@ def probe_seconds(delay_s: float) -> float:
     return min(seconds, limits.MOST_PROBE_SECONDS)
 
 
+def _limit(found: SharedLimit) -> int:
+    """Return a limit as it is sent."""
+    return max(1, int(min(found.value, MOST_RATE))) if found.value is not None else 0
+
+
 def _rate(link: m.LinkRate) -> Rate:
     return Rate(link.delay_us * MICRO, float(link.rate))
 
@@ -248,6 +288,8 @@ def _differ(before: m.Measured, now: m.Measured) -> bool:
     if _changed(before.micro_batch_us, now.micro_batch_us):
         return True
     if before.keeping_up != now.keeping_up:
+        return True
+    if _changed(before.up, now.up) or _changed(before.down, now.down):
         return True
     return any(
         _changed(a.rate, b.rate)

@@ -27,12 +27,13 @@ class BulkKind(IntEnum):
     UPDATE = 5  # a part of a reduced gradient, from a member to a joiner that copies
 
 
-# Little-endian: magic, kind, zero, length, lineage, view, policy, iteration, attempt, index, term,
+# Little-endian: magic, kind, flags, length, lineage, view, policy, iteration, attempt, index, term,
 # square_sum, reference, check, reserved.
 _LAYOUT = struct.Struct("<BBHI16sIIQIIIdQI8s")
 _SQUARES = struct.Struct("<d")
 _MAGIC = 0xEA
 _RESERVED = bytes(8)
+_BESIDE = 1  # the only flag
 
 _MAX_PAYLOAD = {
     BulkKind.UP: limits.MAX_CHUNK_BYTES,
@@ -53,6 +54,9 @@ class BulkHeader:
     `SHARD`, `index` is the shard, `iteration` the iteration at whose start the state was held, and
     `reference` the number of the join. For `UPDATE`, `index` is the part, `iteration` that of the
     update, and `reference` the number of the join.
+
+    `beside`: the sender uses other links at the same time, so the frame may arrive more slowly than
+    this link could bring it. The transport sets it.
     """
 
     kind: BulkKind
@@ -67,13 +71,14 @@ class BulkHeader:
     reference: int = 0
     term: int = 0
     check: int = 0
+    beside: bool = False
 
     def encode(self) -> bytes:
         """Return the `limits.BULK_HEADER_BYTES` bytes of this header."""
         return _LAYOUT.pack(
             _MAGIC,
             self.kind,
-            0,
+            _BESIDE if self.beside else 0,
             self.length,
             self.lineage,
             self.view,
@@ -96,7 +101,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
     (
         magic,
         kind,
-        zero,
+        flags,
         length,
         lineage,
         view,
@@ -110,7 +115,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
         check,
         reserved,
     ) = _LAYOUT.unpack(data)
-    if magic != _MAGIC or zero != 0 or reserved != _RESERVED:
+    if magic != _MAGIC or flags & ~_BESIDE or reserved != _RESERVED:
         raise RemoteProtocolError("bulk header without its marks")
     try:
         known = BulkKind(kind)
@@ -121,7 +126,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
     _check_numbers(view, policy, iteration, attempt, term, ref)
     _check_result(known, squares, check)
     numbers = (view, policy, iteration, attempt, index, length)
-    return BulkHeader(known, lineage, *numbers, squares, ref, term, check)
+    return BulkHeader(known, lineage, *numbers, squares, ref, term, check, flags == _BESIDE)
 
 
 def checksum(payload: bytes | bytearray | memoryview, square_sum: float) -> int:

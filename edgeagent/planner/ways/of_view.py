@@ -64,10 +64,12 @@ def search_ways(
             return before
     links = tuple((ends, rate, network.delays[ends]) for ends, rate in network.rates.items())
     names = tuple(m.name for m in view.members)
-    ways, why = _shape(name, links, names, payload_bytes, chunk_bytes)
+    both = (network.up_limits, network.down_limits)
+    ways, why = _shape(name, links, both, names, payload_bytes, chunk_bytes)
     over_floor = _over_floor(network, ways or tree, *sizes)
-    if ways is None or (name == PACKED and len(ways) == 1 and ways[0].up == ways[0].down):
-        return Found((), why, over_floor)  # a policy has a tree in any case
+    one = name == PACKED and ways is not None and len(ways) == 1 and ways[0].up == ways[0].down
+    if ways is None or (one and math.isinf(min(*network.up_limits, *network.down_limits))):
+        return Found((), why, over_floor)  # a policy has a tree in any case, made without limits
     return Found(_for_policy(ways), why, over_floor)
 
 
@@ -129,19 +131,20 @@ def _kept(view: View, network: Network, present: Policy | None) -> tuple[Way, ..
 def _shape(
     name: str,
     links: tuple[tuple[tuple[int, int], float, float], ...],
+    both: tuple[tuple[float, ...], tuple[float, ...]],
     names: tuple[str, ...],
     payload_bytes: float,
     chunk_bytes: float,
 ) -> tuple[tuple[Way, ...] | None, str]:
     """Return the ways called `name`, None if the links have no such shape; and why.
 
-    `links` has both ends, bytes/s and seconds of each direction. The result is kept, because to
+    `links` has both ends, bytes/s and seconds of each direction, `both` what each member can send
+    and receive in all. The result is kept, because to
     pack ways takes 0.2 s of the processor for 12 members, and most searches have equal numbers,
     since these are rounded.
     """
-    free = (math.inf,) * len(names)
     rates = {ends: rate for ends, rate, _ in links}
-    network = Network(rates, {ends: delay for ends, _, delay in links}, free, free, names)
+    network = Network(rates, {ends: delay for ends, _, delay in links}, *both, names)
     if name != PACKED:
         shaped = named(name, network, payload_bytes, chunk_bytes)
         return shaped.ways, shaped.reason
@@ -150,20 +153,26 @@ def _shape(
 
 
 def network_of(view: View, measures: Measures) -> Network:
-    """Return the links of `view` with their rates and delays, rounded; typical ones where not
-    measured."""
+    """Return the links of `view` with their rates and delays, and the limits of its members, all
+    rounded; typical rates and delays where they are not measured."""
     filled, nodes = Filled(measures), view.nodes
     numbers = {node: k for k, node in enumerate(nodes)}
     rates: dict[tuple[int, int], float] = {}
     delays: dict[tuple[int, int], float] = {}
     for e in view.edges:
         for a, b in ((e.low, e.high), (e.high, e.low)):
-            steps = round(math.log(filled.rate(a, b), RATE_STEP))
-            rates[numbers[a], numbers[b]] = RATE_STEP**steps
+            rates[numbers[a], numbers[b]] = _rounded(filled.rate(a, b))
             milliseconds = round(1000 * filled.delay_s(a, b))
             delays[numbers[a], numbers[b]] = milliseconds / 1000
-    free = (math.inf,) * len(nodes)
-    return Network(rates, delays, free, free, tuple(m.name for m in view.members))
+    up, down = (
+        tuple(_rounded(known[node]) if node in known else math.inf for node in nodes)
+        for known in (measures.up, measures.down)
+    )
+    return Network(rates, delays, up, down, tuple(m.name for m in view.members))
+
+
+def _rounded(rate: float) -> float:
+    return float(RATE_STEP ** round(math.log(rate, RATE_STEP)))
 
 
 def _counted(way: PolicyWay) -> Way:

@@ -76,6 +76,7 @@ class MemoryLink:
         self.bulk_bytes_sent = 0
         self.bulk_bytes_received = 0
         self.incoming_rate: float | None = None
+        self.incoming_alone: float | None = None
         self._paused = False
         self._waiting: deque[tuple[BulkHeader, bytes]] = deque()
         self._target: memoryview | None = None
@@ -251,6 +252,9 @@ class Network:
         node = hashlib.sha256(certificate).digest()
         self.trusted[node] = None
         return node
+
+    def together(self) -> tuple[None, None]:
+        return None, None
 
     def shorten(self, node: bytes, segment: int) -> None:
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,6 +14,7 @@ from edgeagent.dataplane import probe as probing
 from edgeagent.dataplane.gauges import Gauges
 from protocols import limits
 from protocols.network.heartbeats import Heartbeats
+from protocols.network.together import Shared
 from protocols.wire.bulk import BulkHeader, BulkKind
 
 if TYPE_CHECKING:
@@ -114,6 +116,7 @@ def test_probes_take_turns() -> None:
 
 
 def test_gauges_say_what_they_are_told() -> None:
+    link = partial(SimpleNamespace, bulk_bytes_received=3)
     now = [100.0]
     beats = Heartbeats()
     gauges = Gauges(lambda: now[0], beats)
@@ -130,10 +133,13 @@ def test_gauges_say_what_they_are_told() -> None:
     beats.linked(0.0, b"b")
     beats.answered(b"b", 0.03)
     links: dict[bytes, Any] = {
-        b"b": SimpleNamespace(incoming_rate=1e6, bulk_bytes_sent=7, bulk_bytes_received=3),
-        b"a": SimpleNamespace(incoming_rate=None, bulk_bytes_sent=0, bulk_bytes_received=0),
+        b"b": link(incoming_rate=1e6, incoming_alone=2e6, bulk_bytes_sent=7),
+        b"a": link(incoming_rate=None, incoming_alone=None, bulk_bytes_sent=0),
     }
-    read = gauges.read(links)
+    sent, received = (Shared(s, ((b"a", 1), (b"b", 2))) for s in (1.0, 2.0))
+    read = gauges.read(links, sent, received)
+    assert (read.sent, read.received) == (sent, received)
+    assert [x.alone for x in read.incoming] == [None, 2e6]
     assert read.micro_batch_s == pytest.approx(0.1)
     assert (read.compute_s, read.sync_s) == (0.0, 0.5)
     assert [(x.node, x.delay_s, x.rate, x.sent_bytes) for x in read.incoming] == [

@@ -107,6 +107,11 @@ def test_random_bytes_are_read_or_refused(data: bytes) -> None:
     read_or_refuse(HEADER.encode()[:2] + data[2:])
 
 
+def test_a_frame_that_was_sent_beside_others_says_so() -> None:
+    assert decode_header(replace(HEADER, beside=True).encode()).beside
+    assert not decode_header(HEADER.encode()).beside
+
+
 @pytest.mark.parametrize("place", [0, 2, 3, *range(72, 80)])
 def test_marks_and_reserved_bytes_must_be_right(place: int) -> None:
     data = bytearray(HEADER.encode())

@@ -19,6 +19,7 @@ from protocols.network.heartbeats import Heartbeats
 from protocols.network.link_end import LinkEnd
 from protocols.network.measures import KeepingUp, Measures, Rate
 from protocols.network.meter import Meter
+from protocols.network.together import Shared
 from protocols.wire import codec
 from protocols.wire import messages as m
 from protocols.wire.messages import EVERYONE
@@ -53,6 +54,36 @@ def three() -> tuple[list[Host], list[Node]]:
     for node in nodes:
         node.debt.began()  # so no trainer is overdue, though the tests let much time pass
     return hosts, nodes
+
+
+def shared(*nodes: bytes, rate: float = 4e6) -> Shared:
+    """What these links have carried together in a second."""
+    return Shared(1.0, tuple((node, int(rate / len(nodes))) for node in sorted(nodes)))
+
+
+def test_a_limit_of_a_device_is_found_told_and_planned_with() -> None:
+    hosts, nodes = three()
+    a, b, c = (h.me.node for h in hosts)
+    links = tuple(Incoming(n, 0.01, 2e6, 0, alone=5e6) for n in (b, c))
+    now, words = 1000.0, []
+    for _ in range(3):
+        now += limits.TELL_SECONDS
+        words += told(nodes[0].handle(now, Measured(links, None, 0.2, 0.1, received=shared(b, c))))
+    assert [(w.up, w.down) for w in words] == [(0, 0), (0, 4_000_000)]
+    assert words[0].links == (m.LinkRate(b, 10_000, 2_000_000, 5_000_000), words[0].links[1])
+    known = nodes[0].monitor.measures
+    assert (known.up, known.down) == ({}, {a: 4e6})
+    assert known.links[b, a] == Rate(0.01, 5e6), "what it carries beside others tells of the limit"
+    # The other end of a link measures what this node sends alone.
+    sender = nodes[1]
+    for other in (a, c):
+        sender.monitor.heard(other, m.Measured((m.LinkRate(b, 9, 7, 3_000_000),), 0, 0, 0))
+    for _ in range(3):
+        now += limits.TELL_SECONDS
+        sent = Measured((incoming(a), incoming(c)), None, 0.2, 0.1, sent=shared(a, c))
+        sender.handle(now, sent)
+    assert sender.monitor.measures.up == {b: 4e6}
+    assert sender.monitor.measures.links[b, a].rate == 3e6
 
 
 def test_what_is_measured_is_told_and_heard_everywhere() -> None:
@@ -271,12 +302,13 @@ class Line:
         self.meter = Meter()
         self.rate = rate
         self.now = 100.0
+        self.beside = False  # other links are in use, too
         self._read = read
 
     def frames(self, count: int, burst: int = 0) -> None:
         """Let frames arrive right behind each other, the first `burst` bytes at once."""
         for _ in range(count):
-            self.meter.begins(self.now)
+            self.meter.begins(self.now, beside=self.beside)
             left = FRAME
             while left:
                 size = min(self._read, left)
@@ -309,6 +341,30 @@ def test_of_few_samples_the_fastest_counts_and_then_the_second_fastest() -> None
         line.meter.begins(line.now)  # the next run
         line.rest()
         assert line.meter.rate == pytest.approx(known)
+
+
+def test_samples_beside_other_links_do_not_count_as_alone() -> None:
+    line = Line(1e7)
+    line.frames(20)
+    line.rest()
+    line.rate, line.beside = 2e6, True
+    line.frames(100)
+    assert line.meter.rate == pytest.approx(2e6)
+    assert line.meter.alone == pytest.approx(1e7)
+    line.rest()
+    line.rate, line.beside = 8e6, False
+    line.frames(20 * limits.METER_SAMPLES)
+    assert line.meter.alone == pytest.approx(8e6)
+
+
+def test_a_run_counts_as_beside_others_if_a_part_of_it_was() -> None:
+    line = Line(1e7)
+    line.beside = True
+    line.frames(1)
+    line.beside = False
+    line.frames(16)  # with the first one a sample
+    assert line.meter.rate is not None
+    assert line.meter.alone is None
 
 
 def test_short_frames_alone_do_not_make_a_link_look_fast() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -12,7 +13,7 @@ from edgeagent.config import TREES
 from edgeagent.planner import StandardPlanner
 from edgeagent.planner.policies import PolicyAnswer, PolicyRequest
 from edgeagent.planner.ways.named import SHAPES
-from edgeagent.planner.ways.of_view import KEPT, search_ways
+from edgeagent.planner.ways.of_view import KEPT, network_of, search_ways
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import View, edge, make_view
 from protocols.network.measures import NOTHING_KNOWN, Measures, Rate
@@ -43,6 +44,28 @@ def policy(view: View, trees: str, measures: Measures, present: Policy | None = 
     found = planner.search(replace(before, view=view, parents=first.parents, ways=()), measures)
     plan = planner.plan(view, 8, (), before, measures, found)
     return Policy(1, 2, view, plan.parents, plan.shares, (), plan.reason, plan.ways)
+
+
+def test_limits_of_members_are_planned_with() -> None:
+    """The device in the middle of a star of fast links can send only a little in all, so the others
+    have to pass the sums on among themselves."""
+    view, measures = mesh(5)
+    links = dict.fromkeys(measures.links, Rate(0.002, 100 * MBIT))
+    middle = view.nodes[0]
+    limited = Measures(links, up={middle: 20 * MBIT}, down={middle: 20 * MBIT})
+    network = network_of(view, limited)
+    assert network.up_limits == network.down_limits
+    assert network.up_limits[0] == pytest.approx(20 * MBIT, rel=0.03)
+    assert set(network.up_limits[1:]) == {math.inf}
+    free, bound = policy(view, "packed", Measures(links)), policy(view, "packed", limited)
+
+    def sent(made: Policy) -> float:
+        """How many times the payload the device in the middle sends."""
+        times = sum(w.weight * (w.up[0] != 0) + w.weight * w.down[1:].count(0) for w in made.ways)
+        return times / sum(w.weight for w in made.ways)
+
+    assert sent(bound) <= 1.0, "no more than its own sums"
+    assert sent(bound) < 0.8 * sent(free)
 
 
 def test_every_name_that_a_user_can_give_has_a_shape() -> None:
