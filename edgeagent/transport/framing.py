@@ -473,6 +473,8 @@ class BulkStream:
         """Drop the frames of which nothing was written yet."""
         self._queue.clear()
         self.queued = len(self._current[1]) - self._offset if self._current is not None else 0
+        if self.idle:
+            self._traffic.sent.ends(self._node, monotonic())
 
     def say_goodbye(self) -> None:
         """Tell the peer that no frame follows; call it only when `idle`."""
@@ -527,8 +529,9 @@ class BulkStream:
         if self._offset == len(payload):
             self._current = None
         if first:
-            beside = self._traffic.sent.several
-            self._connection.transport.write(replace(header, beside=beside).encode())
+            if self._traffic.sent.several:
+                header = replace(header, beside=True)
+            self._connection.transport.write(header.encode())
         if len(piece):
             self._connection.transport.write(piece)
             self._traffic.sent.carried(self._node, len(piece), monotonic())
