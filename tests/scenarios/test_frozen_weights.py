@@ -20,8 +20,9 @@ BASE = 4 * (4096 * 65 + 256 * 4097 + 10 * 257)
 SHARD = 512 << 10
 
 
-@pytest.mark.parametrize(("own", "had"), variants([("3", True)], long=[("4", False)]))
-def test_a_joiner_pulls_the_base_only_if_it_lacks_it(tmp_path: Path, own: str, had: bool) -> None:
+@pytest.mark.parametrize("own", variants(["3"], long=["4"]))
+def test_a_joiner_pulls_the_base_only_if_it_lacks_it(tmp_path: Path, own: str) -> None:
+    had = own == "3"
     with Cluster(tmp_path, job=str(SCRIPTS / "frozen_base.py")) as cluster:
         founder = cluster.start("alice", script=("3",))
         founder.wait("joined")

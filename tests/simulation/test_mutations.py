@@ -12,7 +12,7 @@ from tests.simulation import runs
 from tests.simulation.mutations import MUTATIONS
 
 FOUND: dict[str, tuple[int, int]] = {
-    "no_freeze": (60036, 3),
+    "no_freeze": (60042, 3),
     "forget_reassigned": (60000, 10),
     "accept_older_lineage": (60000, 10),
     "apply_without_all": (60000, 10),
