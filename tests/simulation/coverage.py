@@ -48,6 +48,8 @@ _BRIEF = "a membership that is over before the agent has noticed it: test_life.p
 _MOMENT = "something else happens in a moment between two steps: test_life.py"
 _OTHERWISE = "an end that this machine does not decide, as an internal error: test_life.py"
 _UNSAID = "needs a scheduler that has the others hold before the joiner says that it has copied"
+_STILL = "needs a shell that stands still later than it is told, which the simulator's does not"
+_UNASKED = "needs a decision that comes without its fence: not seen in 1,200 seeds"
 _ONCE = "possible by the table, not seen in 1,200 seeds: unit tests only"
 
 # Moves that the suite's own random histories need not make, and why.
@@ -73,6 +75,10 @@ RARE: dict[Move, str] = {
     ("election", "follower", "scheduler lost", "scheduler"): _ALONE,
     ("election", "scheduler", "vote wanted", "follower"): _ONCE,
     ("fence (scheduler)", "waiting", "lost", "preparing"): _SOON,
+    ("freeze", "stopping", "asked", "stopping"): _STILL,
+    ("freeze", "reported", "stands still", "reported"): _STILL,
+    ("freeze", "stopping", "decided", "free"): _STILL,
+    ("freeze", "free", "decided", "free"): _UNASKED,
     ("founding", "listening", "refused", "listening"): _SOON,
     ("founding", "deferring", "refused", "listening"): _SOON,
     ("join (scheduler)", "pulling", "entry in force", "entered"): _ONCE,
