@@ -531,7 +531,7 @@ if os.environ["TEST_CLOSE"] == "1":
 def test_a_failed_save_is_a_failure_of_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    plain, close = case
+    plain, close = case[0], case[1]
     folder = tmp_path / "gone"
     folder.mkdir()
     config = TrainerConfig(save=str(folder / "x"))
