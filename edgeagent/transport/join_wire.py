@@ -24,7 +24,7 @@ versions understand them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar
 
@@ -63,6 +63,7 @@ _NONCE = Blob(bounds.NONCE_BYTES, bounds.NONCE_BYTES)
 _PROOF = Blob(PROOF_BYTES, PROOF_BYTES)
 _JOB_TAG = Blob(TAG_BYTES)
 _SCRIPT = Blob(MAX_STATEMENTS * SCRIPT_DIGEST_BYTES)
+_STANDING = tuple(field.name for field in fields(Standing))
 _JOB_TEXT = Text(printable=False)  # it is cleaned before it is shown
 
 
@@ -140,17 +141,7 @@ class ServerProof(Message):
     @property
     def standing(self) -> Standing:
         """What the server says of itself and its cluster."""
-        return Standing(
-            self.me,
-            self.phase,
-            self.samples,
-            self.members,
-            self.lineage,
-            self.scheduler,
-            self.known,
-            self.past,
-            self.script,
-        )
+        return Standing(**{name: getattr(self, name) for name in _STANDING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,18 +230,7 @@ def choose_version(ours: tuple[int, ...], theirs: tuple[int, ...]) -> int | None
 
 def server_proof(proof: bytes, standing: Standing) -> ServerProof:
     """Return the message with the server's proof and standing."""
-    return ServerProof(
-        proof,
-        standing.me,
-        standing.phase,
-        standing.samples,
-        standing.members,
-        standing.lineage,
-        standing.scheduler,
-        standing.known,
-        standing.past,
-        standing.script,
-    )
+    return ServerProof(proof, **{name: getattr(standing, name) for name in _STANDING})
 
 
 def encode_server_job(job: Job) -> bytes:

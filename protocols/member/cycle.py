@@ -221,7 +221,7 @@ class Cycle:
         attempt: if it answers less, the attempt lacks micro-batches and counts for nothing, but if
         it was given more meanwhile, the word would promise what these sums do not have."""
         context = self._context
-        if self.state is not CycleState.COMPUTING or self._context.freeze.holds or self._owed == 0:
+        if self.state is not CycleState.COMPUTING or context.freeze.holds or self._owed == 0:
             return
         if event.iteration != context.iteration or not self._trainer.is_at(event.turn):
             return
@@ -247,7 +247,7 @@ class Cycle:
     def reduced(self, event: RoundReduced) -> None:
         """The round is complete here: run it again, hold the update, or have it applied."""
         context, word = self._context, event.word
-        if self._context.freeze.holds or not CYCLE_TABLE.allows(self.state, "reduced"):
+        if context.freeze.holds or not CYCLE_TABLE.allows(self.state, "reduced"):
             return
         if (event.iteration, event.attempt) != (context.iteration, context.attempt):
             return
@@ -414,7 +414,7 @@ class Cycle:
     def _offer(self) -> None:
         """Contribute P, if the trainer has answered everything and no fence forbids it."""
         context, event = self._context, self._answer
-        if self.state is not CycleState.COMPUTING or self._context.freeze.holds:
+        if self.state is not CycleState.COMPUTING or context.freeze.holds:
             return
         if event is None or self._owed > 0:
             return
