@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from time import monotonic  # the clock of the meter
 from typing import TYPE_CHECKING
 
 from edgeagent.transport import bounds
@@ -113,7 +114,7 @@ class TcpLink:
     @property
     def incoming_rate(self) -> float | None:
         """The payload bytes/s at which large frames arrive; None while that is not known."""
-        return self._bulk.meter.rate
+        return self._bulk.meter.rate(monotonic())
 
     @property
     def sending(self) -> tuple[Sending, ...]:

@@ -22,6 +22,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._ended = -1.0e9  # when the last frame was complete
+        self._in_frame = False
         self._at = 0.0  # when the last bytes came
         self._head = 0  # bytes of this run's head so far; -1 once the head is over
         self._bytes = 0  # bytes of this run behind its head
@@ -31,10 +32,9 @@ class Meter:
     def begins(self, now: float) -> None:
         """A frame's header has arrived; the frame begins a new run if there was a gap before it."""
         if now - self._ended >= limits.METER_GAP_SECONDS:
-            if self._seconds >= limits.METER_LEAST_SECONDS:
-                self._sample()
-            self._bytes, self._seconds = 0, 0.0
+            self._end_run()
             self._at, self._head = now, 0
+        self._in_frame = True
 
     def arrived(self, now: float, size: int) -> None:
         """`size` more bytes of the frame's payload have arrived. The head of a run ends once it is
@@ -53,7 +53,7 @@ class Meter:
 
     def ends(self, now: float) -> None:
         """The frame is complete; take a sample if the run is long enough for one."""
-        self._ended = now
+        self._ended, self._in_frame = now, False
         long = self._bytes >= limits.METER_BYTES or self._seconds >= limits.METER_SECONDS
         if long and self._seconds > 0:
             self._sample()
@@ -62,10 +62,18 @@ class Meter:
     def _sample(self) -> None:
         self._samples.append(self._bytes / self._seconds)
 
-    @property
-    def rate(self) -> float | None:
-        """Payload bytes/s, None while there is no sample. Of one or two samples the best one
-        counts, because the first samples of a connection are slow."""
+    def _end_run(self) -> None:
+        """Take a sample of what came last, if it was long enough for one."""
+        if self._seconds >= limits.METER_LEAST_SECONDS:
+            self._sample()
+        self._bytes, self._seconds = 0, 0.0
+
+    def rate(self, now: float) -> float | None:
+        """Return the rate in payload bytes/s, None while there is no sample. Of one or two samples
+        the best one counts, because the first samples of a connection are slow. The end of a run
+        is only noticed here, or when the next frame comes: a probe may be all that comes."""
+        if not self._in_frame and now - self._ended >= limits.METER_GAP_SECONDS:
+            self._end_run()
         if not self._samples:
             return None
         best = sorted(self._samples, reverse=True)
