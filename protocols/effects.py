@@ -181,7 +181,8 @@ class SendManifest:
 @dataclass(frozen=True, slots=True)
 class SendShards:
     """Send these shards of the state, which is held constant meanwhile, to `joiner` over bulk. If
-    `from_snapshot`, they are those of the snapshot of `iteration`."""
+    `from_snapshot`, they are those of the snapshot of `iteration`. If `as_now`, the state may
+    change before all is sent, and the shards are sent as they are now."""
 
     joiner: bytes
     join: int
@@ -189,6 +190,7 @@ class SendShards:
     shard_bytes: int
     shards: tuple[int, ...]
     from_snapshot: bool = False
+    as_now: bool = False
 
 
 @dataclass(frozen=True, slots=True)

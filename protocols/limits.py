@@ -109,8 +109,9 @@ MOST_PROBE_SECONDS = 1.0
 # another one after so many seconds without traffic.
 LONG_DELAY_SECONDS = 0.005
 PROBE_LONGER_SECONDS = 2.0
-# A joiner waits so long for the rates of its new links before it says that they are open.
-PROBE_WAIT_SECONDS = 0.4
+# A joiner waits so long for the rates of its new links before it says that they are open: for a
+# probe of a slow link, and until an agent looks at its gauges again, which it does every 0.5 s.
+PROBE_WAIT_SECONDS = 0.8
 PROBE_FRAME_BYTES = 16 << 10
 # Probe a link again that has carried nothing for so long.
 PROBE_AGAIN_SECONDS = 10.0
@@ -282,9 +283,16 @@ JOIN_MUCH_LATER_SECONDS = 60.0
 # A source keeps a snapshot of the state, and the updates since then, for a joiner that has asked it
 # for something within this time.
 COPY_IDLE_SECONDS = 60.0
-# A joiner waits up to so long before it begins to copy if other devices have asked to join and open
-# their links: then one snapshot serves all of them, and they fetch the same updates.
+# Joiners that begin to copy together need one snapshot and serve each other. So a joiner waits for
+# other devices that have asked to join and open their links: up to so long, or for this part of the
+# time that its copy is expected to take, but no longer than so many seconds.
 JOIN_BATCH_SECONDS = 1.0
+JOIN_BATCH_PART = 0.3
+MOST_BATCH_SECONDS = 5.0
+# It also waits for others if none is known to come, but less. Devices that start at one moment ask
+# to join within a second or two.
+JOIN_GATHER_PART = 0.1
+JOIN_GATHER_SECONDS = 3.0
 # A source keeps updates for joiners up to this; beyond it the joiner that is furthest behind gets
 # no more of them here.
 MOST_LOGGED_BYTES = 1 << 30

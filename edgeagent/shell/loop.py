@@ -159,6 +159,7 @@ class Shell:
         self.trainer.note_own_state()
         self.trainer.forget()
         self.copies.forget()
+        self.pulls.forget()
         self.rounds.reducer.reset()
         me = replace(self._config.me, incarnation=incarnation)
         if me != self._config.me:
@@ -198,6 +199,7 @@ class Shell:
         self.trainer.note_own_state()
         self.node = None
         self.copies.forget()
+        self.pulls.forget()
         self._inbox.clear()
         await self.peers.close(flush=False)
 

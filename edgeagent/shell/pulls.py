@@ -40,6 +40,14 @@ class Pulls:
         self._state = state
         self._observer = observer
         self._spawn = spawn
+        self._aside: dict[tuple[bytes, int], memoryview] = {}  # (fellow, shard) -> what arrives
+        # (iteration of a snapshot, size of its shards) -> their digests.
+        self._hashed: dict[tuple[int, int], asyncio.Future[tuple[bytes, ...]]] = {}
+
+    def forget(self) -> None:
+        """Free what was kept for the node before."""
+        self._aside.clear()
+        self._hashed.clear()
 
     def perform(self, effect: effects.ShardEffect) -> None:
         """Perform `effect`."""
@@ -56,22 +64,34 @@ class Pulls:
     # --- as a joiner ------------------------------------------------------------------------------
 
     def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
-        """Return where a shard belongs, None if it is not wanted."""
+        """Return where a shard belongs, None if it is not wanted.
+
+        Another joiner may be slow with a shard that was asked for elsewhere meanwhile, and that is
+        verified here. So what it sends does not lie in the state before all of it has come and is
+        still wanted.
+        """
         joining = self._hub.node.joining if self._hub.node is not None else None
         if joining is None or header.reference != joining.number:
             return None
         if not joining.expects(source, header.index, header.iteration):
             return None
         self._trainer.own_state = None  # from here on it is partly overwritten
-        return shard_target(self._state, joining.shard_bytes, header)
+        target = shard_target(self._state, joining.shard_bytes, header)
+        if source in joining.sources:
+            return target
+        aside = self._aside[source, header.index] = memoryview(bytearray(len(target)))
+        return aside
 
     def received(self, link: Link, header: BulkHeader) -> None:
         """Tell the node the digest of the shard that has arrived."""
         source = link.peer.node
+        aside = self._aside.pop((source, header.index), None)
         joining = self._hub.node.joining if self._hub.node is not None else None
         if joining is None or not joining.expects(source, header.index, header.iteration):
             return
         shard = shard_target(self._state, joining.shard_bytes, header)
+        if aside is not None:
+            shard[:] = aside
         self._observer.shard_arrived(link.peer.name, header.length, link.incoming_rate)
         digest = hashlib.sha256(shard).digest()
         self._hub.handle(events.ShardArrived(source, header.index, digest, link.incoming_rate))
@@ -91,8 +111,22 @@ class Pulls:
         state = self._state if at is None else self._copies.snapshot(at)
         if state is None:
             return  # the joiner needs it no more
-        found = await asyncio.to_thread(leaves, state, wanted.shard_bytes)
+        found = await self._digests(state, at, wanted.shard_bytes)
         self._hub.handle(events.ManifestReady(wanted.joiner, wanted.join, found))
+
+    async def _digests(
+        self, state: memoryview, at: int | None, shard_bytes: int
+    ) -> tuple[bytes, ...]:
+        """Return the digests of the shards of `state`. Those of the snapshot of iteration `at` are
+        computed once for all joiners that copy it."""
+        if at is None:
+            return await asyncio.to_thread(leaves, state, shard_bytes)
+        copies, key = self._copies, (at, shard_bytes)
+        self._hashed = {k: v for k, v in self._hashed.items() if copies.snapshot(k[0]) is not None}
+        if key not in self._hashed:
+            hashing = asyncio.to_thread(leaves, state, shard_bytes)
+            self._hashed[key] = asyncio.ensure_future(hashing)
+        return await self._hashed[key]
 
     def _send_shards(self, wanted: effects.SendShards) -> None:
         lineage = self._hub.node.context.lineage if self._hub.node is not None else b""
@@ -102,5 +136,7 @@ class Pulls:
             return  # the joiner needs it no more
         for shard in wanted.shards:
             payload = shard_view(state, wanted.shard_bytes, shard)
+            if wanted.as_now:
+                payload = memoryview(bytes(payload))
             header = shard_header(lineage, wanted.join, wanted.iteration, shard, payload)
             self._peers.send_bulk(wanted.joiner, header, payload)

@@ -42,7 +42,9 @@ class Pull:
       then, from which the joiner copies beside the training. When it has nearly caught up, another
       policy names it again with `beside` False, for the few updates that it still lacks.
 
-    Raises ValueError unless the sources are different and include `parent`.
+    Pulls with one number `together` have begun with one policy, so their joiners copy the same
+    state and may exchange it (`member/fellows.py`). Raises ValueError unless the sources are
+    different and include `parent`.
     """
 
     join: int = wire(NUMBER)
@@ -50,6 +52,7 @@ class Pull:
     sources: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
     parent: bytes = wire(NODE)
     beside: bool = wire(Bool(), False)
+    together: int = wire(NUMBER, 0)
 
     def __post_init__(self) -> None:
         if self.parent not in self.sources:

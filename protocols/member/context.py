@@ -268,6 +268,8 @@ class Context:
         for policy in self.policies.values():
             if (member := policy.view.member(node)) is not None:
                 return member.name
+            if (pull := policy.pull_of(node)) is not None:
+                return pull.joiner.name
         return node.hex()[:8]
 
     def do(self, effect: Effect) -> None:

@@ -15,6 +15,7 @@ from protocols.effects import CloseLink, Dial, DropUpdates, HashOwnShards, JoinF
 from protocols.errors import RemoteProtocolError
 from protocols.member.copying import Copying
 from protocols.member.cycle import CycleState
+from protocols.member.fellows import Fellows
 from protocols.member.orders import check_welcome
 from protocols.member.pull import (
     AskManifest,
@@ -25,8 +26,9 @@ from protocols.member.pull import (
     PullFailed,
     Spared,
 )
-from protocols.member.shard_sizes import shard_count, shard_size
-from protocols.scheduler.planning import Offer
+from protocols.member.shard_sizes import common_shard_size, shard_count, shard_size
+from protocols.member.source_rates import SourceRates
+from protocols.member.stalled import Stalled
 from protocols.table import Row, StateTable
 from protocols.wire.messages import (
     EVERYONE,
@@ -39,7 +41,6 @@ from protocols.wire.messages import (
     OpenLinks,
     PullBegins,
     Pulled,
-    PulledFrom,
     ShardRequest,
     UpdateRecord,
     Welcome,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from protocols.events import Applied, Incoming, ShardArrived, UpdateArrived
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
+    from protocols.wire.messages import ShardsHere
 
 
 class JoiningState(StrEnum):
@@ -102,15 +104,15 @@ class Joining:
         self.number = 0
         self.pull: Pull | None = None
         self.copy: Copying | None = None  # the updates since the snapshot, if it copies beside
+        self.fellows = Fellows(context)  # joiners that copy the same state
         self.shard_bytes = 0
         self.sources: tuple[bytes, ...] = ()
         self._context = context
         self._cycle = cycle
         self._sponsor = sponsor
         self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open; None: not known yet
-        self._rates: dict[bytes, float] = {}  # source -> bytes/s at which its shards came last
-        self._owed: dict[bytes, tuple[int, float]] = {}  # source -> (received, unchanged since)
-        self._received: dict[bytes, int] = {}  # neighbour -> payload bytes it has sent us so far
+        self._rates = SourceRates(context)
+        self._stalled = Stalled()
         self._hosts: dict[bytes, None] = {sponsor.node: None}  # members of the cluster we join
         self._attach_by: float | None = None  # when the sponsor must have sent its `Welcome`
         self._answer_by = 0.0  # when a scheduler must have said which links to open
@@ -155,8 +157,10 @@ class Joining:
         """When `tick` has something to do although nothing has happened."""
         if not self.on_the_way:
             return None
-        waits = self.state is JoiningState.LINKING and self._measure_by is not None
-        return min(self._repeat_at, self._measure_by or 0.0) if waits else self._repeat_at
+        times = [self._repeat_at, self.fellows.deadline]
+        if self.state is JoiningState.LINKING:
+            times.append(self._measure_by)
+        return min(time for time in times if time is not None)
 
     def expects(self, source: bytes, shard: int, iteration: int) -> bool:
         """Whether `source` may send `shard` of the state at the start of `iteration` now."""
@@ -202,6 +206,8 @@ class Joining:
 
     def link_settled(self, now: float, node: bytes, *, is_open: bool) -> None:
         """Note whether the link to `node`, which was dialled, could be opened."""
+        if is_open:
+            self.fellows.linked(node)
         if self._wanted.get(node, False) is None:
             self._wanted[node] = is_open
             self._settle_links(now)
@@ -223,8 +229,17 @@ class Joining:
         """Ask the other sources for what `source` owed, since it sends nothing any more."""
         if self.pull is not None:
             self._follow(self.pull.lost(source))
-        if self.copy is not None and self.on_the_way:
+        if source in self.fellows:
+            self.fellows.gone(source)
+        elif self.copy is not None and self.on_the_way:
             self.copy.lost(source)
+
+    def fellow_has(self, now: float, fellow: bytes, message: ShardsHere) -> None:
+        """Take what another joiner says of its copy. Raises `RemoteProtocolError` if it has shards
+        that do not exist."""
+        has = self.fellows.here(now, fellow, message)
+        if has and self.pull is not None:
+            self._follow(self.pull.has(fellow, has))
 
     def pull_begins(self, now: float, source: bytes, message: PullBegins) -> None:
         """Act on the message of `source` that it holds the state for this join."""
@@ -267,9 +282,9 @@ class Joining:
         """Take a shard that has arrived. Raises `RemoteProtocolError` if it was not asked for."""
         if self.pull is None or not self.pull.expects(event.source, event.shard):
             raise RemoteProtocolError("a shard that was not asked for")
-        if event.rate is not None:
-            self._rates[event.source] = event.rate
+        self._rates.arrived(event.source, event.rate)
         self._follow(self.pull.shard(event.source, event.shard, event.digest))
+        self.fellows.tick(self._context.now)
 
     def update_record(self, source: bytes, message: UpdateRecord) -> None:
         """Take what `source` says of an update since the snapshot."""
@@ -281,8 +296,7 @@ class Joining:
         """Take a part of an update. Raises `RemoteProtocolError` if it was not asked for."""
         if self.copy is None:
             raise RemoteProtocolError("a part of an update that was not asked for")
-        if event.rate is not None:
-            self._rates[event.source] = event.rate
+        self._rates.arrived(event.source, event.rate)
         self.copy.arrived(event)
         self._copied_on(self.copy)
 
@@ -336,6 +350,8 @@ class Joining:
         """Repeat requests that were not answered, and end waits that took too long."""
         if self.state is JoiningState.LINKING:
             self._settle_links(now)
+        if self.on_the_way:
+            self.fellows.tick(now)
         if self.state is JoiningState.ATTACHING:
             if self._attach_by is None:
                 self._attach_by = now + limits.LINK_OPEN_SECONDS
@@ -366,18 +382,12 @@ class Joining:
         `PULL_STALL_SECONDS`: the other sources are asked for what it owes."""
         if self.pull is None or self.state not in _COPYING:
             return
-        before, self._owed = self._owed, {}
         owing = dict(self.pull.awaited)
         for source, answers in self.copy.awaited.items() if self.copy is not None else ():
             owing[source] = owing.get(source, 0) + answers
-        for source, answers in owing.items():
-            count = answers + self._received.get(source, 0)  # both only grow
-            known = before.get(source)
-            since = known[1] if known is not None and known[0] == count else now
-            self._owed[source] = (count, since)
-            if now - since >= limits.PULL_STALL_SECONDS:
-                self._context.do(CloseLink(source))
-                self.source_lost(source)
+        for source in self._stalled.look(now, owing):
+            self._context.do(CloseLink(source))
+            self.source_lost(source)
 
     def repeat(self, now: float) -> None:
         """Send what this node waits for to the present scheduler, which may be a new one."""
@@ -389,7 +399,7 @@ class Joining:
             config = context.config
             context.send(to, JoinRequest(config.me, config.wanted_neighbours))
         elif self.state in (JoiningState.WAITING, JoiningState.COPIED):
-            rates = tuple(self._rate_of(node) for node in self._open_links)
+            rates = tuple(self._rates.of_link(node) for node in self._open_links)
             own, copied = context.config.constants, self.state is JoiningState.COPIED
             context.send(to, LinksOpen(self.number, self._open_links, rates, own, copied))
         elif self.state in (JoiningState.COPYING, JoiningState.PULLING):
@@ -403,14 +413,7 @@ class Joining:
     def progress(self, now: float) -> JoinProgress:
         """Return how far the pull is: the scheduler keeps the join alive by it, and shows it."""
         total = self._context.config.state_bytes
-        pulled = dict.fromkeys(self.sources, 0)
-        for shard, source in self.pull.verified.items() if self.pull else ():
-            size = min(self.shard_bytes, total - shard * self.shard_bytes)
-            pulled[source] = pulled.get(source, 0) + size
-        sources = tuple(
-            PulledFrom(source, size, min(int(self._rates.get(source, 0.0)), limits.MAX_INTEGER))
-            for source, size in pulled.items()
-        )
+        sources = self._rates.pulled(self.sources, self.pull, self.shard_bytes)
         micro = min(int((now - self._pull_began) * 1e6), limits.MAX_INTEGER)
         return JoinProgress(self.number, total - self._spared_bytes, micro, sources)
 
@@ -423,13 +426,9 @@ class Joining:
     def _open_links(self) -> tuple[bytes, ...]:
         return tuple(n for n, is_open in self._wanted.items() if is_open)
 
-    def _rate_of(self, node: bytes) -> int:
-        known = self._context.incoming(node)
-        return min(int(known.rate), limits.MAX_INTEGER) if known is not None else 0
-
     def measured(self, now: float, links: tuple[Incoming, ...]) -> None:
         """Take new measurements; the join may have waited for the rates of its links."""
-        self._received = {link.node: link.received_bytes for link in links}
+        self._stalled.measured(links)
         self._settle_links(now)
 
     def _settle_links(self, now: float) -> None:
@@ -469,17 +468,19 @@ class Joining:
         if not plan.beside:
             self._begin_pull(now, policy, plan, early)
         elif JOINING_TABLE.allows(self.state, "copy begins"):
-            self._begin_copy(now, plan, early)
+            self._begin_copy(now, policy, plan, early)
 
-    def _begin_copy(self, now: float, plan: PullPlan, early: dict[bytes, PullBegins]) -> None:
+    def _begin_copy(
+        self, now: float, policy: Policy, plan: PullPlan, early: dict[bytes, PullBegins]
+    ) -> None:
         """Start to copy beside the training: a snapshot of the state, and each update since."""
         first = next(iter(early.values()))
         self.state = JOINING_TABLE.step(self.state, "copy begins", JoiningState.COPYING)
         self._begin_with(first)
-        self.copy = Copying(self._context, first, plan.sources, self._offer, self.fail)
+        self.copy = Copying(self._context, first, plan.sources, self._rates.offer, self.fail)
         for source in early:
             self.copy.began(source)
-        self._copy_shards(now, plan, early)
+        self._copy_shards(now, policy, plan, early)
 
     def _begin_pull(
         self, now: float, policy: Policy, plan: PullPlan, early: dict[bytes, PullBegins]
@@ -502,7 +503,7 @@ class Joining:
             context.do(DropUpdates(first.iteration + limits.MOST_UPDATES_BEHIND))
             self.copy = None
         self._cycle.start(state_ready=False)
-        self._copy_shards(now, plan, early)
+        self._copy_shards(now, policy, plan, early)
 
     def _begin_with(self, first: PullBegins) -> None:
         """Note which state the sources have; this device's own is about to be replaced by it."""
@@ -511,19 +512,26 @@ class Joining:
         context.commit, context.samples, context.meta = first.commit, first.samples, first.meta
         context.ancestors, context.constants = first.ancestors, first.constants
 
-    def _copy_shards(self, now: float, plan: PullPlan, early: dict[bytes, PullBegins]) -> None:
-        """Start to copy the shards of the state from all sources."""
+    def _copy_shards(
+        self, now: float, policy: Policy, plan: PullPlan, early: dict[bytes, PullBegins]
+    ) -> None:
+        """Start to copy the shards of the state from all sources, and from fellows."""
         context = self._context
+        self.fellows.meet(policy, plan)
         self._state_at = next(iter(early.values())).iteration
         size = context.config.state_bytes
-        rates = [self._offer(source, 0).rate for source in plan.sources]
-        self.shard_bytes = shard_size(size, rates)
+        rates = [self._rates.offer(source, 0).rate for source in plan.sources]
+        together = self.fellows.part[1] > 1
+        self.shard_bytes = common_shard_size(size) if together else shard_size(size, rates)
         self.sources = plan.sources
         shards = shard_count(size, self.shard_bytes)
         assign = context.planner.assign
         # The rest always comes from the others, so that whoever copies knows that the state is new.
         own = max(0, min(context.config.constant_bytes // self.shard_bytes, shards - 1))
-        self.pull = Pull(shards, self.shard_bytes, plan.sources, self._offer, assign, own)
+        part = self.fellows.part
+        self.pull = Pull(
+            shards, self.shard_bytes, plan.sources, self._rates.offer, assign, own, part
+        )
         if own:
             context.do(HashOwnShards(self.number, self.shard_bytes, own))
         context.report("pull_begins", total_bytes=size)
@@ -534,14 +542,7 @@ class Joining:
         for lost in plan.sources:
             if lost not in context.links:
                 self.source_lost(lost)
-
-    def _offer(self, source: bytes, busy_bytes: int) -> Offer:
-        """Return what is known of a source that still has `busy_bytes` to send: its rate while it
-        sent shards, or else that of its link."""
-        known = self._context.incoming(source)
-        rate = self._rates.get(source, known.rate if known is not None else None)
-        delay = known.delay_s if known is not None else 0.0
-        return Offer(source, self._context.name(source), rate, delay, busy_bytes)
+        self.fellows.begin(self.pull, self._state_at, self.shard_bytes)
 
     def _follow(self, effects: list[PullEffect]) -> None:
         if self.state not in _COPYING:
@@ -555,15 +556,21 @@ class Joining:
                     context.send(source, ShardRequest(self.number, self.shard_bytes, shards))
                 case Spared():
                     context.report("pull_spares", spared_bytes=self._spared_bytes)
-                case PullDone() if self.copy is not None:
-                    self.copy.complete()
-                    self._copied_on(self.copy)
                 case PullDone():
-                    self._pulled()
+                    self.fellows.end()
+                    self._has_state()
                 case PullFailed(reason):
                     self.fail(reason)
                 case _:
                     assert_never(effect)
+
+    def _has_state(self) -> None:
+        """The whole state is here as it was when the copy began."""
+        if self.copy is None:
+            self._pulled()
+            return
+        self.copy.complete()
+        self._copied_on(self.copy)
 
     def _pulled(self) -> None:
         context = self._context

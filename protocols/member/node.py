@@ -427,6 +427,8 @@ class Node:
                 self.introductions.expect_no_more(number)
             case m.ManifestRequest(number, shard_bytes):
                 self.serving.manifest_wanted(sender, number, shard_bytes)
+            case m.ShardRequest() if (joining := self.entry.under_way) is not None:
+                joining.fellows.wanted(sender, message)
             case m.ShardRequest(number, shard_bytes, shards):
                 self.serving.shards_wanted(sender, number, shard_bytes, shards)
             case m.UpdateRequest():
@@ -481,6 +483,8 @@ class Node:
                 joining.manifest(sender, message)
             case m.UpdateRecord() if joining is not None:
                 joining.update_record(sender, message)
+            case m.ShardsHere() if joining is not None and joining.on_the_way:
+                joining.fellow_has(now, sender, message)
             case m.CopyEnded(number) if joining is not None and number == joining.number:
                 joining.source_lost(sender)
 

@@ -11,6 +11,10 @@
   asked for like the rest.
 - A source is asked for a little at a time, and what is left is divided anew each time by the rates
   known then, so that all sources finish together although links change.
+- Other joiners that copy the same state (fellows) are asked for what they have already. So that
+  they soon have something to exchange, each of them asks the sources for another part of the state
+  first (`part`), and then for what no fellow has. What a fellow sends counts only if it matches the
+  manifest, which comes from a source; a fellow whose shard does not match is asked for no more.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from protocols.errors import RemoteProtocolError
 from protocols.table import Row, StateTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from protocols.scheduler.planning import Offer
 
@@ -98,7 +102,9 @@ class Pull:
 
     `offer(source, busy)` returns what is known of a source that has `busy` bytes still to send.
     `assign(shards, shard_bytes, offers)` divides shards among sources: source -> its shards.
-    The first `own` shards may be right already; `own_shards` must be told their digests.
+    The first `own` shards may be right already; `own_shards` must be told their digests. `part` is
+    (number, count): this joiner is one of `count` that copy the same state, and asks the sources
+    for every `count`-th shard first, from `number` on.
     """
 
     def __init__(
@@ -109,6 +115,7 @@ class Pull:
         offer: Callable[[bytes, int], Offer],
         assign: Callable[[tuple[int, ...], int, tuple[Offer, ...]], dict[bytes, tuple[int, ...]]],
         own: int = 0,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         self.state = PULL_TABLE.initial
         self.sources = sources
@@ -129,6 +136,10 @@ class Pull:
         self._delivered: dict[bytes, int] = {}  # source -> how often it has answered
         self._leaves: tuple[bytes, ...] | None = None
         self._manifest_source: bytes | None = None
+        self._part = part
+        # Fellow -> shards that it has and that were left when it said so, in that order.
+        self._fellows: dict[bytes, dict[int, None]] = {}
+        self._elsewhere: dict[int, None] = {}  # shards that some fellow has, or had
 
     @property
     def verified(self) -> dict[int, bytes]:
@@ -198,8 +209,25 @@ class Pull:
     def _answered(self, source: bytes) -> None:
         self._delivered[source] = self._delivered.get(source, 0) + 1
 
+    def has(self, fellow: bytes, shards: tuple[int, ...]) -> list[PullEffect]:
+        """Ask `fellow`, another joiner, which says that it has `shards`, for those that are left.
+        Raises `RemoteProtocolError` if there are no such shards."""
+        if any(shard >= self._shards for shard in shards):
+            raise RemoteProtocolError("another joiner has shards that do not exist")
+        if self.state is not PullState.COPYING or fellow in self.sources:
+            return []
+        known = self._fellows.setdefault(fellow, {})
+        for shard in shards:
+            self._elsewhere[shard] = None
+            if shard not in self._verified:
+                known[shard] = None
+        return self._ask_fellows()
+
     def lost(self, source: bytes) -> list[PullEffect]:
         """Divide what `source` owed among the other sources, because the link to it is gone."""
+        if self._fellows.pop(source, None) is not None:
+            self._take_back(source)
+            return self._ask() if self.state is PullState.COPYING else []
         if source not in self.sources or not PULL_TABLE.allows(self.state, "source lost"):
             return []
         self.sources = tuple(s for s in self.sources if s != source)
@@ -209,18 +237,22 @@ class Pull:
         self.state = PULL_TABLE.step(self.state, "source lost", self.state)
         if self._manifest_source == source and self._leaves is None:
             self._manifest_source = None
-        for shard in [k for k, owner in self._asked.items() if owner == source]:
-            del self._asked[shard]
-            self._left[shard] = None
+        self._take_back(source)
         # For some shards the lost source may have been the last one that was not tried.
         for shard, tried in self._tried.items():
             if shard in self._left and all(s in tried for s in self.sources):
                 return self._fail("source lost", f"shard {shard} {NOWHERE}")
         return self._ask()
 
+    def _take_back(self, source: bytes) -> None:
+        """Count what `source` was asked for and has not sent as left."""
+        for shard in [k for k, owner in self._asked.items() if owner == source]:
+            del self._asked[shard]
+            self._left[shard] = None
+
     def _ask(self) -> list[PullEffect]:
         """Ask every ready source for as much as keeps it busy, out of what the plan gives it."""
-        effects: list[PullEffect] = []
+        effects = self._ask_fellows()
         if self._leaves is None and self._manifest_source is None and self._ready:
             self._manifest_source = self._ready[0]
             effects.append(AskManifest(self._manifest_source))
@@ -235,16 +267,14 @@ class Pull:
         """Divide what is left among `sources`, and ask the ready ones for the next of their shards.
         A source is asked when half of what it may owe has arrived, so that requests are few and it
         never runs dry. Shards that did not match once go to sources that were not tried."""
-        busy = dict.fromkeys(sources, 0)
-        for owner in self._asked.values():
-            busy[owner] += 1
+        busy = self._busy(sources)
         offers = {s: self._offer(s, busy[s] * self._shard_bytes) for s in sources}
         room = {s: self._most(offers[s]) - busy[s] for s in sources}
         idle = [s for s in self._ready if room[s] >= busy[s]]
         if not self._left or not idle:
             return []
         doubted = [k for k in self._left if k in self._tried]
-        fresh = tuple(k for k in sorted(self._left) if k not in self._tried)
+        fresh = self._first(k for k in sorted(self._left) if k not in self._tried)
         plan = self._assign(fresh, self._shard_bytes, tuple(offers.values())) if fresh else {}
         effects: list[PullEffect] = []
         for source in idle:
@@ -256,6 +286,48 @@ class Pull:
             if wanted:
                 effects.append(AskShards(source, wanted))
         return effects
+
+    def _first(self, shards: Iterable[int]) -> tuple[int, ...]:
+        """Return those of `shards` for which the sources are asked first: this joiner's part, then
+        what no fellow has, then the rest. Each joiner begins elsewhere in what is left, because
+        those that ask for the same have nothing to exchange."""
+        number, count = self._part
+        fresh = tuple(shards)
+        if count == 1:
+            return fresh
+        if own := tuple(k for k in fresh if k % count == number):
+            return own
+        rest = tuple(k for k in fresh if k not in self._elsewhere) or fresh
+        at = len(rest) * number // count
+        return rest[at:] + rest[:at]
+
+    def _ask_fellows(self) -> list[PullEffect]:
+        """Ask each fellow that is idle for the next shards that it has."""
+        effects: list[PullEffect] = []
+        busy = self._busy(self._fellows) if self._fellows else {}
+        for fellow, known in self._fellows.items():
+            room = self._most(self._offer(fellow, busy[fellow] * self._shard_bytes)) - busy[fellow]
+            if room < busy[fellow]:
+                continue
+            wanted: list[int] = []
+            while known and len(wanted) < room:
+                shard = next(iter(known))
+                del known[shard]
+                if shard in self._left:
+                    del self._left[shard]
+                    self._asked[shard] = fellow
+                    wanted.append(shard)
+            if wanted:
+                effects.append(AskShards(fellow, tuple(wanted)))
+        return effects
+
+    def _busy(self, sources: Iterable[bytes]) -> dict[bytes, int]:
+        """Return for how many shards each of `sources` was asked that have not come."""
+        busy = dict.fromkeys(sources, 0)
+        for owner in self._asked.values():
+            if owner in busy:
+                busy[owner] += 1
+        return busy
 
     def _most(self, offer: Offer) -> int:
         """Return how many shards a source may owe at once: what it sends in `WINDOW_SECONDS` and
@@ -271,6 +343,11 @@ class Pull:
             for shard, (source, digest) in sorted(self._digests.items()):
                 if digest == self._leaves[shard]:
                     self._verified[shard] = source
+                    continue
+                if source not in self._named:  # a fellow
+                    self._left[shard] = None
+                    if self._fellows.pop(source, None) is not None:
+                        self._take_back(source)
                     continue
                 tried = self._tried.setdefault(shard, [])
                 tried.append(source)

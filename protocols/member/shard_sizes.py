@@ -23,6 +23,10 @@ SHARD_SECONDS = 0.05
 SHARDS_PER_SECOND = 2000.0
 # A shard's size is a multiple of this.
 ALIGNMENT_BYTES = 64
+# Joiners that copy the same state and exchange shards divide it into about so many, and into
+# smaller ones than others if it is small, because they can pass on whole shards only.
+COMMON_SHARDS = 512
+SMALLEST_COMMON_BYTES = 4 << 10
 
 
 def shard_size(state_bytes: int, rates: Sequence[float | None]) -> int:
@@ -38,6 +42,14 @@ def shard_size(state_bytes: int, rates: Sequence[float | None]) -> int:
     if known := [rate for rate in rates if rate]:
         most = max(min(known) * SHARD_SECONDS, sum(known) / SHARDS_PER_SECOND)
     size = max(min(wanted, int(min(most, LARGEST_SHARD_BYTES))), least)
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def common_shard_size(state_bytes: int) -> int:
+    """Return the size of a shard in bytes for joiners that exchange shards with each other: these
+    must have one size, so it does not depend on what each joiner's links carry."""
+    least = max(SMALLEST_COMMON_BYTES, -(-state_bytes // limits.MAX_SHARDS))
+    size = max(min(state_bytes // COMMON_SHARDS, LARGEST_SHARD_BYTES), least)
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 

@@ -11,7 +11,7 @@ from protocols.cluster.policy import Pull
 from protocols.table import Row, StateTable
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Collection, Container
 
     from protocols.cluster.view import Member
     from protocols.wire.messages import JoinProgress
@@ -79,12 +79,18 @@ class Join:
     rates: dict[bytes, int] = field(default_factory=dict)  # bytes/s over each of its links
     constants: bytes = b""  # the digest of the frozen weights that it has
     waits_until: float | None = None  # until when it waits for others that are about to copy, too
+    # Until when it waits even if no others are known to come; None once that is over.
+    gathers_until: float | None = None
+    together: int = 0  # joins with one such number copy the same state
 
 
-def planned_pulls(joins: Iterable[Join], nodes: Container[bytes]) -> tuple[Pull, ...]:
+def planned_pulls(joins: Collection[Join], nodes: Container[bytes]) -> tuple[Pull, ...]:
     """Return the pulls of `joins` that are linked, copying or pulling, from those of `nodes` that
     are their sources."""
     pulls: list[Pull] = []
+    begin = [j for j in joins if j.state is JoinState.LINKED and j.waits_until is None]
+    for join in begin:
+        join.together = min(j.number for j in begin)
     for join in joins:
         if join.state not in (JoinState.LINKED, JoinState.COPYING, JoinState.PULLING):
             continue
@@ -96,5 +102,6 @@ def planned_pulls(joins: Iterable[Join], nodes: Container[bytes]) -> tuple[Pull,
         if join.parent not in sources or join.state is JoinState.LINKED:
             # All reduced chunks come from the parent, so it is the one with the fastest link.
             join.parent = max(sources, key=lambda n: join.rates.get(n, 0))
-        pulls.append(Pull(join.number, join.joiner, sources, join.parent, join.beside))
+        number, together = join.number, join.together
+        pulls.append(Pull(number, join.joiner, sources, join.parent, join.beside, together))
     return tuple(pulls)

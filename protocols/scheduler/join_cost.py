@@ -138,6 +138,20 @@ class JoinCost:
             return False
         return not step or self.update_bytes / step <= MOST_UPDATE_SHARE * rate
 
+    def waits_s(
+        self, rates: tuple[int, ...], constants: bytes = b"", *, beside: bool = True
+    ) -> tuple[float, float]:
+        """For how many seconds a joiner waits for others, so that all copy together: (if none is
+        known to come, while others are on the way). `beside`: it copies beside the training; if the
+        others hold their update for it, and only for a moment, it need not wait."""
+        rate = self._rate(rates)
+        copy_s = self._size(constants) / rate if rate else 0.0
+        if not beside and copy_s < MOMENT_S:
+            return 0.0, 0.0
+        gather = min(limits.JOIN_GATHER_PART * copy_s, limits.JOIN_GATHER_SECONDS)
+        batch = min(limits.JOIN_BATCH_PART * copy_s, limits.MOST_BATCH_SECONDS)
+        return gather, max(limits.JOIN_BATCH_SECONDS, batch)
+
     def _rate(self, rates: tuple[int, ...]) -> float:
         """Return what links with these rates carry together, in bytes/s, 0.0 if no rate is known. A
         link whose rate is not known is assumed to carry the mean of the others."""

@@ -67,7 +67,8 @@ class Joins:
     def deadline(self) -> float | None:
         """When `tick` has something to do although nothing has happened."""
         times = [min(j.deadline, j.stops_until) for j in self.open.values() if not self._enters(j)]
-        times += [j.waits_until for j in self.open.values() if j.waits_until is not None]
+        for join in self.open.values():
+            times += [t for t in (join.waits_until, join.gathers_until) if t is not None]
         return min(times, default=None)
 
     def resume(self, now: float) -> None:
@@ -80,6 +81,7 @@ class Joins:
             state = JoinState.COPYING if pull.beside else JoinState.PULLING
             join = Join(pull.join, pull.joiner, pull.sources, deadline, state)
             join.links, join.parent, join.beside = pull.sources, pull.parent, pull.beside
+            join.together = pull.together
             join.stops_until = math.inf if pull.beside else now + self._cost.most_s
             self.open[pull.join] = join
 
@@ -173,7 +175,9 @@ class Joins:
             join.links = links
             self._agenda.dirty = True
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
-            join.waits_until = now + limits.JOIN_BATCH_SECONDS if join.beside else None
+            gather_s, batch_s = self._cost.waits_s(rates, message.constants, beside=join.beside)
+            if batch_s:
+                join.gathers_until, join.waits_until = now + gather_s, now + batch_s
         return []
 
     def _slows_down(self, join: Join) -> str:
@@ -318,6 +322,7 @@ class Joins:
             if join.state is JoinState.LINKED and pull and pull.beside is join.beside:
                 then = JoinState.COPYING if pull.beside else JoinState.PULLING
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
+                join.together = pull.together
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
                 join.stops_until = math.inf if pull.beside else now + self._most_s(join)
                 begun = True
@@ -361,13 +366,19 @@ class Joins:
         return mail
 
     def _begin_together(self, now: float) -> None:
-        """Let joiners begin to copy once no other device is on its way to the same point."""
+        """Let joiners begin to copy once no other device is on its way to the same point, and none
+        is likely to come any more."""
         before = (JoinState.INTRODUCING, JoinState.LINKING)
         coming = any(join.state in before for join in self.open.values())
         for join in self.open.values():
-            if join.waits_until is not None and (not coming or now >= join.waits_until):
-                join.waits_until = None
-                self._agenda.dirty = True
+            if join.gathers_until is not None and now >= join.gathers_until:
+                join.gathers_until = None
+        gather = any(join.gathers_until is not None for join in self.open.values())
+        for join in self.open.values():
+            if join.waits_until is None or (now < join.waits_until and (coming or gather)):
+                continue
+            join.waits_until = None
+            self._agenda.dirty = True
 
     def _enters(self, join: Join) -> bool:
         """Whether a policy that lets the joiner in may be in force already."""

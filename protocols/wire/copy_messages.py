@@ -12,6 +12,7 @@ from protocols.wire.fields import (
     ITERATION,
     NUMBER,
     Blob,
+    Bool,
     Many,
     UInt,
     wire,
@@ -79,7 +80,8 @@ class UpdateRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class CopyEnded(Message):
-    """Direct, source to a joiner: I keep nothing for your join any more."""
+    """Direct, source to a joiner: I keep nothing for your join any more. Another joiner that has
+    sent shards says the same when its own copy is whole."""
 
     TAG: ClassVar[int] = 44
     join: int = wire(NUMBER)
@@ -91,3 +93,19 @@ class NoSnapshot(Message):
 
     TAG: ClassVar[int] = 45
     join: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsHere(Message):
+    """Joiner to another joiner that copies the state of the same `iteration`: these shards of
+    `shard_bytes` each are here and verified, besides those that I have told you of before. Over a
+    link between us you may ask me for them (`ShardRequest`) until I say `CopyEnded`. Without one,
+    `shards` is empty, and the message says that I am ready for a link. `join`: the sender's own
+    join. `begins`: the sender has not heard of your shards yet, so tell it of all."""
+
+    TAG: ClassVar[int] = 46
+    join: int = wire(NUMBER)
+    iteration: int = wire(ITERATION)
+    shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
+    begins: bool = wire(Bool())
+    shards: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))

@@ -21,6 +21,7 @@ from protocols.wire.copy_messages import Manifest as Manifest
 from protocols.wire.copy_messages import ManifestRequest as ManifestRequest
 from protocols.wire.copy_messages import NoSnapshot as NoSnapshot
 from protocols.wire.copy_messages import ShardRequest as ShardRequest
+from protocols.wire.copy_messages import ShardsHere as ShardsHere
 from protocols.wire.copy_messages import UpdateRecord as UpdateRecord
 from protocols.wire.copy_messages import UpdateRequest as UpdateRequest
 from protocols.wire.fields import (
@@ -562,6 +563,7 @@ MESSAGES: tuple[type[Message], ...] = (
     UpdateRequest,
     CopyEnded,
     NoSnapshot,
+    ShardsHere,
 )
 # Messages that cross one link only: nobody passes them on.
 DIRECT_MESSAGES = (

@@ -548,8 +548,12 @@ class Host:
 
     def send_shard(self, wanted: effects.SendShards, shard: int) -> None:
         size, at = wanted.shard_bytes, wanted.iteration
-        whole = self.copies.snapshots[at] if wanted.from_snapshot else self.flat
-        piece = self.world.tamper(self, shard, whole[shard * size : (shard + 1) * size])
+        if wanted.as_now:  # this joiner has pulled it itself
+            piece = self.pulled[shard]
+        else:
+            whole = self.copies.snapshots[at] if wanted.from_snapshot else self.flat
+            piece = whole[shard * size : (shard + 1) * size]
+        piece = self.world.tamper(self, shard, piece)
         arrives = partial(Host.shard, source=self.me.node, shard=shard, piece=piece, at=at)
         self.world.stream(self, wanted.joiner, arrives, LARGE_FRAME)
 

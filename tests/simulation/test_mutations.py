@@ -19,7 +19,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "minority_goes_on": (60000, 10),
     "redo_what_was_applied": (60000, 5),
     "copy_what_moves": (60000, 5),
-    "count_old_incarnations": (643, 1),
+    "count_old_incarnations": (760, 1),
     "forget_to_put_aside": (60019, 3),
     "join_who_is_behind": (60405, 3),
     "found_after_admission": (60018, 3),

@@ -2,13 +2,16 @@
 
 Usage: edgeagent run tests/testbed/synthetic.py -- [--state-mb N] [--gradient-mb N] [--compute-ms N]
                                                   [--load FILE] [--steps-file NAME]
+                                                  [--wait-for FILE]
 
 Everything except the arithmetic is real: a micro-batch sleeps for its time, and the tensors have
 the shapes of a transformer of the size that is asked for. While the working folder has a file
 `slowdown` with a factor in it, micro-batches take that many times as long. Frozen tensors in the
 file of `--load` are read and kept, but are no part of the training state: every device starts with
 that file, and nobody pulls them. `--steps-file` gets a line for each iteration that `update()` has
-completed: its number, and the time in unix seconds by this process's clock.
+completed: its number, and the time in unix seconds by this process's clock. With `--wait-for FILE`
+the script makes a file `ready` once everything is loaded, and asks for an agent when FILE exists,
+so that several can begin at one moment.
 
 The devices of one machine share nothing: each has its own copy of the state, frozen tensors
 included, which its agent and its trainer share, and of the 16 KB of samples.
@@ -34,6 +37,7 @@ MB = 1_000_000
 FLOAT_BYTES = 4
 SAMPLES = 4096
 SLOWDOWN = Path("slowdown")
+READY = Path("ready")
 LEAST = 64  # trainable numbers at least
 BLOCKS = 1  # blocks of the trainable transformer; few, as each tensor costs time at every step
 FROZEN_BLOCKS = 4
@@ -118,6 +122,7 @@ def main() -> None:
     parser.add_argument("--compute-ms", type=float, default=5.0, help="of one micro-batch")
     parser.add_argument("--load", metavar="FILE", help="a checkpoint of this job")
     parser.add_argument("--steps-file", metavar="NAME", default="", help="gets when steps ended")
+    parser.add_argument("--wait-for", metavar="FILE", default="", help="begin when it exists")
     args = parser.parse_args()
     model = Synthetic(0 if args.load else int(args.state_mb * MB), int(args.gradient_mb * MB))
     loaded = load_file(args.load) if args.load else {}
@@ -125,6 +130,10 @@ def main() -> None:
         model.load(loaded)
     optimizer = torch.optim.SGD(model.layers.parameters(), lr=1e-9)
     data = torch.utils.data.TensorDataset(torch.linspace(0, 1, SAMPLES).unsqueeze(1))
+    if args.wait_for:
+        READY.touch()
+        while not Path(args.wait_for).exists():
+            time.sleep(0.01)
     trainer = Trainer(model, optimizer, global_batch=256)
     with notes(args.steps_file) as note:
         for (x,) in trainer.loader(data):

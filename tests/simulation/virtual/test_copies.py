@@ -8,6 +8,7 @@ import pytest
 
 from edgeagent.shell import copies
 from protocols.errors import RemoteProtocolError
+from protocols.member import pull
 from protocols.member.joining import JoiningState
 from protocols.rounds.control_word import EMPTY
 from protocols.scheduler.join_cost import JoinWay
@@ -76,6 +77,25 @@ async def the_joiner_is_killed(world: World) -> None:
     hosts, joiner = await copying(world)
     joiner.kill()
     await world.until(lambda: all(keeps(host) == (0, 0) for host in hosts))
+
+
+async def several_copy_together(world: World) -> None:
+    (first,) = await members(world, 1)
+    joiners = [world.host() for _ in range(3)]
+    for joiner in joiners:
+        joiner.join(first)
+    await world.until(lambda: all(joiner.is_member for joiner in joiners))
+    named = [source["node"] for joiner in joiners for source in joiner.all("joined")[0]["sources"]]
+    assert {joiner.name for joiner in joiners} & set(named), "none has sent another one anything"
+    for joiner in joiners:
+        assert not joiner.shell.pulls._aside
+    await world.until(lambda: all(keeps(host) == (0, 0) for host in (first, *joiners)))
+
+
+@pytest.mark.parametrize("seed", variants(range(2), long=range(2, 6)))
+def test_joiners_serve_each_other(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "WINDOW_SECONDS", 0.0)  # a few shards at a time
+    play(several_copy_together, seed, steps=400)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

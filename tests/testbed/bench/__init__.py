@@ -6,6 +6,7 @@ from types import ModuleType
 
 from tests.testbed.bench import (
     allreduce,
+    crowd,
     events,
     exact,
     joins,
@@ -20,6 +21,7 @@ from tests.testbed.bench import (
 
 KINDS: dict[str, ModuleType] = {
     "all-reduce": allreduce,
+    "crowd": crowd,
     "events": events,
     "exact": exact,
     "joins": joins,

@@ -239,7 +239,7 @@ def test_the_rate_of_a_source_is_known_from_parts_of_updates(
     for rate in (None, 5e6):
         joining.update_arrived(UpdateArrived(hosts[0].me.node, 1, 0, bytes(32), rate))
     assert len(taken) == 2
-    assert joining._rates[hosts[0].me.node] == 5e6
+    assert joining._rates.offer(hosts[0].me.node, 0).rate == 5e6
     joining.copy = None
     with pytest.raises(RemoteProtocolError, match="not asked for"):
         joining.update_arrived(taken[0])

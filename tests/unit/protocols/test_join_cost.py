@@ -232,12 +232,36 @@ def test_a_joiner_waits_a_moment_for_others_that_are_about_to_copy() -> None:
     scheduler.joins.request(0.0, JoinRequest(member(8), ()))
     opens(scheduler, 0.0, number, FAST)
     nodes = scheduler.policy.view.nodes
-    scheduler.joins.tick(0.5)
+    (join,) = (join for join in scheduler.joins.open.values() if join.number == number)
+    alone, with_others = join.gathers_until, join.waits_until
+    assert alone is not None
+    assert with_others is not None
+    assert 0 < alone < with_others
+    assert with_others >= limits.JOIN_BATCH_SECONDS
+    assert scheduler.joins.deadline == alone
+    scheduler.joins.tick(alone)
+    assert scheduler.joins.deadline == with_others, "another one is on its way"
     assert planned_pulls(scheduler.joins.open.values(), nodes) == ()
-    assert scheduler.joins.deadline == limits.JOIN_BATCH_SECONDS
-    scheduler.joins.tick(limits.JOIN_BATCH_SECONDS)
+    scheduler.joins.tick(with_others)
     (pull,) = planned_pulls(scheduler.joins.open.values(), nodes)
     assert pull.beside
+
+
+def test_a_joiner_that_copies_for_long_waits_a_little_for_others_that_may_come() -> None:
+    scheduler, number = linking(replace(cost(), update_bytes=MB, way=JoinWay.BESIDE))
+    opens(scheduler, 0.0, number, FAST)
+    nodes = scheduler.policy.view.nodes
+    alone = scheduler.joins.open[number].gathers_until
+    assert alone is not None
+    scheduler.joins.tick(alone / 2)
+    assert planned_pulls(scheduler.joins.open.values(), nodes) == ()
+    scheduler.joins.tick(alone)
+    assert len(planned_pulls(scheduler.joins.open.values(), nodes)) == 1
+    assert cost().waits_s((0,)) == (0.0, limits.JOIN_BATCH_SECONDS), "no rate is known"
+    assert cost().waits_s((10**12,), beside=False) == (0.0, 0.0), "the others wait for a moment"
+    assert cost().waits_s((1,), beside=False) == cost().waits_s((1,))
+    gather, batch = cost().waits_s((1,))
+    assert (gather, batch) == (limits.JOIN_GATHER_SECONDS, limits.MOST_BATCH_SECONDS)
 
 
 def test_a_joiner_that_does_not_follow_yet_may_lose_its_parent() -> None:
@@ -245,7 +269,7 @@ def test_a_joiner_that_does_not_follow_yet_may_lose_its_parent() -> None:
         scheduler, number = linking(cost())
         links = m.LinksOpen(number, (ONE, TWO), (FAST, FAST // 2))
         scheduler.joins.links_open(0.0, JOINER.node, links)
-        scheduler.tick(0.0)
+        scheduler.tick(limits.MOST_BATCH_SECONDS)
         switch = scheduler.switch
         assert switch is not None
         assert switch.policy.pulls[0].parent == ONE

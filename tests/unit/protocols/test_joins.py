@@ -488,7 +488,7 @@ def test_the_rate_that_a_shard_came_with_counts_for_what_is_planned_next() -> No
     assert joining is not None
     source, shard = asked[0]
     joining.shard(ShardArrived(source, shard, bytes(32), rate=5e6))
-    assert joining._offer(source, 0).rate == 5e6
+    assert joining._rates.offer(source, 0).rate == 5e6
 
 
 @pytest.mark.parametrize("known", [True, False])
