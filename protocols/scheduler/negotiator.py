@@ -264,9 +264,8 @@ class Negotiator:
         if number is None:
             return None
         policy = self.policy
-        if any(join.state in COMING for join in self.joins.open.values()):
+        if (view := self._with_joiners) is not None:
             # Joiners are counted in, so that ways are there when they enter, and not seconds later.
-            view = self._next_view(COMING)
             plan = self._planner.plan(view, self._micro_batches, (), policy)
             whole = (view, plan.parents, plan.shares, (), plan.reason, plan.ways)
             policy = Policy(policy.term, policy.version, *whole)
@@ -274,8 +273,18 @@ class Negotiator:
 
     @property
     def _may_search(self) -> bool:
-        coming = any(join.state in COMING for join in self.joins.open.values())
-        return not self.passing and len(self.policy.view.members) + coming > 1
+        several = len(self.policy.view.members) > 1 or self._with_joiners is not None
+        return not self.passing and several
+
+    @property
+    def _with_joiners(self) -> View | None:
+        """The view that is desired once the joiners on their way have entered. None if there are
+        none, or if no links would connect all: the members that a joiner is linked to may be lost,
+        and a member that leaves may connect others."""
+        if not any(join.state in COMING for join in self.joins.open.values()):
+            return None
+        view = self._next_view(COMING)
+        return view if len(parts(view)) == 1 else None
 
     def ways_found(self, event: WaysFound) -> None:
         """Take the answer to a search; the next plan chooses between these ways and its own."""

@@ -180,3 +180,19 @@ def test_ways_are_searched_for_with_the_joiners_that_will_enter(count: int) -> N
     assert sorted(wanted.policy.view.nodes) == sorted((*sources, node(9)))
     assert len(wanted.policy.parents) == count + 1
     assert negotiator.policy.view.nodes == sources
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_joiner_whose_members_are_all_lost_is_not_counted_in(count: int) -> None:
+    negotiator = leader(count)
+    if (search := negotiator.begin_search(0.0)) is not None:
+        negotiator.ways_found(WaysFound(search.number, Found((), "")))
+    last = node(count)
+    pull = Pull(7, member(9), (last,), last, beside=True)
+    negotiator.in_force(5.0, replace(negotiator.policy, version=2, pulls=(pull,)))
+    assert negotiator.joins.open[7].state is JoinState.COPYING
+    left = replace(policy_for(count - 1), version=3)
+    negotiator.in_force(6.0, left)  # as a fence has decided
+    negotiator.measured()
+    wanted = negotiator.begin_search(10.0)
+    assert (wanted.policy if wanted is not None else None) == (left if count == 3 else None)
