@@ -1,0 +1,57 @@
+"""A long join while the cluster loses most of its members and a link becomes slow."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.lab import Lab
+from tests.testbed.namespaces import missing
+from tests.testbed.network import MBIT, Link, Network, both
+
+MEMBERS = tuple(f"m{k}" for k in range(6))
+JOINER = "joiner"
+KILLED, LAST, SLOWED = MEMBERS[:3], MEMBERS[3], MEMBERS[4]
+RATE = 4 * MBIT  # of each link to the joiner
+STATE_MB = 24.0
+JOB = ("--state-mb", f"{STATE_MB:g}", "--gradient-mb", "0.02", "--compute-ms", "20")
+JOIN_S = 240.0
+
+
+@pytest.mark.netns
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.long
+def test_a_long_join_survives_all_that_can_happen(tmp_path: Path) -> None:
+    """Three members are killed at once, then one of the three that are left, and the link to one of
+    the last two becomes ten times slower. The joiner goes on with what it has, and receives little
+    twice."""
+    if why := missing():
+        pytest.skip(why)
+    links = both({(name, JOINER): Link(RATE, 0.005) for name in MEMBERS})
+    net = Network((*MEMBERS, JOINER), links, default=Link(100 * MBIT, 0.001))
+    with net, Lab(net, tmp_path, JOB) as lab:
+        for name in MEMBERS:
+            lab.start(name, "--join", "log")
+        lab.wait_together(*MEMBERS)
+        joiner = lab.start(JOINER, "--join", "log")
+        joiner.wait_until("links", lambda: len(joiner.all("link_up")) == len(MEMBERS), JOIN_S)
+        time.sleep(3.0)  # all six take about ten seconds
+        assert not joiner.all("joined")
+        for name in KILLED:
+            lab.agents[name].signal(signal.SIGKILL)
+        time.sleep(2.0)
+        lab.agents[LAST].signal(signal.SIGKILL)
+        net.set_links(both({(SLOWED, JOINER): Link(RATE / 10, 0.005)}))
+        joined = joiner.wait("joined", JOIN_S)
+        left = (*MEMBERS[4:], JOINER)
+        lab.wait_together(*left)
+        joiner.wait_steps(20)
+        assert not any(lab.agents[name].all("diverged") for name in left)
+    assert joined["updates"] > 0, "the others went on"
+    # With each source little is lost but what it had been asked for and not yet sent.
+    received = sum(source["bytes"] for source in joined["sources"])
+    assert received <= STATE_MB * 1e6 * (1 + 1 / len(MEMBERS))
