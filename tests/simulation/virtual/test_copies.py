@@ -92,7 +92,7 @@ async def several_copy_together(world: World) -> None:
     await world.until(lambda: all(keeps(host) == (0, 0) for host in (first, *joiners)))
 
 
-@pytest.mark.parametrize("seed", variants(range(2), long=range(2, 6)))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(1, 6)))
 def test_joiners_serve_each_other(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull, "WINDOW_SECONDS", 0.0)  # a few shards at a time
     play(several_copy_together, seed, steps=400)

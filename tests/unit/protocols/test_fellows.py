@@ -211,7 +211,7 @@ def served(host: Host) -> int:
     return sum(map(len, host.serves.values()))
 
 
-SEEDS = pytest.mark.parametrize("seed", variants(range(2), long=range(2, 6)))
+SEEDS = pytest.mark.parametrize("seed", variants(range(1), long=range(1, 6)))
 
 
 @SEEDS
