@@ -131,6 +131,7 @@ class Shell:
         own = self.trainer.own_state
         assert own is not None, "a cluster founded from half a state"
         self._note_constants()
+        self._forget()
         self.node = node = Node(self._config, self._planner, self._router)
         now = self._loop.time()
         self._perform(self.recorder.found(node, now, lineage, own.past, own.meta, own.commit))
@@ -157,10 +158,7 @@ class Shell:
         """
         self._note_constants()
         self.trainer.note_own_state()
-        self.trainer.forget()
-        self.copies.forget()
-        self.pulls.forget()
-        self.rounds.reducer.reset()
+        self._forget()
         me = replace(self._config.me, incarnation=incarnation)
         if me != self._config.me:
             self._config = replace(self._config, me=me)
@@ -168,6 +166,14 @@ class Shell:
         self.node = node = Node(self._config, self._planner, self._router)
         self._perform(self.recorder.join(node, self._loop.time(), sponsor))
         self._ping()
+
+    def _forget(self) -> None:
+        """Drop what belonged to the node before: rounds, updates that were kept, what is sent to
+        joiners or comes from sources. Iterations of the next node may have the same numbers."""
+        self.trainer.forget()
+        self.copies.forget()
+        self.pulls.forget()
+        self.rounds.reducer.reset()
 
     def _note_constants(self) -> None:
         """Note which constant part the state here has: the cluster's of which this node was a

@@ -13,6 +13,7 @@ from edgeagent.transport.complaints import LimitedLog
 from protocols import effects, events, limits
 from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
+from protocols.rounds.control_word import EMPTY
 from protocols.wire.bulk import BulkHeader, BulkKind
 from tests.simulation.virtual.loop import VirtualLoop
 from tests.simulation.virtual.trainer import MICRO_BATCHES
@@ -161,6 +162,28 @@ def test_a_join_forgets_the_rounds_of_the_cluster_before() -> None:
         rounds.append(lonely.shell.rounds.reducer._round)
         assert [r is None for r in rounds] == [False, True]
         lonely.shell.node = first.shell.node = None
+
+    in_world(body)
+
+
+def test_who_founds_again_forgets_the_updates_of_the_cluster_before() -> None:
+    """Otherwise one of them could be applied in the place of one with the same number, as it could
+    at a device that stands by, or was expelled, and then goes on alone."""
+
+    async def body(world: World) -> None:
+        _, second = await world.cluster(2)
+        shell, node = second.shell, second.shell.node
+        assert node is not None
+        at = node.context.iteration
+        await shell.drop_links()
+        trainer = shell.trainer
+        trainer._kept[at + 1] = shell.rounds.reducer.kept(at - 1)
+        trainer._next = effects.Apply(at, EMPTY, 2)
+        trainer._words[at] = EMPTY
+        shell.found(b"anew" * 4)
+        assert (trainer._kept, trainer._next, trainer._words) == ({}, None, {})
+        world.hosts[0].gone = second.gone = "cut"  # what they make of it is not looked at
+        world.hosts[0].shell.node = shell.node = None
 
     in_world(body)
 

@@ -136,8 +136,9 @@ class StandIn:
                     assert data == meta(iteration)
                     self._state[:] = self._shared
                     assert self.state == expected_state(iteration), "a torn state was pulled"
-                    self.iteration, self._round, self._todo = iteration, -1, []
+                    self.iteration = iteration
                     self._marks[handover.MARK_ITERATION] = iteration
+                self._round, self._todo = -1, []
                 assert iteration == self.iteration
             case handover.Work(iteration, micro_batches, turn):
                 self._on_work(iteration, micro_batches, turn)
