@@ -18,6 +18,7 @@ updates to the snapshot as the members have done.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from protocols import limits
@@ -97,6 +98,7 @@ class Copies:
         self._post = post  # sends to a node, which may be this one
         self._copies: dict[int, _Copy] = {}  # join -> what is kept for it
         self._logged: dict[int, _Logged] = {}  # iteration -> update
+        self._hashing: dict[int, None] = {}  # those of them whose parts are not hashed yet
         self._taking: dict[int, None] = {}  # iterations of snapshots that are being taken
         self._snapshots: dict[int, None] = {}  # iterations of snapshots that are kept
         self._repeat_at: float | None = None
@@ -111,8 +113,7 @@ class Copies:
         being taken, or the R of an earlier iteration is being copied, the memory of which is used
         again after this update."""
         at = self._context.iteration
-        logging = any(i < at for i, update in self._logged.items() if update.leaves is None)
-        return logging or at in self._taking
+        return any(i < at for i in self._hashing) or at in self._taking
 
     @property
     def deadline(self) -> float | None:
@@ -160,6 +161,7 @@ class Copies:
         if not self._copies:
             return
         self._logged[iteration] = _Logged(word, members, commit)
+        self._hashing[iteration] = None
         self._context.do(LogUpdate(iteration))
         self._bound()
 
@@ -169,6 +171,7 @@ class Copies:
         update = self._logged.get(event.iteration)
         if update is None:
             return
+        self._hashing.pop(event.iteration, None)
         update.leaves = event.leaves
         if not event.leaves:
             needing = [j for j, copy in self._copies.items() if copy.wants <= event.iteration]
@@ -204,7 +207,7 @@ class Copies:
         if copy is None:
             return
         # It may ask for one that is not made yet, and so say that it has all before.
-        newest = max(self._logged, default=copy.wants - 1)
+        newest = next(reversed(self._logged), copy.wants - 1)
         copy.wants = max(copy.wants, min(request.needs, iteration, newest + 1))
         if iteration not in self._logged:
             self._free()
@@ -277,11 +280,12 @@ class Copies:
         for at in [at for at in self._snapshots if at not in needed]:
             del self._snapshots[at]
             self._context.do(DropSnapshot(at))
-        end = max(self._logged, default=-1) + 1
+        end = next(reversed(self._logged), -1) + 1  # they are kept in the order of iterations
         before = min((copy.wants for copy in self._copies.values()), default=end)
-        if old := [at for at in self._logged if at < before]:
+        if old := list(takewhile(lambda at: at < before, self._logged)):
             for at in old:
                 del self._logged[at]
+                self._hashing.pop(at, None)
             self._context.do(DropUpdates(before))
 
 
