@@ -273,8 +273,9 @@ class Negotiator:
 
     @property
     def _may_search(self) -> bool:
-        several = len(self.policy.view.members) > 1 or self._with_joiners is not None
-        return not self.passing and several
+        if self.passing or self._search.deadline is None:
+            return False
+        return len(self.policy.view.members) > 1 or self._with_joiners is not None
 
     @property
     def _with_joiners(self) -> View | None:
