@@ -166,13 +166,13 @@ def _alike(node: bytes, policy: Policy, plan: PullPlan) -> dict[bytes, PullPlan]
     """Return the pulls of joiners other than `node` that copy the same state as that of `plan`. A
     user who has chosen which links a device has, or how many, has chosen these, too."""
 
-    def has_choice(pull: PullPlan) -> bool:
+    def is_free(pull: PullPlan) -> bool:
         return not pull.joiner.sparse and not pull.joiner.most_links
 
     alike = [
         pull
         for pull in policy.pulls
-        if pull.together == plan.together and pull.beside is plan.beside and has_choice(pull)
+        if pull.together == plan.together and pull.beside is plan.beside and is_free(pull)
     ]
     if plan not in alike or not plan.together:
         return {}

@@ -41,8 +41,8 @@ class SourceRates:
     def pulled(
         self, sources: tuple[bytes, ...], pull: Pull | None, shard_bytes: int
     ) -> tuple[PulledFrom, ...]:
-        """Return how much each of `sources`, and of the fellows, has sent in `pull`, and how fast,
-        for at most so many as a message can name."""
+        """Return how much each of `sources`, and of the fellows that have sent anything, has sent
+        in `pull`, and how fast. `shard_bytes` is the size of a shard."""
         total = self._context.config.state_bytes
         pulled = dict.fromkeys(sources, 0)
         for shard, source in pull.verified.items() if pull is not None else ():

@@ -11,6 +11,7 @@ from tests.simulation.world import Host, World
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
+    from protocols.member.joining import Joining
     from protocols.member.node import Node
     from tests.simulation.ways import WaysPlanner
 
@@ -70,6 +71,13 @@ def node_of(host: Host) -> Node:
     """Return the host's node, which must exist."""
     assert host.node is not None
     return host.node
+
+
+def joining_of(host: Host) -> Joining:
+    """Return the join of the host's node, which must have one."""
+    joining = node_of(host).joining
+    assert joining is not None
+    return joining
 
 
 def policy_of(host: Host) -> Policy:

@@ -24,6 +24,7 @@ from tests.unit.protocols.clusters import (
     cluster,
     enter,
     go_on,
+    joining_of,
     node_of,
     persist,
     policy_of,
@@ -35,7 +36,6 @@ from tests.variants import variants
 
 if TYPE_CHECKING:
     from protocols.member.copying import Copying
-    from protocols.member.joining import Joining
     from tests.simulation.world import Host, World
 
 SEEDS = variants(range(1), long=range(2))
@@ -50,12 +50,6 @@ def copying(
     joiner = world.join(9, hosts[0])
     reach(world, joiner, JoiningState.COPYING)
     return world, hosts, joiner
-
-
-def joining_of(host: Host) -> Joining:
-    joining = node_of(host).joining
-    assert joining is not None
-    return joining
 
 
 def copy_of(host: Host) -> Copying:

@@ -17,7 +17,15 @@ from protocols.member.shard_sizes import common_shard_size, shard_count
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
 from tests.simulation.host import Host
-from tests.unit.protocols.clusters import cluster, enter, go_on, node_of, persist, settle
+from tests.unit.protocols.clusters import (
+    cluster,
+    enter,
+    go_on,
+    joining_of,
+    node_of,
+    persist,
+    settle,
+)
 from tests.unit.protocols.test_pull import A, B, asked, evenly, leaves, no_rate, right
 from tests.variants import variants
 
@@ -28,7 +36,6 @@ if TYPE_CHECKING:
 
     from protocols.cluster.policy import Pull as PullPlan
     from protocols.member.fellows import Fellows
-    from protocols.member.joining import Joining
     from protocols.member.node import Node
     from tests.simulation.world import World
 
@@ -188,12 +195,6 @@ def crowd(seed: int, *, sparse: bool = False) -> tuple[World, list[Host], list[H
     joiners = [world.join(k, hosts[0]) for k in (5, 6, 7)]
     world.run(lambda: all(joining_of(j).pull is not None for j in joiners))
     return world, hosts, joiners
-
-
-def joining_of(host: Host) -> Joining:
-    joining = node_of(host).joining
-    assert joining is not None
-    return joining
 
 
 def pull_at(host: Host) -> Pull:
