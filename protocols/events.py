@@ -123,6 +123,33 @@ class RoundReduced:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundDecided:
+    """The reduced control word of a round whose chunks have holders is here. Each sum lies at all
+    holders of its chunk; if the word is final, the owners make the results."""
+
+    iteration: int
+    attempt: int
+    word: ControlWord
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The trainer has put the results that `Publish` asked for into R."""
+
+    iteration: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StripeArrived:
+    """The slots of a whole stripe, as they were at the start of `iteration`, have come from a
+    holder."""
+
+    iteration: int
+    stripe: int
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
     """The trainer has applied the update of `iteration`. `meta` are the state's scalars after it,
     and `claim` is a digest of the state (`limits.CLAIM_BYTES`; empty if none was taken)."""
@@ -298,6 +325,9 @@ Event = (
     | ChunksReady
     | Progressed
     | Contributed
+    | RoundDecided
+    | Published
+    | StripeArrived
     | RoundReduced
     | Applied
     | PiecesTaken

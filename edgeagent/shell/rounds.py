@@ -158,7 +158,7 @@ class Rounds:
         if current is not node:
             return
         self.release()
-        copied = current is not None and current.cycle.was_copied
+        copied = current is not None and current.cycle.holds.was_copied
         most = AHEAD_BYTES if copied else AHEAD_ROUNDS * self.contribution.nbytes
         if self._forwarding.is_ahead(self._peers.links, most):
             self._loop.call_later(FOLLOW_SECONDS, self._look_whether_followed, node, then)
@@ -167,7 +167,7 @@ class Rounds:
 
     def _pulls(self, node: bytes) -> bool:
         """Whether joiner `node` is copying the state from members, this one among them."""
-        return self._hub.node is not None and self._hub.node.cycle.holds_for(node)
+        return self._hub.node is not None and self._hub.node.cycle.holds.is_for(node)
 
     def _is_member(self, node: bytes) -> bool:
         policy = self._hub.node.context.policy if self._hub.node is not None else None

@@ -65,6 +65,8 @@ class NodeConfig:
       do the same while it is the scheduler (`standby.py`).
     - `window`: where a policy has ways, a node sends partial sums up to so many chunks ahead of the
       first one that is not reduced there (`limits.WINDOW_BYTES`).
+    - `stripes`: into how many the optimizer's state is divided, 0 if all members keep all of it;
+      `copies`: how many members keep each of them beside its owner.
     """
 
     me: Member
@@ -84,6 +86,8 @@ class NodeConfig:
     update_bytes: int = 0
     join_way: JoinWay = JoinWay.AUTO
     stands_by: bool = False
+    stripes: int = 0
+    copies: int = 0
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster.view import is_quorum
 from protocols.effects import FreezeRound
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.member.orders import check_restart, may_order
 from protocols.wire import messages as m
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.events import LinkDown
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.network.link_end import LinkEnd
 from protocols.recovery.candidacy import Candidacy
 from protocols.recovery.elsewhere import Elsewhere

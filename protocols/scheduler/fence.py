@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.policy import Electorate, Policy, Pull
+from protocols.cluster.stripes import orphans, renumbered
 from protocols.cluster.view import Edge, edge, is_quorum, make_view
 from protocols.rounds import control_word
 from protocols.scheduler import testimony
@@ -119,6 +120,7 @@ class FenceLeader:
         self.epoch = epoch
         self.restart: Restart | None = None
         self.forks = False
+        self.orphans: tuple[int, ...] = ()  # stripes that no reporter holds
         self._node = node
         self._own = own
         self._stored = stored
@@ -339,7 +341,8 @@ class FenceLeader:
             return []
         proven = all(n in self._lost.dead for n in missing)
         decides = quorum and (now >= self._half_at or self._is_most(here))
-        if not decides and not proven and now < self._partition_at:
+        self.orphans = orphans(renumbered(base.stripes, base.view.nodes, here))
+        if self.orphans or (not decides and not proven and now < self._partition_at):
             self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
             return []
         self.forks = not quorum
@@ -390,15 +393,20 @@ def decide(
     plan = planner.plan(view, micro_batches, ())
     version = max(base.version, *(r.newest for r in stay.values())) + 1
     pulls = _carried(base, stay)
-    policy = Policy(epoch[0], version, view, plan.parents, plan.shares, pulls, plan.reason)
+    stripes = renumbered(base.stripes, base.view.nodes, view.nodes)
+    whole_plan = (plan.parents, plan.shares, pulls, plan.reason, (), stripes)
+    policy = Policy(epoch[0], version, view, *whole_plan)
     # All members are at `first` or one after it. The result of `first` exists if one has applied it
-    # or has all of its chunks; then it is finished, and the iteration after it is done again.
+    # or has all of its chunks; then it is finished, and the iteration after it is done again. Where
+    # chunks have holders, the reduced control word shows that the sums lie at all of these, of
+    # which each stripe still has one, so the word alone is enough to finish the result.
     first = min(r.iteration for r in stay.values())
     newest = max(r.attempt for r in stay.values() if r.iteration == first)
     everything = control_word.bits(tuple(range(chunks)))
     have = {n: _has(r, first, newest, everything) for n, r in stay.items()}
-    whole = int.from_bytes(everything, "little")
-    holder = next((n for n in view.nodes if int.from_bytes(have[n], "little") == whole), None)
+    needed = 1 if stripes else int.from_bytes(everything, "little")
+    enough = {n: int.from_bytes(have[n], "little") & needed == needed for n in view.nodes}
+    holder = next((n for n in view.nodes if enough[n]), None)
     ahead = [r for r in stay.values() if r.iteration > first]
     applied = holder is not None
     name = bytes(32)

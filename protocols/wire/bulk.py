@@ -25,6 +25,7 @@ class BulkKind(IntEnum):
     SHARD = 3  # a piece of the training state, from a member to a joiner
     PROBE = 4  # bytes without meaning, sent so that the receiver can measure the link
     UPDATE = 5  # a part of a reduced gradient, from a member to a joiner that copies
+    SUM = 6  # a chunk's whole sum, from its owner towards the copies
 
 
 # Little-endian: magic, kind, zero, length, lineage, view, policy, iteration, attempt, index, term,
@@ -40,6 +41,7 @@ _MAX_PAYLOAD = {
     BulkKind.SHARD: limits.MAX_SHARD_BYTES,
     BulkKind.PROBE: limits.MAX_CHUNK_BYTES,
     BulkKind.UPDATE: limits.MAX_SHARD_BYTES,
+    BulkKind.SUM: limits.MAX_CHUNK_BYTES,
 }
 
 

@@ -22,6 +22,8 @@ from protocols.wire.copy_messages import ManifestRequest as ManifestRequest
 from protocols.wire.copy_messages import NoSnapshot as NoSnapshot
 from protocols.wire.copy_messages import ShardRequest as ShardRequest
 from protocols.wire.copy_messages import ShardsHere as ShardsHere
+from protocols.wire.copy_messages import StripesLearned as StripesLearned
+from protocols.wire.copy_messages import StripesWanted as StripesWanted
 from protocols.wire.copy_messages import UpdateRecord as UpdateRecord
 from protocols.wire.copy_messages import UpdateRequest as UpdateRequest
 from protocols.wire.fields import (
@@ -564,6 +566,8 @@ MESSAGES: tuple[type[Message], ...] = (
     CopyEnded,
     NoSnapshot,
     ShardsHere,
+    StripesWanted,
+    StripesLearned,
 )
 # Messages that cross one link only: nobody passes them on.
 DIRECT_MESSAGES = (
@@ -577,6 +581,7 @@ DIRECT_MESSAGES = (
     UpdateRecord,
     UpdateRequest,
     CopyEnded,
+    StripesWanted,
 )
 # Messages that may lead from one lineage into another.
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)

@@ -13,7 +13,7 @@ from typing import Any
 from protocols.cluster.election import ELECTION_TABLE
 from protocols.cluster.founding import FOUNDING_TABLE
 from protocols.cluster.life import LIFE_TABLE, LifeState
-from protocols.member.cycle import CYCLE_TABLE
+from protocols.member.cycle_table import CYCLE_TABLE
 from protocols.member.freeze import FREEZE_TABLE
 from protocols.member.joining import JOINING_TABLE
 from protocols.member.pull import PULL_TABLE

@@ -22,6 +22,7 @@ from protocols.member.context import Context
 from protocols.member.copies import Copies
 from protocols.member.copying import Copying
 from protocols.member.cycle import Cycle
+from protocols.member.holds import Holds
 from protocols.member.joining import Joining
 from protocols.member.pull import Pull
 from protocols.member.round_specs import Lanes
@@ -163,14 +164,14 @@ def redo_what_was_applied() -> Iterator[None]:
 def copy_what_moves() -> Iterator[None]:
     """A source applies updates while a joiner copies, and serves shards of different iterations,
     which the joiner does not notice."""
-    moving = property(lambda cycle: tuple(cycle._held))
+    moving = property(lambda holds: tuple(holds._held))
     ready = property(lambda cycle: cycle._state_ready)
 
     def expects(joining: Joining, source: bytes, shard: int, _iteration: int) -> bool:
         return joining.pull is not None and joining.pull.expects(source, shard)
 
     with (
-        patch.object(Cycle, "holding_for", moving),
+        patch.object(Holds, "joins", moving),
         patch.object(Cycle, "_may_apply", ready),
         patch.object(Joining, "expects", expects),
     ):

@@ -21,7 +21,6 @@ from protocols.wire import messages as m
 from tests.simulation import faults
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
 from tests.simulation.narrow import NO_BULK, PASSES
-from tests.simulation.numbers import expected_state
 from tests.simulation.ways import WaysPlanner
 from tests.simulation.world import member
 
@@ -177,7 +176,7 @@ class Storm:
         for host in world.hosts.values():
             assert host.gone in ENDINGS, f"{host.me.name} ended with {host.gone!r}"
             if host.gone == "steps":
-                assert host.state == expected_state(world.steps, world.micro_batches)
+                assert host.state == world.right(world.steps)
         assert not world.deserted, f"{world.deserted} gave up beside a cluster"
 
     def _start(self, *, first: bool = False) -> None:

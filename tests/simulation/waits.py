@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.view import is_quorum
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 
 if TYPE_CHECKING:
     from tests.simulation.harsh import HarshWorld
