@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.cluster.view import edge
 from protocols.wire.fields import Blob, wire
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ def stripes_fault(view: View, stripes: Sequence[Stripe]) -> str:
             return f"stripe {number} names a member twice"
         if any(k >= len(view.members) for k in everyone):
             return f"stripe {number} names no member"
+        for learner in (view.nodes[k] for k in stripe.learners):
+            pairs = [edge(learner, view.nodes[k]) for k in stripe.holders]
+            if not any(pair in view.edges for pair in pairs):
+                return f"stripe {number} has a learner without a link to a holder"
     return ""
 
 
@@ -79,6 +84,19 @@ def renumbered(
         stay = (numbers.get(old[k]) for k in stripe.holders)
         found.append(Stripe(bytes(k for k in stay if k is not None)))
     return tuple(found)
+
+
+def with_learned(
+    stripes: Sequence[Stripe], nodes: Sequence[bytes], learned: Mapping[bytes, Sequence[int]]
+) -> tuple[Stripe, ...]:
+    """Return the stripes with those of `nodes` that have learned them as further copies. `learned`:
+    node -> its stripes."""
+    found = [stripe.holders for stripe in stripes]
+    for k, node in enumerate(nodes):
+        for s in learned.get(node, ()):
+            if s < len(found) and k not in found[s]:
+                found[s] = (found[s] + bytes([k]))[: limits.MAX_HOLDERS]
+    return tuple(Stripe(holders) for holders in found)
 
 
 def orphans(stripes: Sequence[Stripe]) -> tuple[int, ...]:

@@ -39,14 +39,19 @@ class Learning:
         self._known: dict[int, None] = {}  # stripes that this member has learned
         self._wanted: dict[int, bytes] = {}  # stripes that are still to come, and from whom
         self._owed: dict[Pair, None] = {}  # learners that have not asked this holder yet
-        self._lent: dict[Pair, None] = {}  # learners that have got theirs from this holder
         self._early: dict[bytes, StripesWanted] = {}  # questions about the next iteration
         self._again_at: float | None = None
+        self._before: dict[Pair, None] = {}  # who learns what under the policy begun last
 
     @property
     def is_busy(self) -> bool:
         """Whether the update of the running iteration has to wait."""
         return bool(self._wanted or self._owed)
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """The stripes that this member has learned, and is no holder of yet."""
+        return tuple(self._known)
 
     @property
     def owes(self) -> bool:
@@ -56,7 +61,8 @@ class Learning:
     @property
     def deadline(self) -> float | None:
         """When `tick` has something to do although nothing has happened."""
-        return self._again_at if self._wanted or self._known else None
+        waits = (self._wanted or self._known) and not self._context.freeze.holds
+        return self._again_at if waits else None
 
     def stripes(self, policy: Policy) -> tuple[int, ...]:
         """Return the stripes whose slots this member has under `policy`: as a holder or, what it
@@ -70,28 +76,20 @@ class Learning:
 
     def forget(self) -> None:
         """Forget everything, because a fence has ended all learning."""
-        self._known, self._wanted, self._owed, self._lent, self._early = {}, {}, {}, {}, {}
+        self._known, self._wanted, self._owed, self._early, self._before = {}, {}, {}, {}, {}
 
     def begin(self, policy: Policy) -> None:
         """An iteration begins under `policy`."""
         context = self._context
         nodes = policy.view.nodes
-        me = nodes.index(context.node)
-        pairs = [(s, nodes[k]) for s, stripe in enumerate(policy.stripes) for k in stripe.learners]
-        mine = [s for s, learner in pairs if learner == context.node]
-        self._known = {s: None for s in self._known if s in mine}
-        self._lent = {pair: None for pair in self._lent if pair in pairs}
-        lenders = {pair: lender(policy, pair) for pair in pairs}
-        self._wanted = {
-            s: source
-            for (s, learner), source in lenders.items()
-            if learner == context.node and source and not self._has(s)
-        }
-        self._owed = {
-            pair: None
-            for pair, source in lenders.items()
-            if source == nodes[me] and pair not in self._lent
-        }
+        pairs = {(s, nodes[k]): None for s, x in enumerate(policy.stripes) for k in x.learners}
+        self._known = {s: None for s in self._known if (s, context.node) in pairs}
+        # Nobody has applied the update of an earlier iteration before those had learned that learn
+        # since then.
+        lenders = {pair: lender(policy, pair) for pair in pairs if pair not in self._before}
+        self._before = pairs
+        self._wanted = {s: n for (s, learner), n in lenders.items() if learner == context.node}
+        self._owed = {pair: None for pair, source in lenders.items() if source == context.node}
         self._ask()
         early, self._early = self._early, {}
         for sender, message in early.items():
@@ -129,7 +127,6 @@ class Learning:
         context.do(LendStripes(learner, context.iteration, found))
         for s in found:
             del self._owed[s, learner]
-            self._lent[s, learner] = None
         self._release()
 
     def arrived(self, iteration: int, stripe: int) -> None:
@@ -156,12 +153,7 @@ class Learning:
 
 
 def lender(policy: Policy, pair: Pair) -> bytes:
-    """Return from whom a learner gets a stripe: from the first holder to which it has a link, b""
-    if there is none."""
+    """Return from whom a learner gets a stripe: from the first holder to which it has a link."""
     stripe, learner = pair
-    links = dict.fromkeys(policy.view.edges)
-    for k in policy.stripes[stripe].holders:
-        holder = policy.view.nodes[k]
-        if edge(holder, learner) in links:
-            return holder
-    return b""
+    holders = [policy.view.nodes[k] for k in policy.stripes[stripe].holders]
+    return next(n for n in holders if edge(n, learner) in policy.view.edges)

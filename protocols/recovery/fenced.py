@@ -160,6 +160,7 @@ class Fenced:
             max(v for _, v in context.policies),
             self._standstill.near,
             context.electorates[1:],
+            self._cycle.learning.known,
         )
         self._mail.post(context.election.scheduler, self._report)
 

@@ -202,7 +202,7 @@ class Round:
         self._kept: dict[int, Spread] = {c: s for s in spec.spread for c in s.chunks}
         self._lanes = (spec.word_lane, *spec.lanes)
         # The first chunk that is not reduced here or, where chunks have holders, not yet summed.
-        self._first = 0
+        self._first = int(spec.is_held)
         self._summed: dict[int, SendUp] = {}  # chunks beyond the window, which wait to be sent
         self._sums = bytearray(spec.chunks)  # of held chunks: the sum has been here
         self._awaited = self._count_sums()  # sums that this node has to hold and lacks
@@ -439,7 +439,7 @@ class Round:
         """Whether the window need not begin at `chunk` any more."""
         if self._reduced[chunk] or not self.spec.is_held:
             return bool(self._reduced[chunk])
-        return chunk == 0 or (self._sent_up(chunk) and chunk not in self._summed)
+        return self._sent_up(chunk)
 
 
 def spread_plan(

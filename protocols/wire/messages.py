@@ -325,7 +325,8 @@ class FenceReport(Message):
     running attempt, `before_id` that of the round before. `policy`: the one in force here.
     `newest`: version of the newest body stored here. `links`: the members to which a link is open.
     `stored`: electorates of policies that are stored here and newer than `policy`, each of which
-    may be in force elsewhere.
+    may be in force elsewhere. `learned`: stripes of which I have become a holder, although `policy`
+    still names me as a learner.
     """
 
     TAG: ClassVar[int] = 28
@@ -341,6 +342,7 @@ class FenceReport(Message):
     newest: int = wire(VERSION)
     links: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
     stored: tuple[Electorate, ...] = wire(Many(Nested(Electorate), limits.MAX_POLICIES_KEPT))
+    learned: tuple[int, ...] = wire(Many(UInt(limits.MAX_STRIPES), limits.MAX_STRIPES), ())
 
 
 @dataclass(frozen=True, slots=True)

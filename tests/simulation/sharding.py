@@ -122,3 +122,22 @@ class Slots:
 
 def _arrive(source: bytes, iteration: int, stripe: int, found: dict[int, int], host: Host) -> None:
     host.slots.arrived(source, iteration, stripe, found)
+
+
+def lost_stripes(host: Host) -> tuple[int, ...]:
+    """Return the stripes for which the fence that `host` leads waits in vain: nobody who could
+    report keeps their slots any more."""
+    fence = host.node.recovery.fence if host.node is not None else None
+    if fence is None or not fence.orphans:
+        return ()
+    world, policy = host.world, fence.base
+    members = [h for m in policy.view.members if (h := world.hosts.get(m.node)) and h.me == m]
+    alive = [h for h in members if h.is_member and h.node]
+    alive = [h for h in alive if h.node and h.node.context.lineage == policy.view.lineage]
+    lost: list[int] = []
+    for s in fence.orphans:
+        holders = [policy.view.nodes[k] for k in policy.stripes[s].holders]
+        known = [h for h in alive if h.node and s in h.node.cycle.learning.known]
+        if not known and not any(h.me.node in holders for h in alive):
+            lost.append(s)
+    return tuple(lost)

@@ -83,9 +83,8 @@ class Truth:
         self._seen[node] = (context, context.iteration, context.commit)
 
     def _applied(self, host: Host, iteration: int) -> None:
-        assert host.state == self._world.right(host.iteration) or host.is_wrong, (
-            f"{host.me.name}: wrong state {host.iteration}"
-        )
+        right = self._world.right(host.iteration)
+        assert host.state == right or host.is_wrong, f"{host.me.name}: wrong state {host.iteration}"
         behind = len(host.node.debt.kept) if host.node is not None else 0
         joining = host.node.joining if host.node is not None else None
         if joining is not None and joining.state is JoiningState.FAILED:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster.view import is_quorum
 from protocols.member.cycle_table import CycleState
+from tests.simulation.sharding import lost_stripes
 
 if TYPE_CHECKING:
     from tests.simulation.harsh import HarshWorld
@@ -137,7 +138,7 @@ class Waits:
     def _is_excused(self, host: Host) -> bool:
         """Return whether `host` may wait for longer, for a reason that the module names."""
         world = self._world
-        if host.asleep:
+        if host.asleep or any(lost_stripes(h) for h in world.hosts.values() if h.gone is None):
             return True
         others = [h for h in world.hosts.values() if h is not host and h.is_member]
         near = [h for h in others if world.passes(host, h) and world.passes(h, host)]
