@@ -85,7 +85,7 @@ class Cycle:
         self._diverged = diverged
         self._copies = copies
         self.holds = Holds(context, copies)
-        self.learning = Learning(context, mail, self.was_read)
+        self.learning = Learning(context, mail, self.was_read, lambda: trainer.is_stale)
         self._claim = b""  # digest of the state of the running iteration
         self._lanes = Lanes()
         self._silent: tuple[int, ...] = ()  # members whose state differs in this iteration

@@ -30,10 +30,18 @@ Pair = tuple[int, bytes]  # a stripe and the member that learns it
 
 class Learning:
     """The part of one node that learns stripes and lends them to others. `released()` is called
-    when nothing here holds the update of the running iteration any more."""
+    when nothing here holds the update of the running iteration any more. `is_stale()`: whether the
+    trainer lacks updates, so that its slots are older than they should be."""
 
-    def __init__(self, context: Context, mail: Mail, released: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        mail: Mail,
+        released: Callable[[], None],
+        is_stale: Callable[[], bool],
+    ) -> None:
         self._context = context
+        self._is_stale = is_stale
         self._mail = mail
         self._released = released
         self._known: dict[int, None] = {}  # stripes that this member has learned
@@ -122,7 +130,8 @@ class Learning:
                 del self._early[old]
             return
         found = tuple(s for s in message.stripes if (s, learner) in self._owed)
-        if message.iteration != context.iteration or not found or context.freeze.holds:
+        late = message.iteration != context.iteration or self._is_stale()
+        if late or not found or context.freeze.holds:
             return
         context.do(LendStripes(learner, context.iteration, found))
         for s in found:

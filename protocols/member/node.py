@@ -451,8 +451,7 @@ class Node:
             case m.UpdateRequest():
                 self.copies.update_wanted(sender, message)
             case m.StripesWanted():
-                if not self.debt.is_stale:
-                    self.cycle.learning.asked(sender, message)
+                self.cycle.learning.asked(sender, message)
             case m.Dropped():
                 self.neighbours.dropped_by(now, sender)
             case m.Measured():

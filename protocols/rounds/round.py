@@ -429,11 +429,13 @@ class Round:
         too: as long as a chunk is not summed at its owner, each node on its way that has not sent
         it on is no more than a window ahead of it, so its parent reads on.
         """
-        before = self._first
+        found: list[RoundEffect] = []
         while self._first < self.spec.chunks and self._is_past(self._first):
             self._first += 1
-        new = range(before + self.spec.window, self._first + self.spec.window)
-        return [self._summed.pop(chunk) for chunk in new if chunk in self._summed]
+            # What is sent now may be the next one that the window begins behind.
+            if (now := self._summed.pop(self._first + self.spec.window - 1, None)) is not None:
+                found.append(now)
+        return found
 
     def _is_past(self, chunk: int) -> bool:
         """Whether the window need not begin at `chunk` any more."""

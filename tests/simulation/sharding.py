@@ -68,12 +68,12 @@ class Slots:
         host, at = self._host, wanted.iteration
         if host.gone is not None or at != host.iteration:
             return  # others have done it in its place meanwhile
+        slots = self.here | self._learned.get(at, {})
         for chunk in chunks_of(wanted.stripes, host.world.stripes):
+            assert chunk in slots, f"{host.me.name} owns what it does not hold"
             if chunk in self.sums.get(at, {}):  # otherwise a result of it is there already
-                assert chunk in self.here, f"{host.me.name} owns what it does not hold"
                 total, _ = self.sums[at][chunk]
-                slot = self._learned.get(at, {}).get(chunk, self.here[chunk])
-                self._results[chunk], _ = stepped(host.state[chunk - 1], slot, total)
+                self._results[chunk], _ = stepped(host.state[chunk - 1], slots[chunk], total)
         host.handle(events.Published(at, wanted.attempt))
 
     def result(self, iteration: int, chunk: int) -> tuple[int, Mark]:
