@@ -104,6 +104,8 @@ class TrainerConfig:
     local_steps: int | None = None  # a round has the samples of so many iterations, 0 = no rounds
     outer: str | None = None  # of OUTERS
     mode: str | None = None  # of MODES
+    shard_optimizer: bool | None = None  # no device keeps all of the optimizer's state
+    copies: int | None = None  # of each part of it beside the owner's
     device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file

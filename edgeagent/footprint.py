@@ -56,7 +56,7 @@ class Footprint:
 
 def footprint(found: Rehearsed, agent: int) -> Footprint:
     """Return the sum from what a trainer reported; `agent`: what an idle agent takes, measured."""
-    state, own, even, odd, replay, _, _ = region_sizes(
+    state, own, even, odd, replay, _, _, _ = region_sizes(
         found.state_bytes, found.elements, found.accumulate
     )
     always = [
@@ -98,7 +98,7 @@ def needed_at_start(state_bytes: int, elements: int, accumulate: str) -> int:
     """Return what a trainer takes, at the least, on top of what it has when it shares its state:
     the regions that are reserved, and the mean that the first update makes of the gradients. The
     gradients take the place of the weights, which move into the shared memory."""
-    state, own, even, odd, _, marks, _ = region_sizes(state_bytes, elements, accumulate)
+    state, own, even, odd, _, marks, _, _ = region_sizes(state_bytes, elements, accumulate)
     return sum(mapped_bytes(size) for size in (state, own, even, odd, marks)) + own
 
 

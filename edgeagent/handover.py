@@ -8,6 +8,8 @@
     Progressed                             -->          it gets on with a long round of local steps
     Contributed                            -->          P holds their sum
                                            <--  Reduced the round's sums lie in R[buffer]
+                                           <--  Publish the sums of what this device owns are here
+    Published                              -->          their results are here
     Applied                                -->          until the next Reduced nothing changes
     ExitRequested, Away                    -->          at any time
                                            <--  LeaveAsked  at any time
@@ -60,9 +62,9 @@ from protocols.wire.fields import (
 )
 from protocols.wire.packing import pack, unpack
 
-HANDOVER_VERSION = 10
+HANDOVER_VERSION = 11
 MAX_FRAME_BYTES = 16 << 20
-SHARED_REGIONS = 7  # state, contribution, reduced[0], reduced[1], replay, marks, wide
+SHARED_REGIONS = 8  # state, contribution, reduced[0], reduced[1], replay, marks, wide, held
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
 MARKS = 8  # 64-bit words in `marks`, most of them unused
 MARK_APPLYING = 0  # position in `marks`
@@ -107,6 +109,8 @@ class Hello:
     wide blocks have so many bytes of shared memory.
     `work_exponent`: 0, or what computing a share takes grows with this power of the share's number
     of micro-batches, from 1 to 2, because they are cells of a round of subnets; 0 counts as 1.
+    `slots`: 0, or the optimizer keeps so many slots of full size for each parameter, which are
+    divided among the devices (`held_memory.py`), with `copies` of each beside that of its owner.
     """
 
     TAG: ClassVar[int] = 1
@@ -135,6 +139,8 @@ class Hello:
     local_steps: int = wire(NUMBER, 0)
     wide_bytes: int = wire(NUMBER, 0)
     work_exponent: float = wire(_FLOAT, 0.0)
+    slots: int = wire(NUMBER, 0)
+    copies: int = wire(NUMBER, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +233,9 @@ class Progressed:
 @dataclass(frozen=True, slots=True)
 class Reduced:
     """The sums over all micro-batches of `iteration` lie in `reduced[buffer]`, or in `replay` if
-    `buffer` is `REPLAY_BUFFER`.
+    `buffer` is `REPLAY_BUFFER`. If the slots are divided, new weights lie there in place of the
+    sums of gradients, and the slots of `stripes` are still to be stepped with the sums in `held`:
+    with the missed ones there if `buffer` is `REPLAY_BUFFER`.
 
     `weight` is the number of micro-batches in the sums, by which to divide. `square_sums[k]` is the
     float64 sum of squares of data chunk k+1, the same bits on all nodes; if one is not finite, skip
@@ -250,6 +258,33 @@ class Reduced:
     settings: bytes = wire(_DATA, b"")
     other_settings: bytes = wire(_DATA, b"")
     is_read: bool = wire(_BOOL, True)
+    stripes: tuple[int, ...] = wire(_NUMBERS, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """The sums of `stripes` lie in `held`: put the new weights (of buffers the sums) into the
+    results there. `attempt`: that of the round. The other fields as in `Reduced`. Nothing else
+    changes: it may be asked again, or another device may do it instead."""
+
+    TAG: ClassVar[int] = 20
+    iteration: int = wire(NUMBER)
+    attempt: int = wire(NUMBER)
+    stripes: tuple[int, ...] = wire(_NUMBERS)
+    weight: int = wire(NUMBER)
+    gradient_bitmap: bytes = wire(_DATA)
+    square_sums: tuple[float, ...] = wire(_many(_FLOAT))
+    settings: bytes = wire(_DATA)
+    other_settings: bytes = wire(_DATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The results that `Publish` asked for are in `held`."""
+
+    TAG: ClassVar[int] = 21
+    iteration: int = wire(NUMBER)
+    attempt: int = wire(NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +453,8 @@ Message = (
     | Rehearsed
     | ChunksReady
     | Progressed
+    | Publish
+    | Published
 )
 _TYPES: tuple[type[Message], ...] = (
     Hello,
@@ -439,6 +476,8 @@ _TYPES: tuple[type[Message], ...] = (
     Rehearsed,
     ChunksReady,
     Progressed,
+    Publish,
+    Published,
 )
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 

@@ -422,6 +422,8 @@ def trainer_config(
         local_steps=args.local_steps,
         outer=args.outer,
         mode=args.mode,
+        shard_optimizer=args.shard_optimizer,
+        copies=args.copies,
         device=args.device or "",
         save=writable_file("--save", save, regular=True) if save else "",
         save_every=every if args.save_every is None else args.save_every,

@@ -24,17 +24,20 @@ from edgeagent.dataplane.wire_format import Formats
 from protocols import limits
 from protocols.errors import RemoteProtocolError
 from protocols.rounds.claims import claimants
-from protocols.rounds.control_word import ControlWord, decode_word, merge
+from protocols.rounds.control_word import ControlWord, decode_word, merge, read_squares
 from protocols.rounds.divergence import is_final
 from protocols.rounds.frame_order import FrameOrder, check_place
 from protocols.rounds.round import (
     Add,
     Complete,
+    Decided,
     Finish,
+    KeepSum,
     Round,
     RoundEffect,
     RoundSpec,
     SendDown,
+    SendSum,
     SendUp,
 )
 from protocols.rounds.word_check import check_part, check_result, check_word
@@ -43,6 +46,7 @@ from protocols.wire.bulk import BulkHeader, BulkKind, checksum
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from edgeagent.dataplane.held_chunks import HeldChunks
     from protocols.cluster.policy import Policy
     from protocols.rounds.word_check import WordShape
 
@@ -122,6 +126,8 @@ class Reducer:
         later: Callable[[Callable[[], None]], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         formats: Formats | None = None,
+        held: HeldChunks | None = None,
+        decided: Callable[[RoundSpec, ControlWord], None] | None = None,
     ) -> None:
         """`contribution` and both `reduced`: float32 or float64, one dimension, equal lengths.
 
@@ -129,7 +135,8 @@ class Reducer:
         look like; without it they are not checked. `policies` returns the policies whose bodies are
         stored here. `later` schedules a call after the events that are already waiting; without it
         all work is done at once. `clock` returns seconds. `formats`: how chunks travel (default: as
-        they are).
+        they are). If chunks have holders, `held` has what this node holds, and `decided` is called
+        when the reduced control word of a round is here.
         """
         self._contribution = contribution
         self._shared = reduced
@@ -145,6 +152,8 @@ class Reducer:
         self._later = later
         self._clock = clock
         self._formats = formats or Formats()
+        self._held = held
+        self._decided = decided
         self._todo: deque[RoundEffect] = deque()  # effects of the running round not yet performed
         self._sliced = False  # whether `later` will call `_work_off` again
         self._over: Key | None = None  # the round that was completed here last
@@ -199,6 +208,8 @@ class Reducer:
         self._make_room(spec.iteration)
         self._round = Round(spec)
         self._own_word, self._no_own = None, False
+        if self._held is not None and spec.contributes:
+            self._held.begin()
         kept = self._results.get(spec.iteration, _Result())
         result = _Result([0.0] * (spec.chunks - 1), [0] * spec.chunks)
         for spread in spec.spread:
@@ -265,6 +276,17 @@ class Reducer:
             self._no_own = not any(word.done)
             self._drive(self._round.contribute())
 
+    def publish(self) -> None:
+        """Send the results that the trainer has made to everyone."""
+        now, held = self._round, self._held
+        if now is None or held is None:
+            return
+        for chunk in now.owned:
+            result = self._slice(self._vectors[now.spec.iteration], chunk)
+            result[:] = held.result(chunk)
+            self._result.checks[chunk] = checksum(result.data.cast("B"), 0.0)
+        self._drive(now.publish())
+
     def forget(self, peer: bytes) -> None:
         """Drop the state of `peer`, the link to which has ended.
 
@@ -298,6 +320,9 @@ class Reducer:
             now.check_down(sender, header.index)
             straight = header.index and self._formats.of(header.index).in_place
             scratch = size = 0 if straight else header.length
+        elif current and header.kind is BulkKind.SUM and now is not None:
+            now.check_sum(sender, header.index)
+            scratch = size = 0
         elif current and now is not None:
             now.check_up(sender, header.index)
         elif (key_of(header), header.kind, header.index) in peer.early:
@@ -340,7 +365,8 @@ class Reducer:
             self._free(peer, frame.size - len(frame.buffer))
             self._drive(now.up(sender, header.index))
             return
-        now.check_down(sender, header.index)
+        is_sum = header.kind is BulkKind.SUM
+        (now.check_sum if is_sum else now.check_down)(sender, header.index)
         if checksum(frame.buffer, header.square_sum) != header.check:
             raise RemoteProtocolError("a reduced chunk that was altered on its way")
         self._result.checks[header.index] = header.check
@@ -350,9 +376,10 @@ class Reducer:
             if frame.size:  # it is rounded, or its header came before the round began
                 result = self._slice(self._vectors[now.spec.iteration], header.index)
                 self._formats.of(header.index).read(frame.buffer, result)
-            self.square_sums[header.index - 1] = header.square_sum
+            if not now.spec.is_held:
+                self.square_sums[header.index - 1] = header.square_sum
         self._free(peer, frame.size)
-        self._drive(now.down(sender, header.index))
+        self._drive((now.sum_down if is_sum else now.down)(sender, header.index))
 
     def _read_word(
         self, spec: RoundSpec, sender: bytes, data: memoryview, kind: BulkKind
@@ -496,6 +523,17 @@ class Reducer:
                 self._finish(spec, chunk, own)
             case SendDown(chunk, to):
                 self._send_down(spec, chunk, to)
+            case SendSum(chunk, to):
+                check = self._results[spec.iteration].checks[chunk]
+                self._send(spec, BulkKind.SUM, to, chunk, False, 0.0, check)
+            case KeepSum(chunk):
+                if self._held is not None:
+                    self._held.keep(chunk, self._slice(self._vectors[spec.iteration], chunk))
+            case Decided():
+                if self._word is not None and self._decided is not None:
+                    if spec.chunks > 1:
+                        self._result.square_sums = list(read_squares(self._word.squares))
+                    self._decided(spec, self._word)
             case Complete():
                 self._over = spec.key
                 if self._word is not None:
@@ -505,7 +543,7 @@ class Reducer:
         peer = self._peers[child]
         part = peer.sums.pop(chunk)
         if chunk == 0:
-            word = self._own_word if first else self._word
+            word = self._word_of_mine(spec) if first else self._word
             if word is not None:
                 self._word = self._merge(spec, word, decode_word(part))
         else:
@@ -530,7 +568,7 @@ class Reducer:
 
     def _finish(self, spec: RoundSpec, chunk: int, own: bool) -> None:
         if chunk == 0:
-            self._word = self._own_word if own else self._word
+            self._word = self._word_of_mine(spec) if own else self._word
             if self._word is not None:
                 self._result.checks[0] = checksum(self._word.encode(), 0.0)
             return
@@ -540,11 +578,22 @@ class Reducer:
         numbers = self._formats.of(chunk)
         payload = numbers.settle(chunk, result, own=own)
         squares = self.square_sums[chunk - 1] = numbers.square_sum(result)
+        if spec.is_held and self._held is not None:
+            self._held.summed(chunk, squares)
+            squares = 0.0  # the word tells it, as the result has others
         self._result.checks[chunk] = checksum(payload, squares)
+
+    def _word_of_mine(self, spec: RoundSpec) -> ControlWord | None:
+        """Return this node's own word. Where chunks have holders, it also says how large the sums
+        are that this node owns, all of which are here by the time it is needed."""
+        word = self._own_word
+        if word is None or self._held is None or not spec.is_held or spec.chunks == 1:
+            return word
+        return replace(word, squares=self._held.squares)
 
     def _send_down(self, spec: RoundSpec, chunk: int, to: tuple[bytes, ...]) -> None:
         result = self._results[spec.iteration]
-        squares = result.square_sums[chunk - 1] if chunk else 0.0
+        squares = result.square_sums[chunk - 1] if chunk and not spec.is_held else 0.0
         self._send(spec, BulkKind.DOWN, to, chunk, False, squares, result.checks[chunk])
 
     def _send(
@@ -565,7 +614,7 @@ class Reducer:
         word, as a trainer that falls behind begins its sum anew.
         """
         if chunk == 0:
-            word = self._own_word if own else self._results[spec.iteration].word
+            word = self._word_of_mine(spec) if own else self._results[spec.iteration].word
             payload = memoryview(word.encode() if word is not None else b"")
         else:
             mine = self._own(chunk) if own else self._slice(self._vectors[spec.iteration], chunk)

@@ -22,7 +22,15 @@ import torch
 from edgeagent.checkpoint_file import MODEL_KEYS
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.footprint import check_it_fits
-from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, Applied, ChunksReady, Contributed
+from edgeagent.handover import (
+    MARK_APPLYING,
+    MARK_ITERATION,
+    REPLAY_BUFFER,
+    Applied,
+    ChunksReady,
+    Contributed,
+    Published,
+)
 from edgeagent.memory import room
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
@@ -46,6 +54,7 @@ from edgeagent.trainer.replicated import ReplicatedTensors
 from edgeagent.trainer.scaling import LossScale
 from edgeagent.trainer.schedule import step_schedule
 from edgeagent.trainer.settings import GroupSettings, HasGroups, group_scalars
+from edgeagent.trainer.shards import Shards
 from edgeagent.trainer.slots import OptimizerSlots, discover_slots
 from edgeagent.trainer.subnets.steps import SubnetSteps
 from edgeagent.trainer.undeclared import warn_of_undeclared_averages
@@ -56,7 +65,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from edgeagent.handover import Reduced
+    from edgeagent.handover import Publish, Reduced
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.trainer.local_steps import LocalSteps
 
@@ -69,7 +78,8 @@ class TrainingState:
     memory, as other devices do, so that this can be tested without one. With `local` an iteration
     is a round of local steps: `model` and `optimizer` are then the device's own, and `parameters`
     and the slots in the state belong to the outer optimizer. `exact_count` is 0, or the number of
-    micro-batches of an iteration; sums then do not depend on the order of addition.
+    micro-batches of an iteration; sums then do not depend on the order of addition. With `shards`
+    this device keeps only some of the optimizer's slots, beside the state (`shards.py`).
     """
 
     def __init__(
@@ -84,6 +94,7 @@ class TrainingState:
         overlap: bool = False,
         local: LocalSteps | SubnetSteps | None = None,
         exact_count: int = 0,
+        shards: bool = False,
     ) -> None:
         self._local = local
         self._subnets = local if isinstance(local, SubnetSteps) else None
@@ -100,7 +111,6 @@ class TrainingState:
         self._trainable = {p: name for name, p in self.parameters.items() if p.requires_grad}
         self._frozen = {n: p for n, p in self.parameters.items() if p not in self._trainable}
         self.buffers = ModelBuffers(model)
-        self._slot_specs = discover_slots(self._optimizer, self._trainable)
         self.replicated = ReplicatedTensors(model)
         self.scaling = LossScale(grad_scaler)
         self.guards = Guards(self._optimizer, self.schedule_bytes)
@@ -116,6 +126,13 @@ class TrainingState:
             in_blocks=exact_count > 0,
         )
         self._exponents = Exponents(self.vector) if exact_count else None
+        self.shards: Shards | None = None
+        stepped = self._trainable
+        if shards:
+            self.shards = Shards(optimizer, self._trainable, self.vector, max_grad_norm)
+            self._optimizer, stepped = self.shards.optimizer, self.shards.names
+        self._stepped = stepped
+        self._slot_specs = discover_slots(self._optimizer, stepped)
         self.plan()
         self._notes: dict[str, str] | None = None
         self.iteration = 0
@@ -152,7 +169,8 @@ class TrainingState:
         """
         sizes = (self.layout.size, self.vector.words, self.vector.accumulate)
         check_it_fits(*sizes, room())
-        memory = create_shared_memory(*sizes, self.vector.wide_bytes)
+        held = self.shards.layout.bytes if self.shards is not None else 0
+        memory = create_shared_memory(*sizes, self.vector.wide_bytes, held)
         self.attach(memory)
         return memory
 
@@ -180,7 +198,9 @@ class TrainingState:
                 parameter.data = view
         shared = {name: image.views[f"model.{name}"] for name in self.buffers.names}
         self.buffers.attach(shared, self.vector, *self._sum.for_buffers())
-        self._slots = OptimizerSlots(self._optimizer, self._trainable, self._slot_specs, image)
+        self._slots = OptimizerSlots(self._optimizer, self._stepped, self._slot_specs, image)
+        if self.shards is not None:
+            self.shards.attach(memory.held.memory)
         self._slots.rehome()
         self.replicated.attach(image)
         if self._exponents is not None:
@@ -443,6 +463,18 @@ class TrainingState:
         self._note()
         return Applied(reduced.iteration, loss, not finite, self.meta())
 
+    def publish(self, wanted: Publish) -> Published:
+        """Make the results of the chunks that this device owns; nothing of the state changes.
+        Raises `EdgeAgentError` if they cannot be those of this iteration."""
+        if self.shards is None or wanted.iteration != self.iteration or wanted.weight < 1:
+            raise EdgeAgentError("the agent wants results of another iteration than the trainer's")
+        self.guards.check()
+        self._settings.put(wanted.settings, wanted.other_settings)
+        with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
+            self.shards.publish(wanted, self.scaling.scale)
+        self._note()
+        return Published(wanted.iteration, wanted.attempt)
+
     def adopt(self, iteration: int, data: bytes) -> None:
         """Become the replica whose tensors lie in the shared memory and whose scalars are `data`.
 
@@ -497,6 +529,9 @@ class TrainingState:
     def _step(self, reduced: Reduced) -> None:
         vector = self._reduced[reduced.buffer]
         scale = self.scaling.scale
+        if self.shards is not None:
+            self._take_results(self.shards, reduced, vector, scale)
+            return
         coefficient = clip_coefficient(
             reduced.square_sums, self.vector, reduced.weight * scale, self._max_grad_norm
         )
@@ -507,6 +542,20 @@ class TrainingState:
         self._optimizer.step()
         self._drop_gradients()
         self._slots.rehome()
+        self.buffers.apply(self.buffers.section(self.vector, mean), reduced.integer_buffers)
+
+    def _take_results(
+        self, shards: Shards, reduced: Reduced, vector: torch.Tensor, scale: float
+    ) -> None:
+        """Step the slots that are kept here, and take over the weights that their owners have
+        made."""
+        squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
+        self._watch.reduced(squares, any(reduced.gradient_bitmap))
+        shards.step(reduced, scale, missed=reduced.buffer == REPLAY_BUFFER)
+        shards.take_weights(vector)
+        shards.step_stand_ins(reduced.gradient_bitmap)
+        self._slots.rehome()
+        mean = vector / reduced.weight if self.buffers.sizes() else vector
         self.buffers.apply(self.buffers.section(self.vector, mean), reduced.integer_buffers)
 
     def _end_round(self, finite: bool) -> None:

@@ -62,6 +62,11 @@ class Learning:
         return tuple(self._known)
 
     @property
+    def coming(self) -> tuple[int, ...]:
+        """The stripes that this member has asked for."""
+        return tuple(self._wanted)
+
+    @property
     def owes(self) -> bool:
         """Whether learners wait for what this member has to lend them."""
         return bool(self._owed)
