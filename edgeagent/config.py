@@ -111,6 +111,7 @@ class TrainerConfig:
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file
     keep: int | None = None  # how many of these files are kept, 0 = all
     resume: str = ""
+    more_parts: tuple[str, ...] = field(default=())  # checkpoints with the rest of what is divided
     threads: int = 0  # torch threads; 0 = leave as it is
     data: str = ""
     dry_run: bool = False  # compute one micro-batch and one update, report their memory, end
@@ -124,6 +125,7 @@ def trainer_config_from(environment: Mapping[str, str]) -> TrainerConfig | None:
         return None
     values = json.loads(text)
     values["arguments"] = tuple(values["arguments"])
+    values["more_parts"] = tuple(values["more_parts"])
     return TrainerConfig(**values)
 
 

@@ -105,6 +105,13 @@ class Shards:
         self.names = dict(zip(self._stand_ins, names.values(), strict=True))
         self.optimizer = lone_optimizer(optimizer, self._groups(self._stand_ins))
         self._pieces = self._cut()
+        numbers = {p: n for n, p in enumerate(self._parameters)}
+        self._members = [
+            {numbers[p] for p in group["params"] if p in numbers}
+            for group in optimizer.param_groups
+        ]
+        # The stripes whose slots are kept here, all until the agent says otherwise.
+        self.stripes: tuple[int, ...] = tuple(range(self.layout.stripes))
 
     def _check(self, optimizer: Optimizer, names: Mapping[torch.nn.Parameter, str]) -> None:
         for parameter, name in names.items():
@@ -153,33 +160,50 @@ class Shards:
         """Use the region `held` of the shared memory."""
         self._held = torch.frombuffer(memory, dtype=torch.float32, count=self.layout.bytes // 4)
 
+    @property
+    def gradient_chunks(self) -> int:
+        """The number of chunks that hold gradients, and so have slots."""
+        return self._vector.gradient_chunks
+
+    def slot_memory(self, number: int, chunk: int) -> torch.Tensor:
+        """Return where the slot with this number of `slot_names` lies for a chunk."""
+        return self._held[self.layout.slot(number, chunk)]
+
     # --- updates ----------------------------------------------------------------------------------
 
     def publish(self, wanted: Publish, scale: float) -> None:
         """Put the new weights of the stripes that this device owns into the results."""
         update = self._update_of(wanted, scale)
         for chunk in self._chunks(wanted.stripes):
-            total, result = (
-                self._held[self.layout.sums(chunk)],
-                self._held[self.layout.results(chunk)],
-            )
+            total = self._held[self.layout.sums(chunk)]
+            result = self._held[self.layout.results(chunk)]
             if chunk > self._vector.gradient_chunks:
                 result.copy_(total)
                 continue
-            result.zero_()
-            weights = self._stepped(chunk, total, update, keep=False)
-            for piece, values in weights:
-                result[piece.at : piece.at + piece.length] = values
+            pieces = self._pieces.get(chunk, [])
+            places = [result[p.at : p.at + p.length] for p in pieces]
+            for place, piece in zip(places, pieces, strict=True):
+                place.copy_(self._weights(piece))
+            if update is not None:
+                self._step(chunk, places, total, update, keep=False)
 
     def step(self, reduced: Reduced, scale: float, *, missed: bool) -> None:
-        """Step the slots of the stripes that this device keeps. Weights stay as they are."""
+        """Step the slots of the stripes that this device keeps. The weights there are stepped with
+        them; `take_weights` follows."""
+        self.stripes = reduced.stripes
         update = self._update_of(reduced, scale)
         if update is None:
             return
         where = self.layout.missed if missed else self.layout.sums
         for chunk in self._chunks(reduced.stripes):
             if chunk <= self._vector.gradient_chunks:
-                self._stepped(chunk, self._held[where(chunk)], update, keep=True)
+                places = [self._weights(piece) for piece in self._pieces.get(chunk, [])]
+                self._step(chunk, places, self._held[where(chunk)], update, keep=True)
+
+    def _weights(self, piece: Piece) -> torch.Tensor:
+        """Return where the weights of a piece lie."""
+        flat = self._parameters[piece.parameter].detach().view(-1)
+        return flat[piece.start : piece.start + piece.length]
 
     def _chunks(self, stripes: Iterable[int]) -> list[int]:
         return sorted(c for s in stripes for c in self.layout.chunks_of(s))
@@ -195,44 +219,44 @@ class Shards:
         bitmap = int.from_bytes(told.gradient_bitmap, "little")
         return _Update(weight, scale, coefficient, bitmap)
 
-    def _stepped(
-        self, chunk: int, total: torch.Tensor, update: _Update | None, *, keep: bool
-    ) -> list[tuple[Piece, torch.Tensor]]:
-        """Return the new weights of each piece of a chunk; with `keep` its slots are stepped, too.
-        Without an `update` the weights stay as they are."""
+    def _step(
+        self,
+        chunk: int,
+        places: list[torch.Tensor],
+        total: torch.Tensor,
+        update: _Update,
+        *,
+        keep: bool,
+    ) -> None:
+        """Step the weights in `places`, which are those of the pieces of a chunk; with `keep` the
+        slots are stepped, too."""
         pieces = self._pieces.get(chunk, [])
-        flat = [self._parameters[p.parameter].detach().view(-1) for p in pieces]
-        old = [f[p.start : p.start + p.length] for f, p in zip(flat, pieces, strict=True)]
-        if update is None:
-            return list(zip(pieces, old, strict=True))
         mean = update.mean(total)
-        leaves = [torch.nn.Parameter(values.clone()) for values in old]
+        leaves = [torch.nn.Parameter(values) for values in places]
         optimizer = self._momentary(pieces, leaves)
         views: list[dict[str, torch.Tensor]] = []
         for piece, leaf in zip(pieces, leaves, strict=True):
             if update.bitmap >> piece.parameter & 1:
-                leaf.grad = mean[piece.at : piece.at + piece.length].clone()
+                leaf.grad = mean[piece.at : piece.at + piece.length]
             views.append(self._views(chunk, piece))
             memory = self._memory_of(piece, views[-1], copied=not keep)
             if memory:
                 optimizer.state[leaf] = memory
         type(optimizer).step(optimizer)
-        if keep:
-            for leaf, known in zip(leaves, views, strict=True):
-                for slot, value in optimizer.state.get(leaf, {}).items():
-                    view = known.get(slot)
-                    if view is None or not isinstance(value, torch.Tensor):
-                        continue
-                    if value.data_ptr() != view.data_ptr():
-                        view.copy_(value)
-        return [(p, leaf.detach()) for p, leaf in zip(pieces, leaves, strict=True)]
+        if not keep:
+            return
+        for leaf, known in zip(leaves, views, strict=True):
+            for slot, value in optimizer.state.get(leaf, {}).items():
+                view = known.get(slot)
+                if view is None or not isinstance(value, torch.Tensor):
+                    continue
+                if value.data_ptr() != view.data_ptr():
+                    view.copy_(value)
 
     def _momentary(self, pieces: list[Piece], leaves: list[torch.nn.Parameter]) -> Optimizer:
         """Return an optimizer over these pieces, without memory."""
-        numbers = {p: n for n, p in enumerate(self._parameters)}
         groups = []
-        for group in self._optimizer.param_groups:
-            members = {numbers[p] for p in group["params"] if p in numbers}
+        for group, members in zip(self._optimizer.param_groups, self._members, strict=True):
             mine = [x for p, x in zip(pieces, leaves, strict=True) if p.parameter in members]
             if mine:
                 scalars = {k: v for k, v in group.items() if k not in NOT_SCALARS}

@@ -636,7 +636,7 @@ class TrainingState:
     def _note(self) -> None:
         """Take the state as it is for right; whatever differs from now on is the script's doing."""
         self._settings.note()
-        self.guards.note(self._slots.tensors())
+        self.guards.note(self._slots.tensors() if self.shards is None else [])
 
     def _flat(self, memory: mmap) -> torch.Tensor:
         count = self.vector.words

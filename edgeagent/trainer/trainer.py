@@ -35,6 +35,7 @@ from edgeagent.trainer.process import connect_agent, ended_with_a_reason
 from edgeagent.trainer.rehearsal import Rehearsal
 from edgeagent.trainer.saving import Saving
 from edgeagent.trainer.service import Service
+from edgeagent.trainer.slot_files import load_slots
 from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer.stream import is_stream
 from edgeagent.trainer.streams import RandomStreams
@@ -451,8 +452,13 @@ class Trainer:
             service.agent = service.agent or connect_agent()
             service.client = Rehearsal(service.agent, self._state, self._micro_batch)
         self._memory = self._saving.memory = self._state.share()
+        if self._config.more_parts and self._state.shards is None:
+            raise UsageError("only with --shard-optimizer are there several files for --resume")
         if self._config.resume:
             resume(self._config.resume, self._state, self._memory.state.view())
+            if (shards := self._state.shards) is not None:
+                files = (self._config.resume, *self._config.more_parts)
+                load_slots(files, shards, self._state.iteration)
         hello = introduce(
             self._state,
             job,

@@ -65,7 +65,7 @@ def _stripe_lanes(policy: Policy, node: bytes) -> tuple[Lane, ...]:
     for stripe in policy.stripes:
         owner = stripe.owner
         if owner not in ways:
-            ways[owner] = (rooted(tree, owner),) * 2
+            ways[owner] = (_owner_tree(policy, tree, owner),) * 2
         up, down = ways[owner]
         if owner not in places:
             places[owner] = _lane(policy, node, up, down)
@@ -79,6 +79,17 @@ def _stripe_lanes(policy: Policy, node: bytes) -> tuple[Lane, ...]:
         )
         found.append(lane)
     return tuple(found)
+
+
+def _owner_tree(policy: Policy, tree: bytes, owner: int) -> bytes:
+    """Return the tree to and from an owner for which the planner has no way: a star if it has a
+    link to each member, since every link then carries as little as can be, else the policy's tree,
+    rooted there."""
+    view = policy.view
+    near = view.neighbours(view.nodes[owner])
+    if len(near) == len(view.nodes) - 1:
+        return bytes([owner]) * len(view.nodes)
+    return rooted(tree, owner)
 
 
 def round_spec(

@@ -416,7 +416,9 @@ class Host:
         self.slots.here = {}
         assert whole == self.flat, "a torn state"
         for source in [h for n, h in self.world.hosts.items() if n in joining.sources]:
-            same = source.gone is not None or source.constant == self.constant
+            node, mine = source.node, self.node.context.lineage if self.node else b""
+            gone = node is None or node.over or node.context.lineage != mine
+            same = source.gone is not None or gone or source.constant == self.constant
             assert same, "other frozen weights than its source"
 
     # --- data plane ---------------------------------------------------------------------------

@@ -141,3 +141,12 @@ def lost_stripes(host: Host) -> tuple[int, ...]:
         if not known and not any(h.me.node in holders for h in alive):
             lost.append(s)
     return tuple(lost)
+
+
+def holds_alone(host: Host) -> bool:
+    """Return whether nobody else holds one of the stripes of `host`, a member."""
+    policy = host.node.context.policy if host.node is not None else None
+    if policy is None:
+        return False
+    mine = bytes([policy.view.nodes.index(host.me.node)])
+    return any(stripe.holders == mine for stripe in policy.stripes)
