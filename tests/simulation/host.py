@@ -417,7 +417,7 @@ class Host:
         assert whole == self.flat, "a torn state"
         for source in [h for n, h in self.world.hosts.items() if n in joining.sources]:
             node, mine = source.node, self.node.context.lineage if self.node else b""
-            gone = node is None or node.over or node.context.lineage != mine
+            gone = node is None or node.over or node.context.lineage != mine or source.spoilt
             same = source.gone is not None or gone or source.constant == self.constant
             assert same, "other frozen weights than its source"
 

@@ -125,20 +125,23 @@ def _arrive(source: bytes, iteration: int, stripe: int, found: dict[int, int], h
 
 
 def lost_stripes(host: Host) -> tuple[int, ...]:
-    """Return the stripes for which the fence that `host` leads waits in vain: nobody who could
-    report keeps their slots any more."""
-    fence = host.node.recovery.fence if host.node is not None else None
-    if fence is None or not fence.orphans:
+    """Return the stripes of which nobody whom `host`, a member, reaches keeps the slots."""
+    world, node = host.world, host.node
+    policy = node.context.policy if node is not None and host.is_member else None
+    if policy is None:
         return ()
-    world, policy = host.world, fence.base
     members = [h for m in policy.view.members if (h := world.hosts.get(m.node)) and h.me == m]
     alive = [h for h in members if h.is_member and h.node]
     alive = [h for h in alive if h.node and h.node.context.lineage == policy.view.lineage]
+    reached = [host]
+    for here in reached:
+        new = [h for h in alive if world.passes(here, h) and world.passes(h, here)]
+        reached += [h for h in new if h not in reached]
     lost: list[int] = []
-    for s in fence.orphans:
-        holders = [policy.view.nodes[k] for k in policy.stripes[s].holders]
-        known = [h for h in alive if h.node and s in h.node.cycle.learning.known]
-        if not known and not any(h.me.node in holders for h in alive):
+    for s, stripe in enumerate(policy.stripes):
+        holders = [policy.view.nodes[k] for k in stripe.holders]
+        known = [h for h in reached if h.node and s in h.node.cycle.learning.known]
+        if not known and not any(h.me.node in holders for h in reached):
             lost.append(s)
     return tuple(lost)
 

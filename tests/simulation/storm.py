@@ -180,7 +180,8 @@ class Storm:
         end it."""
         if not self.world.stripes or self.world.now < self._calm_at + LOST_SECONDS:
             return False
-        if not any(lost_stripes(host) for host in self._running):
+        members = [host for host in self._running if host.is_member]
+        if not members or not all(lost_stripes(host) for host in members):
             return False
         for host in self._running:
             host.gone = "powered off"

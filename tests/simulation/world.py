@@ -192,6 +192,10 @@ class World:
         for what in self._moments.pop(self.arrived, []):
             what()
 
+    def passes(self, sender: Host, host: Host) -> bool:
+        """Whether frames of any length get from `sender` to `host`."""
+        return (sender.me.node, host.me.node) not in self.severed
+
     def dial(self, host: Host, who: Member) -> None:
         other = self.hosts.get(who.node)
         if host.gone is not None:
