@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.stripes import orphans, renumbered
+from protocols.cluster.stripes import orphans, renumbered, with_learned
 from protocols.events import LinkDown
 from protocols.member.cycle_table import CycleState
 from protocols.network.link_end import LinkEnd
@@ -402,7 +402,8 @@ class Recovery:
             return
         heirs = [n for n in policy.view.nodes if n not in gone]
         rank = heirs.index(context.node) if context.node in heirs else len(heirs)
-        held = renumbered(policy.stripes, policy.view.nodes, heirs)
+        known = {context.node: self._cycle.learning.known}
+        held = with_learned(renumbered(policy.stripes, policy.view.nodes, heirs), heirs, known)
         self._candidacy.lost(now, rank, len(heirs), has_all=not orphans(held))
         self._campaign(now, policy, context.election.voters_lost(lost.dead))
         stand_at = self._candidacy.deadline
