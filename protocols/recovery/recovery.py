@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.stripes import orphans, renumbered, with_learned
+from protocols.cluster.view import is_quorum
 from protocols.events import LinkDown
 from protocols.member.cycle_table import CycleState
 from protocols.network.link_end import LinkEnd
@@ -404,7 +405,12 @@ class Recovery:
         rank = heirs.index(context.node) if context.node in heirs else len(heirs)
         known = {context.node: self._cycle.learning.known}
         held = with_learned(renumbered(policy.stripes, policy.view.nodes, heirs), heirs, known)
-        self._candidacy.lost(now, rank, len(heirs), has_all=not orphans(held))
+        has_all = not orphans(held)
+        self._candidacy.lost(now, rank, len(heirs), has_all=has_all)
+        if not has_all and not all(is_quorum(e.nodes, heirs) for e in context.electorates):
+            # It could win no election, and would only void the votes for a member that can.
+            self._candidacy.hopeless(now)
+            return
         self._campaign(now, policy, context.election.voters_lost(lost.dead))
         stand_at = self._candidacy.deadline
         if context.election.leads or stand_at is None or now < stand_at:

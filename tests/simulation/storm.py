@@ -49,7 +49,7 @@ FIRST_WITH_STANDBY = 890_000
 FIRST_WITH_STRIPES = 910_000
 MOST_STRIPES = 4
 # After so many seconds of calm a history ends in which a part of that state is lost for good.
-LOST_SECONDS = 60.0
+LOST_SECONDS = 20.0
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
 CALM_SECONDS = 240.0
 # How many seconds after it begins a fault that never heals counts as healed: by then the devices
