@@ -16,10 +16,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgeagent.dataplane.reduced_memory import ReducedMemory
 from edgeagent.dataplane.wire_format import Formats
 from protocols import limits
 from protocols.errors import RemoteProtocolError
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from edgeagent.dataplane.held_chunks import HeldChunks
+    from edgeagent.dataplane.wire import Wire
     from protocols.cluster.policy import Policy
     from protocols.rounds.word_check import WordShape
 
@@ -57,22 +59,6 @@ Early = tuple[Key, BulkKind, int]
 # older lineages are no longer on their way.
 _PAST_LINEAGES = 16
 SLICE_SECONDS = 0.01  # work on a round for this long, then let other events be handled
-
-
-class Wire(Protocol):
-    """The operations on links that the reducer uses."""
-
-    def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
-        """Queue a frame for neighbour `to`; it is dropped if there is no such link."""
-
-    def hold_bulk(self, peer: bytes, hold: bool) -> None:
-        """Stop (`hold`) or resume reading bulk frames from `peer`."""
-
-    def discard_bulk(self, peer: bytes) -> None:
-        """Stop writing into the buffer that was given for the payload `peer` is sending."""
-
-    def accuse(self, peer: bytes, reason: str) -> None:
-        """End the link to `peer`, because what it sent cannot be part of the round."""
 
 
 @dataclass(slots=True)
@@ -139,9 +125,7 @@ class Reducer:
         when the reduced control word of a round is here.
         """
         self._contribution = contribution
-        self._shared = reduced
-        self._vectors: dict[int, Vector] = {}  # R of the last two iterations
-        self._lent: dict[int, int] = {}  # shared buffer -> iteration whose R the trainer reads
+        self.memory = ReducedMemory(reduced)
         self._no_own = False  # no micro-batch is contributed: P counts as zeros
         self._zeros = np.zeros(min(chunk_elements, len(contribution)), contribution.dtype)
         self._chunk_elements = chunk_elements
@@ -194,7 +178,8 @@ class Reducer:
         peers, self._peers = self._peers, {}
         self._todo.clear()
         self._round = self._own_word = None
-        self._results, self._vectors, self._frozen, self._past = {}, {}, False, []
+        self._results, self._frozen, self._past = {}, False, []
+        self.memory.forget()
         for name, peer in peers.items():
             if peer.held:
                 self._wire.hold_bulk(name, False)
@@ -205,7 +190,7 @@ class Reducer:
             self._past = [*self._past, self._round.spec.lineage][-_PAST_LINEAGES:]
         self.freeze()
         self._frozen = False
-        self._make_room(spec.iteration)
+        self.memory.make_room(spec.iteration)
         self._round = Round(spec)
         self._own_word, self._no_own = None, False
         if self._held is not None and spec.contributes:
@@ -282,7 +267,7 @@ class Reducer:
         if now is None or held is None:
             return
         for chunk in now.owned:
-            result = self._slice(self._vectors[now.spec.iteration], chunk)
+            result = self._slice(self.memory.at(now.spec.iteration), chunk)
             result[:] = held.result(chunk)
             self._result.checks[chunk] = checksum(result.data.cast("B"), 0.0)
         self._drive(now.publish())
@@ -374,7 +359,7 @@ class Reducer:
             self._word = self._read_word(now.spec, sender, frame.buffer, header.kind)
         else:
             if frame.size:  # it is rounded, or its header came before the round began
-                result = self._slice(self._vectors[now.spec.iteration], header.index)
+                result = self._slice(self.memory.at(now.spec.iteration), header.index)
                 self._formats.of(header.index).read(frame.buffer, result)
             if not now.spec.is_held:
                 self.square_sums[header.index - 1] = header.square_sum
@@ -442,40 +427,13 @@ class Reducer:
 
     # --- memory -------------------------------------------------------------------------------
 
-    def lend(self, iteration: int) -> int | None:
-        """Return the number of the shared buffer that holds R of `iteration`, None if none does.
-
-        Nothing is written to that buffer until `returned` is called, because the trainer reads it.
-        """
-        buffer = iteration % 2
-        if self._vectors.get(iteration) is not self._shared[buffer]:
-            return None
-        self._lent[buffer] = iteration
-        return buffer
-
-    def returned(self, iteration: int) -> None:
-        """Note that the trainer has applied the update of `iteration` and reads no more of it."""
-        if self._lent.get(iteration % 2) == iteration:
-            del self._lent[iteration % 2]
-
     def kept(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
         """Do as `result`; the vector, a copy if R is in shared memory, is written to no more."""
-        vector, squares = self.result(iteration)
-        return vector.copy() if any(vector is s for s in self._shared) else vector, squares
+        return self.memory.kept(iteration), tuple(self._results[iteration].square_sums)
 
     def result(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
         """Return (R of `iteration`, the sum of squares of each of its data chunks)."""
-        return self._vectors[iteration], tuple(self._results[iteration].square_sums)
-
-    def _make_room(self, iteration: int) -> None:
-        """Choose where R of `iteration` lies: in its shared buffer, or, while the trainer still
-        reads an earlier R there, in memory of its own."""
-        before = {i: v for i, v in self._vectors.items() if i in (iteration, iteration - 1)}
-        if iteration not in before:
-            buffer = iteration % 2
-            lent = self._lent.get(buffer, iteration) != iteration
-            before[iteration] = np.zeros_like(self._contribution) if lent else self._shared[buffer]
-        self._vectors = before
+        return self.memory.at(iteration), tuple(self._results[iteration].square_sums)
 
     def _own(self, chunk: int) -> Vector:
         """Return this node's own part of a data chunk; zeros if it computed no micro-batch."""
@@ -489,7 +447,7 @@ class Reducer:
     def _chunk(self, chunk: int) -> memoryview:
         """Return the bytes of a data chunk of R of the running round's iteration."""
         now = self._round
-        vector = self._vectors[now.spec.iteration] if now is not None else self._shared[0]
+        vector = self.memory.at(now.spec.iteration if now is not None else None)
         return self._slice(vector, chunk).data.cast("B")
 
     def _drive(self, effects: list[RoundEffect]) -> None:
@@ -528,7 +486,7 @@ class Reducer:
                 self._send(spec, BulkKind.SUM, to, chunk, False, 0.0, check)
             case KeepSum(chunk):
                 if self._held is not None:
-                    self._held.keep(chunk, self._slice(self._vectors[spec.iteration], chunk))
+                    self._held.keep(chunk, self._slice(self.memory.at(spec.iteration), chunk))
             case Decided():
                 if self._word is not None and self._decided is not None:
                     if spec.chunks > 1:
@@ -547,7 +505,7 @@ class Reducer:
             if word is not None:
                 self._word = self._merge(spec, word, decode_word(part))
         else:
-            result = self._slice(self._vectors[spec.iteration], chunk)
+            result = self._slice(self.memory.at(spec.iteration), chunk)
             base = self._own(chunk) if first else result
             self._formats.of(chunk).add(chunk, base, part, result, first=first)
         self._free(peer, len(part))
@@ -572,7 +530,7 @@ class Reducer:
             if self._word is not None:
                 self._result.checks[0] = checksum(self._word.encode(), 0.0)
             return
-        result = self._slice(self._vectors[spec.iteration], chunk)
+        result = self._slice(self.memory.at(spec.iteration), chunk)
         if own:
             result[:] = self._own(chunk)
         numbers = self._formats.of(chunk)
@@ -617,7 +575,7 @@ class Reducer:
             word = self._word_of_mine(spec) if own else self._results[spec.iteration].word
             payload = memoryview(word.encode() if word is not None else b"")
         else:
-            mine = self._own(chunk) if own else self._slice(self._vectors[spec.iteration], chunk)
+            mine = self._own(chunk) if own else self._slice(self.memory.at(spec.iteration), chunk)
             numbers, up = self._formats.of(chunk), kind is BulkKind.UP
             payload = numbers.ascending(chunk, mine, own=own) if up else numbers.descending(mine)
             if numbers.in_place and (not up or (own and self._own_word is None)):

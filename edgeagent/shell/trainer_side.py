@@ -150,7 +150,7 @@ class TrainerSide:
             case handover.Progressed(iteration, micro_batches, turn):
                 self._handle(events.Progressed(iteration, micro_batches, turn))
             case handover.Applied(iteration, _, skipped, meta):
-                self._reducer.returned(iteration)
+                self._reducer.memory.returned(iteration)
                 self._kept.pop(iteration, None)
                 self._sums.pop(iteration, None)
                 if self.stripes is not None and iteration in self._held_by:
@@ -320,7 +320,7 @@ class TrainerSide:
         """Return (the shared buffer with R of `iteration`, the sum of squares of each data
         chunk)."""
         kept = self._kept.get(iteration) or self._copies.update(iteration)
-        buffer = self._reducer.lend(iteration) if kept is None else None
+        buffer = self._reducer.memory.lend(iteration) if kept is None else None
         if buffer is not None:
             return buffer, tuple(self._reducer.square_sums)
         vector, squares = kept or self._reducer.kept(iteration)

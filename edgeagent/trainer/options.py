@@ -139,15 +139,9 @@ def resolve_options(
         save_every=_first(every, save_every) or 0,
         keep=_first(_first(kept, keep), DEFAULT_KEEP),
     )
-    wire = _first(config.wire, wire) or WIRES[0]
-    if wire not in WIRES:
-        raise UsageError(f"wire is {wire!r}; it must be one of {', '.join(WIRES)}")
-    if wire == "exact" and local is not None:
-        raise UsageError(
-            "wire exact is for gradients: what local steps give depends on which device takes them"
-        )
+    wire = _wire(_first(config.wire, wire), local)
     divided = bool(_first(config.shard_optimizer, shard_optimizer))
-    kept = _copies(divided, _first(config.copies, copies), wire, local)
+    held = _copies(divided, _first(config.copies, copies), wire, local)
     beside = config.save if told is not None else _script_place()
     if counts["save_every"] and beside:
         check_save_path(beside)
@@ -167,9 +161,21 @@ def resolve_options(
         subnets=subnets,
         subnet_scale=_first(subnet_scale, SCALES[0]),
         shard_optimizer=divided,
-        copies=kept,
+        copies=held,
         **counts,
     )
+
+
+def _wire(wire: Any, local: int | None) -> str:
+    """Return how gradients travel; raise `UsageError` if they cannot travel so."""
+    wire = wire or WIRES[0]
+    if wire not in WIRES:
+        raise UsageError(f"wire is {wire!r}; it must be one of {', '.join(WIRES)}")
+    if wire == "exact" and local is not None:
+        raise UsageError(
+            "wire exact is for gradients: what local steps give depends on which device takes them"
+        )
+    return str(wire)
 
 
 def _copies(divided: bool, copies: Any, wire: str, local: int | None) -> int:

@@ -187,9 +187,16 @@ class Shards:
             if update is not None:
                 self._step(chunk, places, total, update, keep=False)
 
-    def step(self, reduced: Reduced, scale: float, *, missed: bool) -> None:
-        """Step the slots of the stripes that this device keeps. The weights there are stepped with
-        them; `take_weights` follows."""
+    def apply(self, reduced: Reduced, vector: torch.Tensor, scale: float, *, missed: bool) -> None:
+        """Make the update of an iteration: step the slots that this device keeps with the sums in
+        the region `held` (those `missed` there), and take over the weights in `vector`, which is
+        R."""
+        self._step_slots(reduced, scale, missed=missed)
+        self._take_weights(vector)
+        self._step_stand_ins(reduced.gradient_bitmap)
+
+    def _step_slots(self, reduced: Reduced, scale: float, *, missed: bool) -> None:
+        """Step the slots of the stripes that this device keeps, and their weights with them."""
         self.stripes = reduced.stripes
         update = self._update_of(reduced, scale)
         if update is None:
@@ -284,7 +291,7 @@ class Shards:
                 memory[slot] = value.clone() if isinstance(value, torch.Tensor) else value
         return memory
 
-    def step_stand_ins(self, bitmap: bytes) -> None:
+    def _step_stand_ins(self, bitmap: bytes) -> None:
         """Step what all devices keep: counts of steps and the like."""
         bits = int.from_bytes(bitmap, "little")
         for number, stand_in in enumerate(self._stand_ins):
@@ -297,7 +304,7 @@ class Shards:
         for stand_in in self._stand_ins:
             stand_in.grad = None
 
-    def take_weights(self, vector: torch.Tensor) -> None:
+    def _take_weights(self, vector: torch.Tensor) -> None:
         """Make the results in R the weights."""
         for parameter, offset in zip(self._parameters, self._vector.gradient_offsets, strict=True):
             values = vector[offset : offset + parameter.numel()]

@@ -12,14 +12,12 @@ is going to read it, because that copies the whole state, and it is read only in
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edgeagent.checkpoint_file import MODEL_KEYS
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.footprint import check_it_fits
 from edgeagent.handover import (
@@ -37,23 +35,25 @@ from edgeagent.trainer.buffers import ModelBuffers
 from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.exponents import Exponents
 from edgeagent.trainer.gradients import (
+    backward_order,
     clip_coefficient,
     is_finite,
     mean_of,
     plan_vector,
     set_gradients,
 )
-from edgeagent.trainer.guards import GradientWatch, Guards, module_places
+from edgeagent.trainer.guards import GradientWatch, Guards, module_places, watched_words
 from edgeagent.trainer.image import StateImage, device_of
 from edgeagent.trainer.integer_sum import own_sum
 from edgeagent.trainer.layout import plan_layout, tensor_spec
 from edgeagent.trainer.losses import LossSum
 from edgeagent.trainer.meta import StateMeta, adopt_value, decode_meta
+from edgeagent.trainer.model_keys import model_notes
 from edgeagent.trainer.overlap import Overlap
 from edgeagent.trainer.replicated import ReplicatedTensors
 from edgeagent.trainer.scaling import LossScale
 from edgeagent.trainer.schedule import step_schedule
-from edgeagent.trainer.settings import GroupSettings, HasGroups, group_scalars
+from edgeagent.trainer.settings import GroupSettings, HasGroups, adopted_groups, group_scalars
 from edgeagent.trainer.shards import Shards
 from edgeagent.trainer.slots import OptimizerSlots, discover_slots
 from edgeagent.trainer.subnets.steps import SubnetSteps
@@ -61,7 +61,6 @@ from edgeagent.trainer.undeclared import warn_of_undeclared_averages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from mmap import mmap
 
     from torch.optim import Optimizer
 
@@ -122,7 +121,7 @@ class TrainingState:
             [p.numel() for p in self._trainable],
             self.buffers.sizes(),
             torch.float64 if wide else torch.float32,
-            self._backward_order(),
+            backward_order(model, list(self._trainable.values())),
             in_blocks=exact_count > 0,
         )
         self._exponents = Exponents(self.vector) if exact_count else None
@@ -156,12 +155,6 @@ class TrainingState:
             frozen | self.replicated.constants(),
         )
 
-    def _backward_order(self) -> list[int]:
-        """Return the numbers of the trainable parameters, the one registered last first."""
-        numbers = {name: n for n, name in enumerate(self._trainable.values())}
-        registered = [name for name, _ in self.model.named_parameters() if name in numbers]
-        return [numbers[name] for name in reversed(registered)]
-
     def share(self) -> SharedMemory:
         """Return new shared memory, in which this replica lies from now on.
 
@@ -177,14 +170,14 @@ class TrainingState:
     def attach(self, memory: SharedMemory) -> None:
         """Move into `memory`, which this replica uses from now on."""
         image = StateImage(
-            self.layout, memory.state.memory, self.device, apart=self._mirror or self._is_spread()
+            self.layout, memory.state.memory, self.device, apart=self._mirror or self._is_spread
         )
         self.image = image
         regions = (*memory.reduced, memory.replay)
-        self._reduced = tuple(self._flat(region.memory) for region in regions)
+        self._reduced = tuple(self.vector.view_of(region.memory) for region in regions)
         self._marks = memory.marks.array("int64")
         own, names = list(self._trainable), list(self._trainable.values())
-        vector, staging = self._flat(memory.contribution.memory), image.staging
+        vector, staging = self.vector.view_of(memory.contribution.memory), image.staging
         where = (own, names, self.device, staging if image.apart else None)
         self._sum = own_sum(self.vector, vector, memory.wide, self._exponents, *where)
         if self._wants_overlap and not image.apart and self._local is None:
@@ -209,6 +202,14 @@ class TrainingState:
         self.bring_home()
         self._guard(memory)
         self._note()
+
+    @property
+    def _is_spread(self) -> bool:
+        """Whether tensors of the state lie on several devices. Then the trainer works on none of
+        them in the shared memory itself."""
+        tensors = (*self.parameters.values(), *self.replicated.tensors().values())
+        devices = [t.device for t in tensors] + [slot.device for slot in self._slot_specs]
+        return any(device != self.device for device in devices)
 
     @property
     def device(self) -> torch.device:
@@ -253,13 +254,7 @@ class TrainingState:
         `state_dict()`: its keys that are second names of tied tensors, and the tensors that are not
         in it."""
         if self._notes is None:
-            known = {**dict(self.model.named_parameters()), **self.buffers.tensors()}
-            names = {id(tensor): name for name, tensor in known.items()}
-            own = self.model.state_dict(keep_vars=True)
-            keys = {key: names[id(t)] for key, t in own.items() if id(t) in names}
-            aliases = {key: name for key, name in sorted(keys.items()) if key != name}
-            transient = sorted(known.keys() - keys.values())
-            self._notes = {MODEL_KEYS: json.dumps({"aliases": aliases, "transient": transient})}
+            self._notes = model_notes(self.model, self.buffers.tensors())
         return self._notes
 
     def constants(self) -> bytes:
@@ -518,7 +513,7 @@ class TrainingState:
         if (meta.schedule is None) != (self._scheduler is None):
             raise EdgeAgentError("the state to adopt has another lr_scheduler")
         self.scaling.fits(meta.loss_scale)
-        groups = self._adopted_groups(meta)
+        groups = adopted_groups(self._grouped, meta.groups)
         schedule = None
         if self._scheduler is not None:
             mine = self._scheduler.state_dict()
@@ -530,30 +525,26 @@ class TrainingState:
         vector = self._reduced[reduced.buffer]
         scale = self.scaling.scale
         if self.shards is not None:
-            self._take_results(self.shards, reduced, vector, scale)
+            self._take_results(self.shards, reduced, vector)
             return
         coefficient = clip_coefficient(
             reduced.square_sums, self.vector, reduced.weight * scale, self._max_grad_norm
         )
         squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
         self._watch.reduced(squares, any(reduced.gradient_bitmap))
-        mean = self._on_device(mean_of(self.vector, vector, reduced.weight, coefficient, scale))
+        mean = self.image.received(mean_of(self.vector, vector, reduced.weight, coefficient, scale))
         set_gradients(self.vector, mean, list(self._trainable), reduced.gradient_bitmap)
         self._optimizer.step()
         self._drop_gradients()
         self._slots.rehome()
         self.buffers.apply(self.buffers.section(self.vector, mean), reduced.integer_buffers)
 
-    def _take_results(
-        self, shards: Shards, reduced: Reduced, vector: torch.Tensor, scale: float
-    ) -> None:
-        """Step the slots that are kept here, and take over the weights that their owners have
-        made."""
+    def _take_results(self, shards: Shards, reduced: Reduced, vector: torch.Tensor) -> None:
+        """Step the slots kept here, and take over the weights that their owners have made."""
         squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
         self._watch.reduced(squares, any(reduced.gradient_bitmap))
-        shards.step(reduced, scale, missed=reduced.buffer == REPLAY_BUFFER)
-        shards.take_weights(vector)
-        shards.step_stand_ins(reduced.gradient_bitmap)
+        missed = reduced.buffer == REPLAY_BUFFER
+        shards.apply(reduced, vector, self.scaling.scale, missed=missed)
         self._slots.rehome()
         mean = vector / reduced.weight if self.buffers.sizes() else vector
         self.buffers.apply(self.buffers.section(self.vector, mean), reduced.integer_buffers)
@@ -570,14 +561,6 @@ class TrainingState:
         else:
             self._local.begin_anew()
 
-    def _on_device(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return `vector`, which is on the CPU, where the image is; the same one on the CPU."""
-        if not self.image.apart:
-            return vector
-        target = torch.empty_like(vector, device=self.device)
-        self.image.staging.copy(vector, target)
-        return target
-
     def _strays(self) -> dict[str, torch.Tensor]:
         """Return all tensors that cannot lie in the image, by their names in the layout."""
         return {**self._fixed_strays(), **self._slots.strays()}
@@ -591,43 +574,18 @@ class TrainingState:
         }
         return {**strays, **self.replicated.strays()}
 
-    def _is_spread(self) -> bool:
-        """Return whether tensors of the state lie on several devices.
-
-        Then the trainer works on none of them in the shared memory itself.
-        """
-        tensors = (*self.parameters.values(), *self.replicated.tensors().values())
-        devices = [tensor.device for tensor in tensors]
-        devices += [slot.device for slot in self._slot_specs]
-        return any(device != self.device for device in devices)
-
     def _drop_gradients(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def _adopted_groups(self, meta: StateMeta) -> list[dict[str, Any]]:
-        mine = group_scalars(self._grouped)
-        if len(mine) != len(meta.groups):
-            raise EdgeAgentError("the state to adopt has another number of parameter groups")
-        return [
-            adopt_value(own, other, f"parameter group {n}")
-            for n, (own, other) in enumerate(zip(mine, meta.groups, strict=True))
-        ]
-
     def _guard(self, memory: SharedMemory) -> None:
         """Begin to watch that the script changes nothing that is part of the state."""
         places = [*module_places("", self.model, self.parameters), *self.replicated.places()]
-        count = self.layout.size // 4
-        words: torch.Tensor | None = None  # reading those of a device would wait for it
-        if not self.image.apart:
-            words = torch.frombuffer(memory.state.memory, dtype=torch.int32, count=max(1, count))
         slots = {slot.spec.name for slot in self._slot_specs}
         buffers = {f"model.{name}" for name in self.buffers.names}
-        spans = [
-            (offset // 4, -(-length // 4))
-            for name, offset, length in self.layout.tensors()
-            if length and name not in slots and name not in buffers
-        ]
+        # Reading the words of another device would wait for it.
+        watched = None if self.image.apart else memory.state.memory
+        words, spans = watched_words(self.layout, watched, slots | buffers)
         self.guards.watch(places, words, spans)
         if self._local is not None:
             self._local.watch()
@@ -637,7 +595,3 @@ class TrainingState:
         """Take the state as it is for right; whatever differs from now on is the script's doing."""
         self._settings.note()
         self.guards.note(self._slots.tensors() if self.shards is None else [])
-
-    def _flat(self, memory: mmap) -> torch.Tensor:
-        count = self.vector.words
-        return torch.frombuffer(memory, dtype=self.vector.dtype, count=max(1, count))[:count]

@@ -216,6 +216,7 @@ class Cycle:
     def published(self, event: Published) -> None:
         """The trainer has made the results: send them to everyone."""
         context = self._context
+        self._trainer.published(event)
         if context.freeze.holds or self.state is not CycleState.PUBLISHING:
             return
         if (event.iteration, event.attempt) == (context.iteration, context.attempt):

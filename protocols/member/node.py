@@ -205,7 +205,6 @@ class Node:
             case RoundDecided():
                 self.cycle.decided(event)
             case Published():
-                self.debt.published(event)
                 self.cycle.published(event)
             case StripeArrived(iteration, stripe):
                 self.cycle.learning.arrived(iteration, stripe)

@@ -35,14 +35,13 @@ from protocols.rounds.round import (
     SendUp,
 )
 from protocols.wire import codec
-from tests.simulation import streaming
+from tests.simulation import pulls, streaming
 from tests.simulation.copies import CopyStore
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
 from tests.simulation.numbers import (
     STATE_ELEMENTS,
     VECTOR,
     contribution,
-    leaves_of,
     settings,
     state_bytes,
     weights_of,
@@ -222,6 +221,9 @@ class Host:
         if isinstance(effect, effects.StripeEffect):
             self.slots.lend(effect)
             return
+        if isinstance(effect, effects.ShardEffect):
+            pulls.perform(self, effect)
+            return
         match effect:
             case effects.Send(to, envelope):
                 world.post(self, to, codec.encode(envelope))
@@ -268,14 +270,6 @@ class Host:
             case effects.TakeDigest(iteration, commit):
                 lineage = self.node.context.lineage if self.node else b""
                 self.history[iteration] = (lineage, commit, tuple(self.home))
-            case effects.SendManifest():
-                self.send_manifest(effect)
-            case effects.SendShards():
-                self.send_shards(effect)
-            case effects.HashOwnShards(join, shard_bytes, shards):
-                whole = self.constant[: shards * shard_bytes]
-                hashed = events.OwnShardsHashed(join, leaves_of(whole, shard_bytes))
-                self.soon(world.compute(), partial(self.handle, hashed))
             case effects.SearchWays():
                 self.search_ways(effect)
             case effects.Report():
@@ -416,9 +410,7 @@ class Host:
         self.slots.here = {}
         assert whole == self.flat, "a torn state"
         for source in [h for n, h in self.world.hosts.items() if n in joining.sources]:
-            node, mine = source.node, self.node.context.lineage if self.node else b""
-            gone = node is None or node.over or node.context.lineage != mine or source.spoilt
-            same = source.gone is not None or gone or source.constant == self.constant
+            same = source.gone is not None or source.constant == self.constant
             assert same, "other frozen weights than its source"
 
     # --- data plane ---------------------------------------------------------------------------
@@ -572,45 +564,6 @@ class Host:
         self.rates[sender.me.node] = LEAST_RATE * (1 + sender.me.node[0])
         found = [events.Incoming(n, 0.0, self.rates.get(n), 0) for n in sorted(self.links)]
         self.handle(events.Measured(tuple(found), None, None, None))
-
-    def send_manifest(self, wanted: effects.SendManifest) -> None:
-        at = wanted.snapshot
-        whole = self.flat if at is None else self.copies.snapshots[at]
-        leaves = leaves_of(whole, wanted.shard_bytes)
-        ready = events.ManifestReady(wanted.joiner, wanted.join, leaves)
-        self.soon(self.world.compute(), partial(self.handle, ready))
-
-    def send_shards(self, wanted: effects.SendShards) -> None:
-        self.serves.setdefault(wanted.join, []).extend(wanted.shards)
-        for shard in wanted.shards:
-            self.send_shard(wanted, shard)
-
-    def send_shard(self, wanted: effects.SendShards, shard: int) -> None:
-        size, at = wanted.shard_bytes, wanted.iteration
-        if wanted.as_now:  # this joiner has pulled it itself
-            piece = self.pulled[shard]
-        else:
-            whole = self.copies.snapshots[at] if wanted.from_snapshot else self.flat
-            piece = whole[shard * size : (shard + 1) * size]
-        piece = self.world.tamper(self, shard, piece)
-        arrives = partial(Host.shard, source=self.me.node, shard=shard, piece=piece, at=at)
-        self.world.stream(self, wanted.joiner, arrives, LARGE_FRAME)
-
-    def shard(self, source: bytes, shard: int, piece: bytes, at: int) -> None:
-        if self.asleep:
-            self.waiting.append(partial(self.shard, source, shard, piece, at))
-            return
-        if self.gone is None and self.node is not None and self.node.joining is not None:
-            if not self.node.joining.expects(source, shard, at):
-                return
-            if not self.spoilt:
-                self.world.replaced(self)
-            self.spoilt = True
-            self.pulled[shard] = piece
-            at, end = shard * self.node.joining.shard_bytes, len(self.constant)
-            self.constant = (self.constant[:at] + piece + self.constant[at + len(piece) :])[:end]
-            digest = hashlib.sha256(piece).digest()
-            self.handle(events.ShardArrived(source, shard, digest))
 
 
 def add(a: object, b: object) -> object:

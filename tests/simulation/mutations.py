@@ -297,13 +297,13 @@ def lose_a_kept_update() -> Iterator[None]:
 @contextmanager
 def offer_a_stale_state() -> Iterator[None]:
     """A member whose trainer lacks updates offers its state to joiners."""
-    real = Cycle._serve
+    real = Holds.begin
 
-    def serve(cycle: Cycle) -> None:
-        with patch.object(TrainerDebt, "is_stale", new=False):
-            real(cycle)
+    def begin(holds: Holds, policy: Policy, *, is_whole: bool) -> None:
+        del is_whole
+        real(holds, policy, is_whole=True)
 
-    with patch.object(Cycle, "_serve", serve):
+    with patch.object(Holds, "begin", begin):
         yield
 
 
@@ -447,10 +447,12 @@ def ship_before_completion() -> Iterator[None]:
     applied after it."""
     again, applying = Cycle._again, Copies.applying
 
-    def too_early(cycle: Cycle, word: control_word.ControlWord, missing: tuple[int, ...]) -> None:
+    def too_early(
+        cycle: Cycle, event: str, word: control_word.ControlWord, missing: tuple[int, ...]
+    ) -> None:
         at, members = cycle._context.iteration, len(cycle._policy.view.members)
         cycle._copies.applying(at, word.encode(), members, cycle._next_commit)
-        again(cycle, word, missing)
+        again(cycle, event, word, missing)
 
     def once(copies: Copies, iteration: int, *rest: Any) -> None:
         if iteration not in copies._logged:

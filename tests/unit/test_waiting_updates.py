@@ -49,8 +49,8 @@ class Bench:
 
     def round(self, iteration: int) -> None:
         """Begin the round of `iteration`, of which the sum is that number."""
-        self.reducer._make_room(iteration)
-        self.reducer._vectors[iteration][:] = iteration
+        self.reducer.memory.make_room(iteration)
+        self.reducer.memory.vectors[iteration][:] = iteration
         self.reducer._results[iteration] = _result()
 
     async def ends(self) -> None:

@@ -18,6 +18,7 @@ from protocols.member.copies import Copies
 from protocols.member.cycle import Cycle
 from protocols.member.cycle_table import CycleState
 from protocols.member.joining import JoiningState
+from protocols.member.mail import Mail
 from protocols.member.shard_sizes import (
     LARGEST_SHARD_BYTES,
     USUAL_SHARD_BYTES,
@@ -587,6 +588,7 @@ def test_a_cycle_needs_a_policy() -> None:
         debt,
         lambda _nodes: None,
         Copies(context, context.send),
+        Mail(context),
     )
     with pytest.raises(AssertionError, match="policy"):
         cycle.start(state_ready=True)

@@ -36,7 +36,7 @@ def test_both_ends_see_the_same_memory() -> None:
     trainer.close_descriptors()
     agent.close_descriptors()
     agent.close_descriptors()
-    assert [len(region.view()) for region in agent.regions()] == [100, *[192] * 4, 64, 0]
+    assert [len(region.view()) for region in agent.regions()] == [100, *[192] * 4, 64, 0, 0]
     trainer.contribution.array("float32")[:] = np.arange(48)
     agent.reduced[1].array("float32")[5] = 7.0
     agent.state.view()[99] = 9
