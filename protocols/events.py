@@ -311,7 +311,13 @@ class TokenWanted:
 
 # What concerns copies of the training state, at a joiner or at a source.
 CopyEvent = (
-    ShardArrived | ManifestReady | OwnShardsHashed | SnapshotTaken | UpdateLogged | UpdateArrived
+    ShardArrived
+    | ManifestReady
+    | OwnShardsHashed
+    | SnapshotTaken
+    | UpdateLogged
+    | UpdateArrived
+    | StripeArrived
 )
 Event = (
     LinkUp
@@ -327,7 +333,6 @@ Event = (
     | Contributed
     | RoundDecided
     | Published
-    | StripeArrived
     | RoundReduced
     | Applied
     | PiecesTaken
@@ -337,6 +342,7 @@ Event = (
     | SnapshotTaken
     | UpdateLogged
     | UpdateArrived
+    | StripeArrived
     | Frozen
     | LeaveWanted
     | YieldWanted

@@ -206,8 +206,6 @@ class Node:
                 self.cycle.decided(event)
             case Published():
                 self.cycle.published(event)
-            case StripeArrived(iteration, stripe):
-                self.cycle.learning.arrived(iteration, stripe)
             case ChunksReady():
                 self.cycle.ready(event)
             case Progressed():
@@ -274,6 +272,8 @@ class Node:
             case UpdateLogged():
                 self.copies.logged(event)
                 self.cycle.was_read()
+            case StripeArrived(iteration, stripe):
+                self.cycle.learning.arrived(iteration, stripe)
             case ManifestReady(joiner, join, leaves):
                 if join in self.cycle.holds.joins or join in self.copies:
                     self.context.send(joiner, m.Manifest(join, leaves))
