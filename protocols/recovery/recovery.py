@@ -392,6 +392,19 @@ class Recovery:
             return
         self._watch_scheduler(now, policy, lost)
 
+    @property
+    def missing_holders(self) -> tuple[bytes, ...]:
+        """The lost members that alone had some stripe, so that the others cannot go on."""
+        policy = self._context.policy
+        if policy is None or not policy.stripes or not self._context.is_member:
+            return ()
+        lost = self._lost(self._context.now, policy.view)
+        gone = (*lost.nodes, *lost.dead, *lost.out)
+        nodes = policy.view.nodes
+        here = [n for n in nodes if n not in gone]
+        without = orphans(renumbered(policy.stripes, nodes, here))
+        return tuple(dict.fromkeys(nodes[k] for s in without for k in policy.stripes[s].holders))
+
     def _watch_scheduler(self, now: float, policy: Policy, lost: Lost) -> None:
         """Stand for election once the scheduler is lost. The heirs stand in the order of their ids,
         a step of time apart, so that they seldom compete."""

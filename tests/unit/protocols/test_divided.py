@@ -10,6 +10,7 @@ from protocols import events
 from protocols.cluster.stripes import held_by
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.member.cycle_table import CycleState
+from protocols.rounds.control_word import EMPTY
 from protocols.rounds.round import Decided, KeepSum, Lane, Round, RoundSpec, SendSum
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, enter, node_of, settle
@@ -190,17 +191,12 @@ def test_what_a_learner_asks_for_in_vain() -> None:
     assert not learning.owes
     hosts[0].handle(events.StripeArrived(at, 0))
     hosts[0].handle(events.Published(at, 7))
-    hosts[0].handle(events.RoundDecided(at, 7, world_word(hosts[0])))
+    hosts[0].handle(events.RoundDecided(at, 7, EMPTY))
     scheduler = node_of(hosts[0]).negotiator
     assert scheduler is not None
     scheduler.learned(b"stranger", (0,))
     scheduler.learned(me, (0, 99))
     ends(world)
-
-
-def world_word(host: Host) -> object:
-    assert host.reduce is not None
-    return host.reduce.partial.get(0) or host.reduce.word
 
 
 # --- the round ------------------------------------------------------------------------------------
@@ -227,10 +223,10 @@ def test_an_owner_keeps_the_sum_and_publishes_once_the_word_is_there() -> None:
     assert KeepSum(1) in effects
     assert SendSum(1, (B,)) in effects
     assert Decided() in round_.up(B, 0)
-    assert not round_.complete
+    assert round_.have == b"\1"
     round_.publish()
-    assert round_.complete
-    assert round_.owned == ()
+    assert round_.have == b"\3"
+    assert not list(round_.owned)
 
 
 def test_a_copy_gives_its_word_only_when_it_has_the_sum() -> None:
