@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocols import events
+from protocols import events, limits
 from protocols.cluster.stripes import held_by
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.member.cycle_table import CycleState
 from protocols.rounds.control_word import EMPTY
 from protocols.rounds.round import Decided, KeepSum, Lane, Round, RoundSpec, SendSum
 from protocols.wire import messages as m
+from tests.simulation.world import World
 from tests.unit.protocols.clusters import cluster, enter, node_of, settle
 from tests.unit.protocols.records import LINEAGE, node
 from tests.variants import variants
@@ -20,7 +21,6 @@ from tests.variants import variants
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from tests.simulation.host import Host
-    from tests.simulation.world import World
 
 STRIPES = 4
 
@@ -173,6 +173,37 @@ def test_a_side_that_lacks_a_part_waits_for_the_other() -> None:
     assert all(h.is_member for h in hosts)
 
 
+def test_results_wait_until_a_late_trainer_has_caught_up() -> None:
+    world, hosts = divided(14, 2, 0, steps=120)
+    world.run(lambda: node_of(hosts[1]).cycle.state is CycleState.APPLYING)
+    hosts[1].hang(15.0)
+    world.run(lambda: not hosts[1].hangs)
+    ends(world)
+
+
+def test_who_is_missing() -> None:
+    world, hosts = divided(15, 3, 0, steps=400)
+    recovery = node_of(hosts[0]).recovery
+    assert recovery.missing_holders == ()
+    world.kill(hosts[2])
+    world.run(lambda: bool(recovery.missing_holders))
+    assert recovery.missing_holders == (hosts[2].me.node,)
+    assert node_of(world.add(9)).recovery.missing_holders == ()
+    assert node_of(World(0).found()).recovery.missing_holders == ()
+
+
+def test_what_a_member_is_about_to_learn() -> None:
+    world, hosts = divided(16, 2, 1, steps=400)
+    hosts.append(world.join(2, hosts[0]))
+    enter(world, hosts[-1])
+    learning = node_of(hosts[-1]).cycle.learning
+    world.run(lambda: bool(learning.coming))
+    assert learning.is_busy
+    world.run(lambda: is_level(world, 1))
+    assert not learning.coming
+    ends(world)
+
+
 def test_joins_beside_the_training() -> None:
     world, hosts = cluster(12, 2, 300, stripes=STRIPES, copies=1, beside=True)
     hosts.append(world.join(2, hosts[0]))
@@ -189,6 +220,9 @@ def test_what_a_learner_asks_for_in_vain() -> None:
     for iteration in (at, at + 1, at + 2):
         learning.asked(me, m.StripesWanted(iteration, (0, 9)))
     assert not learning.owes
+    for number in range(limits.MAX_LINKS_PER_NODE + 1):
+        learning.asked(node(number), m.StripesWanted(at + 1, (0,)))
+    assert len(learning._early) == limits.MAX_LINKS_PER_NODE
     hosts[0].handle(events.StripeArrived(at, 0))
     hosts[0].handle(events.Published(at, 7))
     hosts[0].handle(events.RoundDecided(at, 7, EMPTY))
@@ -244,3 +278,19 @@ def test_a_copy_gives_its_word_only_when_it_has_the_sum() -> None:
     assert [type(e).__name__ for e in round_.sum_down(A, 1)] == ["KeepSum", "SendUp"]
     with pytest.raises(RemoteProtocolError, match="twice"):
         round_.sum_down(A, 1)
+
+
+def test_frames_of_a_sum_are_owed_until_they_come() -> None:
+    lane = Lane(A, (), B, (), held=True, sums_from=A, keeps=True)
+    round_ = Round(spec_of(lane, parent=B))
+    round_.contribute()
+    assert round_.owes(A)
+    round_.sum_down(A, 1)
+    assert not round_.owes(A)
+
+
+def test_a_node_that_only_passes_sums_on_keeps_none() -> None:
+    lane = Lane(A, (), A, (), held=True, sums_from=A, sums_to=(B,))
+    round_ = Round(spec_of(lane, parent=A))
+    round_.contribute()
+    assert round_.sum_down(A, 1) == [SendSum(1, (B,))]
