@@ -36,6 +36,7 @@ from protocols.scheduler import fence
 from protocols.scheduler.asked_links import AskedLinks
 from protocols.scheduler.fence import FenceLeader
 from protocols.scheduler.negotiator import Negotiator
+from tests.simulation.divided_mutations import DIVIDED_MUTATIONS
 from tests.simulation.host import Host
 from tests.simulation.seeker import Seeker
 
@@ -495,6 +496,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         skip_a_record,
         enter_while_behind,
         ship_before_completion,
+        *DIVIDED_MUTATIONS,
         # Found by histories of their own (`rare.py`), since other rules nearly always hide them.
         two_votes,
         keep_sums_that_lack_work,

@@ -184,12 +184,12 @@ def test_results_wait_until_a_late_trainer_has_caught_up() -> None:
 def test_who_is_missing() -> None:
     world, hosts = divided(15, 3, 0, steps=400)
     recovery = node_of(hosts[0]).recovery
-    assert recovery.missing_holders == ()
+    assert not recovery.missing_holders
     world.kill(hosts[2])
     world.run(lambda: bool(recovery.missing_holders))
-    assert recovery.missing_holders == (hosts[2].me.node,)
-    assert node_of(world.add(9)).recovery.missing_holders == ()
-    assert node_of(World(0).found()).recovery.missing_holders == ()
+    assert list(recovery.missing_holders) == [hosts[2].me.node]
+    assert not node_of(world.add(9)).recovery.missing_holders
+    assert not node_of(World(0).found()).recovery.missing_holders
 
 
 def test_what_a_member_is_about_to_learn() -> None:
