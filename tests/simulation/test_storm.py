@@ -27,6 +27,7 @@ REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 
 DIVIDED = range(910_000, 910_012)  # no member keeps all of the optimizer's state
 FEW = [*range(8), *DIVIDED, *(s for s in ONCE_FAILED if s not in TAKE_LONG), *SEARCHING]
+MANY = [*range(150), *TAKE_LONG, *range(910_000, 910_300)]
 
 
 @pytest.mark.parametrize(
