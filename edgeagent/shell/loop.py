@@ -120,6 +120,7 @@ class Shell:
             options.stands_by,
             self.stripes.count,
             hello.copies,
+            self.stripes.stripe_bytes,
         )
         self._router = Router(me.node, me.incarnation)
         heartbeats = self.peers.heartbeats

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from edgeagent.held_memory import HeldLayout, free
+from edgeagent.held_memory import ITEM_BYTES, HeldLayout, free
 from protocols import effects, events
 from protocols.errors import RemoteProtocolError
 from protocols.wire.bulk import BulkHeader, BulkKind
@@ -38,6 +38,12 @@ class Stripes:
     def count(self) -> int:
         """Into how many stripes the slots are divided, 0 if they are not."""
         return self.layout.stripes if self.layout.slots else 0
+
+    @property
+    def stripe_bytes(self) -> int:
+        """The size of the slots of one stripe."""
+        layout = self.layout
+        return layout.slots * layout.elements * ITEM_BYTES // max(1, layout.stripes)
 
     def forget(self) -> None:
         """Drop what is on its way to the node before."""

@@ -66,7 +66,8 @@ class NodeConfig:
     - `window`: where a policy has ways, a node sends partial sums up to so many chunks ahead of the
       first one that is not reduced there (`limits.WINDOW_BYTES`).
     - `stripes`: into how many the optimizer's state is divided, 0 if all members keep all of it;
-      `copies`: how many members keep each of them beside its owner.
+      `copies`: how many members keep each of them beside its owner; `stripe_bytes`: the slots of
+      one.
     """
 
     me: Member
@@ -88,6 +89,7 @@ class NodeConfig:
     stands_by: bool = False
     stripes: int = 0
     copies: int = 0
+    stripe_bytes: int = 0
 
 
 @dataclass(slots=True)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from protocols.cluster.view import View
 
-MOST_LEARNED = 8  # stripes that are learned under one policy, because its update waits for them
+# How many stripes are learned under one policy, and how many bytes they may have, because its
+# update waits for them.
+MOST_LEARNED, MOST_LEARNED_BYTES = 64, 16 << 20
 
 
 class _Levelling:
@@ -25,11 +27,12 @@ class _Levelling:
     hold anything in the end."""
 
     def __init__(
-        self, view: View, stripes: Sequence[Stripe], stay: Sequence[int], copies: int
+        self, view: View, stripes: Sequence[Stripe], stay: Sequence[int], copies: int, most: int
     ) -> None:
         self._links = dict.fromkeys(view.edges)
         self._nodes = view.nodes
         self.stay = stay
+        self._most = most
         self.wanted = min(copies + 1, len(stay), limits.MAX_HOLDERS)
         self.holders = [list(s.holders) for s in stripes]
         self.learners = [[k for k in s.learners if k in stay] for s in stripes]
@@ -83,7 +86,7 @@ class _Levelling:
 
     def teach(self) -> None:
         """Have members learn stripes that have too few holders, then what others hold too much."""
-        left = MOST_LEARNED - sum(map(len, self.learners))
+        left = self._most - sum(map(len, self.learners))
         for s in range(len(self.holders)):
             while left > 0 and len(self._coming(s)) < self.wanted:
                 if (new := self._least(s, self.stay)) is None:
@@ -131,13 +134,14 @@ def level(
     copies: int,
     going: Container[bytes] = (),
     learned: Container[tuple[int, bytes]] = (),
+    stripe_bytes: int = 0,
 ) -> tuple[Stripe, ...]:
     """Return the stripes under the next policy, of which `view` is the view and by which `stripes`
     are numbered.
 
     Each shall have an owner and `copies` other holders if there are so many members. `going`: the
     members that shall hold nothing any more, as far as others can. `learned`: pairs of a stripe and
-    a learner that can be its holder now.
+    a learner that can be its holder now. `stripe_bytes`: the size of a stripe's slots.
     """
     nodes = view.nodes
     stay = [k for k, node in enumerate(nodes) if node not in going]
@@ -146,7 +150,8 @@ def level(
         new = bytes(k for k in stripe.learners if (s, nodes[k]) in learned)
         rest = bytes(k for k in stripe.learners if k not in new)
         ready.append(Stripe(stripe.holders + new, rest))
-    found = _Levelling(view, ready, stay, copies)
+    most = min(MOST_LEARNED, max(1, MOST_LEARNED_BYTES // max(1, stripe_bytes)))
+    found = _Levelling(view, ready, stay, copies, most)
     found.part()
     found.trim()
     found.own()

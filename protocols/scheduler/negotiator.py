@@ -51,6 +51,7 @@ class Negotiator:
         planner: Planner,
         cost: JoinCost | None = None,
         copies: int = 0,
+        stripe_bytes: int = 0,
     ) -> None:
         self.node = node
         self.term = term
@@ -62,6 +63,7 @@ class Negotiator:
         self._expelled: dict[bytes, None] = {}
         self._divided: dict[Edge, bool] = {}  # link -> users want it closed (False: open again)
         self._copies = copies  # of each stripe
+        self._stripe_bytes = stripe_bytes
         self._learned: dict[tuple[int, bytes], None] = {}  # stripes and who has learned them
         self._issued = 0  # version of the newest policy made in this term
         self._edges: dict[tuple[bytes, bytes], Edge] = {}  # open links that no policy names yet
@@ -370,7 +372,7 @@ class Negotiator:
             return bytes(numbers[nodes[k]] for k in members if nodes[k] in numbers)
 
         kept = [Stripe(new(s.holders), new(s.learners)) for s in now.stripes]
-        return view, level(view, kept, self._copies, alone, self._learned)
+        return view, level(view, kept, self._copies, alone, self._learned, self._stripe_bytes)
 
     def _stay(self, stripe: Stripe, here: Container[bytes]) -> bool:
         """Whether a stripe has a holder in `here`, at once or by what was learned."""

@@ -25,7 +25,7 @@ from protocols.errors import RemoteProtocolError
 from protocols.member.learning import lender
 from protocols.member.orders import check_policy
 from protocols.member.round_specs import Lanes
-from protocols.scheduler.levelling import MOST_LEARNED, level
+from protocols.scheduler.levelling import MOST_LEARNED, MOST_LEARNED_BYTES, level
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import node_of
 from tests.unit.protocols.records import LINEAGE, member
@@ -192,3 +192,11 @@ def test_nobody_learns_who_has_no_link_to_a_holder() -> None:
     view = view_of(3, missing=((0, 1), (0, 2)))
     assert level(view, (stripe(0),), 1) == (stripe(0),)
     assert level(view, (stripe(0), stripe(0), stripe(0)), 0) == (stripe(0),) * 3
+
+
+def test_few_large_stripes_are_learned_at_once() -> None:
+    view = view_of(2)
+    start = (stripe(0),) * 20
+    for size, most in ((0, 20), (MOST_LEARNED_BYTES // 3, 3), (MOST_LEARNED_BYTES * 2, 1)):
+        found = level(view, start, 1, stripe_bytes=size)
+        assert sum(len(s.learners) for s in found) == most
