@@ -305,7 +305,7 @@ class TrainerDebt:
     def deadline(self) -> float | None:
         """When `tick` has something to do although nothing has happened."""
         context = self._context
-        if not self._has_begun or context.is_alone:
+        if not self._has_begun or not context.is_awaited:
             return None
         due = (self._work_due, self._update_due)
         if self.is_behind:
@@ -361,10 +361,9 @@ class TrainerDebt:
         return self._late_since + limits.TRAINER_LET_GO_SECONDS
 
     def tick(self) -> None:
-        """Act on deadlines that have passed. The only member's trainer has none, because nobody
-        waits for it."""
+        """Act on deadlines that have passed. A trainer for which nobody waits has none."""
         context = self._context
-        if not self._has_begun or context.is_alone:
+        if not self._has_begun or not context.is_awaited:
             return
         due = self._behind_due if self.is_behind else self.deadline
         overdue = due is not None and context.now >= due
