@@ -15,13 +15,12 @@ from protocols.member.cycle import CycleState
 from protocols.member.trainer_debt import DebtState, TrainerDebt
 from protocols.network.measures import KeepingUp
 from protocols.rounds.control_word import EMPTY
-from tests.simulation.world import World
 from tests.unit.protocols.clusters import ENDLESS, cluster, go_on, node_of, policy_of, reported
 from tests.variants import variants
 
 if TYPE_CHECKING:
     from protocols.member.context import Context
-    from tests.simulation.world import Host
+    from tests.simulation.world import Host, World
 
 USUAL_S = 1.0
 
@@ -597,23 +596,3 @@ def test_who_is_away_when_its_state_is_found_to_differ_goes_all_the_same() -> No
     assert bench.debt.is_stale
     assert bench.debt.turn == turn + 1
     assert bench.context.departs == "diverged"
-
-
-def test_the_first_member_hangs_in_the_update_with_which_the_second_enters() -> None:
-    """The joiner has followed the round, so it is a member already and waits, although the policy
-    in force at the first one names nobody else yet."""
-    world = World(5, steps=ENDLESS)
-    first = world.found()
-    second = world.join(1, first)
-    node = node_of(first)
-
-    def enters() -> bool:
-        policy = node.context.policies.get(node.cycle._named)
-        is_named = policy is not None and second.me.node in policy.view.nodes
-        return is_named and node.context.is_alone and node.cycle.state is CycleState.APPLYING
-
-    world.run(enters)
-    first.hang(60.0)
-    at = world.now
-    world.run(lambda: second.is_member and second.iteration >= first.iteration + 3)
-    assert world.now < at + 50.0
