@@ -156,6 +156,13 @@ class Context:
         return self.policy is not None and self.policy.view.nodes == (self.node,)
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether other members may wait for this node: those of the view in force, or of one that
+        is stored here and may be in force elsewhere, as where a joiner that follows the rounds is
+        a member already."""
+        return any(p.view.nodes != (self.node,) for p in self._that_count)
+
+    @property
     def is_isolated(self) -> bool:
         """Whether the view has other members, but no link to any of them is open."""
         policy = self.policy

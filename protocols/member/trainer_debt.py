@@ -333,7 +333,7 @@ class TrainerDebt:
     def deadline(self) -> float | None:
         """When `tick` has something to do although nothing has happened."""
         context = self._context
-        if not self._has_begun or context.is_alone:
+        if not self._has_begun or not context.is_awaited:
             return None
         behind = self.is_behind
         due = (self._behind_due, self._later_due) if behind else (self._due, None)
@@ -394,10 +394,9 @@ class TrainerDebt:
         return self._late_since + limits.TRAINER_LET_GO_SECONDS
 
     def tick(self) -> None:
-        """Act on deadlines that have passed. The only member's trainer has none, because nobody
-        waits for it."""
+        """Act on deadlines that have passed. A trainer for which nobody waits has none."""
         context = self._context
-        if not self._has_begun or context.is_alone:
+        if not self._has_begun or not context.is_awaited:
             return
         if self._publish_by is not None and context.now >= self._publish_by:
             self._publish_by, self.is_overdue_publisher = None, True

@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING
 from protocols import effects, events
 from protocols.cluster.policy import Pull
 from protocols.cluster.view import edge, make_view
+from protocols.member.cycle import CycleState
 from protocols.member.joining import JoiningState
 from protocols.member.orders import may_store
 from protocols.wire import messages as m
-from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of, reach, state_of
+from tests.simulation.world import World
+from tests.unit.protocols.clusters import (
+    ENDLESS,
+    cluster,
+    go_on,
+    node_of,
+    policy_of,
+    reach,
+    state_of,
+)
 from tests.unit.protocols.reports import report_of
 from tests.unit.protocols.test_recovery import FIRST, said
 
@@ -124,3 +134,23 @@ def test_a_report_to_a_fence_of_an_older_term_asks_for_a_new_one() -> None:
     node.recovery.reported(world.now, other.me.node, late)
     scheduler.handle(events.Tick())
     assert node.recovery.fence is not None
+
+
+def test_the_first_member_hangs_in_the_update_with_which_the_second_enters() -> None:
+    """The joiner has followed the round, so it is a member already and waits, although the policy
+    in force at the first one names nobody else yet."""
+    world = World(5, steps=ENDLESS)
+    first = world.found()
+    second = world.join(1, first)
+    node = node_of(first)
+
+    def enters() -> bool:
+        policy = node.context.policies.get(node.cycle._named)
+        is_named = policy is not None and second.me.node in policy.view.nodes
+        return is_named and node.context.is_alone and node.cycle.state is CycleState.APPLYING
+
+    world.run(enters)
+    first.hang(60.0)
+    at = world.now
+    world.run(lambda: second.is_member and second.iteration >= first.iteration + 3)
+    assert world.now < at + 50.0
