@@ -98,8 +98,7 @@ def status_of(
     status["pending"] = _pending(node)
     if (policy := context.policy) is not None:
         status["view"], status["policy"] = policy.view.number, policy.version
-        leader = context.election.scheduler
-        status["reason"] = policy.reason
+        leader, status["reason"] = context.election.scheduler, policy.reason
         status["divided"] = _divided(node, policy)
         status["members"] = [
             _member(node, member, share, member.node == leader)
