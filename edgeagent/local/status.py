@@ -94,8 +94,7 @@ def status_of(
     status["term"] = context.election.term
     status["iteration"] = context.iteration
     status["steps"] = 0 if context.steps == limits.MAX_INTEGER else context.steps
-    status["links"] = _links(shell, observer)
-    status["pending"] = _pending(node)
+    status["links"], status["pending"] = _links(shell, observer), _pending(node)
     if (policy := context.policy) is not None:
         status["view"], status["policy"] = policy.view.number, policy.version
         leader, status["reason"] = context.election.scheduler, policy.reason
