@@ -1,7 +1,7 @@
 """What the agent process and the trainer process say to each other, over one socketpair.
 
     trainer                                     agent
-    Hello (+ 6 shared-memory descriptors)  -->          once, before anything else
+    Hello (+ 8 shared-memory descriptors)  -->          once, before anything else
                                            <--  Begin   state is in place; iteration to work on
                                            <--  Work    micro-batches to compute (more may follow)
     ChunksReady                            -->          a part of P does, while it computes the rest
@@ -28,8 +28,10 @@ use it. Frames are a little-endian uint32 length and a tagged record (`protocols
 Both processes map the shared memory:
 
 - `state`: the flat training state;
-- `contribution`: P, this node's own sum, written by the trainer only;
-- `reduced[0]` and `reduced[1]`: R of even and odd iterations, written by the agent only;
+- `contribution`: P, this node's own sum, written by the trainer only, which after `Publish` puts
+  the results of what this node owns there;
+- `reduced[0]` and `reduced[1]`: R of even and odd iterations, written by the agent only; if the
+  slots are divided, the chunks with weights lie in `reduced[0]` in all iterations;
 - `replay`: R of an iteration that a late trainer has missed, written by the agent only;
 - `marks`, written by the trainer only: `MARK_APPLYING` is the iteration + 1 while the trainer
   changes the state, else 0; `MARK_ITERATION` is how many updates the state has behind it.
@@ -111,6 +113,8 @@ class Hello:
     of micro-batches, from 1 to 2, because they are cells of a round of subnets; 0 counts as 1.
     `slots`: 0, or the optimizer keeps so many slots of full size for each parameter, which are
     divided among the devices (`held_memory.py`), with `copies` of each beside that of its owner.
+    `weights`, only then: of each trainable parameter the first element in the gradient vector, the
+    first byte in the state, and the number of elements.
     """
 
     TAG: ClassVar[int] = 1
@@ -141,6 +145,7 @@ class Hello:
     work_exponent: float = wire(_FLOAT, 0.0)
     slots: int = wire(NUMBER, 0)
     copies: int = wire(NUMBER, 0)
+    weights: tuple[tuple[int, int, int], ...] = wire(_many(NUMBER, NUMBER, NUMBER), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +268,8 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """The sums of `stripes` lie in `held`: put the new weights (of buffers the sums) into the
-    results there. `attempt`: that of the round. The other fields as in `Reduced`. Nothing else
+    """The sums of `stripes` lie in `held`: put the new weights (of buffers the sums) into their
+    places in P. `attempt`: that of the round. The other fields as in `Reduced`. Nothing else
     changes: it may be asked again, or another device may do it instead."""
 
     TAG: ClassVar[int] = 20
@@ -280,7 +285,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The results that `Publish` asked for are in `held`."""
+    """The results that `Publish` asked for are in P."""
 
     TAG: ClassVar[int] = 21
     iteration: int = wire(NUMBER)

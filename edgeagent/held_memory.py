@@ -7,7 +7,6 @@ the gradients and have the same order and chunks:
 
     one for each slot (written by the trainer; by the agent while this device learns a stripe)
     the sums of the running iteration (agent)
-    the results that the trainer has made of them (trainer)
     the sums of an iteration that a late trainer has missed (agent)
 
 Stripe s has the data chunks s + 1, s + 1 + stripes, s + 1 + 2 stripes, ...
@@ -15,12 +14,11 @@ Stripe s has the data chunks s + 1, s + 1 + stripes, s + 1 + 2 stripes, ...
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 
 from protocols import limits
 
-EXTRA_VECTORS = 3  # sums, results, missed sums
+EXTRA_VECTORS = 2  # sums, missed sums
 ITEM_BYTES = 4  # of float32, the only dtype of gradients that can be divided
 
 
@@ -40,8 +38,9 @@ class HeldLayout:
 
     @property
     def stripes(self) -> int:
-        """The number of stripes."""
-        return min(self.chunks, limits.MAX_STRIPES)
+        """The number of stripes: as many as may be, if all have equally many chunks, or one fewer
+        than others."""
+        return -(-self.chunks // -(-self.chunks // limits.MAX_STRIPES)) if self.chunks else 0
 
     @property
     def bytes(self) -> int:
@@ -69,25 +68,11 @@ class HeldLayout:
         """Return the elements of the region that have the sum of a chunk."""
         return self._at(self.slots, chunk)
 
-    def results(self, chunk: int) -> slice:
-        """Return the elements of the region that have the result of a chunk."""
-        return self._at(self.slots + 1, chunk)
-
     def missed(self, chunk: int) -> slice:
         """Return the elements of the region that have a sum which a late trainer has missed."""
-        return self._at(self.slots + 2, chunk)
+        return self._at(self.slots + 1, chunk)
 
     def _at(self, vector: int, chunk: int) -> slice:
         start, end = self.span(chunk)
         base = vector * self.elements
         return slice(base + start, base + end)
-
-
-def free(memory: mmap.mmap, part: slice) -> None:
-    """Give the memory of these elements back to the system, as far as it is whole pages. What is
-    read there later is zeros. Does nothing where the system cannot."""
-    page = mmap.PAGESIZE
-    start = -(-part.start * ITEM_BYTES // page) * page
-    end = part.stop * ITEM_BYTES // page * page
-    if end > start and hasattr(mmap, "MADV_REMOVE"):
-        memory.madvise(mmap.MADV_REMOVE, start, end - start)

@@ -2,9 +2,9 @@
 
 There are eight regions, always in this order: state, contribution, reduced[0], reduced[1],
 replay, marks, wide, held. All are reserved when they are created, so that a lack of memory shows at
-once, except `replay`, `wide` and `held`, of which little is used as a rule. The memory is
-anonymous: it has no name in any file system and is freed with the last process that maps it. It
-starts as zeros.
+once, except `replay`, `wide` and `held`, of which little is used as a rule, and reduced[1] if the
+optimizer's slots are divided. The memory is anonymous: it has no name in any file system and is
+freed with the last process that maps it. It starts as zeros.
 
 The trainer creates the memory and passes the descriptors immediately before its `Hello`; both ends
 compute the sizes from that `Hello` with `region_sizes`. `handover.py` says who may write where and
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from edgeagent.handover import Hello
 
 ACCUMULATE_DTYPES = ("float32", "float64")
-_UNRESERVED = (4, 6, 7)  # positions of `replay`, `wide` and `held` among the regions
+_ODD = 3  # position of reduced[1] among the regions
+_UNRESERVED = (4, 6, 7)  # those of `replay`, `wide` and `held`
 _MARK = b"EAM1"  # sent with the descriptors, because they cannot be sent without a byte
 
 
@@ -52,6 +53,15 @@ class SharedRegion:
     def array(self, dtype: str) -> np.ndarray[Any, Any]:
         """Return the usable bytes as a one-dimensional writable array of `dtype`."""
         return np.frombuffer(self.memory, dtype=dtype, count=self.size // np.dtype(dtype).itemsize)
+
+    def release(self, start: int = 0, end: int | None = None) -> None:
+        """Give the memory of these bytes back to the system, as far as it is whole pages; by
+        default all. What is read there later is zeros. Does nothing where the system cannot."""
+        page = mmap.PAGESIZE
+        first = -(-start // page) * page
+        last = mapped_bytes(self.size) if end is None else end // page * page
+        if last > first and hasattr(mmap, "MADV_REMOVE"):
+            self.memory.madvise(mmap.MADV_REMOVE, first, last - first)
 
     def close_descriptor(self) -> None:
         """Close the descriptor; the mapping stays as long as it is used."""
@@ -108,8 +118,9 @@ def create_shared_memory(
 
     Raises `EdgeAgentError` if the machine has not enough memory.
     """
+    seldom = (*_UNRESERVED, _ODD) if held_bytes else _UNRESERVED
     return _memory(
-        SharedRegion(_create(size, reserve=number not in _UNRESERVED), size)
+        SharedRegion(_create(size, reserve=number not in seldom), size)
         for number, size in enumerate(
             region_sizes(state_bytes, elements, accumulate, wide_bytes, held_bytes)
         )

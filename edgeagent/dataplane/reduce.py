@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from edgeagent.dataplane.held_chunks import HeldChunks
+    from edgeagent.dataplane.weight_chunks import WeightChunks
     from edgeagent.dataplane.wire import Wire
     from protocols.cluster.policy import Policy
     from protocols.rounds.word_check import WordShape
@@ -114,6 +115,7 @@ class Reducer:
         formats: Formats | None = None,
         held: HeldChunks | None = None,
         decided: Callable[[RoundSpec, ControlWord], None] | None = None,
+        weights: WeightChunks | None = None,
     ) -> None:
         """`contribution` and both `reduced`: float32 or float64, one dimension, equal lengths.
 
@@ -121,11 +123,11 @@ class Reducer:
         look like; without it they are not checked. `policies` returns the policies whose bodies are
         stored here. `later` schedules a call after the events that are already waiting; without it
         all work is done at once. `clock` returns seconds. `formats`: how chunks travel (default: as
-        they are). If chunks have holders, `held` has what this node holds, and `decided` is called
-        when the reduced control word of a round is here.
+        they are). If chunks have holders, `held` has what this node holds, `decided` is called when
+        the reduced control word of a round is here, and `weights` are those in the state.
         """
         self._contribution = contribution
-        self.memory = ReducedMemory(reduced)
+        self.memory = ReducedMemory(reduced, chunk_elements, weights)
         self._no_own = False  # no micro-batch is contributed: P counts as zeros
         self._zeros = np.zeros(min(chunk_elements, len(contribution)), contribution.dtype)
         self._chunk_elements = chunk_elements
@@ -262,13 +264,13 @@ class Reducer:
             self._drive(self._round.contribute())
 
     def publish(self) -> None:
-        """Send the results that the trainer has made to everyone."""
-        now, held = self._round, self._held
-        if now is None or held is None:
+        """Send the results that the trainer has put into P to everyone."""
+        now = self._round
+        if now is None:
             return
         for chunk in now.owned:
-            result = self._slice(self.memory.at(now.spec.iteration), chunk)
-            result[:] = held.result(chunk)
+            result = self.memory.part(now.spec.iteration, chunk)
+            result[:] = self._slice(self._contribution, chunk)
             self._result.checks[chunk] = checksum(result.data.cast("B"), 0.0)
         self._drive(now.publish())
 
@@ -314,7 +316,10 @@ class Reducer:
             raise RemoteProtocolError("an early chunk came twice")
         else:
             size = scratch + limits.EARLY_FRAME_BYTES
-        buffer = self._chunk(header.index) if not scratch else memoryview(bytearray(scratch))
+        if now is None or scratch:
+            buffer = memoryview(bytearray(scratch))
+        else:
+            buffer = self.memory.part(now.spec.iteration, header.index).data.cast("B")
         peer.arriving = _Frame(header, buffer, size)
         peer.scratch += size
         if peer.scratch > limits.MAX_EARLY_BYTES and not peer.held:
@@ -359,7 +364,7 @@ class Reducer:
             self._word = self._read_word(now.spec, sender, frame.buffer, header.kind)
         else:
             if frame.size:  # it is rounded, or its header came before the round began
-                result = self._slice(self.memory.at(now.spec.iteration), header.index)
+                result = self.memory.part(now.spec.iteration, header.index)
                 self._formats.of(header.index).read(frame.buffer, result)
             if not now.spec.is_held:
                 self.square_sums[header.index - 1] = header.square_sum
@@ -428,12 +433,12 @@ class Reducer:
     # --- memory -------------------------------------------------------------------------------
 
     def kept(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
-        """Do as `result`; the vector, a copy if R is in shared memory, is written to no more."""
-        return self.memory.kept(iteration), tuple(self._results[iteration].square_sums)
+        """Return R of `iteration`, which is written to no more, and its `squares`."""
+        return self.memory.kept(iteration), self.squares(iteration)
 
-    def result(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
-        """Return (R of `iteration`, the sum of squares of each of its data chunks)."""
-        return self.memory.at(iteration), tuple(self._results[iteration].square_sums)
+    def squares(self, iteration: int) -> tuple[float, ...]:
+        """Return the sum of squares of each data chunk of R of `iteration`."""
+        return tuple(self._results[iteration].square_sums)
 
     def _own(self, chunk: int) -> Vector:
         """Return this node's own part of a data chunk; zeros if it computed no micro-batch."""
@@ -443,12 +448,6 @@ class Reducer:
     def _slice(self, vector: Vector, chunk: int) -> Vector:
         start = (chunk - 1) * self._chunk_elements
         return vector[start : start + self._chunk_elements]
-
-    def _chunk(self, chunk: int) -> memoryview:
-        """Return the bytes of a data chunk of R of the running round's iteration."""
-        now = self._round
-        vector = self.memory.at(now.spec.iteration if now is not None else None)
-        return self._slice(vector, chunk).data.cast("B")
 
     def _drive(self, effects: list[RoundEffect]) -> None:
         self._todo.extend(effects)
@@ -486,7 +485,7 @@ class Reducer:
                 self._send(spec, BulkKind.SUM, to, chunk, False, 0.0, check)
             case KeepSum(chunk):
                 if self._held is not None:
-                    self._held.keep(chunk, self._slice(self.memory.at(spec.iteration), chunk))
+                    self._held.keep(chunk, self.memory.part(spec.iteration, chunk))
             case Decided():
                 if self._word is not None and self._decided is not None:
                     if spec.chunks > 1:
@@ -505,7 +504,7 @@ class Reducer:
             if word is not None:
                 self._word = self._merge(spec, word, decode_word(part))
         else:
-            result = self._slice(self.memory.at(spec.iteration), chunk)
+            result = self.memory.part(spec.iteration, chunk)
             base = self._own(chunk) if first else result
             self._formats.of(chunk).add(chunk, base, part, result, first=first)
         self._free(peer, len(part))
@@ -530,7 +529,7 @@ class Reducer:
             if self._word is not None:
                 self._result.checks[0] = checksum(self._word.encode(), 0.0)
             return
-        result = self._slice(self.memory.at(spec.iteration), chunk)
+        result = self.memory.part(spec.iteration, chunk)
         if own:
             result[:] = self._own(chunk)
         numbers = self._formats.of(chunk)
@@ -575,7 +574,7 @@ class Reducer:
             word = self._word_of_mine(spec) if own else self._results[spec.iteration].word
             payload = memoryview(word.encode() if word is not None else b"")
         else:
-            mine = self._own(chunk) if own else self._slice(self.memory.at(spec.iteration), chunk)
+            mine = self._own(chunk) if own else self.memory.part(spec.iteration, chunk)
             numbers, up = self._formats.of(chunk), kind is BulkKind.UP
             payload = numbers.ascending(chunk, mine, own=own) if up else numbers.descending(mine)
             if numbers.in_place and (not up or (own and self._own_word is None)):

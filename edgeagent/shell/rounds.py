@@ -12,6 +12,7 @@ from edgeagent.dataplane.forwarding import Forwarding
 from edgeagent.dataplane.held_chunks import HeldChunks
 from edgeagent.dataplane.integer_format import Integers
 from edgeagent.dataplane.reduce import Reducer
+from edgeagent.dataplane.weight_chunks import WeightChunks
 from edgeagent.dataplane.wire_format import Formats
 from edgeagent.held_memory import HeldLayout
 from edgeagent.integer_blocks import BLOCK_WORDS
@@ -67,9 +68,11 @@ class Rounds:
         self.formats = Formats(hello.rounded_chunks, integers)
         buffers = dict(hello.exact_buffers)
         self.held: HeldChunks | None = None
+        weights: WeightChunks | None = None
         if hello.slots:
             layout = HeldLayout(hello.slots, hello.elements, hello.chunk_elements)
-            self.held = HeldChunks(memory.held.array("float32"), layout)
+            self.held = HeldChunks(memory.held, layout)
+            weights = WeightChunks(hello, memory)
         chunks = self.held.layout.chunks if self.held is not None else 0
         self.shape = WordShape(hello.micro_batches, hello.parameters, buffers, chunks)
         even, odd = memory.reduced
@@ -86,6 +89,7 @@ class Rounds:
             self.formats,
             self.held,
             self._decided,
+            weights,
         )
 
     def perform(self, effect: effects.RoundEffect) -> None:

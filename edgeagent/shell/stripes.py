@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from edgeagent.held_memory import ITEM_BYTES, HeldLayout, free
+from edgeagent.held_memory import ITEM_BYTES, HeldLayout
 from protocols import effects, events
 from protocols.errors import RemoteProtocolError
 from protocols.wire.bulk import BulkHeader, BulkKind
@@ -114,8 +114,7 @@ class Stripes:
         for stripe in self._here - keeps:
             for chunk in self.layout.chunks_of(stripe):
                 layout = self.layout
-                for slot in range(layout.slots):
-                    free(self._region.memory, layout.slot(slot, chunk))
-                free(self._region.memory, layout.sums(chunk))
-                free(self._region.memory, layout.results(chunk))
+                parts = [layout.slot(slot, chunk) for slot in range(layout.slots)]
+                for part in (*parts, layout.sums(chunk)):
+                    self._region.release(ITEM_BYTES * part.start, ITEM_BYTES * part.stop)
         self._here = {*stripes, *(self._here & keeps)}

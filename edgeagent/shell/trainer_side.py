@@ -71,7 +71,9 @@ class TrainerSide:
         self._state = memory.state.view()
         self._marks = memory.marks.array("int64")
         self._tensors = hello.tensors
+        self._replay_region = memory.replay
         self._replay: Vector = memory.replay.array(hello.accumulate)
+        self._replays: int | None = None  # the iteration whose R lies there
         self._kept: dict[int, tuple[Vector, tuple[float, ...]]] = {}  # R and sums of squares
         self._held = rounds.held
         self.stripes: Stripes | None = None  # set once it is made, which needs this
@@ -153,6 +155,7 @@ class TrainerSide:
                 self._reducer.memory.returned(iteration)
                 self._kept.pop(iteration, None)
                 self._sums.pop(iteration, None)
+                self._free_replay(iteration)
                 if self.stripes is not None and iteration in self._held_by:
                     self.stripes.applied(self._held_by.pop(iteration))
                 self._stepped(iteration, skipped)
@@ -167,6 +170,14 @@ class TrainerSide:
                 self._handle(events.AwayWanted(away or self._paused))
             case handover.Evaluated(iteration, name, value, quiet):
                 self._observer.evaluated(iteration, name, value, quiet=quiet)
+
+    def _free_replay(self, iteration: int) -> None:
+        """Give back the memory of what the trainer has replayed, unless more is to follow."""
+        if self._replays == iteration and not self._kept:
+            self._replays = None
+            self._replay_region.release()
+            if self._held is not None:
+                self._held.drop_missed()
 
     def _note_applied(self, iteration: int, meta: bytes) -> None:
         node, own = self._hub.node, self.own_state
@@ -324,7 +335,7 @@ class TrainerSide:
         if buffer is not None:
             return buffer, tuple(self._reducer.square_sums)
         vector, squares = kept or self._reducer.kept(iteration)
-        self._replay[:] = vector
+        self._replay[:], self._replays = vector, iteration
         if self._held is not None:
             self._held.put_missed(self._sums.get(iteration, {}))
         return handover.REPLAY_BUFFER, squares

@@ -212,6 +212,11 @@ class GradientSum:
         self._bits = 0
         self._clean = True
 
+    def spoil(self) -> None:
+        """Note that something else has been written into the shared memory of the sum, which has to
+        begin anew."""
+        self._clean = self._is_home = False
+
     def take(self, number: int) -> None:
         """Add the `.grad` of parameter `number` now, before `add` does that for the others."""
         self._clean = self._is_home = False

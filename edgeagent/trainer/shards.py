@@ -25,7 +25,7 @@ from edgeagent.trainer.settings import NOT_SCALARS
 from edgeagent.trainer.slots import discover_slots, lone_optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from mmap import mmap
 
     from torch.optim import Optimizer
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 _TRIAL_SHAPE = (61, 67)
 _TRIAL_CUTS = (0, 1000, 1017, 61 * 67)
 _TRIAL_STEPS = 3
+# About how many elements are stepped at a time: enough that the fixed cost of a step does not
+# matter, and so few that their mean gradients and copied slots take little memory.
+_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +159,10 @@ class Shards:
                 at = stop
         return found
 
-    def attach(self, memory: mmap) -> None:
-        """Use the region `held` of the shared memory."""
-        self._held = torch.frombuffer(memory, dtype=torch.float32, count=self.layout.bytes // 4)
+    def attach(self, held: mmap, contribution: torch.Tensor) -> None:
+        """Use these regions of the shared memory: `held`, and P for results."""
+        self._held = torch.frombuffer(held, dtype=torch.float32, count=self.layout.bytes // 4)
+        self._results = contribution
 
     @property
     def gradient_chunks(self) -> int:
@@ -172,20 +176,23 @@ class Shards:
     # --- updates ----------------------------------------------------------------------------------
 
     def publish(self, wanted: Publish, scale: float) -> None:
-        """Put the new weights of the stripes that this device owns into the results."""
-        update = self._update_of(wanted, scale)
-        for chunk in self._chunks(wanted.stripes):
-            total = self._held[self.layout.sums(chunk)]
-            result = self._held[self.layout.results(chunk)]
+        """Put the new weights of the stripes that this device owns into P, of which nobody needs
+        what it had there any more."""
+        chunks = self._chunks(wanted.stripes)
+        for chunk in chunks:
+            start, end = self.layout.span(chunk)
             if chunk > self._vector.gradient_chunks:
-                result.copy_(total)
-                continue
-            pieces = self._pieces.get(chunk, [])
-            places = [result[p.at : p.at + p.length] for p in pieces]
-            for place, piece in zip(places, pieces, strict=True):
-                place.copy_(self._weights(piece))
-            if update is not None:
-                self._step(chunk, places, total, update, keep=False)
+                self._results[start:end] = self._held[self.layout.sums(chunk)]
+            for piece in self._pieces.get(chunk, []):
+                self._result(chunk, piece).copy_(self._weights(piece))
+        update = self._update_of(wanted, scale)
+        if update is not None:
+            self._step(chunks, self._result, self.layout.sums, update, keep=False)
+
+    def _result(self, chunk: int, piece: Piece) -> torch.Tensor:
+        """Return where the result of a piece of a chunk lies."""
+        start = self.layout.span(chunk)[0] + piece.at
+        return self._results[start : start + piece.length]
 
     def apply(self, reduced: Reduced, vector: torch.Tensor, scale: float, *, missed: bool) -> None:
         """Make the update of an iteration: step the slots that this device keeps with the sums in
@@ -202,10 +209,8 @@ class Shards:
         if update is None:
             return
         where = self.layout.missed if missed else self.layout.sums
-        for chunk in self._chunks(reduced.stripes):
-            if chunk <= self._vector.gradient_chunks:
-                places = [self._weights(piece) for piece in self._pieces.get(chunk, [])]
-                self._step(chunk, places, self._held[where(chunk)], update, keep=True)
+        chunks = self._chunks(reduced.stripes)
+        self._step(chunks, lambda _, piece: self._weights(piece), where, update, keep=True)
 
     def _weights(self, piece: Piece) -> torch.Tensor:
         """Return where the weights of a piece lie."""
@@ -228,23 +233,37 @@ class Shards:
 
     def _step(
         self,
-        chunk: int,
-        places: list[torch.Tensor],
-        total: torch.Tensor,
+        chunks: list[int],
+        place: Callable[[int, Piece], torch.Tensor],
+        sums: Callable[[int], slice],
         update: _Update,
         *,
         keep: bool,
     ) -> None:
-        """Step the weights in `places`, which are those of the pieces of a chunk; with `keep` the
-        slots are stepped, too."""
-        pieces = self._pieces.get(chunk, [])
-        mean = update.mean(total)
-        leaves = [torch.nn.Parameter(values) for values in places]
-        optimizer = self._momentary(pieces, leaves)
+        """Step what lies at the `place` of each piece of these chunks; with `keep` the slots are
+        stepped, too. Several chunks are stepped at a time, since each step has a fixed cost."""
+        chunks = [c for c in chunks if c <= self._vector.gradient_chunks]
+        count = max(1, _AT_ONCE // self._vector.chunk_elements)
+        for first in range(0, len(chunks), count):
+            self._step_some(chunks[first : first + count], place, sums, update, keep=keep)
+
+    def _step_some(
+        self,
+        chunks: list[int],
+        place: Callable[[int, Piece], torch.Tensor],
+        sums: Callable[[int], slice],
+        update: _Update,
+        *,
+        keep: bool,
+    ) -> None:
+        pieces = [(c, piece) for c in chunks for piece in self._pieces.get(c, [])]
+        means = {c: update.mean(self._held[sums(c)]) for c in chunks}
+        leaves = [torch.nn.Parameter(place(chunk, piece)) for chunk, piece in pieces]
+        optimizer = self._momentary([piece for _, piece in pieces], leaves)
         views: list[dict[str, torch.Tensor]] = []
-        for piece, leaf in zip(pieces, leaves, strict=True):
+        for (chunk, piece), leaf in zip(pieces, leaves, strict=True):
             if update.bitmap >> piece.parameter & 1:
-                leaf.grad = mean[piece.at : piece.at + piece.length]
+                leaf.grad = means[chunk][piece.at : piece.at + piece.length]
             views.append(self._views(chunk, piece))
             memory = self._memory_of(piece, views[-1], copied=not keep)
             if memory:

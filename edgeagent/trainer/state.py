@@ -193,7 +193,7 @@ class TrainingState:
         self.buffers.attach(shared, self.vector, *self._sum.for_buffers())
         self._slots = OptimizerSlots(self._optimizer, self._stepped, self._slot_specs, image)
         if self.shards is not None:
-            self.shards.attach(memory.held.memory)
+            self.shards.attach(memory.held.memory, vector)
         self._slots.rehome()
         self.replicated.attach(image)
         if self._exponents is not None:
@@ -256,6 +256,13 @@ class TrainingState:
         if self._notes is None:
             self._notes = model_notes(self.model, self.buffers.tensors())
         return self._notes
+
+    def weight_places(self) -> tuple[tuple[int, int, int], ...]:
+        """Return of each trainable parameter its first element in the gradient vector, its first
+        byte in the state, and its number of elements."""
+        homes = {name: offset for name, offset, _ in self.layout.tensors()}
+        named = zip(self._trainable.items(), self.vector.gradient_offsets, strict=True)
+        return tuple((at, homes[f"model.{name}"], p.numel()) for (p, name), at in named)
 
     def constants(self) -> bytes:
         """Return the SHA-256 of the tensors that never change while training; b"" if there is
@@ -467,6 +474,7 @@ class TrainingState:
         self._settings.put(wanted.settings, wanted.other_settings)
         with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
             self.shards.publish(wanted, self.scaling.scale)
+        self._sum.spoil()
         self._note()
         return Published(wanted.iteration, wanted.attempt)
 
@@ -544,10 +552,14 @@ class TrainingState:
         squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
         self._watch.reduced(squares, any(reduced.gradient_bitmap))
         missed = reduced.buffer == REPLAY_BUFFER
-        shards.apply(reduced, vector, self.scaling.scale, missed=missed)
+        # All iterations share the first buffer for their weights.
+        weights = vector if missed else self._reduced[0]
+        shards.apply(reduced, weights, self.scaling.scale, missed=missed)
         self._slots.rehome()
-        mean = vector / reduced.weight if self.buffers.sizes() else vector
-        self.buffers.apply(self.buffers.section(self.vector, mean), reduced.integer_buffers)
+        start = self.vector.gradient_elements
+        mean = vector[start:] / reduced.weight
+        section = self.buffers.section(self.vector, mean, start)
+        self.buffers.apply(section, reduced.integer_buffers)
 
     def _end_round(self, finite: bool) -> None:
         """With local steps: have the script's model begin the next round. Its optimizer's memory is

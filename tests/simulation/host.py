@@ -451,6 +451,8 @@ class Host:
             kept = self.reduce
         else:
             kept = self.kept[spec.iteration]
+            if self.world.stripes:  # it is read from the weights, which change with each update
+                assert self.iteration <= spec.iteration + 1, "a result that is not here any more"
         for spread in spec.spread:
             for chunk in spread.chunks:
                 for to in spread.to:

@@ -52,14 +52,14 @@ class Slots:
         self.here: dict[int, int] = dict.fromkeys(range(1, VECTOR + 1), 0)  # chunk -> slot
         self.sums: dict[int, dict[int, tuple[int, Mark]]] = {}  # iteration -> chunk -> sum, maker
         self._learned: dict[int, dict[int, int]] = {}  # iteration -> chunk -> slot at its start
-        self._results: dict[int, int] = {}  # chunk -> the result that the trainer has made
 
     def keep(self, iteration: int, chunk: int, total: int, made: Mark) -> None:
         """Keep the sum of a chunk that this device holds."""
         self.sums.setdefault(iteration, {})[chunk] = (total, made)
 
     def publish(self, wanted: effects.Publish) -> None:
-        """Have the trainer make results; it changes nothing else."""
+        """Have the trainer make results. They take the place of this device's own sums, so that a
+        node which needed these once more would sum up something else."""
         host = self._host
         work = partial(host.work, partial(self._make, wanted))
         host.soon(host.world.compute(), work)
@@ -73,13 +73,15 @@ class Slots:
             assert chunk in slots, f"{host.me.name} owns what it does not hold"
             if chunk in self.sums.get(at, {}):  # otherwise a result of it is there already
                 total, _ = self.sums[at][chunk]
-                self._results[chunk], _ = stepped(host.state[chunk - 1], slots[chunk], total)
+                host.own[chunk - 1], _ = stepped(host.state[chunk - 1], slots[chunk], total)
+                if host.reduce is not None and host.reduce.own is not None:
+                    host.reduce.own[chunk - 1] = host.own[chunk - 1]
         host.handle(events.Published(at, wanted.attempt))
 
     def result(self, iteration: int, chunk: int) -> tuple[int, Mark]:
         """Return the result of a chunk that the trainer has made, and which attempt has made its
         sum."""
-        return self._results[chunk], self.sums[iteration][chunk][1]
+        return self._host.own[chunk - 1], self.sums[iteration][chunk][1]
 
     def step(self, iteration: int, stripes: tuple[int, ...], before: list[int]) -> None:
         """Step the slots of `stripes`. `before`: the weights before the update."""

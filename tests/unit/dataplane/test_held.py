@@ -13,6 +13,7 @@ import pytest
 from edgeagent.dataplane.held_chunks import HeldChunks
 from edgeagent.dataplane.reduce import Reducer
 from edgeagent.held_memory import HeldLayout
+from edgeagent.shared_memory import create_shared_memory
 from protocols.cluster.stripes import Stripe
 from protocols.member.round_specs import Lanes
 from protocols.rounds.control_word import ControlWord, bits, read_squares
@@ -21,6 +22,7 @@ from protocols.wire.bulk import BulkHeader, decode_header
 from tests.unit.protocols.records import LINEAGE, node, star_policy
 
 if TYPE_CHECKING:
+    from edgeagent.dataplane.reduce import Vector
     from protocols.cluster.policy import Policy
 
 ELEMENTS, CHUNK = 150, 16  # ten chunks, the last one short
@@ -31,6 +33,12 @@ def policy_of(stripes: tuple[Stripe, ...]) -> Policy:
     return replace(star_policy(3), stripes=stripes)
 
 
+def held_chunks() -> tuple[HeldChunks, Vector]:
+    """Return what keeps sums, and its memory."""
+    region = create_shared_memory(0, ELEMENTS, "float32", 0, LAYOUT.bytes).held
+    return HeldChunks(region, LAYOUT), region.array("float32")
+
+
 class Host:
     """One member: its reducer and its memory. Its trainer makes 2 x sum + 1 of each sum."""
 
@@ -38,8 +46,7 @@ class Host:
         self.world, self.name = world, name
         self.contribution = np.zeros(ELEMENTS, np.float32)
         self.reduced = (np.zeros(ELEMENTS, np.float32), np.zeros(ELEMENTS, np.float32))
-        self.memory = np.zeros(LAYOUT.bytes // 4, np.float32)
-        self.held = HeldChunks(self.memory, LAYOUT)
+        self.held, self.memory = held_chunks()
         self.reducer = Reducer(
             self.contribution,
             self.reduced,
@@ -99,7 +106,8 @@ class Host:
 
     def publish(self) -> None:
         for chunk in range(1, LAYOUT.chunks + 1):
-            self.memory[LAYOUT.results(chunk)] = 2 * self.memory[LAYOUT.sums(chunk)] + 1
+            start, end = LAYOUT.span(chunk)
+            self.contribution[start:end] = 2 * self.memory[LAYOUT.sums(chunk)] + 1
         self.reducer.publish()
 
 
@@ -171,8 +179,7 @@ def test_results_spread_and_sums_stay(seed: int) -> None:
 
 
 def test_missed_sums_are_kept_for_a_late_trainer() -> None:
-    memory = np.zeros(LAYOUT.bytes // 4, np.float32)
-    held = HeldChunks(memory, LAYOUT)
+    held, memory = held_chunks()
     for chunk in range(1, LAYOUT.chunks + 1):
         start, end = LAYOUT.span(chunk)
         held.keep(chunk, np.arange(start, end, dtype=np.float32))
@@ -182,6 +189,10 @@ def test_missed_sums_are_kept_for_a_late_trainer() -> None:
     held.put_missed(copies)
     assert memory[LAYOUT.missed(1)][5] == 5
     assert not memory[LAYOUT.missed(2)].any()
+    kept = memory[LAYOUT.sums(2)].copy()
+    held.drop_missed()
+    # All whole pages are given back, of which there is none among so few numbers.
+    assert np.array_equal(memory[LAYOUT.sums(2)], kept)
 
 
 def test_a_reducer_without_a_round_publishes_nothing() -> None:
@@ -196,6 +207,6 @@ def test_where_chunks_lie() -> None:
     assert list(layout.chunks_of(9)) == [10]
     assert layout.stripe_of(10) == 9
     assert layout.span(10) == (144, 150)
-    parts = [layout.slot(0, 1), layout.slot(1, 1), layout.sums(1), layout.results(1)]
-    assert [p.start for p in (*parts, layout.missed(1))] == [0, 150, 300, 450, 600]
-    assert layout.bytes == 5 * 150 * 4
+    parts = [layout.slot(0, 1), layout.slot(1, 1), layout.sums(1), layout.missed(1)]
+    assert [p.start for p in parts] == [0, 150, 300, 450]
+    assert layout.bytes == 4 * 150 * 4

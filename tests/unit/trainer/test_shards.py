@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
+from edgeagent.dataplane.weight_chunks import WeightChunks
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.handover import REPLAY_BUFFER, Publish, Reduced
 from edgeagent.trainer.shards import Shards, steps_alike
@@ -89,7 +91,7 @@ class Device:
         )
         told = self.state.publish(wanted)
         assert (told.iteration, told.attempt) == (self.state.iteration, attempt)
-        return np.concatenate([self.held[layout.results(c)] for c in range(1, layout.chunks + 1)])
+        return self.memory.contribution.array("float32").copy()
 
     def apply(
         self, said: Any, squares: tuple[float, ...], result: Any, *, replay: bool = False
@@ -97,6 +99,10 @@ class Device:
         at = self.state.iteration
         region = self.memory.replay if replay else self.memory.reduced[at % 2]
         region.array("float32")[:] = result
+        if self.state.shards is not None and not replay:  # weights have one place in all iterations
+            start = self.state.vector.gradient_elements
+            region.array("float32")[:start] = np.nan
+            self.memory.reduced[0].array("float32")[:start] = result[:start]
         stripes = tuple(range(self.shards.layout.stripes)) if self.state.shards else ()
         buffer = REPLAY_BUFFER if replay else at % 2
         about = (1, said.loss_sum, said.gradient_bitmap, said.integer_buffers, True, squares, 1)
@@ -118,6 +124,19 @@ class Device:
                 self.put_sums(total, missed=True)
                 self.put_sums(np.zeros_like(total))
         self.apply(said, squares, result, replay=replay)
+        if self.state.shards is not None:
+            self.check_weights(result)
+
+    def check_weights(self, result: np.ndarray[Any, Any]) -> None:
+        """The agent finds in the state what the owners have published."""
+        vector = self.state.vector
+        size, places = vector.chunk_elements, self.state.weight_places()
+        hello = Mock(elements=vector.elements, chunk_elements=size, weights=places)
+        weights = WeightChunks(hello, self.memory)
+        assert weights.chunks == vector.gradient_chunks
+        assert weights.are_of(self.state.iteration - 1)
+        for chunk in range(1, weights.chunks + 1):
+            assert np.array_equal(weights.read(chunk), result[(chunk - 1) * size : chunk * size])
 
 
 @pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=lambda x: getattr(x, "__name__", ""))

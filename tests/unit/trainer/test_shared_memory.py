@@ -54,6 +54,17 @@ def test_no_elements_still_maps_a_page() -> None:
     memory.close_descriptors()
 
 
+def test_memory_is_given_back() -> None:
+    memory = create_shared_memory(0, 5 * 1024, "float32")
+    region = memory.replay
+    region.array("float32")[:] = 1.0
+    region.release(4, 3 * 4096 - 4)  # of which the second page is whole
+    assert [region.array("float32")[at] for at in (1023, 1024, 2047, 2048)] == [1, 0, 0, 1]
+    region.release()
+    assert not region.array("float32").any()
+    memory.close_descriptors()
+
+
 def test_without_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     memory = create_shared_memory(10, 4, "float32")
