@@ -420,7 +420,9 @@ class Rehearsed:
     trainable parameters. `device`: where the model is. `process`: what the trainer has to itself
     before it computes, weights and optimizer not counted. Sent once before there is any shared
     memory, and with `is_measured` after one micro-batch and one update: the most that each of them
-    took beside `process`, and what the loader's `workers` have to themselves.
+    took beside `process`, and what the loader's `workers` have to themselves. `held`: 0, or the
+    slots, and the sums with which they are stepped, take so much on all devices together if there
+    are no copies; of each part there are `copies`.
     """
 
     TAG: ClassVar[int] = 17
@@ -436,6 +438,8 @@ class Rehearsed:
     micro_batch: int = wire(NUMBER, 0)
     update: int = wire(NUMBER, 0)
     workers: int = wire(NUMBER, 0)
+    held: int = wire(NUMBER, 0)
+    copies: int = wire(NUMBER, 0)
 
 
 Message = (

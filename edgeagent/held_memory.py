@@ -43,6 +43,11 @@ class HeldLayout:
         return -(-self.chunks // -(-self.chunks // limits.MAX_STRIPES)) if self.chunks else 0
 
     @property
+    def kept_bytes(self) -> int:
+        """What the slots of all stripes take, and the sums that belong to them."""
+        return (self.slots + 1) * self.elements * ITEM_BYTES
+
+    @property
     def bytes(self) -> int:
         """The length of the region."""
         return (self.slots + EXTRA_VECTORS) * self.elements * ITEM_BYTES

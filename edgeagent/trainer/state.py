@@ -161,7 +161,7 @@ class TrainingState:
         Raises `EdgeAgentError` if this device does not have enough memory for it.
         """
         sizes = (self.layout.size, self.vector.words, self.vector.accumulate)
-        check_it_fits(*sizes, room())
+        check_it_fits(*sizes, room(), divided=self.shards is not None)
         held = self.shards.layout.bytes if self.shards is not None else 0
         memory = create_shared_memory(*sizes, self.vector.wide_bytes, held)
         self.attach(memory)

@@ -450,7 +450,8 @@ class Trainer:
         service = self._service
         if self._config.dry_run:
             service.agent = service.agent or connect_agent()
-            service.client = Rehearsal(service.agent, self._state, self._micro_batch)
+            copies = self._options.copies
+            service.client = Rehearsal(service.agent, self._state, self._micro_batch, copies)
         self._memory = self._saving.memory = self._state.share()
         if self._config.more_parts and self._state.shards is None:
             raise UsageError("only with --shard-optimizer are there several files for --resume")

@@ -118,9 +118,7 @@ class _Levelling:
         load = self.load()
         order = sorted(self.stay, key=lambda k: (-load[k], k))
         for high in order:
-            for low in reversed(order):
-                if load[high] - load[low] < 2:
-                    break
+            for low in (k for k in reversed(order) if load[high] - load[k] >= 2):
                 for s, holders in enumerate(self.holders):
                     if high in holders and not self.learners[s] and self._can_learn(s, low):
                         self.learners[s].append(low)

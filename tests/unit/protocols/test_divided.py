@@ -173,6 +173,19 @@ def test_a_side_that_lacks_a_part_waits_for_the_other() -> None:
     assert all(h.is_member for h in hosts)
 
 
+def test_one_that_lacks_a_part_and_most_members_does_not_stand_for_election() -> None:
+    world, hosts = divided(17, 4, 0, steps=400)
+    alone = next(h for h in hosts if not node_of(h).context.election.leads)
+    others = [h for h in hosts if h is not alone]
+    for other in others:
+        world.cut(alone, other)
+    end = world.now + 3 * limits.PARTITION_WAIT_SECONDS
+    world.later(end - world.now, lambda: None)
+    world.run(lambda: world.now >= end)
+    assert alone.is_member
+    assert not node_of(alone).context.election.leads
+
+
 def test_results_wait_until_a_late_trainer_has_caught_up() -> None:
     world, hosts = divided(14, 2, 0, steps=120)
     world.run(lambda: node_of(hosts[1]).cycle.state is CycleState.APPLYING)
@@ -223,6 +236,9 @@ def test_what_a_learner_asks_for_in_vain() -> None:
     for number in range(limits.MAX_LINKS_PER_NODE + 1):
         learning.asked(node(number), m.StripesWanted(at + 1, (0,)))
     assert len(learning._early) == limits.MAX_LINKS_PER_NODE
+    world.run(lambda: node_of(hosts[0]).cycle.state is CycleState.REDUCING)
+    hosts[0].handle(events.RoundDecided(node_of(hosts[0]).context.iteration, 7, EMPTY))
+    assert node_of(hosts[0]).cycle.state is CycleState.REDUCING
     hosts[0].handle(events.StripeArrived(at, 0))
     hosts[0].handle(events.Published(at, 7))
     hosts[0].handle(events.RoundDecided(at, 7, EMPTY))
