@@ -331,6 +331,16 @@ class Observer:
                 self.say(f"the training state here differs in: {values['where']}")
             case "member_late" | "member_back":
                 self._told_of_trainer(event, values)
+            case "parts_missing":
+                self._write(event, **values)
+                self.say(
+                    f"waiting for {', '.join(values['nodes'])}: only there is a part of the "
+                    "optimizer's state; if it does not come back, end with Ctrl+C, and go on from "
+                    "files (--resume)"
+                )
+            case "parts_complete":
+                self._write(event, **values)
+                self.say("all parts of the optimizer's state are in reach again")
             case "member_standby":
                 if values["node"] not in self._standing_by:
                     if len(self._standing_by) >= limits.MAX_MEMBERS:

@@ -20,6 +20,7 @@ from protocols.recovery.candidacy import Candidacy
 from protocols.recovery.elsewhere import Elsewhere
 from protocols.recovery.fenced import LOST_MEANWHILE, Fenced
 from protocols.recovery.losses import Losses
+from protocols.recovery.missing_parts import MissingParts
 from protocols.recovery.relinking import Relinking
 from protocols.recovery.standstill import Standstill
 from protocols.recovery.stragglers import Stragglers
@@ -76,6 +77,7 @@ class Recovery:
         self._handled = Lost()  # the losses that the open or last fence was opened for
         self._gone: dict[bytes, LinkEnd] = {}  # node whose link here has ended -> why
         self._standstill = Standstill(context)
+        self._missing_parts = MissingParts(context)
         self.fenced = Fenced(context, mail, cycle, entry, succession, self._standstill)
         # Node whose link ended cleanly, so that it probably leaves -> when it is missed all the
         # same.
@@ -363,12 +365,14 @@ class Recovery:
         wanted = [n for n in missing if self._may_come_back(n)]
         self.relinking.watch(now, wanted if context.is_member else [])
         if not context.is_member:
+            self._missing_parts.forget()
             return
         self.fenced.plead(now)
         if self.fence is not None:
             self._mail.post_all(self.fence.tick(now))
             self._close_fence()
         lost = self._lost(now, policy.view)
+        self._missing_parts.tell(now, lost)
         if context.node in lost.out:
             self.fence = None
             self._candidacy.hopeless(now)
@@ -396,14 +400,9 @@ class Recovery:
     def missing_holders(self) -> tuple[bytes, ...]:
         """The lost members that alone had some stripe, so that the others cannot go on."""
         policy = self._context.policy
-        if policy is None or not policy.stripes or not self._context.is_member:
+        if policy is None:
             return ()
-        lost = self._lost(self._context.now, policy.view)
-        gone = (*lost.nodes, *lost.dead, *lost.out)
-        nodes = policy.view.nodes
-        here = [n for n in nodes if n not in gone]
-        without = orphans(renumbered(policy.stripes, nodes, here))
-        return tuple(dict.fromkeys(nodes[k] for s in without for k in policy.stripes[s].holders))
+        return self._missing_parts.holders(self._lost(self._context.now, policy.view))
 
     def _watch_scheduler(self, now: float, policy: Policy, lost: Lost) -> None:
         """Stand for election once the scheduler is lost. The heirs stand in the order of their ids,

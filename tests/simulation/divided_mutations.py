@@ -9,10 +9,13 @@ from unittest.mock import patch
 
 from protocols.cluster.stripes import Stripe, renumbered
 from protocols.member.learning import Learning
+from protocols.rounds.divergence import is_final
 from protocols.rounds.round import Round
 from protocols.scheduler import fence
+from tests.simulation import host
 
 if TYPE_CHECKING:
+    from protocols.rounds.control_word import ControlWord
     from protocols.wire import messages as m
 
 
@@ -107,6 +110,17 @@ def copies_miss_sums() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def redo_what_was_published() -> Iterator[None]:
+    """A fence has sums made again in which a member took no part because its trainer was late."""
+
+    def is_shy(word: ControlWord, micro_batches: int) -> bool:
+        return is_final(word, micro_batches) and not any(word.late)
+
+    with patch.object(host, "is_final", is_shy):
+        yield
+
+
 DIVIDED_MUTATIONS: tuple[Callable[[], AbstractContextManager[None]], ...] = (
     word_without_the_sums,
     promote_who_has_not_learned,
@@ -114,4 +128,5 @@ DIVIDED_MUTATIONS: tuple[Callable[[], AbstractContextManager[None]], ...] = (
     redo_what_was_decided,
     incomplete_side_goes_on,
     copies_miss_sums,
+    redo_what_was_published,
 )

@@ -410,7 +410,8 @@ class Host:
         self.slots.here = {}
         assert whole == self.flat, "a torn state"
         for source in [h for n, h in self.world.hosts.items() if n in joining.sources]:
-            same = source.gone is not None or source.constant == self.constant
+            # One that is no member may be another process by now, with weights of its own.
+            same = not source.is_member or source.constant == self.constant
             assert same, "other frozen weights than its source"
 
     # --- data plane ---------------------------------------------------------------------------

@@ -48,6 +48,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "redo_what_was_decided": (910000, 1),
     "incomplete_side_goes_on": (910004, 1),
     "copies_miss_sums": (910000, 1),
+    "redo_what_was_published": (910007, 1),
     "two_votes": (60016, 3),
     "keep_sums_that_lack_work": (60000, 3),
     "offer_what_nobody_stores": (60000, 10),

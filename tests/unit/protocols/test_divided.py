@@ -183,6 +183,8 @@ def test_one_that_lacks_a_part_and_most_members_does_not_stand_for_election() ->
     world.later(end - world.now, lambda: None)
     world.run(lambda: world.now >= end)
     assert alone.is_member
+    told = [r.values["nodes"] for r in alone.reports if r.event == "parts_missing"]
+    assert sorted(told[-1]) == sorted(h.me.name for h in others)
     assert not node_of(alone).context.election.leads
 
 
@@ -201,6 +203,8 @@ def test_who_is_missing() -> None:
     world.kill(hosts[2])
     world.run(lambda: bool(recovery.missing_holders))
     assert list(recovery.missing_holders) == [hosts[2].me.node]
+    told = [r.values["nodes"] for r in hosts[0].reports if r.event == "parts_missing"]
+    assert told == [[hosts[2].me.name]]
     assert not node_of(world.add(9)).recovery.missing_holders
     assert not node_of(World(0).found()).recovery.missing_holders
 
