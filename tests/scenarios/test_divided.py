@@ -7,8 +7,11 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from tests.scenarios.cluster import Cluster
+from edgeagent.local.api import fetch_status
+from edgeagent.local.state_dir import running_agents
+from tests.scenarios.cluster import Agent, Cluster
 
+SCRIPTS = Path(__file__).parent / "scripts"
 DIVIDED = ("--shard-optimizer",)
 
 
@@ -61,3 +64,50 @@ def test_parts_of_several_devices_are_put_together(tmp_path: Path) -> None:
         again = cluster.start("dave", *both, "--steps", "130")
         assert again.wait_exit() == 0, again.describe()
         assert again.iteration == 130
+
+
+ODD = {"ODD_ROOTS": "1"}
+
+
+def test_a_device_that_rounds_otherwise_takes_part_and_survives(tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    job = str(SCRIPTS / "other_roots.py")
+    with Cluster(tmp_path, job=job, options=DIVIDED) as cluster:
+        alice, bob = cluster.together("alice", "bob", script=[str(end)])
+        carol = cluster.start("carol", peers=[alice], script=[str(end)], environment=ODD)
+        carol.wait_members("alice", "bob", "carol")
+        for dead in (alice, bob):
+            others = [a for a in (bob, carol) if a is not dead]
+            carol.wait_until("copies", lambda: survives(carol) > 0, 60)
+            for agent in (*others, dead):
+                agent.wait_steps(22)  # the digest of one of them is seen by all
+            dead.signal(signal.SIGKILL)
+            carol.wait_members(*(a.name for a in others))
+        carol.wait_steps(20)
+        end.touch()
+        assert carol.wait_exit() == 0, carol.describe()
+        assert not any(agent.all("diverged") for agent in (alice, bob, carol))
+        for agent in (alice, bob):
+            common = set(agent.digests) & set(carol.digests)
+            assert common
+            assert all(agent.digests[k] == carol.digests[k] for k in common)
+
+
+def test_without_a_divided_optimizer_such_a_device_is_refused(tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    job = str(SCRIPTS / "other_roots.py")
+    with Cluster(tmp_path, job=job) as cluster:
+        alice = cluster.start("alice", script=[str(end)])
+        alice.wait("joined")
+        carol = cluster.start("carol", peers=[alice], script=[str(end)], environment=ODD)
+        assert carol.wait_exit() == 1, carol.describe()
+        assert carol.said("the same updates give other bits there"), carol.describe()
+        end.touch()
+        assert alice.wait_exit() == 0, alice.describe()
+
+
+def survives(agent: Agent) -> int:
+    """Return how many members can be lost at once, as `agent` says."""
+    (path,) = [a.socket_path for a in running_agents(str(agent.home)) if a.name == agent.name]
+    divided = fetch_status(path)["divided"]
+    return divided["survives"] if divided is not None else 0
