@@ -331,6 +331,11 @@ class Observer:
                 self.say(f"the training state here differs in: {values['where']}")
             case "member_late" | "member_back":
                 self._told_of_trainer(event, values)
+            case "copies":
+                self._write(event, **values)
+                lost = values["survives"]
+                what = f"the loss of {plural(lost, 'member')}" if lost else "no loss for now"
+                self.say(f"the optimizer's state survives {what}")
             case "parts_missing":
                 self._write(event, **values)
                 self.say(

@@ -1,4 +1,5 @@
-"""Which members are waited for because they alone have a part of a divided optimizer state."""
+"""What would be lost of a divided optimizer state, and which members are waited for because they
+alone have a part of it."""
 
 from __future__ import annotations
 
@@ -7,17 +8,22 @@ from typing import TYPE_CHECKING
 from protocols.cluster.stripes import orphans, renumbered
 
 if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
     from protocols.member.context import Context
     from protocols.scheduler.fence import Lost
 
 
 class MissingParts:
-    """Finds these members, and reports when there are such, or none any more."""
+    """Finds these members, and reports when there are such, or none any more, and how many members
+    could be lost at once, whichever they are."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._told: tuple[bytes, ...] = ()
         self._since = 0.0
+        self._survives = 0
+        self._seen: Policy | None = None  # what was looked at the last time
+        self._lost: Lost | None = None
 
     def holders(self, lost: Lost) -> tuple[bytes, ...]:
         """Return those of the `lost` members that alone had some stripe, so that the others cannot
@@ -33,13 +39,21 @@ class MissingParts:
 
     def tell(self, now: float, lost: Lost) -> None:
         """Report what has changed since the last time."""
-        context, missing = self._context, self.holders(lost)
-        if missing == self._told or context.policy is None:
+        context, policy = self._context, self._context.policy
+        if policy is None or not policy.stripes or (policy is self._seen and lost == self._lost):
+            return
+        self._seen, self._lost = policy, lost
+        survives = min(len(stripe.holders) for stripe in policy.stripes) - 1
+        if survives != self._survives:
+            self._survives = survives
+            context.report("copies", survives=survives)
+        missing = self.holders(lost)
+        if missing == self._told:
             return
         if missing:
             if not self._told:
                 self._since = now
-            found = (context.policy.view.member(n) for n in missing)
+            found = (policy.view.member(n) for n in missing)
             names = [m.name for m in found if m is not None]
             context.report("parts_missing", nodes=names)
         else:
@@ -48,4 +62,4 @@ class MissingParts:
 
     def forget(self) -> None:
         """This device is no member any more, and waits for nobody."""
-        self._told = ()
+        self._seen, self._told, self._survives = None, (), 0

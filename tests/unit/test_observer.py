@@ -214,6 +214,15 @@ def test_who_alone_has_a_part_of_the_optimizer_is_named(monkeypatch: pytest.Monk
     said: list[str] = []
     monkeypatch.setattr(Quiet, "say", lambda self, text: said.append(text))
     bench = Bench()
+    for survives in (1, 2, 0):
+        bench.observer.report("copies", {"survives": survives})
+    assert said == [
+        "the optimizer's state survives the loss of 1 member",
+        "the optimizer's state survives the loss of 2 members",
+        "the optimizer's state survives no loss for now",
+    ]
+    assert [e["survives"] for e in bench.all("copies")] == [1, 2, 0]
+    said.clear()
     bench.observer.report("parts_missing", {"nodes": ["bob", "eve"]})
     bench.observer.report("parts_complete", {"seconds": 2.5})
     assert said[0].startswith("waiting for bob, eve: only there is a part of the optimizer's state")

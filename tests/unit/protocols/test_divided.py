@@ -113,6 +113,8 @@ def test_who_alone_holds_something_hands_it_over_before_it_leaves() -> None:
 
 def test_the_scheduler_leaves() -> None:
     world, hosts = divided(5, 3, 1, steps=200)
+    told = [r.values["survives"] for r in hosts[1].reports if r.event == "copies"]
+    assert told[-1] == 1
     hosts[0].handle(events.LeaveWanted())
     world.run(lambda: hosts[0].gone is not None)
     ends(world, hosts[0])
