@@ -72,7 +72,7 @@ def introduce(
         work_exponent=work_exponent,
         slots=state.shards.layout.slots if state.shards is not None else 0,
         copies=copies,
-        weights=state.weight_places() if state.shards is not None else (),
+        weights=state.shards.places(state.layout) if state.shards is not None else (),
     )
 
 

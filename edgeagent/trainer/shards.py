@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from edgeagent.handover import Publish, Reduced
     from edgeagent.trainer.gradients import VectorLayout
+    from edgeagent.trainer.layout import StateLayout
 
 # The shape of the parameter with which slices are tried out, and where it is cut.
 _TRIAL_SHAPE = (61, 67)
@@ -163,6 +164,14 @@ class Shards:
         """Use these regions of the shared memory: `held`, and P for results."""
         self._held = torch.frombuffer(held, dtype=torch.float32, count=self.layout.bytes // 4)
         self._results = contribution
+
+    def places(self, layout: StateLayout) -> tuple[tuple[int, int, int], ...]:
+        """Return of each parameter its first element in the gradient vector, its first byte in the
+        state, and its number of elements."""
+        homes = {name: offset for name, offset, _ in layout.tensors()}
+        offsets, names = self._vector.gradient_offsets, self.names.values()
+        every = zip(offsets, names, self._parameters, strict=True)
+        return tuple((at, homes[f"model.{name}"], p.numel()) for at, name, p in every)
 
     @property
     def gradient_chunks(self) -> int:

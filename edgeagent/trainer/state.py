@@ -257,13 +257,6 @@ class TrainingState:
             self._notes = model_notes(self.model, self.buffers.tensors())
         return self._notes
 
-    def weight_places(self) -> tuple[tuple[int, int, int], ...]:
-        """Return of each trainable parameter its first element in the gradient vector, its first
-        byte in the state, and its number of elements."""
-        homes = {name: offset for name, offset, _ in self.layout.tensors()}
-        named = zip(self._trainable.items(), self.vector.gradient_offsets, strict=True)
-        return tuple((at, homes[f"model.{name}"], p.numel()) for (p, name), at in named)
-
     def constants(self) -> bytes:
         """Return the SHA-256 of the tensors that never change while training; b"" if there is
         none."""
@@ -532,14 +525,14 @@ class TrainingState:
     def _step(self, reduced: Reduced) -> None:
         vector = self._reduced[reduced.buffer]
         scale = self.scaling.scale
+        squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
+        self._watch.reduced(squares, any(reduced.gradient_bitmap))
         if self.shards is not None:
             self._take_results(self.shards, reduced, vector)
             return
         coefficient = clip_coefficient(
             reduced.square_sums, self.vector, reduced.weight * scale, self._max_grad_norm
         )
-        squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
-        self._watch.reduced(squares, any(reduced.gradient_bitmap))
         mean = self.image.received(mean_of(self.vector, vector, reduced.weight, coefficient, scale))
         set_gradients(self.vector, mean, list(self._trainable), reduced.gradient_bitmap)
         self._optimizer.step()
@@ -549,8 +542,6 @@ class TrainingState:
 
     def _take_results(self, shards: Shards, reduced: Reduced, vector: torch.Tensor) -> None:
         """Step the slots kept here, and take over the weights that their owners have made."""
-        squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
-        self._watch.reduced(squares, any(reduced.gradient_bitmap))
         missed = reduced.buffer == REPLAY_BUFFER
         # All iterations share the first buffer for their weights.
         weights = vector if missed else self._reduced[0]
@@ -558,8 +549,7 @@ class TrainingState:
         self._slots.rehome()
         start = self.vector.gradient_elements
         mean = vector[start:] / reduced.weight
-        section = self.buffers.section(self.vector, mean, start)
-        self.buffers.apply(section, reduced.integer_buffers)
+        self.buffers.apply(self.buffers.section(self.vector, mean, start), reduced.integer_buffers)
 
     def _end_round(self, finite: bool) -> None:
         """With local steps: have the script's model begin the next round. Its optimizer's memory is

@@ -19,7 +19,7 @@ if os.environ.get("ODD_ROOTS"):
         root = usual(tensor)
         return torch.nextafter(root, torch.full_like(root, math.inf))
 
-    torch.Tensor.sqrt = rounded_up
+    torch.Tensor.sqrt = rounded_up  # type: ignore[assignment,method-assign]
 
 end = Path(sys.argv[1])
 torch.manual_seed(1)
