@@ -27,6 +27,12 @@ class CycleState(StrEnum):
 
 _BEGUN = (CycleState.COMPUTING, CycleState.REDUCING, CycleState.FAREWELL)
 _NEXT = (*_BEGUN, CycleState.FETCHING, CycleState.FROZEN, CycleState.OVER)
+_STARTED_ANEW = (
+    *_BEGUN,
+    CycleState.HOLDING,
+    CycleState.FETCHING,
+    CycleState.FROZEN,
+)
 CYCLE_TABLE: StateTable[CycleState] = StateTable(
     "cycle",
     Row(CycleState.IDLE, "start", _BEGUN),
@@ -48,11 +54,10 @@ CYCLE_TABLE: StateTable[CycleState] = StateTable(
     Row(CycleState.APPLYING, "applied", _NEXT),
     Row(CycleState.FETCHING, "body", _NEXT),
     Row(CycleState.FAREWELL, "reduced", (CycleState.OVER,)),
-    *(
-        Row(state, "restart", _BEGUN)
-        for state in CycleState
-        if state not in (CycleState.IDLE, CycleState.APPLYING, CycleState.OVER)
-    ),
+    # Results lie in the place of this node's own sums, so it could not contribute these again. It
+    # has the final word, so a fence finishes the iteration.
+    Row(CycleState.PUBLISHING, "restart", (CycleState.REDUCING,)),
+    *(Row(state, "restart", _BEGUN) for state in _STARTED_ANEW),
     *(
         Row(state, "left", (CycleState.OVER,))
         for state in CycleState

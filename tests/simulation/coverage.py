@@ -58,7 +58,6 @@ RARE: dict[Move, str] = {
     ("cycle", "idle", "start", "farewell"): "a join in the last iteration: one in some 1,000 seeds",
     ("cycle", "computing", "contributed", "computing"): _ONCE,
     ("cycle", "publishing", "reduced", "holding"): _FINISHED,
-    ("cycle", "publishing", "restart", "farewell"): _ALIKE,
     ("cycle", "computing", "reduced", "applying"): _ONCE,
     ("cycle", "computing", "reduced", "holding"): _ONCE,
     ("cycle", "fetching", "body", "farewell"): _FETCH,
