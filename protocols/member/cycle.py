@@ -273,6 +273,15 @@ class Cycle:
         if self.state is CycleState.FETCHING and not self._context.freeze.holds:
             self._next("body")
 
+    @property
+    def lacks_policy(self) -> bool:
+        """Whether the policy of the next iteration is still to be fetched. A fence does not end
+        that: who lacks it can win no election, and does not know which links it names."""
+        waits = self.state in (CycleState.FETCHING, CycleState.FROZEN)
+        return (
+            waits and self._named > self._policy.key and self._named not in self._context.policies
+        )
+
     def fetch(self) -> None:
         """Ask the neighbours for the body that is missing."""
         self._context.fetch(self._named)

@@ -328,7 +328,7 @@ class Node:
             *self.recovery.deadlines,
             self.wishes.deadline if not self.over else None,
             self.succession.deadline if self.negotiator and not self.over else None,
-            self._fetch_at if self.cycle.state is CycleState.FETCHING else None,
+            self._fetch_at if self.cycle.lacks_policy else None,
         ]
         return min((t for t in times if t is not None), default=None)
 
@@ -372,7 +372,7 @@ class Node:
 
     def _fetch(self, now: float) -> None:
         """Repeat the question for a missing policy, as not every neighbour has its body yet."""
-        if self.cycle.state is not CycleState.FETCHING:
+        if not self.cycle.lacks_policy:
             self._fetch_at = now
         elif now >= self._fetch_at:
             self._fetch_at = now + limits.RETRY_SECONDS
