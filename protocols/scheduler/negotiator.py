@@ -375,7 +375,7 @@ class Negotiator:
         return view, level(view, kept, self._copies, alone, self._learned, self._stripe_bytes)
 
     def _stay(self, stripe: Stripe, here: Container[bytes]) -> bool:
-        """Whether a stripe has a holder in `here`, at once or by what was learned."""
+        """Whether a stripe has a holder in `here`."""
         return any(self.policy.view.nodes[k] in here for k in stripe.holders)
 
     def _repair(self) -> list[Letter]:

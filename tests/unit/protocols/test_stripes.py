@@ -178,6 +178,35 @@ def test_levelling_ends_with_enough_copies_and_equal_loads(seed: int) -> None:
     assert max(owned) - min(owned) <= 1 + copies
 
 
+def gains(before: tuple[Stripe, ...], after: tuple[Stripe, ...]) -> int:
+    """Return how many stripes members hold that they did not hold before."""
+    pairs = zip(before, after, strict=True)
+    return sum(len(set(new.holders) - set(old.holders)) for old, new in pairs)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 8])
+@pytest.mark.parametrize("copies", [0, 1, 2])
+def test_a_join_moves_no_more_than_the_newcomers_part(size: int, copies: int) -> None:
+    count, joined = 60, view_of(size + 1)
+    before = levelled(view_of(size), (stripe(0),) * count, copies)
+    after = levelled(joined, before, copies)
+    assert gains(before, after) == len(held_by(after, size))
+    assert len(held_by(after, size)) <= -(-count * min(size + 1, copies + 1) // (size + 1))
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 8, 9])
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_loss_moves_little_more_than_what_was_lost(size: int, copies: int) -> None:
+    count, left = 60, view_of(size - 1)
+    whole = levelled(view_of(size), (stripe(0),) * count, copies)
+    nodes = view_of(size).nodes
+    before = renumbered(whole, nodes, nodes[:-1])
+    assert not orphans(before)
+    after = levelled(left, before, copies)
+    lacking = count * min(size - 1, copies + 1) - sum(len(s.holders) for s in before)
+    assert lacking <= gains(before, after) <= 1.25 * lacking
+
+
 def test_who_goes_holds_only_what_nobody_else_does() -> None:
     view = view_of(3)
     going = (view.nodes[0],)
