@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocols import events, limits
+from protocols import effects, events, limits
 from protocols.cluster.stripes import held_by
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.member.cycle_table import CycleState
+from protocols.recovery.missing_parts import MissingParts
 from protocols.rounds.control_word import EMPTY
 from protocols.rounds.round import Decided, KeepSum, Lane, Round, RoundSpec, SendSum
+from protocols.scheduler.fence import Lost
 from protocols.wire import messages as m
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import cluster, enter, node_of, settle
@@ -209,6 +211,29 @@ def test_who_is_missing() -> None:
     assert told == [[hosts[2].me.name]]
     assert not node_of(world.add(9)).recovery.missing_holders
     assert not node_of(World(0).found()).recovery.missing_holders
+
+
+def test_whom_all_wait_for_is_told_when_it_changes() -> None:
+    hosts = divided(18, 3, 0, steps=400)[1]
+    context = node_of(hosts[0]).context
+    policy, told = policy_of(hosts[0]), [h.me for h in hosts[1:]]
+    parts = MissingParts(context)
+    context.effects.clear()
+    for at, lost in ((1.0, told[:1]), (2.0, told[:1]), (3.0, told), (7.5, []), (8.0, [])):
+        parts.tell(at, Lost(tuple(m.node for m in lost)))
+    found = [(e.event, e.values) for e in context.effects if isinstance(e, effects.Report)]
+    assert found == [
+        ("parts_missing", {"nodes": [told[0].name]}),
+        ("parts_missing", {"nodes": sorted((m.name for m in told), key=names(policy).index)}),
+        ("parts_complete", {"seconds": 6.5}),
+    ]
+    context.effects.clear()
+
+
+def names(policy: Policy) -> list[str]:
+    """Return the names of the members in the order in which they hold stripes first."""
+    order = dict.fromkeys(k for stripe in policy.stripes for k in stripe.holders)
+    return [policy.view.members[k].name for k in order]
 
 
 def test_what_a_member_is_about_to_learn() -> None:
