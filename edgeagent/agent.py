@@ -287,6 +287,8 @@ class Agent:
         network = transport if transport is not None else NoNetwork()
         self.shell = shell = Shell(me, hello, memory, network, self.observer, owner, options)
         shell.trainer.begins_from(self.origin)
+        if hello.slots:  # a part of the optimizer's state is nothing to found a cluster from
+            self.membership.life.goes_on = False
         self._listener.shell = shell
         self._administration.watch(shell)
         return shell

@@ -104,11 +104,14 @@ class TrainerConfig:
     local_steps: int | None = None  # a round has the samples of so many iterations, 0 = no rounds
     outer: str | None = None  # of OUTERS
     mode: str | None = None  # of MODES
+    shard_optimizer: bool | None = None  # no device keeps all of the optimizer's state
+    copies: int | None = None  # of each part of it beside the owner's
     device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file
     keep: int | None = None  # how many of these files are kept, 0 = all
     resume: str = ""
+    more_parts: tuple[str, ...] = field(default=())  # checkpoints with the rest of what is divided
     threads: int = 0  # torch threads; 0 = leave as it is
     data: str = ""
     dry_run: bool = False  # compute one micro-batch and one update, report their memory, end
@@ -122,6 +125,7 @@ def trainer_config_from(environment: Mapping[str, str]) -> TrainerConfig | None:
         return None
     values = json.loads(text)
     values["arguments"] = tuple(values["arguments"])
+    values["more_parts"] = tuple(values["more_parts"])
     return TrainerConfig(**values)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from edgeagent.errors import EdgeAgentError
 from edgeagent.shared_memory import mapped_bytes, region_sizes
 from edgeagent.terminal.text import bytes_text
+from protocols import limits
 
 if TYPE_CHECKING:
     from edgeagent.handover import Rehearsed
@@ -36,17 +37,24 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What a job needs: `always`, plus the larger of what a micro-batch and an update need in
-    passing; `later` only now and then, and not counted."""
+    passing; `later` only now and then, and not counted. Of what is there always, `held` is divided
+    among the devices, with `copies` of each part."""
 
     always: tuple[Part, ...]
     micro_batch: tuple[Part, ...]
     update: tuple[Part, ...]
     later: tuple[Part, ...]
+    held: int = 0
+    copies: int = 0
 
     @property
     def need(self) -> int:
-        """Return the most that is needed at one time."""
+        """Return the most that is needed at one time, if this device has all that is divided."""
         return _total(self.always) + max(_total(self.micro_batch), _total(self.update))
+
+    def need_beside(self, devices: int) -> int:
+        """Return the most that is needed at one time on each of so many devices."""
+        return self.need - self.held + -(-self.held * min(devices, 1 + self.copies) // devices)
 
     @property
     def is_measured(self) -> bool:
@@ -56,17 +64,22 @@ class Footprint:
 
 def footprint(found: Rehearsed, agent: int) -> Footprint:
     """Return the sum from what a trainer reported; `agent`: what an idle agent takes, measured."""
-    state, own, even, odd, replay, _, _ = region_sizes(
+    state, own, even, odd, replay, _, _, _ = region_sizes(
         found.state_bytes, found.elements, found.accumulate
     )
     always = [
         Part("training state (weights, optimizer, buffers)", mapped_bytes(state), "computed"),
         Part("gradient sum of this device", mapped_bytes(own), "computed"),
-        Part(
-            "gradient sums of the cluster, two", mapped_bytes(even) + mapped_bytes(odd), "computed"
-        ),
-        Part("trainer process (torch, script, data)", found.process, "measured"),
     ]
+    if found.held:
+        always += [
+            Part("new weights of the cluster", mapped_bytes(even), "computed"),
+            Part("divided optimizer state, all of it", found.held, "computed"),
+        ]
+    else:
+        both = mapped_bytes(even) + mapped_bytes(odd)
+        always.append(Part("gradient sums of the cluster, two", both, "computed"))
+    always.append(Part("trainer process (torch, script, data)", found.process, "measured"))
     if found.workers:
         always.append(Part("data loader's workers", found.workers, "measured"))
     always.append(Part("agent process", agent, "measured"))
@@ -85,26 +98,37 @@ def footprint(found: Rehearsed, agent: int) -> Footprint:
             (gradients,),
             (Part("mean of the gradients", own, "computed"),),
             later,
+            found.held,
+            found.copies,
         )
     return Footprint(
         tuple(always),
         (gradients, Part("activations and workspace beyond them", beyond, "measured")),
         (Part("update: mean gradients and workspace", found.update, "measured"),),
         later,
+        found.held,
+        found.copies,
     )
 
 
-def needed_at_start(state_bytes: int, elements: int, accumulate: str) -> int:
+def needed_at_start(
+    state_bytes: int, elements: int, accumulate: str, *, divided: bool = False
+) -> int:
     """Return what a trainer takes, at the least, on top of what it has when it shares its state:
     the regions that are reserved, and the mean that the first update makes of the gradients. The
-    gradients take the place of the weights, which move into the shared memory."""
-    state, own, even, odd, _, marks, _ = region_sizes(state_bytes, elements, accumulate)
-    return sum(mapped_bytes(size) for size in (state, own, even, odd, marks)) + own
+    gradients take the place of the weights, which move into the shared memory. If the optimizer's
+    state is `divided`, others may have all of it, and the mean is made in small parts."""
+    state, own, even, odd, _, marks, _, _ = region_sizes(state_bytes, elements, accumulate)
+    regions = (state, own, even, marks) if divided else (state, own, even, odd, marks)
+    return sum(mapped_bytes(size) for size in regions) + (0 if divided else own)
 
 
-def check_it_fits(state_bytes: int, elements: int, accumulate: str, room: Room) -> None:
+def check_it_fits(
+    state_bytes: int, elements: int, accumulate: str, room: Room, *, divided: bool = False
+) -> None:
     """Raise `EdgeAgentError` if a trainer's memory certainly cannot be had here, swap included."""
-    need, most = needed_at_start(state_bytes, elements, accumulate), room.with_swap
+    need = needed_at_start(state_bytes, elements, accumulate, divided=divided)
+    most = room.with_swap
     if most is not None and need > most:
         raise EdgeAgentError(
             f"this device cannot hold the job: training state and gradient sums need"
@@ -129,10 +153,22 @@ def verdict(sum_up: Footprint, room: Room) -> tuple[bool | None, str]:
             f"fits only with swap: the job needs {least}{bytes_text(need)} and {bytes_text(free)}"
             " are free without it; every step will be slow"
         )
+    if (devices := _enough(sum_up, most)) is not None:
+        return True, (
+            f"fits if at least {devices} devices train together: each then needs"
+            f" {least}{bytes_text(sum_up.need_beside(devices))} of {bytes_text(most)} that are free"
+        )
     return False, (
         f"does not fit: the job needs {least}{bytes_text(need)} and {bytes_text(most)} are free;"
         f" {REMEDY}, or a smaller --micro-batch on all devices"
     )
+
+
+def _enough(sum_up: Footprint, most: int) -> int | None:
+    """Return among how many devices a job has to be divided to need no more than `most`, None if
+    that does not help."""
+    counts = range(2, limits.MAX_MEMBERS + 1 if sum_up.held else 2)
+    return next((n for n in counts if sum_up.need_beside(n) <= most), None)
 
 
 def remarks(found: Rehearsed, room: Room) -> list[str]:

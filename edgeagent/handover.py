@@ -1,13 +1,15 @@
 """What the agent process and the trainer process say to each other, over one socketpair.
 
     trainer                                     agent
-    Hello (+ 6 shared-memory descriptors)  -->          once, before anything else
+    Hello (+ 8 shared-memory descriptors)  -->          once, before anything else
                                            <--  Begin   state is in place; iteration to work on
                                            <--  Work    micro-batches to compute (more may follow)
     ChunksReady                            -->          a part of P does, while it computes the rest
     Progressed                             -->          it gets on with a long round of local steps
     Contributed                            -->          P holds their sum
                                            <--  Reduced the round's sums lie in R[buffer]
+                                           <--  Publish the sums of what this device owns are here
+    Published                              -->          their results are here
     Applied                                -->          until the next Reduced nothing changes
     ExitRequested, Away                    -->          at any time
                                            <--  LeaveAsked  at any time
@@ -26,8 +28,10 @@ use it. Frames are a little-endian uint32 length and a tagged record (`protocols
 Both processes map the shared memory:
 
 - `state`: the flat training state;
-- `contribution`: P, this node's own sum, written by the trainer only;
-- `reduced[0]` and `reduced[1]`: R of even and odd iterations, written by the agent only;
+- `contribution`: P, this node's own sum, written by the trainer only, which after `Publish` puts
+  the results of what this node owns there;
+- `reduced[0]` and `reduced[1]`: R of even and odd iterations, written by the agent only; if the
+  slots are divided, the chunks with weights lie in `reduced[0]` in all iterations;
 - `replay`: R of an iteration that a late trainer has missed, written by the agent only;
 - `marks`, written by the trainer only: `MARK_APPLYING` is the iteration + 1 while the trainer
   changes the state, else 0; `MARK_ITERATION` is how many updates the state has behind it.
@@ -60,9 +64,9 @@ from protocols.wire.fields import (
 )
 from protocols.wire.packing import pack, unpack
 
-HANDOVER_VERSION = 10
+HANDOVER_VERSION = 11
 MAX_FRAME_BYTES = 16 << 20
-SHARED_REGIONS = 7  # state, contribution, reduced[0], reduced[1], replay, marks, wide
+SHARED_REGIONS = 8  # state, contribution, reduced[0], reduced[1], replay, marks, wide, held
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
 MARKS = 8  # 64-bit words in `marks`, most of them unused
 MARK_APPLYING = 0  # position in `marks`
@@ -107,6 +111,10 @@ class Hello:
     wide blocks have so many bytes of shared memory.
     `work_exponent`: 0, or what computing a share takes grows with this power of the share's number
     of micro-batches, from 1 to 2, because they are cells of a round of subnets; 0 counts as 1.
+    `slots`: 0, or the optimizer keeps so many slots of full size for each parameter, which are
+    divided among the devices (`held_memory.py`), with `copies` of each beside that of its owner.
+    `weights`, only then: of each trainable parameter the first element in the gradient vector, the
+    first byte in the state, and the number of elements.
     """
 
     TAG: ClassVar[int] = 1
@@ -135,6 +143,9 @@ class Hello:
     local_steps: int = wire(NUMBER, 0)
     wide_bytes: int = wire(NUMBER, 0)
     work_exponent: float = wire(_FLOAT, 0.0)
+    slots: int = wire(NUMBER, 0)
+    copies: int = wire(NUMBER, 0)
+    weights: tuple[tuple[int, int, int], ...] = wire(_many(NUMBER, NUMBER, NUMBER), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +238,9 @@ class Progressed:
 @dataclass(frozen=True, slots=True)
 class Reduced:
     """The sums over all micro-batches of `iteration` lie in `reduced[buffer]`, or in `replay` if
-    `buffer` is `REPLAY_BUFFER`.
+    `buffer` is `REPLAY_BUFFER`. If the slots are divided, new weights lie there in place of the
+    sums of gradients, and the slots of `stripes` are still to be stepped with the sums in `held`:
+    with the missed ones there if `buffer` is `REPLAY_BUFFER`.
 
     `weight` is the number of micro-batches in the sums, by which to divide. `square_sums[k]` is the
     float64 sum of squares of data chunk k+1, the same bits on all nodes; if one is not finite, skip
@@ -250,6 +263,33 @@ class Reduced:
     settings: bytes = wire(_DATA, b"")
     other_settings: bytes = wire(_DATA, b"")
     is_read: bool = wire(_BOOL, True)
+    stripes: tuple[int, ...] = wire(_NUMBERS, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """The sums of `stripes` lie in `held`: put the new weights (of buffers the sums) into their
+    places in P. `attempt`: that of the round. The other fields as in `Reduced`. Nothing else
+    changes: it may be asked again, or another device may do it instead."""
+
+    TAG: ClassVar[int] = 20
+    iteration: int = wire(NUMBER)
+    attempt: int = wire(NUMBER)
+    stripes: tuple[int, ...] = wire(_NUMBERS)
+    weight: int = wire(NUMBER)
+    gradient_bitmap: bytes = wire(_DATA)
+    square_sums: tuple[float, ...] = wire(_many(_FLOAT))
+    settings: bytes = wire(_DATA)
+    other_settings: bytes = wire(_DATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The results that `Publish` asked for are in P."""
+
+    TAG: ClassVar[int] = 21
+    iteration: int = wire(NUMBER)
+    attempt: int = wire(NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +420,9 @@ class Rehearsed:
     trainable parameters. `device`: where the model is. `process`: what the trainer has to itself
     before it computes, weights and optimizer not counted. Sent once before there is any shared
     memory, and with `is_measured` after one micro-batch and one update: the most that each of them
-    took beside `process`, and what the loader's `workers` have to themselves.
+    took beside `process`, and what the loader's `workers` have to themselves. `held`: 0, or the
+    slots, and the sums with which they are stepped, take so much on all devices together if there
+    are no copies; of each part there are `copies`.
     """
 
     TAG: ClassVar[int] = 17
@@ -396,6 +438,8 @@ class Rehearsed:
     micro_batch: int = wire(NUMBER, 0)
     update: int = wire(NUMBER, 0)
     workers: int = wire(NUMBER, 0)
+    held: int = wire(NUMBER, 0)
+    copies: int = wire(NUMBER, 0)
 
 
 Message = (
@@ -418,6 +462,8 @@ Message = (
     | Rehearsed
     | ChunksReady
     | Progressed
+    | Publish
+    | Published
 )
 _TYPES: tuple[type[Message], ...] = (
     Hello,
@@ -439,6 +485,8 @@ _TYPES: tuple[type[Message], ...] = (
     Rehearsed,
     ChunksReady,
     Progressed,
+    Publish,
+    Published,
 )
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 

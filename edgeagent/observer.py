@@ -331,6 +331,8 @@ class Observer:
                 self.say(f"the training state here differs in: {values['where']}")
             case "member_late" | "member_back":
                 self._told_of_trainer(event, values)
+            case "copies" | "parts_missing" | "parts_complete":
+                self._told_of_parts(event, values)
             case "member_standby":
                 if values["node"] not in self._standing_by:
                     if len(self._standing_by) >= limits.MAX_MEMBERS:
@@ -379,6 +381,21 @@ class Observer:
             self.say(f"{who} is away: the others compute its share")
         else:
             self.say(f"{who} does not answer in time: the others compute its share")
+
+    def _told_of_parts(self, event: str, values: dict[str, Any]) -> None:
+        """Tell how safe the parts of a divided optimizer state are."""
+        self._write(event, **values)
+        if event == "copies":
+            lost = values["survives"]
+            what = f"the loss of {plural(lost, 'member')}" if lost else "no loss for now"
+            self.say(f"the optimizer's state survives {what}")
+        elif event == "parts_missing":
+            self.say(
+                f"waiting for {', '.join(values['nodes'])}: only there is a part of the optimizer's"
+                " state; if it does not come back, end with Ctrl+C, and go on from files (--resume)"
+            )
+        else:
+            self.say("all parts of the optimizer's state are in reach again")
 
     def _diverged(self, event: str, values: dict[str, Any]) -> None:
         """Tell that a member's training state differs from that of most others."""

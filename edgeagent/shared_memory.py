@@ -1,9 +1,10 @@
 """The memory that the agent process and the trainer process both map.
 
-There are seven regions, always in this order: state, contribution, reduced[0], reduced[1], replay,
-marks, wide. All are reserved when they are created, so that a lack of memory shows at once, except
-`replay` and `wide`, of which little is used as a rule. The memory is anonymous: it has no name in
-any file system and is freed with the last process that maps it. It starts as zeros.
+There are eight regions, always in this order: state, contribution, reduced[0], reduced[1],
+replay, marks, wide, held. All are reserved when they are created, so that a lack of memory shows at
+once, except `replay`, `wide` and `held`, of which little is used as a rule, and reduced[1] if the
+optimizer's slots are divided. The memory is anonymous: it has no name in any file system and is
+freed with the last process that maps it. It starts as zeros.
 
 The trainer creates the memory and passes the descriptors immediately before its `Hello`; both ends
 compute the sizes from that `Hello` with `region_sizes`. `handover.py` says who may write where and
@@ -24,6 +25,7 @@ import numpy as np
 
 from edgeagent.errors import AgentLost, EdgeAgentError
 from edgeagent.handover import MARKS, SHARED_REGIONS
+from edgeagent.held_memory import HeldLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from edgeagent.handover import Hello
 
 ACCUMULATE_DTYPES = ("float32", "float64")
-_UNRESERVED = (4, 6)  # positions of `replay` and `wide` among the regions
+_ODD = 3  # position of reduced[1] among the regions
+_UNRESERVED = (4, 6, 7)  # those of `replay`, `wide` and `held`
 _MARK = b"EAM1"  # sent with the descriptors, because they cannot be sent without a byte
 
 
@@ -51,6 +54,15 @@ class SharedRegion:
         """Return the usable bytes as a one-dimensional writable array of `dtype`."""
         return np.frombuffer(self.memory, dtype=dtype, count=self.size // np.dtype(dtype).itemsize)
 
+    def release(self, start: int = 0, end: int | None = None) -> None:
+        """Give the memory of these bytes back to the system, as far as it is whole pages; by
+        default all. What is read there later is zeros. Does nothing where the system cannot."""
+        page = mmap.PAGESIZE
+        first = -(-start // page) * page
+        last = mapped_bytes(self.size) if end is None else end // page * page
+        if last > first and hasattr(mmap, "MADV_REMOVE"):
+            self.memory.madvise(mmap.MADV_REMOVE, first, last - first)
+
     def close_descriptor(self) -> None:
         """Close the descriptor; the mapping stays as long as it is used."""
         if self.descriptor >= 0:
@@ -68,10 +80,12 @@ class SharedMemory:
     replay: SharedRegion
     marks: SharedRegion
     wide: SharedRegion
+    held: SharedRegion
 
     def regions(self) -> tuple[SharedRegion, ...]:
         """Return the regions in the order in which their descriptors travel."""
-        return (self.state, self.contribution, *self.reduced, self.replay, self.marks, self.wide)
+        first = (self.state, self.contribution, *self.reduced)
+        return (*first, self.replay, self.marks, self.wide, self.held)
 
     def close_descriptors(self) -> None:
         """Close all descriptors; the mappings stay."""
@@ -85,25 +99,31 @@ def mapped_bytes(size: int) -> int:
 
 
 def region_sizes(
-    state_bytes: int, elements: int, accumulate: str, wide_bytes: int = 0
+    state_bytes: int, elements: int, accumulate: str, wide_bytes: int = 0, held_bytes: int = 0
 ) -> tuple[int, ...]:
     """Return the bytes of the regions; raise `EdgeAgentError` if the layout is impossible."""
-    if accumulate not in ACCUMULATE_DTYPES or min(state_bytes, elements, wide_bytes) < 0:
+    if (
+        accumulate not in ACCUMULATE_DTYPES
+        or min(state_bytes, elements, wide_bytes, held_bytes) < 0
+    ):
         raise EdgeAgentError("the trainer announced an impossible layout of shared memory")
     vector = elements * np.dtype(accumulate).itemsize
-    return (state_bytes, vector, vector, vector, vector, MARKS * 8, wide_bytes)
+    return (state_bytes, vector, vector, vector, vector, MARKS * 8, wide_bytes, held_bytes)
 
 
 def create_shared_memory(
-    state_bytes: int, elements: int, accumulate: str, wide_bytes: int = 0
+    state_bytes: int, elements: int, accumulate: str, wide_bytes: int = 0, held_bytes: int = 0
 ) -> SharedMemory:
     """Create the regions, filled with zeros.
 
     Raises `EdgeAgentError` if the machine has not enough memory.
     """
+    seldom = (*_UNRESERVED, _ODD) if held_bytes else _UNRESERVED
     return _memory(
-        SharedRegion(_create(size, reserve=number not in _UNRESERVED), size)
-        for number, size in enumerate(region_sizes(state_bytes, elements, accumulate, wide_bytes))
+        SharedRegion(_create(size, reserve=number not in seldom), size)
+        for number, size in enumerate(
+            region_sizes(state_bytes, elements, accumulate, wide_bytes, held_bytes)
+        )
     )
 
 
@@ -113,7 +133,10 @@ def attach_shared_memory(hello: Hello, descriptors: Sequence[int]) -> SharedMemo
     Takes the descriptors over: they are closed with `SharedMemory.close_descriptors`. Raises
     `EdgeAgentError` if their number or a size does not fit.
     """
-    sizes = region_sizes(hello.state_bytes, hello.elements, hello.accumulate, hello.wide_bytes)
+    held = HeldLayout(hello.slots, hello.elements, hello.chunk_elements)
+    held_bytes = held.bytes if hello.slots else 0
+    known = (hello.state_bytes, hello.elements, hello.accumulate, hello.wide_bytes)
+    sizes = region_sizes(*known, held_bytes)
     if len(descriptors) != len(sizes):
         raise EdgeAgentError("the trainer did not pass its shared memory")
     for descriptor, size in zip(descriptors, sizes, strict=True):
@@ -173,8 +196,8 @@ def _set_once(future: asyncio.Future[None]) -> None:
 
 
 def _memory(regions: Iterable[SharedRegion]) -> SharedMemory:
-    state, contribution, even, odd, replay, marks, wide = regions
-    return SharedMemory(state, contribution, (even, odd), replay, marks, wide)
+    state, contribution, even, odd, replay, marks, wide, held = regions
+    return SharedMemory(state, contribution, (even, odd), replay, marks, wide, held)
 
 
 def _create(size: int, *, reserve: bool) -> int:

@@ -116,11 +116,41 @@ class ContributeChunks:
 @dataclass(frozen=True, slots=True)
 class Apply:
     """Tell the trainer to apply R of `iteration`, or what `KeepUpdate` has kept of it, or, at a
-    joiner that copies beside the training, the parts of it that have come in."""
+    joiner that copies beside the training, the parts of it that have come in. Where chunks have
+    holders, R has new weights, and the trainer steps the slots of `stripes` with their sums."""
 
     iteration: int
     word: ControlWord
     members: int
+    stripes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Tell the trainer to put into R the new weights of `stripes`, which it makes of the sums that
+    are kept here; it changes nothing else, since the others may have to do it in its place. Answer
+    with `Published`."""
+
+    iteration: int
+    attempt: int
+    word: ControlWord
+    members: int
+    stripes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishChunks:
+    """Send the results that are in R now to everyone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LendStripes:
+    """Send the slots of `stripes` as they are now, at the start of `iteration`, to the neighbour
+    `learner`. The state is constant until the next effect; copy them."""
+
+    learner: bytes
+    iteration: int
+    stripes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,10 +331,13 @@ class SearchWays:
 
 # One family for each part of the agent's shell, which performs the effects of that family.
 PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe
-RoundEffect = StartRound | ServeRound | FreezeRound | ContributeChunks | Contribute
-TrainerEffect = BeginTraining | GiveWork | Apply | KeepUpdate | TakePieces | Differs | TakeDigest
+RoundEffect = StartRound | ServeRound | FreezeRound | ContributeChunks | Contribute | PublishChunks
+TrainerEffect = (
+    BeginTraining | GiveWork | Publish | Apply | KeepUpdate | TakePieces | Differs | TakeDigest
+)
 ShardEffect = SendManifest | SendShards | HashOwnShards
 CopyEffect = TakeSnapshot | DropSnapshot | LogUpdate | DropUpdates | SendUpdate
+StripeEffect = LendStripes
 PlannerEffect = SearchWays
 OwnerEffect = Report | UseToken | Depart | JoinFailed
 Effect = (
@@ -313,6 +346,7 @@ Effect = (
     | TrainerEffect
     | ShardEffect
     | CopyEffect
+    | StripeEffect
     | PlannerEffect
     | OwnerEffect
 )

@@ -123,6 +123,33 @@ class RoundReduced:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundDecided:
+    """The reduced control word of a round whose chunks have holders is here. Each sum lies at all
+    holders of its chunk; if the word is final, the owners make the results."""
+
+    iteration: int
+    attempt: int
+    word: ControlWord
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The trainer has put the results that `Publish` asked for into R."""
+
+    iteration: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StripeArrived:
+    """The slots of a whole stripe, as they were at the start of `iteration`, have come from a
+    holder."""
+
+    iteration: int
+    stripe: int
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
     """The trainer has applied the update of `iteration`. `meta` are the state's scalars after it,
     and `claim` is a digest of the state (`limits.CLAIM_BYTES`; empty if none was taken)."""
@@ -284,7 +311,13 @@ class TokenWanted:
 
 # What concerns copies of the training state, at a joiner or at a source.
 CopyEvent = (
-    ShardArrived | ManifestReady | OwnShardsHashed | SnapshotTaken | UpdateLogged | UpdateArrived
+    ShardArrived
+    | ManifestReady
+    | OwnShardsHashed
+    | SnapshotTaken
+    | UpdateLogged
+    | UpdateArrived
+    | StripeArrived
 )
 Event = (
     LinkUp
@@ -298,6 +331,8 @@ Event = (
     | ChunksReady
     | Progressed
     | Contributed
+    | RoundDecided
+    | Published
     | RoundReduced
     | Applied
     | PiecesTaken
@@ -307,6 +342,7 @@ Event = (
     | SnapshotTaken
     | UpdateLogged
     | UpdateArrived
+    | StripeArrived
     | Frozen
     | LeaveWanted
     | YieldWanted

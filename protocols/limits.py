@@ -61,6 +61,9 @@ MAX_MICRO_BATCHES = 65536  # of one iteration
 MAX_POLICIES_KEPT = 8  # bodies of policies, beside that of the one in force
 MAX_WAY_WEIGHT = 128  # parts into which a policy's ways divide the chunks, and so the most ways
 MAX_CHUNKS = 1 << 19  # of the gradient vector
+MAX_STRIPES = 128  # into which the chunks are divided where no device keeps all optimizer state
+MAX_HOLDERS = 8  # of one stripe, learners not counted
+MAX_SQUARES_BYTES = 1 << 18  # float64 for each chunk: of up to 32,768
 MAX_ANCESTORS = 64  # lineages that came before the present one; the oldest are forgotten
 MAX_TRUSTED_NODES = 512  # members, open joins, and some joins that came to nothing
 

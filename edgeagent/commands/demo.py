@@ -24,6 +24,7 @@ who saw whom go, and that every replica is the same to the last bit.
 """
 EXAMPLES = """\
   edgeagent demo
+  edgeagent demo --shard-optimizer
   edgeagent demo --json > report.json
 """
 
@@ -40,6 +41,11 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.add_argument("--steps", metavar="N", type=positive, help="training steps")
+    parser.add_argument(
+        "--shard-optimizer",
+        action="store_true",
+        help="divide the optimizer's state among the devices, with one copy of each part",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -47,4 +53,6 @@ def execute(args: argparse.Namespace) -> int:
     present_folder()
     from edgeagent.demo.story import DEFAULT_STEPS, run_demo
 
-    return run_demo(steps=args.steps or DEFAULT_STEPS, as_json=args.json)
+    return run_demo(
+        steps=args.steps or DEFAULT_STEPS, as_json=args.json, divided=args.shard_optimizer
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from edgeagent.commands.options import positive, seed, threads
+from edgeagent.commands.options import positive, seed, threads, whole
 from edgeagent.config import MODES, OUTERS, WIRES
 
 
@@ -60,6 +60,19 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         help="whole: each device trains all of the model (default, or what the script says); "
         "subnets, with --local-steps: each a part of it, another one in each round and as large as "
         "the device is fast, by H steps of the global batch's samples",
+    )
+    group.add_argument(
+        "--shard-optimizer",
+        action=argparse.BooleanOptionalAction,
+        help="divide the optimizer's state among the devices, so that each needs less memory "
+        "(default: what the script says, else no)",
+    )
+    group.add_argument(
+        "--copies",
+        metavar="K",
+        type=whole,
+        help="with --shard-optimizer: keep each part on K devices beside its owner, so that it "
+        "survives if K devices are lost at once (default 1)",
     )
 
 

@@ -146,7 +146,13 @@ def add_parser(commands: Commands) -> None:
         help="how many of the files of --save-every stay (default 3, 0 all)",
     )
     begin = files.add_mutually_exclusive_group()
-    begin.add_argument("--resume", metavar="PATH", help="start from a file that --save wrote")
+    begin.add_argument(
+        "--resume",
+        metavar="PATH",
+        action="append",
+        help="start from a file that --save wrote; with --shard-optimizer give it once for each "
+        "device whose file is needed: together they have the optimizer's state",
+    )
     begin.add_argument(
         "--continue",
         dest="continues",
@@ -410,7 +416,8 @@ def trainer_config(
     save = "" if args.no_save else args.save or f"edgeagent-{job.name}.safetensors"
     if args.continues and not save:
         raise UsageError("--continue needs a file to go on from: leave --no-save away")
-    resume = save if args.continues and os.path.exists(save) else args.resume
+    found = [save] if args.continues and os.path.exists(save) else args.resume or []
+    resume = [existing_file("--resume", path) for path in found]
     return TrainerConfig(
         job=job.name,
         steps=args.steps,
@@ -422,11 +429,14 @@ def trainer_config(
         local_steps=args.local_steps,
         outer=args.outer,
         mode=args.mode,
+        shard_optimizer=args.shard_optimizer,
+        copies=args.copies,
         device=args.device or "",
         save=writable_file("--save", save, regular=True) if save else "",
         save_every=every if args.save_every is None else args.save_every,
         keep=keep if args.keep is None else args.keep,
-        resume=existing_file("--resume", resume) if resume else "",
+        resume=resume[0] if resume else "",
+        more_parts=tuple(resume[1:]),
         threads=args.threads or 0,
         data=existing_path("--data", args.data) if args.data else "",
         arguments=tuple(args.script_arguments),

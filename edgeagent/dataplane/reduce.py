@@ -16,25 +16,29 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgeagent.dataplane.reduced_memory import ReducedMemory
 from edgeagent.dataplane.wire_format import Formats
 from protocols import limits
 from protocols.errors import RemoteProtocolError
 from protocols.rounds.claims import claimants
-from protocols.rounds.control_word import ControlWord, decode_word, merge
+from protocols.rounds.control_word import ControlWord, decode_word, merge, read_squares
 from protocols.rounds.divergence import is_final
 from protocols.rounds.frame_order import FrameOrder, check_place
 from protocols.rounds.round import (
     Add,
     Complete,
+    Decided,
     Finish,
+    KeepSum,
     Round,
     RoundEffect,
     RoundSpec,
     SendDown,
+    SendSum,
     SendUp,
 )
 from protocols.rounds.word_check import check_part, check_result, check_word
@@ -43,6 +47,9 @@ from protocols.wire.bulk import BulkHeader, BulkKind, checksum
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from edgeagent.dataplane.held_chunks import HeldChunks
+    from edgeagent.dataplane.weight_chunks import WeightChunks
+    from edgeagent.dataplane.wire import Wire
     from protocols.cluster.policy import Policy
     from protocols.rounds.word_check import WordShape
 
@@ -53,22 +60,6 @@ Early = tuple[Key, BulkKind, int]
 # older lineages are no longer on their way.
 _PAST_LINEAGES = 16
 SLICE_SECONDS = 0.01  # work on a round for this long, then let other events be handled
-
-
-class Wire(Protocol):
-    """The operations on links that the reducer uses."""
-
-    def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
-        """Queue a frame for neighbour `to`; it is dropped if there is no such link."""
-
-    def hold_bulk(self, peer: bytes, hold: bool) -> None:
-        """Stop (`hold`) or resume reading bulk frames from `peer`."""
-
-    def discard_bulk(self, peer: bytes) -> None:
-        """Stop writing into the buffer that was given for the payload `peer` is sending."""
-
-    def accuse(self, peer: bytes, reason: str) -> None:
-        """End the link to `peer`, because what it sent cannot be part of the round."""
 
 
 @dataclass(slots=True)
@@ -122,6 +113,9 @@ class Reducer:
         later: Callable[[Callable[[], None]], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         formats: Formats | None = None,
+        held: HeldChunks | None = None,
+        decided: Callable[[RoundSpec, ControlWord], None] | None = None,
+        weights: WeightChunks | None = None,
     ) -> None:
         """`contribution` and both `reduced`: float32 or float64, one dimension, equal lengths.
 
@@ -129,12 +123,11 @@ class Reducer:
         look like; without it they are not checked. `policies` returns the policies whose bodies are
         stored here. `later` schedules a call after the events that are already waiting; without it
         all work is done at once. `clock` returns seconds. `formats`: how chunks travel (default: as
-        they are).
+        they are). If chunks have holders, `held` has what this node holds, `decided` is called when
+        the reduced control word of a round is here, and `weights` are those in the state.
         """
         self._contribution = contribution
-        self._shared = reduced
-        self._vectors: dict[int, Vector] = {}  # R of the last two iterations
-        self._lent: dict[int, int] = {}  # shared buffer -> iteration whose R the trainer reads
+        self.memory = ReducedMemory(reduced, chunk_elements, weights)
         self._no_own = False  # no micro-batch is contributed: P counts as zeros
         self._zeros = np.zeros(min(chunk_elements, len(contribution)), contribution.dtype)
         self._chunk_elements = chunk_elements
@@ -145,6 +138,8 @@ class Reducer:
         self._later = later
         self._clock = clock
         self._formats = formats or Formats()
+        self._held = held
+        self._decided = decided
         self._todo: deque[RoundEffect] = deque()  # effects of the running round not yet performed
         self._sliced = False  # whether `later` will call `_work_off` again
         self._over: Key | None = None  # the round that was completed here last
@@ -185,7 +180,8 @@ class Reducer:
         peers, self._peers = self._peers, {}
         self._todo.clear()
         self._round = self._own_word = None
-        self._results, self._vectors, self._frozen, self._past = {}, {}, False, []
+        self._results, self._frozen, self._past = {}, False, []
+        self.memory.forget()
         for name, peer in peers.items():
             if peer.held:
                 self._wire.hold_bulk(name, False)
@@ -196,9 +192,11 @@ class Reducer:
             self._past = [*self._past, self._round.spec.lineage][-_PAST_LINEAGES:]
         self.freeze()
         self._frozen = False
-        self._make_room(spec.iteration)
+        self.memory.make_room(spec.iteration)
         self._round = Round(spec)
         self._own_word, self._no_own = None, False
+        if self._held is not None and spec.contributes:
+            self._held.begin()
         kept = self._results.get(spec.iteration, _Result())
         result = _Result([0.0] * (spec.chunks - 1), [0] * spec.chunks)
         for spread in spec.spread:
@@ -265,6 +263,17 @@ class Reducer:
             self._no_own = not any(word.done)
             self._drive(self._round.contribute())
 
+    def publish(self) -> None:
+        """Send the results that the trainer has put into P to everyone."""
+        now = self._round
+        if now is None:
+            return
+        for chunk in now.owned:
+            result = self.memory.part(now.spec.iteration, chunk)
+            result[:] = self._slice(self._contribution, chunk)
+            self._result.checks[chunk] = checksum(result.data.cast("B"), 0.0)
+        self._drive(now.publish())
+
     def forget(self, peer: bytes) -> None:
         """Drop the state of `peer`, the link to which has ended.
 
@@ -298,13 +307,19 @@ class Reducer:
             now.check_down(sender, header.index)
             straight = header.index and self._formats.of(header.index).in_place
             scratch = size = 0 if straight else header.length
+        elif current and header.kind is BulkKind.SUM and now is not None:
+            now.check_sum(sender, header.index)
+            scratch = size = 0
         elif current and now is not None:
             now.check_up(sender, header.index)
         elif (key_of(header), header.kind, header.index) in peer.early:
             raise RemoteProtocolError("an early chunk came twice")
         else:
             size = scratch + limits.EARLY_FRAME_BYTES
-        buffer = self._chunk(header.index) if not scratch else memoryview(bytearray(scratch))
+        if now is None or scratch:
+            buffer = memoryview(bytearray(scratch))
+        else:
+            buffer = self.memory.part(now.spec.iteration, header.index).data.cast("B")
         peer.arriving = _Frame(header, buffer, size)
         peer.scratch += size
         if peer.scratch > limits.MAX_EARLY_BYTES and not peer.held:
@@ -340,7 +355,8 @@ class Reducer:
             self._free(peer, frame.size - len(frame.buffer))
             self._drive(now.up(sender, header.index))
             return
-        now.check_down(sender, header.index)
+        is_sum = header.kind is BulkKind.SUM
+        (now.check_sum if is_sum else now.check_down)(sender, header.index)
         if checksum(frame.buffer, header.square_sum) != header.check:
             raise RemoteProtocolError("a reduced chunk that was altered on its way")
         self._result.checks[header.index] = header.check
@@ -348,11 +364,12 @@ class Reducer:
             self._word = self._read_word(now.spec, sender, frame.buffer, header.kind)
         else:
             if frame.size:  # it is rounded, or its header came before the round began
-                result = self._slice(self._vectors[now.spec.iteration], header.index)
+                result = self.memory.part(now.spec.iteration, header.index)
                 self._formats.of(header.index).read(frame.buffer, result)
-            self.square_sums[header.index - 1] = header.square_sum
+            if not now.spec.is_held:
+                self.square_sums[header.index - 1] = header.square_sum
         self._free(peer, frame.size)
-        self._drive(now.down(sender, header.index))
+        self._drive((now.sum_down if is_sum else now.down)(sender, header.index))
 
     def _read_word(
         self, spec: RoundSpec, sender: bytes, data: memoryview, kind: BulkKind
@@ -415,40 +432,13 @@ class Reducer:
 
     # --- memory -------------------------------------------------------------------------------
 
-    def lend(self, iteration: int) -> int | None:
-        """Return the number of the shared buffer that holds R of `iteration`, None if none does.
-
-        Nothing is written to that buffer until `returned` is called, because the trainer reads it.
-        """
-        buffer = iteration % 2
-        if self._vectors.get(iteration) is not self._shared[buffer]:
-            return None
-        self._lent[buffer] = iteration
-        return buffer
-
-    def returned(self, iteration: int) -> None:
-        """Note that the trainer has applied the update of `iteration` and reads no more of it."""
-        if self._lent.get(iteration % 2) == iteration:
-            del self._lent[iteration % 2]
-
     def kept(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
-        """Do as `result`; the vector, a copy if R is in shared memory, is written to no more."""
-        vector, squares = self.result(iteration)
-        return vector.copy() if any(vector is s for s in self._shared) else vector, squares
+        """Return R of `iteration`, which is written to no more, and its `squares`."""
+        return self.memory.kept(iteration), self.squares(iteration)
 
-    def result(self, iteration: int) -> tuple[Vector, tuple[float, ...]]:
-        """Return (R of `iteration`, the sum of squares of each of its data chunks)."""
-        return self._vectors[iteration], tuple(self._results[iteration].square_sums)
-
-    def _make_room(self, iteration: int) -> None:
-        """Choose where R of `iteration` lies: in its shared buffer, or, while the trainer still
-        reads an earlier R there, in memory of its own."""
-        before = {i: v for i, v in self._vectors.items() if i in (iteration, iteration - 1)}
-        if iteration not in before:
-            buffer = iteration % 2
-            lent = self._lent.get(buffer, iteration) != iteration
-            before[iteration] = np.zeros_like(self._contribution) if lent else self._shared[buffer]
-        self._vectors = before
+    def squares(self, iteration: int) -> tuple[float, ...]:
+        """Return the sum of squares of each data chunk of R of `iteration`."""
+        return tuple(self._results[iteration].square_sums)
 
     def _own(self, chunk: int) -> Vector:
         """Return this node's own part of a data chunk; zeros if it computed no micro-batch."""
@@ -458,12 +448,6 @@ class Reducer:
     def _slice(self, vector: Vector, chunk: int) -> Vector:
         start = (chunk - 1) * self._chunk_elements
         return vector[start : start + self._chunk_elements]
-
-    def _chunk(self, chunk: int) -> memoryview:
-        """Return the bytes of a data chunk of R of the running round's iteration."""
-        now = self._round
-        vector = self._vectors[now.spec.iteration] if now is not None else self._shared[0]
-        return self._slice(vector, chunk).data.cast("B")
 
     def _drive(self, effects: list[RoundEffect]) -> None:
         self._todo.extend(effects)
@@ -496,6 +480,17 @@ class Reducer:
                 self._finish(spec, chunk, own)
             case SendDown(chunk, to):
                 self._send_down(spec, chunk, to)
+            case SendSum(chunk, to):
+                check = self._results[spec.iteration].checks[chunk]
+                self._send(spec, BulkKind.SUM, to, chunk, False, 0.0, check)
+            case KeepSum(chunk):
+                if self._held is not None:
+                    self._held.keep(chunk, self.memory.part(spec.iteration, chunk))
+            case Decided():
+                if self._word is not None and self._decided is not None:
+                    if spec.chunks > 1:
+                        self._result.square_sums = list(read_squares(self._word.squares))
+                    self._decided(spec, self._word)
             case Complete():
                 self._over = spec.key
                 if self._word is not None:
@@ -505,11 +500,11 @@ class Reducer:
         peer = self._peers[child]
         part = peer.sums.pop(chunk)
         if chunk == 0:
-            word = self._own_word if first else self._word
+            word = self._word_of_mine(spec) if first else self._word
             if word is not None:
                 self._word = self._merge(spec, word, decode_word(part))
         else:
-            result = self._slice(self._vectors[spec.iteration], chunk)
+            result = self.memory.part(spec.iteration, chunk)
             base = self._own(chunk) if first else result
             self._formats.of(chunk).add(chunk, base, part, result, first=first)
         self._free(peer, len(part))
@@ -530,21 +525,32 @@ class Reducer:
 
     def _finish(self, spec: RoundSpec, chunk: int, own: bool) -> None:
         if chunk == 0:
-            self._word = self._own_word if own else self._word
+            self._word = self._word_of_mine(spec) if own else self._word
             if self._word is not None:
                 self._result.checks[0] = checksum(self._word.encode(), 0.0)
             return
-        result = self._slice(self._vectors[spec.iteration], chunk)
+        result = self.memory.part(spec.iteration, chunk)
         if own:
             result[:] = self._own(chunk)
         numbers = self._formats.of(chunk)
         payload = numbers.settle(chunk, result, own=own)
         squares = self.square_sums[chunk - 1] = numbers.square_sum(result)
+        if spec.is_held and self._held is not None:
+            self._held.summed(chunk, squares)
+            squares = 0.0  # the word tells it, as the result has others
         self._result.checks[chunk] = checksum(payload, squares)
+
+    def _word_of_mine(self, spec: RoundSpec) -> ControlWord | None:
+        """Return this node's own word. Where chunks have holders, it also says how large the sums
+        are that this node owns, all of which are here by the time it is needed."""
+        word = self._own_word
+        if word is None or self._held is None or not spec.is_held or spec.chunks == 1:
+            return word
+        return replace(word, squares=self._held.squares)
 
     def _send_down(self, spec: RoundSpec, chunk: int, to: tuple[bytes, ...]) -> None:
         result = self._results[spec.iteration]
-        squares = result.square_sums[chunk - 1] if chunk else 0.0
+        squares = result.square_sums[chunk - 1] if chunk and not spec.is_held else 0.0
         self._send(spec, BulkKind.DOWN, to, chunk, False, squares, result.checks[chunk])
 
     def _send(
@@ -565,10 +571,10 @@ class Reducer:
         word, as a trainer that falls behind begins its sum anew.
         """
         if chunk == 0:
-            word = self._own_word if own else self._results[spec.iteration].word
+            word = self._word_of_mine(spec) if own else self._results[spec.iteration].word
             payload = memoryview(word.encode() if word is not None else b"")
         else:
-            mine = self._own(chunk) if own else self._slice(self._vectors[spec.iteration], chunk)
+            mine = self._own(chunk) if own else self.memory.part(spec.iteration, chunk)
             numbers, up = self._formats.of(chunk), kind is BulkKind.UP
             payload = numbers.ascending(chunk, mine, own=own) if up else numbers.descending(mine)
             if numbers.in_place and (not up or (own and self._own_word is None)):

@@ -213,13 +213,17 @@ def free_ports(count: int) -> list[int]:
         return ports
 
 
-def run_command(steps: int) -> Callable[[AgentFiles, Sequence[str]], Sequence[str]]:
-    """Return the function that builds `edgeagent run digits ...` for one agent."""
+def run_command(
+    steps: int, *, divided: bool = False
+) -> Callable[[AgentFiles, Sequence[str]], Sequence[str]]:
+    """Return the function that builds `edgeagent run digits ...` for one agent. `divided`: with the
+    optimizer's state divided among them."""
 
     def command(files: AgentFiles, peers: Sequence[str]) -> list[str]:
         arguments = [*module_command("edgeagent"), "run", "digits", "--no-mdns", "--threads", "1"]
         arguments += ["--name", files.name, "--listen", files.address, "--steps", str(steps)]
         arguments += ["--events", files.events, "--save", files.save]
+        arguments += ["--shard-optimizer"] if divided else []
         for peer in peers:
             arguments += ["--peer", peer]
         return arguments

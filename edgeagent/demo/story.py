@@ -49,17 +49,20 @@ def run_demo(
     *,
     steps: int = DEFAULT_STEPS,
     as_json: bool = False,
+    divided: bool = False,
     command: Callable[[AgentFiles, Sequence[str]], Sequence[str]] | None = None,
 ) -> int:
     """Run the demo, print the report and return 0; raise `DemoFailed`, which names what went wrong.
 
-    `command` builds one agent's command line (default: `edgeagent run digits ...`).
+    `divided`: the optimizer's state is divided among the devices. `command` builds one agent's
+    command line (default: `edgeagent run digits ...`).
     """
     folder = tempfile.mkdtemp(prefix="edgeagent-")
     keep = False
     try:
         with _signals_as_interrupts():
-            report = _play(folder, steps, as_json, command or run_command(steps))
+            command = command or run_command(steps, divided=divided)
+            report = _play(folder, steps, as_json, command, divided=divided)
         keep = bool(report["problems"])
     finally:
         shutil.rmtree(os.path.join(folder, "home") if keep else folder, ignore_errors=True)
@@ -78,6 +81,8 @@ def _play(
     steps: int,
     as_json: bool,
     command: Callable[[AgentFiles, Sequence[str]], Sequence[str]],
+    *,
+    divided: bool,
 ) -> Report:
     from edgeagent.transport.token import new_token
 
@@ -86,7 +91,7 @@ def _play(
     environment = agent_environment(home, new_token(), os.environ)
     team = Team(folder, (*FOUNDERS, JOINER), command, environment)
     view = view_for(sys.stderr if as_json else sys.stdout)
-    story = Story(team, steps, view)
+    story = Story(team, steps, view, divided=divided)
     try:
         story.tell()
     except DemoFailed as failure:
@@ -108,12 +113,15 @@ class Story:
         view: View,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        *,
+        divided: bool = False,
     ) -> None:
         self._team = team
         self._steps = steps
         self._view = view
         self._clock = clock
         self._sleep = sleep
+        self._divided = divided
         self._heard = clock()
 
     def tell(self) -> None:
@@ -132,6 +140,7 @@ class Story:
         self._team.ask_to_leave(leaver)
         self._until(lambda: self._all_saw_leave(leaver))
         self._until(lambda: self._iteration() >= KILL_AT * self._steps)
+        self._until(self._survives_a_loss)
         scheduler = self._scheduler()
         self._view.happened(f"{scheduler}, the scheduler, is killed (kill -9)")
         self._team.kill(scheduler)
@@ -152,6 +161,11 @@ class Story:
             any(e["event"] == "member_left" and e["node"] == node for e in agent.events)
             for agent in self._team.finishers
         )
+
+    def _survives_a_loss(self) -> bool:
+        """Whether no part of a divided optimizer state is on one device only."""
+        told = [agent.last("copies") for agent in self._team.finishers]
+        return not self._divided or all(event and event["survives"] for event in told)
 
     def _scheduler(self) -> str:
         said = [event for agent in self._agents() if (event := agent.last("scheduler"))]

@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from edgeagent.local.status_model import (
+    DividedStatus,
     LinkStatus,
     MemberStatus,
     PairStatus,
@@ -20,6 +21,7 @@ from edgeagent.local.status_model import (
     TreeStatus,
 )
 from protocols import limits
+from protocols.cluster.stripes import held_by
 
 if TYPE_CHECKING:
     from edgeagent.observer import Observer, PullMeter
@@ -81,6 +83,7 @@ def status_of(
         pending=[],
         joining=None,
         standby=standby if phase == "standby" else "",
+        divided=None,
         tasks=len(asyncio.all_tasks()),
     )
     node = shell.node if shell is not None else None
@@ -91,12 +94,11 @@ def status_of(
     status["term"] = context.election.term
     status["iteration"] = context.iteration
     status["steps"] = 0 if context.steps == limits.MAX_INTEGER else context.steps
-    status["links"] = _links(shell, observer)
-    status["pending"] = _pending(node)
+    status["links"], status["pending"] = _links(shell, observer), _pending(node)
     if (policy := context.policy) is not None:
         status["view"], status["policy"] = policy.view.number, policy.version
-        leader = context.election.scheduler
-        status["reason"] = policy.reason
+        leader, status["reason"] = context.election.scheduler, policy.reason
+        status["divided"] = _divided(node, policy)
         status["members"] = [
             _member(node, member, share, member.node == leader)
             for member, share in zip(policy.view.members, policy.shares, strict=True)
@@ -238,3 +240,20 @@ def _pending(node: Node) -> list[PendingStatus]:
         name = context.name(leaver)
         pending.append(PendingStatus(kind="scale-in", node=name, phase="switching", pull=None))
     return pending
+
+
+def _divided(node: Node, policy: Policy) -> DividedStatus | None:
+    """Return who keeps the optimizer's state, None if all members keep all of it."""
+    stripes = policy.stripes
+    if not stripes:
+        return None
+    names = [member.name for member in policy.view.members]
+    lost = node.recovery.missing_holders
+    return DividedStatus(
+        parts=len(stripes),
+        copies=node.context.config.copies,
+        survives=min(len(stripe.holders) for stripe in stripes) - 1,
+        learning=len({k for stripe in stripes for k in stripe.learners}),
+        held={name: len(held_by(stripes, k)) for k, name in enumerate(names)},
+        missing=[node.context.name(n) for n in lost],
+    )

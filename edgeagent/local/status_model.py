@@ -141,6 +141,24 @@ class AdviceStatus(TypedDict):
     text: str
 
 
+class DividedStatus(TypedDict):
+    """The optimizer's state where it is divided (`--shard-optimizer`).
+
+    It consists of `parts`, each of which is on one member and on `copies` others if all is well.
+    `survives` is how many members can be lost at once, whichever they are, and `learning` on how
+    many members parts are being copied. `held` has the names of members and how many parts each
+    has. `missing` are the members without which the others cannot go on, because they alone had
+    some part.
+    """
+
+    parts: int
+    copies: int
+    survives: int
+    learning: int
+    held: dict[str, int]
+    missing: list[str]
+
+
 class Status(TypedDict):
     """Everything `edgeagent status` shows.
 
@@ -149,7 +167,8 @@ class Status(TypedDict):
     is as it is. `waiting` tells whom the members wait for, None if for nobody, and `holds_up` is
     the name of that member, "" if there is none. `advice` is None if no device is known to cost
     more than it gives. `paused` says why this device pauses, "" if it does not, and `standby` why
-    it stands by. `tasks` counts the tasks on the agent's loop, which helps to find leaks.
+    it stands by. `divided` is None unless the optimizer's state is divided. `tasks` counts the
+    tasks on the agent's loop, which helps to find leaks.
     """
 
     node: str
@@ -177,4 +196,5 @@ class Status(TypedDict):
     pending: list[PendingStatus]
     joining: PullStatus | None
     standby: str
+    divided: DividedStatus | None
     tasks: int

@@ -97,7 +97,9 @@ class Copies:
                 self._snapshots.pop(iteration, None)
             case effects.LogUpdate(iteration):
                 self._logging[iteration] = None
-                self._spawn(self._log(iteration, *self._reducer.result(iteration)))
+                reducer = self._reducer
+                sections, squares = reducer.memory.pin(iteration), reducer.squares(iteration)
+                self._spawn(self._log(iteration, sections, squares))
             case effects.DropUpdates(before):
                 self._updates = {i: u for i, u in self._updates.items() if i >= before}
                 self._incoming = {i: u for i, u in self._incoming.items() if i >= before}
@@ -127,14 +129,17 @@ class Copies:
             self._snapshots[iteration] = copied
         self._hub.handle(events.SnapshotTaken(iteration, copied is not None))
 
-    async def _log(self, iteration: int, vector: Vector, squares: tuple[float, ...]) -> None:
-        """Keep R of `iteration`, which does not change before the answer. That nothing is kept if
-        memory is short costs a joiner its copy, and spares the training."""
+    async def _log(
+        self, iteration: int, sections: tuple[Vector, ...], squares: tuple[float, ...]
+    ) -> None:
+        """Keep R of `iteration`, whose `sections` are pinned. That nothing is kept if memory is
+        short costs a joiner its copy, and spares the training."""
         node, free = self._hub.node, room().free
         kept: memoryview | None = None
         if free is None or free >= LEAST_FREE_BYTES + self.update_bytes:
             with contextlib.suppress(OSError, MemoryError):
-                kept = await asyncio.to_thread(_update, vector, squares, self._dtype)
+                kept = await asyncio.to_thread(_update, sections, squares, self._dtype)
+        self._reducer.memory.unpin(iteration)
         leaves = await asyncio.to_thread(leaves_of, kept) if kept is not None else ()
         if self._hub.node is not node:
             return
@@ -224,11 +229,13 @@ def _copy(state: memoryview) -> memoryview:
     return copied
 
 
-def _update(vector: Vector, squares: tuple[float, ...], dtype: np.dtype[Any]) -> memoryview:
-    """Return an update as it travels."""
-    size = len(vector) * dtype.itemsize
+def _update(
+    sections: tuple[Vector, ...], squares: tuple[float, ...], dtype: np.dtype[Any]
+) -> memoryview:
+    """Return an update as it travels. `sections`: R, in pieces."""
+    size = sum(map(len, sections)) * dtype.itemsize
     copied = _private(size + 8 * len(squares))
-    np.copyto(np.frombuffer(copied[:size], dtype), vector)
+    np.concatenate(sections, out=np.frombuffer(copied[:size], dtype))
     copied[size:] = np.asarray(squares, "<f8").tobytes()
     return copied
 

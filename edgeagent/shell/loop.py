@@ -24,6 +24,7 @@ from edgeagent.shell.peers import Peers
 from edgeagent.shell.pulls import Pulls
 from edgeagent.shell.rounds import Rounds
 from edgeagent.shell.searches import Searches
+from edgeagent.shell.stripes import Stripes
 from edgeagent.shell.trainer_side import TrainerSide
 from edgeagent.trace import trace_lines
 from protocols import effects, events, limits
@@ -91,6 +92,7 @@ class Shell:
         side = TrainerSide(self, self.rounds, copies, hello, memory, observer, gauges, owner)
         self.trainer = side
         self.pulls = Pulls(self, self.peers, side, copies, state, observer, owner.spawn)
+        side.stripes = self.stripes = Stripes(self, self.peers, hello, memory)
         item_bytes, size = self.rounds.contribution.itemsize, hello.chunk_elements
         payload = self.rounds.formats.bytes_of(hello.elements, size, item_bytes)
         chunk_bytes = self.rounds.formats.bytes_of(size, size, item_bytes)
@@ -116,6 +118,9 @@ class Shell:
             self.copies.update_bytes,
             options.join_way,
             options.stands_by,
+            self.stripes.count,
+            hello.copies,
+            self.stripes.stripe_bytes,
         )
         self._router = Router(me.node, me.incarnation)
         heartbeats = self.peers.heartbeats
@@ -173,6 +178,7 @@ class Shell:
         self.trainer.forget()
         self.copies.forget()
         self.pulls.forget()
+        self.stripes.forget()
         self.rounds.reducer.reset()
 
     def _note_constants(self) -> None:
@@ -296,6 +302,8 @@ class Shell:
             return self.pulls.arriving(link.peer.node, header)
         if header.kind is BulkKind.UPDATE:
             return self.copies.arriving(link.peer.node, header)
+        if header.kind is BulkKind.SLOT:
+            return self.stripes.arriving(link.peer.node, header)
         if header.kind is BulkKind.PROBE:
             if header.index % READ_AFTER_PROBES == 0:
                 self.handle(self._gauges.read(self.peers.links))
@@ -309,6 +317,8 @@ class Shell:
                 self.pulls.received(link, header)
             elif header.kind is BulkKind.UPDATE:
                 self.copies.received(link, header)
+            elif header.kind is BulkKind.SLOT:
+                self.stripes.received(link, header)
             else:
                 self.rounds.reducer.received(link.peer.node, header)
         except RemoteProtocolError as error:
@@ -341,6 +351,8 @@ class Shell:
             self.pulls.perform(effect)
         elif isinstance(effect, effects.CopyEffect):
             self.copies.perform(effect)
+        elif isinstance(effect, effects.StripeEffect):
+            self.stripes.perform(effect)
         elif isinstance(effect, effects.PlannerEffect):
             self.searches.perform(effect)
         else:

@@ -9,9 +9,12 @@ import asyncio
 from typing import TYPE_CHECKING, assert_never
 
 from edgeagent.dataplane.forwarding import Forwarding
+from edgeagent.dataplane.held_chunks import HeldChunks
 from edgeagent.dataplane.integer_format import Integers
 from edgeagent.dataplane.reduce import Reducer
+from edgeagent.dataplane.weight_chunks import WeightChunks
 from edgeagent.dataplane.wire_format import Formats
+from edgeagent.held_memory import HeldLayout
 from edgeagent.integer_blocks import BLOCK_WORDS
 from protocols import effects, events, limits
 from protocols.network.link_end import LinkEnd
@@ -64,7 +67,14 @@ class Rounds:
             integers = Integers(memory.wide.array("int64"), blocks)
         self.formats = Formats(hello.rounded_chunks, integers)
         buffers = dict(hello.exact_buffers)
-        self.shape = WordShape(hello.micro_batches, hello.parameters, buffers)
+        self.held: HeldChunks | None = None
+        weights: WeightChunks | None = None
+        if hello.slots:
+            layout = HeldLayout(hello.slots, hello.elements, hello.chunk_elements)
+            self.held = HeldChunks(memory.held, layout)
+            weights = WeightChunks(hello, memory)
+        chunks = self.held.layout.chunks if self.held is not None else 0
+        self.shape = WordShape(hello.micro_batches, hello.parameters, buffers, chunks)
         even, odd = memory.reduced
         self.reducer = Reducer(
             self.contribution,
@@ -77,6 +87,9 @@ class Rounds:
             self._loop.call_soon,
             self._loop.time,
             self.formats,
+            self.held,
+            self._decided,
+            weights,
         )
 
     def perform(self, effect: effects.RoundEffect) -> None:
@@ -92,6 +105,8 @@ class Rounds:
                 self.reducer.contribute_chunks(chunks)
             case effects.Contribute(word):
                 self.reducer.contribute(word)
+            case effects.PublishChunks():
+                self.reducer.publish()
             case _:
                 assert_never(effect)
 
@@ -109,6 +124,10 @@ class Rounds:
         self._observer.reduced()
         self._gauges.reduced()
         self._hub.handle(events.RoundReduced(spec.iteration, spec.attempt, word))
+
+    def _decided(self, spec: RoundSpec, word: ControlWord) -> None:
+        """Report to the node that the reduced control word of a round is here."""
+        self._hub.handle(events.RoundDecided(spec.iteration, spec.attempt, word))
 
     # --- Wire (of the reducer) --------------------------------------------------------------------
 
@@ -158,7 +177,7 @@ class Rounds:
         if current is not node:
             return
         self.release()
-        copied = current is not None and current.cycle.was_copied
+        copied = current is not None and current.cycle.holds.was_copied
         most = AHEAD_BYTES if copied else AHEAD_ROUNDS * self.contribution.nbytes
         if self._forwarding.is_ahead(self._peers.links, most):
             self._loop.call_later(FOLLOW_SECONDS, self._look_whether_followed, node, then)
@@ -167,7 +186,7 @@ class Rounds:
 
     def _pulls(self, node: bytes) -> bool:
         """Whether joiner `node` is copying the state from members, this one among them."""
-        return self._hub.node is not None and self._hub.node.cycle.holds_for(node)
+        return self._hub.node is not None and self._hub.node.cycle.holds.is_for(node)
 
     def _is_member(self, node: bytes) -> bool:
         policy = self._hub.node.context.policy if self._hub.node is not None else None

@@ -19,6 +19,7 @@ from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
 from edgeagent.state_difference import where
 from protocols import effects, events, limits
 from protocols.cluster.ancestry import Past
+from protocols.rounds.control_word import read_squares
 
 if TYPE_CHECKING:
     from edgeagent.dataplane.gauges import Gauges
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from edgeagent.shell.hub import Hub
     from edgeagent.shell.owner import Owner
     from edgeagent.shell.rounds import Rounds
+    from edgeagent.shell.stripes import Stripes
     from protocols.rounds.control_word import ControlWord
 
 HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread, as it would delay the loop
@@ -69,8 +71,14 @@ class TrainerSide:
         self._state = memory.state.view()
         self._marks = memory.marks.array("int64")
         self._tensors = hello.tensors
+        self._replay_region = memory.replay
         self._replay: Vector = memory.replay.array(hello.accumulate)
+        self._replays: int | None = None  # the iteration whose R lies there
         self._kept: dict[int, tuple[Vector, tuple[float, ...]]] = {}  # R and sums of squares
+        self._held = rounds.held
+        self.stripes: Stripes | None = None  # set once it is made, which needs this
+        self._held_by: dict[int, tuple[int, ...]] = {}  # iteration -> stripes to be stepped
+        self._sums: dict[int, dict[int, Vector]] = {}  # sums that belong to these, by chunk
         self._contribution = rounds.contribution
         self._reducer = rounds.reducer
         self._copies = copies
@@ -139,11 +147,17 @@ class TrainerSide:
                 )
             case handover.ChunksReady(iteration, micro_batches, chunks, turn):
                 self._handle(events.ChunksReady(iteration, micro_batches, chunks, turn))
+            case handover.Published(iteration, attempt):
+                self._handle(events.Published(iteration, attempt))
             case handover.Progressed(iteration, micro_batches, turn):
                 self._handle(events.Progressed(iteration, micro_batches, turn))
             case handover.Applied(iteration, _, skipped, meta):
-                self._reducer.returned(iteration)
+                self._reducer.memory.returned(iteration)
                 self._kept.pop(iteration, None)
+                self._sums.pop(iteration, None)
+                self._free_replay(iteration)
+                if self.stripes is not None and iteration in self._held_by:
+                    self.stripes.applied(self._held_by.pop(iteration))
                 self._stepped(iteration, skipped)
                 self._note_applied(iteration, meta)
                 here = self._has_state_of(iteration + 1)
@@ -156,6 +170,14 @@ class TrainerSide:
                 self._handle(events.AwayWanted(away or self._paused))
             case handover.Evaluated(iteration, name, value, quiet):
                 self._observer.evaluated(iteration, name, value, quiet=quiet)
+
+    def _free_replay(self, iteration: int) -> None:
+        """Give back the memory of what the trainer has replayed, unless more is to follow."""
+        if self._replays == iteration and not self._kept:
+            self._replays = None
+            self._replay_region.release()
+            if self._held is not None:
+                self._held.drop_missed()
 
     def _note_applied(self, iteration: int, meta: bytes) -> None:
         node, own = self._hub.node, self.own_state
@@ -197,7 +219,9 @@ class TrainerSide:
             case effects.GiveWork():
                 self._give_work(effect)
             case effects.KeepUpdate(iteration):
-                self._kept[iteration] = self._reducer.kept(iteration)
+                self._keep(iteration)
+            case effects.Publish():
+                self._publish(effect)
             case effects.Apply():
                 self._apply(effect)
             case effects.TakePieces(iteration):
@@ -208,6 +232,30 @@ class TrainerSide:
                 self._take_digest(iteration, commit)
             case _:
                 assert_never(effect)
+
+    def _keep(self, iteration: int) -> None:
+        """Keep R of an iteration, and the sums that belong to it, for a late trainer."""
+        self._kept[iteration] = self._reducer.kept(iteration)
+        node = self._hub.node
+        if self._held is not None and node is not None and node.context.policy is not None:
+            stripes = node.cycle.learning.stripes(node.context.policy)
+            self._sums[iteration] = self._held.copy_sums(stripes)
+
+    def _publish(self, effect: effects.Publish) -> None:
+        """Have the trainer make results of the sums that this node owns."""
+        word = effect.word
+        self._send(
+            handover.Publish(
+                effect.iteration,
+                effect.attempt,
+                effect.stripes,
+                word.weight,
+                word.gradient_bitmap,
+                read_squares(word.squares),
+                word.settings,
+                word.other_settings,
+            )
+        )
 
     def _begin(self, effect: effects.BeginTraining) -> None:
         """Have the trainer begin with the state that is in place."""
@@ -228,6 +276,7 @@ class TrainerSide:
         that node which still waits to be sent."""
         self._next = None
         self._kept.clear()
+        self._sums.clear()
         self._words.clear()
         self._reads.clear()
 
@@ -249,6 +298,7 @@ class TrainerSide:
             self._loop.call_soon(self._handle, applied)
             return
         buffer, squares = self._lend(effect.iteration)
+        self._held_by = {effect.iteration: effect.stripes}
         self._reads[effect.iteration] = is_read = self._reads_state(effect.iteration)
         self._send(
             handover.Reduced(
@@ -264,6 +314,7 @@ class TrainerSide:
                 word.settings,
                 word.other_settings,
                 is_read,
+                effect.stripes,
             )
         )
 
@@ -280,11 +331,13 @@ class TrainerSide:
         """Return (the shared buffer with R of `iteration`, the sum of squares of each data
         chunk)."""
         kept = self._kept.get(iteration) or self._copies.update(iteration)
-        buffer = self._reducer.lend(iteration) if kept is None else None
+        buffer = self._reducer.memory.lend(iteration) if kept is None else None
         if buffer is not None:
             return buffer, tuple(self._reducer.square_sums)
         vector, squares = kept or self._reducer.kept(iteration)
-        self._replay[:] = vector
+        self._replay[:], self._replays = vector, iteration
+        if self._held is not None:
+            self._held.put_missed(self._sums.get(iteration, {}))
         return handover.REPLAY_BUFFER, squares
 
     def _answer(self, iteration: int) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from edgeagent.local.status_model import (
+        DividedStatus,
         MemberStatus,
         PairStatus,
         PendingStatus,
@@ -110,9 +111,23 @@ def _headline(status: Status) -> Text:
     head.append(f"loss {loss_text(status['loss'])}, {rate_text(status['samples_per_second'])}")
     head.append(f"\nscheduler {clean(status['scheduler']) or '-'} (term {status['term']}), ")
     head.append(f"view {status['view']}, policy {status['policy']}")
+    if (divided := status["divided"]) is not None:
+        head.append(f"\n{_divided(divided)}")
     if status["paused"]:
         head.append(f"\npaused: {clean(status['paused'])}")
     return head
+
+
+def _divided(divided: DividedStatus) -> str:
+    """Return in words which losses the optimizer's state survives."""
+    if missing := divided["missing"]:
+        names = ", ".join(clean(name) for name in missing)
+        return f"optimizer: waiting for {names}, which alone has a part of its state"
+    lost = divided["survives"]
+    survives = f"survives the loss of {plural(lost, 'member')}" if lost else "survives no loss"
+    learns = divided["learning"]
+    now = f", {plural(learns, 'member')} copying" if learns else ""
+    return f"optimizer: {plural(divided['parts'], 'part')}, {survives}{now}"
 
 
 def _name(text: str, style: str = "") -> Text:

@@ -73,7 +73,8 @@ def job_fields(
     outer = state.outer
     if outer is not None:  # what the inner one does need not round alike: only its results are sent
         fields += _optimizer_fields("outer optimizer", outer, state.parameters)
-    fields.append(("update", update_digest(optimizer if outer is None else outer)))
+    if state.shards is None:  # else each result is computed by one device, for all
+        fields.append(("update", update_digest(optimizer if outer is None else outer)))
     fields.append(("lr_scheduler", type(scheduler).__name__ if scheduler is not None else "none"))
     if scheduler is not None:
         fields.append(("lr_scheduler state", hashlib.sha256(state.schedule_bytes()).hexdigest()))

@@ -27,6 +27,7 @@ from protocols import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from mmap import mmap
 
     from edgeagent.trainer.staging import Staging
 
@@ -80,6 +81,11 @@ class VectorLayout:
     def wide_bytes(self) -> int:
         """Return the bytes that the vector has if all numbers are int64; 0 unless `in_blocks`."""
         return 8 * self.elements if self.in_blocks else 0
+
+    def view_of(self, memory: mmap) -> torch.Tensor:
+        """Return the vector that lies in `memory`."""
+        view = torch.frombuffer(memory, dtype=self.dtype, count=max(1, self.words))
+        return view[: self.words]
 
     def _in_memory(self, elements: int) -> int:
         return elements // BLOCK * BLOCK_WORDS if self.in_blocks else elements
@@ -147,6 +153,13 @@ def plan_vector(
     )
 
 
+def backward_order(model: torch.nn.Module, names: Sequence[str]) -> list[int]:
+    """Return the numbers of the parameters with these names, the one registered last first."""
+    numbers = {name: n for n, name in enumerate(names)}
+    registered = [name for name, _ in model.named_parameters() if name in numbers]
+    return [numbers[name] for name in reversed(registered)]
+
+
 def chunk_elements_for(elements: int, most: int, step: int = ELEMENT_STEP) -> int:
     """Return the length of a chunk for a vector of `elements` elements.
 
@@ -198,6 +211,11 @@ class GradientSum:
             self._is_home = False
         self._bits = 0
         self._clean = True
+
+    def spoil(self) -> None:
+        """Note that something else has been written into the shared memory of the sum, which has to
+        begin anew."""
+        self._clean = self._is_home = False
 
     def take(self, number: int) -> None:
         """Add the `.grad` of parameter `number` now, before `add` does that for the others."""

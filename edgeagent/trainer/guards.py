@@ -24,10 +24,13 @@ import torch
 from edgeagent.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from mmap import mmap
 
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
+
+    from edgeagent.trainer.layout import StateLayout
 
 # How many 32-bit words of all tensors together are compared at each check: few enough to take no
 # noticeable time. A model of very many tensors has more, because of the next limit.
@@ -73,6 +76,22 @@ def _owners(part: torch.nn.Module) -> list[dict[str, Any]]:
     """
     owners: tuple[Any, Any] = (part._parameters, part._buffers)
     return [owner for owner in owners if isinstance(owner, dict)]
+
+
+def watched_words(
+    layout: StateLayout, memory: mmap | None, unwatched: Collection[str]
+) -> tuple[torch.Tensor | None, list[tuple[int, int]]]:
+    """Return the flat state in `memory` as words for `Guards.watch`, None without `memory`, and the
+    spans of all tensors in it but the `unwatched` ones."""
+    words: torch.Tensor | None = None
+    if memory is not None:
+        words = torch.frombuffer(memory, dtype=torch.int32, count=max(1, layout.size // 4))
+    spans = [
+        (offset // 4, -(-length // 4))
+        for name, offset, length in layout.tensors()
+        if length and name not in unwatched
+    ]
+    return words, spans
 
 
 class Guards:

@@ -66,6 +66,14 @@ class StateImage:
             self.staging.copy(self._shared, self._flat)
         self.is_home = True
 
+    def received(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return `vector`, which is on the CPU, where the image is; the same one on the CPU."""
+        if not self.apart:
+            return vector
+        target = torch.empty_like(vector, device=self.device)
+        self.staging.copy(vector, target)
+        return target
+
     def home(self, count: int) -> memoryview:
         """Return the first `count` bytes of the shared memory."""
         return self._shared[:count].numpy().data

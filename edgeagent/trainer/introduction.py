@@ -29,13 +29,15 @@ def introduce(
     rounds: bool = False,
     local_steps: int = 0,
     work_exponent: float = 0.0,
+    copies: int = 0,
 ) -> Hello:
     """Return the first message.
 
     `job` is the job's fingerprint. It is taken before `state` was resumed from a file, because all
     members must have the same and others do not resume. `save` is the file into which the state is
     written at the end, "" for none. `rounds`: gradients travel as bfloat16. `local_steps`: how many
-    global batches a round of local steps has, 0 without such rounds. `work_exponent` as in `Hello`.
+    global batches a round of local steps has, 0 without such rounds. `work_exponent` and
+    `copies` as in `Hello`.
     Raises `UsageError` if
     gradients cannot travel as bfloat16, because they are float64.
     """
@@ -68,6 +70,9 @@ def introduce(
         local_steps=local_steps,
         wide_bytes=vector.wide_bytes,
         work_exponent=work_exponent,
+        slots=state.shards.layout.slots if state.shards is not None else 0,
+        copies=copies,
+        weights=state.shards.places(state.layout) if state.shards is not None else (),
     )
 
 

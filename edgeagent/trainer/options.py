@@ -37,6 +37,8 @@ DEFAULT_GLOBAL_BATCH = 256
 # Into how many cells the work of a round of subnets is cut at most: a device's part of the model is
 # a multiple of this part.
 MOST_CELLS = 64
+# How many devices keep each part of a divided optimizer state beside its owner if nobody says so.
+DEFAULT_COPIES = 1
 # How many of the files of `save_every` stay if nobody says so.
 DEFAULT_KEEP = 3
 
@@ -71,6 +73,8 @@ class Options:
     outer: Any
     subnets: Division | None
     subnet_scale: str
+    shard_optimizer: bool
+    copies: int
 
     @property
     def round_batch(self) -> int:
@@ -107,6 +111,8 @@ def resolve_options(
     outer: Any = None,
     subnets: Any = None,
     subnet_scale: Any = None,
+    shard_optimizer: Any = None,
+    copies: Any = None,
 ) -> Options:
     """Return the options that hold; raise `UsageError` for one that cannot be used."""
     told = trainer_config_from(environment)
@@ -133,13 +139,9 @@ def resolve_options(
         save_every=_first(every, save_every) or 0,
         keep=_first(_first(kept, keep), DEFAULT_KEEP),
     )
-    wire = _first(config.wire, wire) or WIRES[0]
-    if wire not in WIRES:
-        raise UsageError(f"wire is {wire!r}; it must be one of {', '.join(WIRES)}")
-    if wire == "exact" and local is not None:
-        raise UsageError(
-            "wire exact is for gradients: what local steps give depends on which device takes them"
-        )
+    wire = _wire(_first(config.wire, wire), local)
+    divided = bool(_first(config.shard_optimizer, shard_optimizer))
+    held = _copies(divided, _first(config.copies, copies), wire, local)
     beside = config.save if told is not None else _script_place()
     if counts["save_every"] and beside:
         check_save_path(beside)
@@ -158,8 +160,43 @@ def resolve_options(
         outer=outer,
         subnets=subnets,
         subnet_scale=_first(subnet_scale, SCALES[0]),
+        shard_optimizer=divided,
+        copies=held,
         **counts,
     )
+
+
+def _wire(wire: Any, local: int | None) -> str:
+    """Return how gradients travel; raise `UsageError` if they cannot travel so."""
+    wire = wire or WIRES[0]
+    if wire not in WIRES:
+        raise UsageError(f"wire is {wire!r}; it must be one of {', '.join(WIRES)}")
+    if wire == "exact" and local is not None:
+        raise UsageError(
+            "wire exact is for gradients: what local steps give depends on which device takes them"
+        )
+    return str(wire)
+
+
+def _copies(divided: bool, copies: Any, wire: str, local: int | None) -> int:
+    """Return how many copies of the divided optimizer state are kept; raise `UsageError` if these
+    options cannot be used together."""
+    if not divided:
+        if copies is not None:
+            raise UsageError("copies are for a divided optimizer state: give shard_optimizer, too")
+        return 0
+    if local is not None:
+        raise UsageError(
+            "shard_optimizer is for steps of the whole cluster: leave local_steps away"
+        )
+    if wire != WIRES[0]:
+        raise UsageError(
+            f"with shard_optimizer weights travel, as they are: leave wire {wire} away"
+        )
+    copies = DEFAULT_COPIES if copies is None else copies
+    if not is_number(copies, 0) or copies >= limits.MAX_HOLDERS:
+        raise UsageError(f"copies is {copies}; it must be 0 to {limits.MAX_HOLDERS - 1}")
+    return int(copies)
 
 
 def _counts(**counts: Any) -> dict[str, int]:

@@ -45,9 +45,12 @@ class Rehearsal(AgentClient):
     Says what follows from shapes alone as soon as it is made.
     """
 
-    def __init__(self, agent: AgentConnection, state: TrainingState, micro_batch: int) -> None:
+    def __init__(
+        self, agent: AgentConnection, state: TrainingState, micro_batch: int, copies: int = 0
+    ) -> None:
         super().__init__(agent.connection, -1, lambda: None)
         self._vector = state.vector
+        self._held = state.shards.layout if state.shards is not None else None
         self._memory: SharedMemory | None = None
         self._before = 0  # resident when the micro-batch began
         trainable = [p for p in state.parameters.values() if p.requires_grad]
@@ -62,6 +65,8 @@ class Rehearsal(AgentClient):
             parameters=sum(p.numel() for p in state.parameters.values()),
             micro_batch_size=micro_batch,
             process=used.files + max(0, used.own - weights) if used else 0,
+            held=self._held.kept_bytes if self._held is not None else 0,
+            copies=copies,
         )
         super().send(self._found)
 
@@ -109,6 +114,10 @@ class Rehearsal(AgentClient):
         for region in (self._memory.state, self._memory.contribution, *self._memory.reduced):
             pages = np.frombuffer(region.memory, np.uint8)[::4096]
             pages[...] = pages.copy()
+        if self._held is not None:
+            held = np.frombuffer(self._memory.held.memory, np.uint8)
+            pages = held[: self._held.kept_bytes : 4096]
+            pages[...] = pages.copy()
 
     def _reduced(self, sent: Contributed) -> Reduced:
         """Return what a cluster of this one device and this one micro-batch would sum."""
@@ -137,4 +146,5 @@ class Rehearsal(AgentClient):
             members=1,
             settings=sent.settings,
             other_settings=sent.other_settings,
+            stripes=tuple(range(self._held.stripes)) if self._held is not None else (),
         )

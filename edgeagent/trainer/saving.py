@@ -19,6 +19,7 @@ from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import SavedAside
 from edgeagent.places import check_save_path, lack_of_room, other_places
 from edgeagent.trainer.checkpoint import aside_place, keep_what_is_there, save_checkpoint
+from edgeagent.trainer.slot_files import save_slots, slots_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,10 @@ class Saving:
         self._written.append(path)
         while 0 < self._keep < len(self._written):
             with contextlib.suppress(OSError):  # an agent in the same folder may have done it
-                os.unlink(self._written.popleft())
+                old = self._written.popleft()
+                os.unlink(old)
+                if self._state.shards is not None:
+                    os.unlink(slots_path(old))
 
     def now(self, path: str) -> None:
         """Write the state to `path`; raise `EdgeAgentError` if that fails."""
@@ -147,6 +151,8 @@ class Saving:
         self._state.bring_home()
         memory, notes = self.memory.state.view(), self._state.notes()
         save_checkpoint(path, self._state.layout, memory, self._meta, notes)
+        if (shards := self._state.shards) is not None:
+            save_slots(path, shards, self.memory.held.view(), self._meta, shards.stripes)
 
 
 def step_path(path: str, iteration: int) -> str:

@@ -20,6 +20,7 @@ from edgeagent.handover import (
     ExitRequested,
     Finished,
     Progressed,
+    Publish,
     Reduced,
     SaveAside,
     Saved,
@@ -138,7 +139,7 @@ class Service:
         """Return whether what this trainer still has to compute is of no use after `message`."""
         if isinstance(message, Work):
             return message.turn != self._turn
-        return isinstance(message, Reduced | Begin | End)
+        return isinstance(message, Publish | Reduced | Begin | End)
 
     def _act_on(self, client: AgentClient, message: Message) -> None:
         if isinstance(message, Begin):
@@ -152,6 +153,9 @@ class Service:
             self._round = -1
             client.send(applied)
             self._saving.applied(applied.meta)
+        elif isinstance(message, Publish):
+            self.pending.clear()
+            client.send(self._state.publish(message))
         elif isinstance(message, SaveAside):
             client.send(self._saving.aside(message.keep))
         elif isinstance(message, End):

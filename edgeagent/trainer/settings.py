@@ -15,11 +15,14 @@ canonical bytes (`meta.py`).
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.trainer.meta import adopt_value, decode_value, encode_value
 from protocols import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Entries of a parameter group that are lists of its parameters.
 NOT_SCALARS = ("params", "param_names")
@@ -200,3 +203,17 @@ def _difference(one: list[Wish], other: list[Wish]) -> str:
         f" {said[0]} and {said[1]}. What a script sets must follow from trainer.iteration, which is"
         " the same on all devices, and not from a count of its own"
     )
+
+
+def adopted_groups(optimizer: HasGroups, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what becomes of the optimizer's scalars if those of another state are adopted.
+
+    Raises `EdgeAgentError` if they do not fit this job.
+    """
+    mine = group_scalars(optimizer)
+    if len(mine) != len(groups):
+        raise EdgeAgentError("the state to adopt has another number of parameter groups")
+    return [
+        adopt_value(own, other, f"parameter group {n}")
+        for n, (own, other) in enumerate(zip(mine, groups, strict=True))
+    ]

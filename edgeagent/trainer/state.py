@@ -12,51 +12,59 @@ is going to read it, because that copies the whole state, and it is read only in
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edgeagent.checkpoint_file import MODEL_KEYS
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.footprint import check_it_fits
-from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, Applied, ChunksReady, Contributed
+from edgeagent.handover import (
+    MARK_APPLYING,
+    MARK_ITERATION,
+    REPLAY_BUFFER,
+    Applied,
+    ChunksReady,
+    Contributed,
+    Published,
+)
 from edgeagent.memory import room
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
 from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.exponents import Exponents
 from edgeagent.trainer.gradients import (
+    backward_order,
     clip_coefficient,
     is_finite,
     mean_of,
     plan_vector,
     set_gradients,
 )
-from edgeagent.trainer.guards import GradientWatch, Guards, module_places
+from edgeagent.trainer.guards import GradientWatch, Guards, module_places, watched_words
 from edgeagent.trainer.image import StateImage, device_of
 from edgeagent.trainer.integer_sum import own_sum
 from edgeagent.trainer.layout import plan_layout, tensor_spec
 from edgeagent.trainer.losses import LossSum
 from edgeagent.trainer.meta import StateMeta, adopt_value, decode_meta
+from edgeagent.trainer.model_keys import model_notes
 from edgeagent.trainer.overlap import Overlap
 from edgeagent.trainer.replicated import ReplicatedTensors
 from edgeagent.trainer.scaling import LossScale
 from edgeagent.trainer.schedule import step_schedule
-from edgeagent.trainer.settings import GroupSettings, HasGroups, group_scalars
+from edgeagent.trainer.settings import GroupSettings, HasGroups, adopted_groups, group_scalars
+from edgeagent.trainer.shards import Shards
 from edgeagent.trainer.slots import OptimizerSlots, discover_slots
 from edgeagent.trainer.subnets.steps import SubnetSteps
 from edgeagent.trainer.undeclared import warn_of_undeclared_averages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from mmap import mmap
 
     from torch.optim import Optimizer
 
-    from edgeagent.handover import Reduced
+    from edgeagent.handover import Publish, Reduced
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.trainer.local_steps import LocalSteps
 
@@ -69,7 +77,8 @@ class TrainingState:
     memory, as other devices do, so that this can be tested without one. With `local` an iteration
     is a round of local steps: `model` and `optimizer` are then the device's own, and `parameters`
     and the slots in the state belong to the outer optimizer. `exact_count` is 0, or the number of
-    micro-batches of an iteration; sums then do not depend on the order of addition.
+    micro-batches of an iteration; sums then do not depend on the order of addition. With `shards`
+    this device keeps only some of the optimizer's slots, beside the state (`shards.py`).
     """
 
     def __init__(
@@ -84,6 +93,7 @@ class TrainingState:
         overlap: bool = False,
         local: LocalSteps | SubnetSteps | None = None,
         exact_count: int = 0,
+        shards: bool = False,
     ) -> None:
         self._local = local
         self._subnets = local if isinstance(local, SubnetSteps) else None
@@ -100,7 +110,6 @@ class TrainingState:
         self._trainable = {p: name for name, p in self.parameters.items() if p.requires_grad}
         self._frozen = {n: p for n, p in self.parameters.items() if p not in self._trainable}
         self.buffers = ModelBuffers(model)
-        self._slot_specs = discover_slots(self._optimizer, self._trainable)
         self.replicated = ReplicatedTensors(model)
         self.scaling = LossScale(grad_scaler)
         self.guards = Guards(self._optimizer, self.schedule_bytes)
@@ -112,10 +121,17 @@ class TrainingState:
             [p.numel() for p in self._trainable],
             self.buffers.sizes(),
             torch.float64 if wide else torch.float32,
-            self._backward_order(),
+            backward_order(model, list(self._trainable.values())),
             in_blocks=exact_count > 0,
         )
         self._exponents = Exponents(self.vector) if exact_count else None
+        self.shards: Shards | None = None
+        stepped = self._trainable
+        if shards:
+            self.shards = Shards(optimizer, self._trainable, self.vector, max_grad_norm)
+            self._optimizer, stepped = self.shards.optimizer, self.shards.names
+        self._stepped = stepped
+        self._slot_specs = discover_slots(self._optimizer, stepped)
         self.plan()
         self._notes: dict[str, str] | None = None
         self.iteration = 0
@@ -139,34 +155,29 @@ class TrainingState:
             frozen | self.replicated.constants(),
         )
 
-    def _backward_order(self) -> list[int]:
-        """Return the numbers of the trainable parameters, the one registered last first."""
-        numbers = {name: n for n, name in enumerate(self._trainable.values())}
-        registered = [name for name, _ in self.model.named_parameters() if name in numbers]
-        return [numbers[name] for name in reversed(registered)]
-
     def share(self) -> SharedMemory:
         """Return new shared memory, in which this replica lies from now on.
 
         Raises `EdgeAgentError` if this device does not have enough memory for it.
         """
         sizes = (self.layout.size, self.vector.words, self.vector.accumulate)
-        check_it_fits(*sizes, room())
-        memory = create_shared_memory(*sizes, self.vector.wide_bytes)
+        check_it_fits(*sizes, room(), divided=self.shards is not None)
+        held = self.shards.layout.bytes if self.shards is not None else 0
+        memory = create_shared_memory(*sizes, self.vector.wide_bytes, held)
         self.attach(memory)
         return memory
 
     def attach(self, memory: SharedMemory) -> None:
         """Move into `memory`, which this replica uses from now on."""
         image = StateImage(
-            self.layout, memory.state.memory, self.device, apart=self._mirror or self._is_spread()
+            self.layout, memory.state.memory, self.device, apart=self._mirror or self._is_spread
         )
         self.image = image
         regions = (*memory.reduced, memory.replay)
-        self._reduced = tuple(self._flat(region.memory) for region in regions)
+        self._reduced = tuple(self.vector.view_of(region.memory) for region in regions)
         self._marks = memory.marks.array("int64")
         own, names = list(self._trainable), list(self._trainable.values())
-        vector, staging = self._flat(memory.contribution.memory), image.staging
+        vector, staging = self.vector.view_of(memory.contribution.memory), image.staging
         where = (own, names, self.device, staging if image.apart else None)
         self._sum = own_sum(self.vector, vector, memory.wide, self._exponents, *where)
         if self._wants_overlap and not image.apart and self._local is None:
@@ -180,7 +191,9 @@ class TrainingState:
                 parameter.data = view
         shared = {name: image.views[f"model.{name}"] for name in self.buffers.names}
         self.buffers.attach(shared, self.vector, *self._sum.for_buffers())
-        self._slots = OptimizerSlots(self._optimizer, self._trainable, self._slot_specs, image)
+        self._slots = OptimizerSlots(self._optimizer, self._stepped, self._slot_specs, image)
+        if self.shards is not None:
+            self.shards.attach(memory.held.memory, vector)
         self._slots.rehome()
         self.replicated.attach(image)
         if self._exponents is not None:
@@ -189,6 +202,14 @@ class TrainingState:
         self.bring_home()
         self._guard(memory)
         self._note()
+
+    @property
+    def _is_spread(self) -> bool:
+        """Whether tensors of the state lie on several devices. Then the trainer works on none of
+        them in the shared memory itself."""
+        tensors = (*self.parameters.values(), *self.replicated.tensors().values())
+        devices = [t.device for t in tensors] + [slot.device for slot in self._slot_specs]
+        return any(device != self.device for device in devices)
 
     @property
     def device(self) -> torch.device:
@@ -233,13 +254,7 @@ class TrainingState:
         `state_dict()`: its keys that are second names of tied tensors, and the tensors that are not
         in it."""
         if self._notes is None:
-            known = {**dict(self.model.named_parameters()), **self.buffers.tensors()}
-            names = {id(tensor): name for name, tensor in known.items()}
-            own = self.model.state_dict(keep_vars=True)
-            keys = {key: names[id(t)] for key, t in own.items() if id(t) in names}
-            aliases = {key: name for key, name in sorted(keys.items()) if key != name}
-            transient = sorted(known.keys() - keys.values())
-            self._notes = {MODEL_KEYS: json.dumps({"aliases": aliases, "transient": transient})}
+            self._notes = model_notes(self.model, self.buffers.tensors())
         return self._notes
 
     def constants(self) -> bytes:
@@ -443,6 +458,19 @@ class TrainingState:
         self._note()
         return Applied(reduced.iteration, loss, not finite, self.meta())
 
+    def publish(self, wanted: Publish) -> Published:
+        """Make the results of the chunks that this device owns; nothing of the state changes.
+        Raises `EdgeAgentError` if they cannot be those of this iteration."""
+        if self.shards is None or wanted.iteration != self.iteration or wanted.weight < 1:
+            raise EdgeAgentError("the agent wants results of another iteration than the trainer's")
+        self.guards.check()
+        self._settings.put(wanted.settings, wanted.other_settings)
+        with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
+            self.shards.publish(wanted, self.scaling.scale)
+        self._sum.spoil()
+        self._note()
+        return Published(wanted.iteration, wanted.attempt)
+
     def adopt(self, iteration: int, data: bytes) -> None:
         """Become the replica whose tensors lie in the shared memory and whose scalars are `data`.
 
@@ -486,7 +514,7 @@ class TrainingState:
         if (meta.schedule is None) != (self._scheduler is None):
             raise EdgeAgentError("the state to adopt has another lr_scheduler")
         self.scaling.fits(meta.loss_scale)
-        groups = self._adopted_groups(meta)
+        groups = adopted_groups(self._grouped, meta.groups)
         schedule = None
         if self._scheduler is not None:
             mine = self._scheduler.state_dict()
@@ -497,17 +525,31 @@ class TrainingState:
     def _step(self, reduced: Reduced) -> None:
         vector = self._reduced[reduced.buffer]
         scale = self.scaling.scale
+        squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
+        self._watch.reduced(squares, any(reduced.gradient_bitmap))
+        if self.shards is not None:
+            self._take_results(self.shards, reduced, vector)
+            return
         coefficient = clip_coefficient(
             reduced.square_sums, self.vector, reduced.weight * scale, self._max_grad_norm
         )
-        squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
-        self._watch.reduced(squares, any(reduced.gradient_bitmap))
-        mean = self._on_device(mean_of(self.vector, vector, reduced.weight, coefficient, scale))
+        mean = self.image.received(mean_of(self.vector, vector, reduced.weight, coefficient, scale))
         set_gradients(self.vector, mean, list(self._trainable), reduced.gradient_bitmap)
         self._optimizer.step()
         self._drop_gradients()
         self._slots.rehome()
         self.buffers.apply(self.buffers.section(self.vector, mean), reduced.integer_buffers)
+
+    def _take_results(self, shards: Shards, reduced: Reduced, vector: torch.Tensor) -> None:
+        """Step the slots kept here, and take over the weights that their owners have made."""
+        missed = reduced.buffer == REPLAY_BUFFER
+        # All iterations share the first buffer for their weights.
+        weights = vector if missed else self._reduced[0]
+        shards.apply(reduced, weights, self.scaling.scale, missed=missed)
+        self._slots.rehome()
+        start = self.vector.gradient_elements
+        mean = vector[start:] / reduced.weight
+        self.buffers.apply(self.buffers.section(self.vector, mean, start), reduced.integer_buffers)
 
     def _end_round(self, finite: bool) -> None:
         """With local steps: have the script's model begin the next round. Its optimizer's memory is
@@ -520,14 +562,6 @@ class TrainingState:
             self._local.begin()
         else:
             self._local.begin_anew()
-
-    def _on_device(self, vector: torch.Tensor) -> torch.Tensor:
-        """Return `vector`, which is on the CPU, where the image is; the same one on the CPU."""
-        if not self.image.apart:
-            return vector
-        target = torch.empty_like(vector, device=self.device)
-        self.image.staging.copy(vector, target)
-        return target
 
     def _strays(self) -> dict[str, torch.Tensor]:
         """Return all tensors that cannot lie in the image, by their names in the layout."""
@@ -542,43 +576,18 @@ class TrainingState:
         }
         return {**strays, **self.replicated.strays()}
 
-    def _is_spread(self) -> bool:
-        """Return whether tensors of the state lie on several devices.
-
-        Then the trainer works on none of them in the shared memory itself.
-        """
-        tensors = (*self.parameters.values(), *self.replicated.tensors().values())
-        devices = [tensor.device for tensor in tensors]
-        devices += [slot.device for slot in self._slot_specs]
-        return any(device != self.device for device in devices)
-
     def _drop_gradients(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def _adopted_groups(self, meta: StateMeta) -> list[dict[str, Any]]:
-        mine = group_scalars(self._grouped)
-        if len(mine) != len(meta.groups):
-            raise EdgeAgentError("the state to adopt has another number of parameter groups")
-        return [
-            adopt_value(own, other, f"parameter group {n}")
-            for n, (own, other) in enumerate(zip(mine, meta.groups, strict=True))
-        ]
-
     def _guard(self, memory: SharedMemory) -> None:
         """Begin to watch that the script changes nothing that is part of the state."""
         places = [*module_places("", self.model, self.parameters), *self.replicated.places()]
-        count = self.layout.size // 4
-        words: torch.Tensor | None = None  # reading those of a device would wait for it
-        if not self.image.apart:
-            words = torch.frombuffer(memory.state.memory, dtype=torch.int32, count=max(1, count))
         slots = {slot.spec.name for slot in self._slot_specs}
         buffers = {f"model.{name}" for name in self.buffers.names}
-        spans = [
-            (offset // 4, -(-length // 4))
-            for name, offset, length in self.layout.tensors()
-            if length and name not in slots and name not in buffers
-        ]
+        # Reading the words of another device would wait for it.
+        watched = None if self.image.apart else memory.state.memory
+        words, spans = watched_words(self.layout, watched, slots | buffers)
         self.guards.watch(places, words, spans)
         if self._local is not None:
             self._local.watch()
@@ -587,8 +596,4 @@ class TrainingState:
     def _note(self) -> None:
         """Take the state as it is for right; whatever differs from now on is the script's doing."""
         self._settings.note()
-        self.guards.note(self._slots.tensors())
-
-    def _flat(self, memory: mmap) -> torch.Tensor:
-        count = self.vector.words
-        return torch.frombuffer(memory, dtype=self.vector.dtype, count=max(1, count))[:count]
+        self.guards.note(self._slots.tensors() if self.shards is None else [])

@@ -35,6 +35,7 @@ from edgeagent.trainer.process import connect_agent, ended_with_a_reason
 from edgeagent.trainer.rehearsal import Rehearsal
 from edgeagent.trainer.saving import Saving
 from edgeagent.trainer.service import Service
+from edgeagent.trainer.slot_files import load_slots
 from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer.stream import is_stream
 from edgeagent.trainer.streams import RandomStreams
@@ -91,6 +92,11 @@ class Trainer:
             loop computes with `trainer.model`, which is that part; `model` stays whole.
         subnet_scale: "inverse" (None) multiplies what a divided layer gives to the next one by the
             inverse of the part that is there, "sqrt" by the root of that, "none" does not.
+        shard_optimizer: no device keeps all of the optimizer's state. Each part of it lies on one
+            device, its owner, which makes the new weights, and on `copies` others, so that it
+            survives if so many devices are lost at once. For optimizers that treat each element by
+            itself, of float32 parameters on the CPU. None is False.
+        copies: see `shard_optimizer`; None is 1.
 
     What `edgeagent run` was told overrides these. Raises `UsageError` if the model, the optimizer
     or the numbers cannot be used. The cluster is joined at the first `loader()`.
@@ -115,6 +121,8 @@ class Trainer:
         outer: Any = None,
         subnets: Division | None = None,
         subnet_scale: str | None = None,
+        shard_optimizer: bool | None = None,
+        copies: int | None = None,
         *,
         _caller: str = "",
         _agent: AgentConnection | None = None,
@@ -123,7 +131,8 @@ class Trainer:
         endings.watch_for_crashes()
         batches = (global_batch, micro_batch, steps, seed)
         more = (save_every, keep, wire, overlap, local_steps, outer, subnets, subnet_scale)
-        options = self._options = resolve_options(os.environ, *batches, *more)
+        divided = (shard_optimizer, copies)
+        options = self._options = resolve_options(os.environ, *batches, *more, *divided)
         config = self._config = options.config
         if config.threads > 0:
             torch.set_num_threads(config.threads)
@@ -150,6 +159,7 @@ class Trainer:
             overlap=options.overlap,
             local=local,
             exact_count=options.exact_count,
+            shards=options.shard_optimizer,
         )
         self._chosen = self._state.device if config.device else None  # with `run --device`
         self._streams = RandomStreams(self._seed, self._state.devices)
@@ -431,6 +441,8 @@ class Trainer:
         if subnets is not None:
             settings["subnets"] = f"{subnets}, scale {self._options.subnet_scale}"
             exponent = subnets.exponent(self._state.model)
+        if self._options.shard_optimizer:
+            settings["shard optimizer"] = f"{self._options.copies} copies"
         if self._options.exact_count:
             settings["gradient arithmetic"] = gradient_arithmetic(self._state.device)
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
@@ -438,10 +450,16 @@ class Trainer:
         service = self._service
         if self._config.dry_run:
             service.agent = service.agent or connect_agent()
-            service.client = Rehearsal(service.agent, self._state, self._micro_batch)
+            copies = self._options.copies
+            service.client = Rehearsal(service.agent, self._state, self._micro_batch, copies)
         self._memory = self._saving.memory = self._state.share()
+        if self._config.more_parts and self._state.shards is None:
+            raise UsageError("only with --shard-optimizer are there several files for --resume")
         if self._config.resume:
             resume(self._config.resume, self._state, self._memory.state.view())
+            if (shards := self._state.shards) is not None:
+                files = (self._config.resume, *self._config.more_parts)
+                load_slots(files, shards, self._state.iteration)
         hello = introduce(
             self._state,
             job,
@@ -452,6 +470,7 @@ class Trainer:
             rounds=self._wire == "bf16",
             local_steps=local_steps,
             work_exponent=exponent,
+            copies=self._options.copies,
         )
         self._saving.begin(hello.meta, writes=not self._config.dry_run)
         if self._config.overlap and local_steps:

@@ -190,7 +190,7 @@ class Life:
         self.state = LIFE_TABLE.initial
         self.trainer_gone = False
         self._own = own
-        self._goes_on = goes_on
+        self.goes_on = goes_on
         self._sponsor = NOTHING  # history of the state of the cluster that let this agent in
         self._admitted = False  # whether any cluster has ever let this agent in
         self._keeps = False  # whether the trainer was asked to save its state
@@ -232,7 +232,7 @@ class Life:
         if self.state in (LifeState.MEMBER, LifeState.YIELDING):
             return True
         own = self._own()
-        return own is not None and (self._goes_on if own.trained else not self._admitted)
+        return own is not None and (self.goes_on if own.trained else not self._admitted)
 
     # --- the search -------------------------------------------------------------------------------
 

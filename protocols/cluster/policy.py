@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from protocols import limits
+from protocols.cluster.stripes import Stripe, stripes_fault
 from protocols.cluster.tree import Tree, tree_fault
 from protocols.cluster.view import Member, View
 from protocols.cluster.ways import Way, ways_fault
@@ -87,8 +88,10 @@ class Policy:
     `parents[k]` and `shares[k]` belong to `view.members[k]`; the root's parent is b"". `shares` are
     numbers of micro-batches; member k computes the `shares[k]` micro-batches that follow those of
     the members before it. `reason` says in words why the policy is as it is. Chunks of the gradient
-    take the `ways`; the control word, and every chunk if there are no ways, takes the tree. Raises
-    ValueError if the parts do not fit together.
+    take the `ways`; the control word, and every chunk if there are no ways, takes the tree. With
+    `stripes`, who keeps the optimizer's state of which chunks, each chunk takes the way that has
+    its owner as the root, or, if there is none, the tree with that root. Raises ValueError if the
+    parts do not fit together.
     """
 
     term: int = wire(TERM)
@@ -99,6 +102,7 @@ class Policy:
     pulls: tuple[Pull, ...] = wire(Many(Nested(Pull), limits.MAX_OPEN_JOINS))
     reason: str = wire(Text())
     ways: tuple[Way, ...] = wire(Many(Nested(Way), limits.MAX_WAY_WEIGHT), ())
+    stripes: tuple[Stripe, ...] = wire(Many(Nested(Stripe), limits.MAX_STRIPES), ())
 
     def __post_init__(self) -> None:
         nodes = self.view.nodes
@@ -108,7 +112,7 @@ class Policy:
             raise ValueError("a policy's shares must add up to the global batch")
         if fault := tree_fault(self.view, dict(zip(nodes, self.parents, strict=True))):
             raise ValueError(fault)
-        if fault := ways_fault(self.view, self.ways):
+        if fault := ways_fault(self.view, self.ways) or stripes_fault(self.view, self.stripes):
             raise ValueError(fault)
         for pull in self.pulls:
             if pull.joiner.node in nodes or any(s not in nodes for s in pull.sources):

@@ -65,6 +65,9 @@ class NodeConfig:
       do the same while it is the scheduler (`standby.py`).
     - `window`: where a policy has ways, a node sends partial sums up to so many chunks ahead of the
       first one that is not reduced there (`limits.WINDOW_BYTES`).
+    - `stripes`: into how many the optimizer's state is divided, 0 if all members keep all of it;
+      `copies`: how many members keep each of them beside its owner; `stripe_bytes`: the slots of
+      one.
     """
 
     me: Member
@@ -84,6 +87,9 @@ class NodeConfig:
     update_bytes: int = 0
     join_way: JoinWay = JoinWay.AUTO
     stands_by: bool = False
+    stripes: int = 0
+    copies: int = 0
+    stripe_bytes: int = 0
 
 
 @dataclass(slots=True)

@@ -14,91 +14,48 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from protocols import limits
 from protocols.cluster.ancestry import Past
+from protocols.cluster.stripes import held_by, owned_by
 from protocols.effects import (
     Apply,
     BeginTraining,
     Contribute,
     ContributeChunks,
     Depart,
+    Publish,
+    PublishChunks,
     ServeRound,
     StartRound,
     TakeDigest,
 )
 from protocols.events import Applied, ChunksReady, Contributed, RoundReduced
-from protocols.member.copies import pull_begins
+from protocols.member.cycle_table import CYCLE_TABLE, CycleState
+from protocols.member.holds import Holds
+from protocols.member.learning import Learning
 from protocols.member.round_specs import Lanes, finishing_spec, kept_chunks, round_spec
 from protocols.rounds import control_word, divergence
 from protocols.rounds.claims import claim
 from protocols.rounds.control_word import EMPTY, ControlWord
 from protocols.scheduler.fence import attempt_id
-from protocols.table import Row, StateTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocols.cluster.policy import Policy
+    from protocols.events import Published, RoundDecided
     from protocols.member.context import Context
     from protocols.member.copies import Copies
+    from protocols.member.mail import Mail
     from protocols.member.trainer_debt import TrainerDebt
     from protocols.rounds.round import Spread
-    from protocols.wire.messages import PullBegins, Restart
+    from protocols.wire.messages import Restart
 
 DIGEST_EVERY = 10  # iterations; a digest of the whole state is taken after each of these
-_NEVER = -1  # no iteration: a joiner that follows the rounds is no source and holds no state
 _WRONG_END = (
     "after the last step the training state of this device differed from that of the others: use "
     "the model that another device has saved"
-)
-
-
-class CycleState(StrEnum):
-    """Where this node stands in its iteration."""
-
-    # HOLDING: reduced, but a joiner still copies the state. FETCHING: the policy of the next
-    # iteration is missing. FROZEN: between two iterations when a fence came. OVER: no part any
-    # more.
-    IDLE = "idle"
-    COMPUTING = "computing"
-    REDUCING = "reducing"
-    HOLDING = "holding"
-    APPLYING = "applying"
-    FETCHING = "fetching"
-    FROZEN = "frozen"
-    FAREWELL = "farewell"
-    OVER = "over"
-
-
-_BEGUN = (CycleState.COMPUTING, CycleState.REDUCING, CycleState.FAREWELL)
-_NEXT = (*_BEGUN, CycleState.FETCHING, CycleState.FROZEN, CycleState.OVER)
-CYCLE_TABLE: StateTable[CycleState] = StateTable(
-    "cycle",
-    Row(CycleState.IDLE, "start", _BEGUN),
-    Row(CycleState.COMPUTING, "contributed", (CycleState.COMPUTING, CycleState.REDUCING)),
-    Row(CycleState.COMPUTING, "reduced", (CycleState.HOLDING, CycleState.APPLYING)),
-    Row(
-        CycleState.REDUCING,
-        "reduced",
-        (CycleState.COMPUTING, CycleState.REDUCING, CycleState.HOLDING, CycleState.APPLYING),
-    ),
-    Row(CycleState.HOLDING, "released", (CycleState.HOLDING, CycleState.APPLYING)),
-    Row(CycleState.APPLYING, "applied", _NEXT),
-    Row(CycleState.FETCHING, "body", _NEXT),
-    Row(CycleState.FAREWELL, "reduced", (CycleState.OVER,)),
-    *(
-        Row(state, "restart", _BEGUN)
-        for state in CycleState
-        if state not in (CycleState.IDLE, CycleState.APPLYING, CycleState.OVER)
-    ),
-    *(
-        Row(state, "left", (CycleState.OVER,))
-        for state in CycleState
-        if state is not CycleState.OVER
-    ),
 )
 
 
@@ -118,6 +75,7 @@ class Cycle:
         trainer: TrainerDebt,
         diverged: Callable[[tuple[bytes, ...]], None],
         copies: Copies,
+        mail: Mail,
     ) -> None:
         self.state = CYCLE_TABLE.initial
         self._context = context
@@ -126,7 +84,8 @@ class Cycle:
         self._trainer = trainer
         self._diverged = diverged
         self._copies = copies
-        self._beside: dict[int, int] = {}  # join beside the training -> since which iteration
+        self.holds = Holds(context, copies)
+        self.learning = Learning(context, mail, self.was_read, lambda: trainer.is_stale)
         self._claim = b""  # digest of the state of the running iteration
         self._lanes = Lanes()
         self._silent: tuple[int, ...] = ()  # members whose state differs in this iteration
@@ -137,9 +96,6 @@ class Cycle:
         self._owed = 0  # answers that the trainer owes
         self._answer: Contributed | None = None  # the trainer's last answer in this iteration
         self._refuses = False  # the trainer has handed back some of this iteration
-        self._held: dict[int, int] = {}  # join -> iteration whose update waits for it
-        self._released: dict[int, None] = {}  # joins that have their copy or were given up
-        self._said: dict[int, tuple[bytes, PullBegins]] = {}  # join -> joiner, what it was told
         self._state_ready = True  # False: the state of `iteration` is still being pulled
         self._restart: Restart | None = None  # the fence's decision that was acted on last
         self._attempt_id = bytes(32)  # of the running attempt
@@ -149,32 +105,6 @@ class Cycle:
     def over(self) -> bool:
         """Whether this node takes no more part."""
         return self.state is CycleState.OVER
-
-    @property
-    def holding_for(self) -> tuple[int, ...]:
-        """Joins for which this node keeps the state of the running iteration unchanged."""
-        at = self._context.iteration
-        return tuple(j for j, i in self._held.items() if i == at and j not in self._released)
-
-    @property
-    def begun(self) -> dict[int, tuple[bytes, PullBegins]]:
-        """Join -> (joiner, the message it was sent), for the pulls that begin with the running
-        iteration and have this node as a source."""
-        if not self._said:
-            return {}
-        holding = self.holding_for
-        return {join: said for join, said in self._said.items() if join in holding}
-
-    def holds_for(self, joiner: bytes) -> bool:
-        """Whether this node keeps the state of the running iteration for the join of `joiner`."""
-        policy = self._context.policy
-        pull = policy.pull_of(joiner) if policy is not None else None
-        return pull is not None and pull.join in self.holding_for
-
-    @property
-    def was_copied(self) -> bool:
-        """Whether joiners copy, or have copied, the state of the running iteration."""
-        return self._context.iteration in self._held.values()
 
     @property
     def round_is_here(self) -> bool:
@@ -251,17 +181,13 @@ class Cycle:
             return
         if (event.iteration, event.attempt) != (context.iteration, context.attempt):
             return
-        differing = divergence.differing(word)
-        if differing:
-            self._found_differing(differing)
         if self.state is CycleState.FAREWELL:
+            if differing := divergence.differing(word):
+                self._found_differing(differing)
             self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.OVER)
             context.do(Depart("error", _WRONG_END) if context.diverged else Depart("steps", ""))
             return
-        total = context.config.micro_batches
-        missing = control_word.numbers(word.done, total, unset=True)
-        if missing or differing:
-            self._again(word, missing)
+        if self._is_again("reduced", word):
             return
         self._word = word
         self._named = max(self._policy.key, (word.term, word.policy))
@@ -270,6 +196,45 @@ class Cycle:
         if then is CycleState.APPLYING:
             self._apply(word)
 
+    def decided(self, event: RoundDecided) -> None:
+        """Each sum lies at its holders: have the results made of those that this node owns, or run
+        the round again if micro-batches are missing in it."""
+        context, word = self._context, event.word
+        if context.freeze.holds or not CYCLE_TABLE.allows(self.state, "decided"):
+            return
+        if (event.iteration, event.attempt) != (context.iteration, context.attempt):
+            return
+        if self._is_again("decided", word) or not context.is_member:
+            return
+        policy = self._policy
+        owned = owned_by(policy.stripes, policy.view.nodes.index(context.node))
+        if owned:
+            self.state = CYCLE_TABLE.step(self.state, "decided", CycleState.PUBLISHING)
+            at, members = (context.iteration, context.attempt), len(policy.view.members)
+            self._trainer.publish(Publish(*at, word, members, owned))
+
+    def published(self, event: Published) -> None:
+        """The trainer has made the results: send them to everyone."""
+        context = self._context
+        self._trainer.published(event)
+        if context.freeze.holds or self.state is not CycleState.PUBLISHING:
+            return
+        if (event.iteration, event.attempt) == (context.iteration, context.attempt):
+            self.state = CYCLE_TABLE.step(self.state, "published", CycleState.REDUCING)
+            context.do(PublishChunks())
+
+    def step_aside(self) -> None:
+        """Leave at once if the others wait for what only this node's trainer can do, which does not
+        answer, and copies elsewhere can do it in its place."""
+        context, trainer = self._context, self._trainer
+        lends = self.learning.owes and trainer.is_stale and context.stalled
+        waits = self.state is CycleState.PUBLISHING and trainer.is_overdue_publisher
+        if not (lends or waits) or context.freeze.holds or not context.is_member:
+            return
+        stripes, me = self._policy.stripes, self._policy.view.nodes.index(context.node)
+        if all(len(stripes[s].holders) > 1 for s in held_by(stripes, me)):
+            self.leave("diverged" if context.diverged else "stalled", "")
+
     def was_read(self) -> None:
         """The state, or the R of the iteration before, need not stay as it is for a copy."""
         if self.state is CycleState.HOLDING and not self._context.freeze.holds:
@@ -277,9 +242,7 @@ class Cycle:
 
     def released(self, join: int) -> None:
         """Hold the state for join `join` no longer: the joiner has its copy, or gave up."""
-        self._released[join] = None
-        for old in list(self._released)[: -limits.MAX_OPEN_JOINS]:
-            del self._released[old]
+        self.holds.release(join)
         if self.state is CycleState.HOLDING and not self._context.freeze.holds:
             self._release()
 
@@ -309,6 +272,15 @@ class Cycle:
         """A policy's body came in: go on if this node has waited for it."""
         if self.state is CycleState.FETCHING and not self._context.freeze.holds:
             self._next("body")
+
+    @property
+    def lacks_policy(self) -> bool:
+        """Whether the policy of the next iteration is still to be fetched. A fence does not end
+        that: who lacks it can win no election, and does not know which links it names."""
+        waits = self.state in (CycleState.FETCHING, CycleState.FROZEN)
+        return (
+            waits and self._named > self._policy.key and self._named not in self._context.policies
+        )
 
     def fetch(self) -> None:
         """Ask the neighbours for the body that is missing."""
@@ -345,7 +317,8 @@ class Cycle:
         context.ancestors = common.in_lineage(context.lineage).ancestors
         context.store(decision.policy)
         self._restart = decision
-        self._held, self._said = {}, {}
+        self.holds.drop()
+        self.learning.forget()
         self._named, self._word = decision.policy.key, None
         self._silent = ()
         self._switched(old, decision.policy, "failure")
@@ -353,7 +326,7 @@ class Cycle:
             context.attempt = decision.finish
             self._attempt_id = decision.attempt_id
             self.state = CYCLE_TABLE.step(self.state, "restart", CycleState.REDUCING)
-            context.do(StartRound(finishing_spec(context, decision)))
+            context.do(StartRound(finishing_spec(context, decision, self._lanes)))
             return
         if decision.applied:
             context.do(ServeRound(finishing_spec(context, decision)))
@@ -381,7 +354,8 @@ class Cycle:
 
     @property
     def _may_apply(self) -> bool:
-        return self._state_ready and not self.holding_for and not self._copies.is_reading
+        copied = self.holds.joins or self._copies.is_reading or self.learning.is_busy
+        return self._state_ready and not copied
 
     @property
     def _next_commit(self) -> bytes:
@@ -462,11 +436,25 @@ class Cycle:
 
     def _apply(self, word: ControlWord) -> None:
         """Have the update of the running iteration applied, and kept for joiners that copy."""
-        iteration, members = self._context.iteration, len(self._policy.view.members)
+        iteration, policy = self._context.iteration, self._policy
+        members = len(policy.view.members)
         self._copies.applying(iteration, word.encode(), members, self._next_commit)
-        self._trainer.apply(Apply(iteration, word, members))
+        stripes = self.learning.stripes(policy) if self._context.is_member else ()
+        self._trainer.apply(Apply(iteration, word, members, stripes))
 
-    def _again(self, word: ControlWord, missing: tuple[int, ...]) -> None:
+    def _is_again(self, event: str, word: ControlWord) -> bool:
+        """Run the round again if its word lacks micro-batches or shows that states differ; return
+        whether it does."""
+        differing = divergence.differing(word)
+        if differing:
+            self._found_differing(differing)
+        total = self._context.config.micro_batches
+        missing = control_word.numbers(word.done, total, unset=True)
+        if missing or differing:
+            self._again(event, word, missing)
+        return bool(missing or differing)
+
+    def _again(self, event: str, word: ControlWord, missing: tuple[int, ...]) -> None:
         """Run the round again, with what is missing dealt out to those that can still compute."""
         context, policy = self._context, self._policy
         nodes = policy.view.nodes
@@ -478,14 +466,14 @@ class Cycle:
             return
         context.attempt += 1
         if not context.is_member:
-            self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.REDUCING)
+            self.state = CYCLE_TABLE.step(self.state, event, CycleState.REDUCING)
             self._start_round(())
             return
         mine = nodes.index(context.node)
         dealt = tuple(m for k, m in enumerate(missing) if able[k % len(able)] == mine)
         # The trainer no longer owes what was handed back, since others compute it now.
         self._given = self._answer.micro_batches if self._answer else self._given
-        self.state = CYCLE_TABLE.step(self.state, "reduced", CycleState.COMPUTING)
+        self.state = CYCLE_TABLE.step(self.state, event, CycleState.COMPUTING)
         self._start_round(())
         if dealt and context.diverged:  # nobody else can compute it, and this node must not
             self.leave("diverged", "")
@@ -549,7 +537,9 @@ class Cycle:
         contributes = context.is_member
         then = CycleState.COMPUTING if contributes else CycleState.REDUCING
         self.state = CYCLE_TABLE.step(self.state, event, then)
-        self._serve()
+        self.holds.begin(policy, is_whole=not self._trainer.is_stale)
+        if contributes:
+            self.learning.begin(policy)
         self._start_round(spread)
         if not contributes:
             if self._state_ready:
@@ -559,28 +549,6 @@ class Cycle:
         if fresh or (self._answer is None and self._owed == 0):
             self._give(fresh)
         self._offer()
-
-    def _serve(self) -> None:
-        """Hold the state for joiners whose pull begins with this iteration."""
-        context, policy = self._context, self._policy
-        named = [p.join for p in policy.pulls if not p.beside]
-        self._held = {j: i for j, i in self._held.items() if j in named}
-        self._said = {j: said for j, said in self._said.items() if j in named}
-        for pull in policy.pulls:
-            known = self._beside if pull.beside else self._held
-            if pull.join in known:
-                continue
-            known[pull.join] = context.iteration if context.is_member else _NEVER
-            whole = not self._trainer.is_stale  # else the state here lacks updates
-            if whole and context.node in pull.sources and pull.join not in self._released:
-                message = pull_begins(context, policy, pull)
-                if pull.beside:
-                    self._copies.begin(pull, message)
-                else:
-                    self._said[pull.join] = pull.joiner.node, message
-                    context.send(pull.joiner.node, message)
-        kept = (*list(self._beside)[-limits.MAX_OPEN_JOINS :], *(p.join for p in policy.pulls))
-        self._beside = {j: i for j, i in self._beside.items() if j in kept}
 
     def _start_round(self, spread: tuple[Spread, ...]) -> None:
         context = self._context

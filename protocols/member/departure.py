@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster import standby
 from protocols.effects import Depart
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.member.joining import JoiningState
 from protocols.wire import messages as m
 

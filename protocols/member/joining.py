@@ -14,7 +14,7 @@ from protocols import limits
 from protocols.effects import CloseLink, Dial, DropUpdates, HashOwnShards, JoinFailed
 from protocols.errors import RemoteProtocolError
 from protocols.member.copying import Copying
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.member.fellows import Fellows
 from protocols.member.orders import check_welcome
 from protocols.member.pull import (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 from protocols import limits
 from protocols.cluster.election import Election
 from protocols.cluster.policy import Policy
+from protocols.cluster.stripes import Stripe
 from protocols.cluster.view import make_view
 from protocols.effects import Distrust, Effect, Trust
 from protocols.errors import RemoteProtocolError
@@ -36,12 +37,15 @@ from protocols.events import (
     OwnShardsHashed,
     PiecesTaken,
     Progressed,
+    Published,
     Received,
+    RoundDecided,
     RoundReduced,
     ShardArrived,
     Silent,
     SnapshotTaken,
     StandAside,
+    StripeArrived,
     Tick,
     TokenWanted,
     UpdateArrived,
@@ -51,7 +55,8 @@ from protocols.events import (
 )
 from protocols.member.context import Context, NodeConfig
 from protocols.member.copies import Copies
-from protocols.member.cycle import Cycle, CycleState
+from protocols.member.cycle import Cycle
+from protocols.member.cycle_table import CycleState
 from protocols.member.departure import Departure
 from protocols.member.introductions import Introductions
 from protocols.member.joining import Entry, Joining, JoiningState
@@ -99,7 +104,8 @@ class Node:
         self.replicas = Replicas(context, self.debt, self.entry, self._blame)
         self.copies = copies = Copies(context, self.mail.post)
         differs = self.replicas.found
-        self.cycle = Cycle(context, self._offered, self._switched, self.debt, differs, copies)
+        parts_of = (self.debt, differs, copies, self.mail)
+        self.cycle = Cycle(context, self._offered, self._switched, *parts_of)
         self.serving = Serving(context, self.cycle, copies)
         self.succession = Succession(context, lambda: self.recovery, self._ask_again)
         self.recovery = Recovery(
@@ -157,7 +163,8 @@ class Node:
         context.now = now
         view = make_view(lineage, 1, [context.config.me], [])
         plan = context.planner.plan(view, context.config.micro_batches, ())
-        policy = Policy(1, 1, view, plan.parents, plan.shares, (), plan.reason)
+        whole = (plan.parents, plan.shares, (), plan.reason, ())
+        policy = Policy(1, 1, view, *whole, (Stripe(bytes(1)),) * context.config.stripes)
         context.lineage = lineage
         context.iteration, context.meta, context.commit = past.iteration, meta, commit
         context.ancestors = past.in_lineage(lineage).ancestors
@@ -195,6 +202,10 @@ class Node:
                 self._received(now, via, envelope)
             case RoundReduced():
                 self.cycle.reduced(event)
+            case RoundDecided():
+                self.cycle.decided(event)
+            case Published():
+                self.cycle.published(event)
             case ChunksReady():
                 self.cycle.ready(event)
             case Progressed():
@@ -261,8 +272,10 @@ class Node:
             case UpdateLogged():
                 self.copies.logged(event)
                 self.cycle.was_read()
+            case StripeArrived(iteration, stripe):
+                self.cycle.learning.arrived(iteration, stripe)
             case ManifestReady(joiner, join, leaves):
-                if join in self.cycle.holding_for or join in self.copies:
+                if join in self.cycle.holds.joins or join in self.copies:
                     self.context.send(joiner, m.Manifest(join, leaves))
             case ShardArrived() if joining is not None:
                 joining.shard(event)
@@ -311,10 +324,11 @@ class Node:
             self.serving.deadline if not self.over else None,
             self.copies.deadline if not self.over else None,
             self.debt.deadline if not self.over else None,
+            self.cycle.learning.deadline if not self.over else None,
             *self.recovery.deadlines,
             self.wishes.deadline if not self.over else None,
             self.succession.deadline if self.negotiator and not self.over else None,
-            self._fetch_at if self.cycle.state is CycleState.FETCHING else None,
+            self._fetch_at if self.cycle.lacks_policy else None,
         ]
         return min((t for t in times if t is not None), default=None)
 
@@ -334,6 +348,8 @@ class Node:
         self._read(now)
         if not self.over:
             self.debt.tick()
+            self.cycle.learning.tick(now)
+            self.cycle.step_aside()
             self.recovery.watch(now)
             self.serving.tick(now)
             self.copies.tick(now)
@@ -356,7 +372,7 @@ class Node:
 
     def _fetch(self, now: float) -> None:
         """Repeat the question for a missing policy, as not every neighbour has its body yet."""
-        if self.cycle.state is not CycleState.FETCHING:
+        if not self.cycle.lacks_policy:
             self._fetch_at = now
         elif now >= self._fetch_at:
             self._fetch_at = now + limits.RETRY_SECONDS
@@ -433,6 +449,8 @@ class Node:
                 self.serving.shards_wanted(sender, number, shard_bytes, shards)
             case m.UpdateRequest():
                 self.copies.update_wanted(sender, message)
+            case m.StripesWanted():
+                self.cycle.learning.asked(sender, message)
             case m.Dropped():
                 self.neighbours.dropped_by(now, sender)
             case m.Measured():

@@ -83,6 +83,8 @@ def check_welcome(context: Context, policy: Policy, *, is_first: bool) -> None:
 def _check_work(context: Context, policy: Policy) -> None:
     if sum(policy.shares) != context.config.micro_batches:
         raise RemoteProtocolError("a policy for another number of micro-batches")
+    if len(policy.stripes) != context.config.stripes:
+        raise RemoteProtocolError("a policy for another number of stripes")
 
 
 def check_restart(context: Context, restart: Restart) -> None:

@@ -5,8 +5,10 @@ These functions read and change nothing else; when a round starts is decided in 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from protocols.cluster.stripes import rooted, towards
 from protocols.cluster.ways import turns
 from protocols.rounds import control_word, divergence
 from protocols.rounds.round import Lane, RoundSpec, Spread, spread_plan
@@ -31,22 +33,63 @@ class Lanes:
         """Return the places of `node` on all ways, and which way each chunk takes."""
         if policy is not self._policy:
             self._policy = policy
-            self._lanes = _lanes(policy, node)
-            self._turns = turns([way.weight for way in policy.ways])
+            if policy.stripes:
+                self._lanes = _stripe_lanes(policy, node)
+                self._turns = tuple(range(len(policy.stripes)))
+            else:
+                self._lanes = tuple(_lane(policy, node, w.up, w.down) for w in policy.ways)
+                self._turns = turns([way.weight for way in policy.ways])
         return self._lanes, self._turns
 
 
-def _lanes(policy: Policy, node: bytes) -> tuple[Lane, ...]:
-    nodes, found = policy.view.nodes, []
+def _lane(policy: Policy, node: bytes, up: bytes, down: bytes) -> Lane:
+    """Return the place of `node` in the reduce tree `up` and the spread tree `down`."""
+    nodes = policy.view.nodes
     me, subscribers = nodes.index(node), policy.subscribers(node)
-    for way in policy.ways:
-        up, down = way.up[me], way.down[me]
-        children = tuple(nodes[k] for k, parent in enumerate(way.up) if parent == me != k)
-        to = tuple(nodes[k] for k, parent in enumerate(way.down) if parent == me != k)
-        is_root = up == me
-        parent, source = (None, None) if is_root else (nodes[up], nodes[down])
-        found.append(Lane(parent, children, source, to + subscribers))
+    children = tuple(nodes[k] for k, parent in enumerate(up) if parent == me != k)
+    to = tuple(nodes[k] for k, parent in enumerate(down) if parent == me != k)
+    is_root = up[me] == me
+    parent, source = (None, None) if is_root else (nodes[up[me]], nodes[down[me]])
+    return Lane(parent, children, source, to + subscribers)
+
+
+def _stripe_lanes(policy: Policy, node: bytes) -> tuple[Lane, ...]:
+    """Return the place of `node` in what each stripe's chunks take: the sums go to the owner along
+    its way or tree, from there towards the keepers, and the results to everyone."""
+    nodes = policy.view.nodes
+    me, numbers = nodes.index(node), {n: k for k, n in enumerate(nodes)}
+    tree = bytes(numbers.get(p, k) for k, p in enumerate(policy.parents))
+    ways = {way.root: (way.up, way.down) for way in reversed(policy.ways)}
+    found: list[Lane] = []
+    places: dict[int, Lane] = {}
+    for stripe in policy.stripes:
+        owner = stripe.owner
+        if owner not in ways:
+            ways[owner] = (_owner_tree(policy, tree, owner),) * 2
+        up, down = ways[owner]
+        if owner not in places:
+            places[owner] = _lane(policy, node, up, down)
+        paths = towards(down, stripe.keepers)
+        lane = replace(
+            places[owner],
+            held=True,
+            sums_from=nodes[down[me]] if me in paths and me != owner else None,
+            sums_to=tuple(nodes[k] for k in paths.get(me, ())),
+            keeps=me in stripe.keepers,
+        )
+        found.append(lane)
     return tuple(found)
+
+
+def _owner_tree(policy: Policy, tree: bytes, owner: int) -> bytes:
+    """Return the tree to and from an owner for which the planner has no way: a star if it has a
+    link to each member, since every link then carries as little as can be, else the policy's tree,
+    rooted there."""
+    view = policy.view
+    near = view.neighbours(view.nodes[owner])
+    if len(near) == len(view.nodes) - 1:
+        return bytes([owner]) * len(view.nodes)
+    return rooted(tree, owner)
 
 
 def round_spec(
@@ -90,6 +133,7 @@ def round_spec(
         places,
         turn,
         context.config.window,
+        bool(policy.stripes),
     )
 
 
@@ -101,9 +145,10 @@ def kept_chunks(context: Context, decision: Restart) -> tuple[Spread, ...]:
     return spread_plan(context.node, parents, have, context.config.chunks)
 
 
-def finishing_spec(context: Context, decision: Restart) -> RoundSpec:
+def finishing_spec(context: Context, decision: Restart, lanes: Lanes | None = None) -> RoundSpec:
     """Return the round that spreads the result of the decision's iteration to the members that lack
-    chunks of it; nothing is summed in it."""
+    chunks of it; nothing is summed in it. With `lanes`, those of stripes, owners publish the chunks
+    that nobody has."""
     spread, at, attempt = kept_chunks(context, decision), decision.iteration, decision.finish
     return round_spec(
         context,
@@ -114,6 +159,7 @@ def finishing_spec(context: Context, decision: Restart) -> RoundSpec:
         contributes=False,
         spread=spread,
         silent=(),
+        lanes=lanes if decision.policy.stripes else None,
     )
 
 

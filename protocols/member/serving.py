@@ -45,7 +45,7 @@ class Serving:
 
     def tick(self, now: float) -> None:
         """Repeat `PullBegins` to the joiners that have not asked for anything yet."""
-        begun = self._cycle.begun
+        begun = self._cycle.holds.begun
         self._asked = {join: None for join in self._asked if join in begun}
         silent = [said for join, said in begun.items() if join not in self._asked]
         if not silent:
@@ -95,4 +95,4 @@ class Serving:
         if not whole or shard_count(size, shard_bytes) > limits.MAX_SHARDS:
             raise RemoteProtocolError("shards of a size that cannot be")
         self._asked[number] = None
-        return number in self._cycle.holding_for
+        return number in self._cycle.holds.joins

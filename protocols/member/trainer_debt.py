@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.effects import Apply, GiveWork, KeepUpdate, TakeDigest
+from protocols.effects import Apply, GiveWork, KeepUpdate, Publish, TakeDigest
 from protocols.events import Applied
 from protocols.network.measures import KeepingUp
 from protocols.table import Row, StateTable
@@ -31,7 +31,7 @@ from protocols.table import Row, StateTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocols.events import Contributed, Progressed
+    from protocols.events import Contributed, Progressed, Published
     from protocols.member.context import Context
 
 
@@ -81,6 +81,10 @@ class TrainerDebt:
         self._patience = 1.0  # by how much longer than usual the running work may take
         self._applying: Apply | None = None  # sent to a prompt trainer and not answered
         self._applying_at = 0.0
+        self._publishing: Publish | None = None  # results that the trainer has to make
+        self._is_told = False  # whether it was told so; it is not while it lacks updates
+        self._publish_by: float | None = None  # the time by which it should have made them
+        self.is_overdue_publisher = False  # whether that time is over
         self._kept: deque[Apply] = deque()  # updates to replay; the first one is with the trainer
         self._no_room: Apply | None = None  # an update for which there was no room among these
         self._later: GiveWork | None = None  # work that waits until all updates are replayed
@@ -147,6 +151,7 @@ class TrainerDebt:
         self._excused = False
         self._has_begun = True
         self._kept.clear()
+        self._end_publishing()
         self._applying = self._no_room = self._later = self._given_at = None
         self._iterations = 0
 
@@ -185,8 +190,22 @@ class TrainerDebt:
         self.turn += 1
         self._wish(True)
 
+    def publish(self, effect: Publish) -> None:
+        """Have results made, now or when the trainer has caught up. Nobody can go on without them,
+        so a trainer that is late is asked, too."""
+        self._publishing, self.is_overdue_publisher = effect, False
+        self._publish_by = self._context.now + self._allowed(_usual(self._updates))
+        self._is_told = not self.is_stale
+        if self._is_told:
+            self._context.do(effect)
+
+    def _end_publishing(self) -> None:
+        self._publishing = self._publish_by = None
+        self.is_overdue_publisher = False
+
     def apply(self, effect: Apply) -> None:
         """Have an update applied, now or when the trainer has caught up."""
+        self._end_publishing()
         if self._context.diverged:
             self._context.own.append(Applied(effect.iteration, b""))
         elif not self.is_behind:
@@ -244,6 +263,12 @@ class TrainerDebt:
             self._answered()
         return counts
 
+    def published(self, event: Published) -> None:
+        """Take the answer to `publish`."""
+        now = self._publishing
+        if now is not None and (event.iteration, event.attempt) == (now.iteration, now.attempt):
+            self._end_publishing()
+
     def applied(self, event: Applied) -> bool:
         """Take an answer to an update; return whether the node has waited for it. It has not if the
         update was kept, since the node counted it as applied at that time."""
@@ -269,6 +294,9 @@ class TrainerDebt:
             self._answered_at = self._context.now
             self.state = DEBT_TABLE.step(self.state, "answered", DebtState.CATCHING_UP)
             return
+        if self._publishing is not None and not self._is_told:
+            self._is_told = True
+            self._context.do(self._publishing)
         effect, self._no_room = self._no_room, None
         if self.is_away and effect is None:
             return
@@ -307,9 +335,14 @@ class TrainerDebt:
         context = self._context
         if not self._has_begun or not context.is_awaited:
             return None
+        behind = self.is_behind
+        due = (self._behind_due, self._later_due) if behind else (self._due, None)
+        return min((t for t in (*due, self._publish_by) if t is not None), default=None)
+
+    @property
+    def _due(self) -> float | None:
+        """When a trainer that keeps up has taken too long."""
         due = (self._work_due, self._update_due)
-        if self.is_behind:
-            due = (self._behind_due, self._later_due)
         return min((t for t in due if t is not None), default=None)
 
     @property
@@ -365,7 +398,9 @@ class TrainerDebt:
         context = self._context
         if not self._has_begun or not context.is_awaited:
             return
-        due = self._behind_due if self.is_behind else self.deadline
+        if self._publish_by is not None and context.now >= self._publish_by:
+            self._publish_by, self.is_overdue_publisher = None, True
+        due = self._behind_due if self.is_behind else self._due
         overdue = due is not None and context.now >= due
         if self.is_behind:
             self._hand_back_later()

@@ -29,6 +29,7 @@ class Candidacy:
         self.lost_since: float | None = None  # since when the scheduler has been lost
         self._election = election
         self._pauses = pauses
+        self._has_all = True
         self._rank = self._heirs = 0
         self._step = limits.ELECTION_STEP_SECONDS  # between two heirs, longer after each in vain
         self._stand_at: float | None = None
@@ -37,7 +38,14 @@ class Candidacy:
     @property
     def deadline(self) -> float | None:
         """When to stand, None if the scheduler is not lost."""
-        return None if self._stand_at is None else min(self._stand_at, self._waited_at)
+        if self._stand_at is None:
+            return None
+        return self._stand_at if self._waits else min(self._stand_at, self._waited_at)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether members out of reach are waited for without limit."""
+        return self._pauses or not self._has_all
 
     def over(self) -> None:
         """There is a scheduler."""
@@ -48,8 +56,11 @@ class Candidacy:
         self._stand_at = None
         self.lost_since = now if self.lost_since is None else self.lost_since
 
-    def lost(self, now: float, rank: int, heirs: int) -> None:
-        """The scheduler is lost; this member is number `rank` (from 0) of so many `heirs`."""
+    def lost(self, now: float, rank: int, heirs: int, *, has_all: bool = True) -> None:
+        """The scheduler is lost; this member is number `rank` (from 0) of so many `heirs`.
+        `has_all`: together they keep all of the training state. If they do not, they cannot go on
+        without the others, so they wait for these however long they are out of reach."""
+        self._has_all = has_all
         if self._stand_at is not None and heirs < self._heirs:
             turn = (rank + 1) * self._step if heirs > 1 else 0.0
             self._stand_at = min(self._stand_at, now + turn)
@@ -59,13 +70,12 @@ class Candidacy:
         if self._stand_at is None:
             turn = rank * limits.ELECTION_STEP_SECONDS
             self._stand_at = now + turn
-            wait = math.inf if self._pauses else limits.PARTITION_WAIT_SECONDS
-            self._waited_at = self.lost_since + wait + turn
+            self._waited_at = self.lost_since + limits.PARTITION_WAIT_SECONDS + turn
 
     def has_waited(self, now: float) -> bool:
         """Whether members out of reach are waited for no more."""
         since = self.lost_since
-        waits = self._pauses or since is None or now - since < limits.PARTITION_WAIT_SECONDS
+        waits = self._waits or since is None or now - since < limits.PARTITION_WAIT_SECONDS
         return not waits
 
     def leave_time(self, now: float) -> None:

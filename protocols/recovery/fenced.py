@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.cluster.stripes import orphans, renumbered
 from protocols.cluster.view import is_quorum
 from protocols.effects import FreezeRound
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.member.orders import check_restart, may_order
 from protocols.wire import messages as m
 
@@ -160,6 +161,7 @@ class Fenced:
             max(v for _, v in context.policies),
             self._standstill.near,
             context.electorates[1:],
+            self._cycle.learning.known,
         )
         self._mail.post(context.election.scheduler, self._report)
 
@@ -251,7 +253,8 @@ class Fenced:
         if not self._context.freeze.holds:
             self._fetching_since = now
             return policy.tree.root, "it has named a policy that nobody has"
-        if is_quorum(policy.view.nodes, here) and self._leader in here:
+        could = not orphans(renumbered(policy.stripes, policy.view.nodes, here))
+        if could and is_quorum(policy.view.nodes, here) and self._leader in here:
             self._blamed = self._leader
             return self._leader, "its fence is never decided"
         self._patient_from = now

@@ -11,13 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.cluster.stripes import orphans, renumbered, with_learned
+from protocols.cluster.view import is_quorum
 from protocols.events import LinkDown
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.network.link_end import LinkEnd
 from protocols.recovery.candidacy import Candidacy
 from protocols.recovery.elsewhere import Elsewhere
 from protocols.recovery.fenced import LOST_MEANWHILE, Fenced
 from protocols.recovery.losses import Losses
+from protocols.recovery.missing_parts import MissingParts
 from protocols.recovery.relinking import Relinking
 from protocols.recovery.standstill import Standstill
 from protocols.recovery.stragglers import Stragglers
@@ -74,6 +77,7 @@ class Recovery:
         self._handled = Lost()  # the losses that the open or last fence was opened for
         self._gone: dict[bytes, LinkEnd] = {}  # node whose link here has ended -> why
         self._standstill = Standstill(context)
+        self._missing_parts = MissingParts(context)
         self.fenced = Fenced(context, mail, cycle, entry, succession, self._standstill)
         # Node whose link ended cleanly, so that it probably leaves -> when it is missed all the
         # same.
@@ -361,12 +365,14 @@ class Recovery:
         wanted = [n for n in missing if self._may_come_back(n)]
         self.relinking.watch(now, wanted if context.is_member else [])
         if not context.is_member:
+            self._missing_parts.forget()
             return
         self.fenced.plead(now)
         if self.fence is not None:
             self._mail.post_all(self.fence.tick(now))
             self._close_fence()
         lost = self._lost(now, policy.view)
+        self._missing_parts.tell(now, lost)
         if context.node in lost.out:
             self.fence = None
             self._candidacy.hopeless(now)
@@ -390,6 +396,14 @@ class Recovery:
             return
         self._watch_scheduler(now, policy, lost)
 
+    @property
+    def missing_holders(self) -> tuple[bytes, ...]:
+        """The lost members that alone had some stripe, so that the others cannot go on."""
+        policy = self._context.policy
+        if policy is None:
+            return ()
+        return self._missing_parts.holders(self._lost(self._context.now, policy.view))
+
     def _watch_scheduler(self, now: float, policy: Policy, lost: Lost) -> None:
         """Stand for election once the scheduler is lost. The heirs stand in the order of their ids,
         a step of time apart, so that they seldom compete."""
@@ -401,7 +415,14 @@ class Recovery:
             return
         heirs = [n for n in policy.view.nodes if n not in gone]
         rank = heirs.index(context.node) if context.node in heirs else len(heirs)
-        self._candidacy.lost(now, rank, len(heirs))
+        known = {context.node: self._cycle.learning.known}
+        held = with_learned(renumbered(policy.stripes, policy.view.nodes, heirs), heirs, known)
+        has_all = not orphans(held)
+        self._candidacy.lost(now, rank, len(heirs), has_all=has_all)
+        if not has_all and not all(is_quorum(e.nodes, heirs) for e in context.electorates):
+            # It could win no election, and would only void the votes for a member that can.
+            self._candidacy.hopeless(now)
+            return
         self._campaign(now, policy, context.election.voters_lost(lost.dead))
         stand_at = self._candidacy.deadline
         if context.election.leads or stand_at is None or now < stand_at:

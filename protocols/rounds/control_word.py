@@ -8,7 +8,9 @@ the reduced word is the same everywhere (protocol.md, I2).
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.errors import RemoteProtocolError
@@ -24,6 +26,9 @@ from protocols.wire.fields import (
     wire,
 )
 from protocols.wire.packing import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _BITMAP_BYTES = 8192  # so a model has at most 65,536 parameter tensors
 
@@ -46,6 +51,8 @@ class ControlWord:
       the greatest; otherwise `other_settings` is empty.
     - `claims`: which member has which training state (`claims.py`).
     - `stop`: a script wants training to end with this iteration, on all members.
+    - `squares`: where chunks have holders, the sum of squares of each data chunk's sum (float64,
+      little-endian), told by its owner; 0.0 where the owner is not in this part of the tree.
     """
 
     term: int = wire(TERM)
@@ -61,11 +68,14 @@ class ControlWord:
     other_settings: bytes = wire(Blob(limits.MAX_SETTINGS_BYTES), default=b"")
     claims: bytes = wire(Blob(limits.MAX_CLAIMS_BYTES), default=b"")
     stop: bool = wire(Bool(), default=False)
+    squares: bytes = wire(Blob(limits.MAX_SQUARES_BYTES), default=b"")
 
     def __post_init__(self) -> None:
         if self.other_settings and not b"" < self.settings < self.other_settings:
             raise ValueError("settings that differ are not in order")
         read_claims(self.claims)
+        if len(self.squares) % 8:
+            raise ValueError("torn sums of squares")
 
     @property
     def weight(self) -> int:
@@ -121,6 +131,7 @@ def merge(a: ControlWord, b: ControlWord) -> ControlWord:
         other if other != settings else b"",
         claims,
         stop=a.stop or b.stop,
+        squares=_added(a.squares, b.squares),
     )
 
 
@@ -139,6 +150,25 @@ def numbers(bitmap: bytes, below: int, *, unset: bool = False) -> tuple[int, ...
 def set_bits(bitmap: bytes) -> tuple[int, ...]:
     """Return the numbers of all bits that are set in `bitmap`, ascending."""
     return numbers(bitmap, 8 * len(bitmap))
+
+
+def pack_squares(values: Sequence[float]) -> bytes:
+    """Return the field `squares` of a word."""
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+def read_squares(data: bytes) -> tuple[float, ...]:
+    """Return the numbers of the field `squares`."""
+    return struct.unpack(f"<{len(data) // 8}d", data)
+
+
+def _added(a: bytes, b: bytes) -> bytes:
+    """Add two `squares`; each number is 0.0 in one of them, so nothing is rounded."""
+    if not a or not b:
+        return a or b
+    if len(a) != len(b):
+        raise RemoteProtocolError("sums of squares of another number of chunks")
+    return pack_squares([x + y for x, y in zip(read_squares(a), read_squares(b), strict=True)])
 
 
 def _either(a: bytes, b: bytes) -> bytes:

@@ -45,15 +45,12 @@ def differing(word: ControlWord) -> tuple[int, ...]:
 
 def is_final(word: ControlWord, micro_batches: int) -> bool:
     """Whether what was reduced with `word` contains every micro-batch, computed from one state.
-    Sums for which that does not hold are made again, so a fence must not keep them.
+    Sums for which that does not hold are made again, so a fence must not keep them; all others are
+    applied, whoever refuses work or is late, so a fence must not have them made again.
 
     `micro_batches`: how many an iteration has; 0 in the farewell round, where nothing is summed.
-    Nobody need have refused one that is missing: a trainer that falls behind while a fence is open
-    begins anew, and what it had computed before is then dealt out in the next attempt.
     """
-    if any(word.refusing) or any(word.late) or differing(word):
-        return False
-    return not numbers(word.done, micro_batches, unset=True)
+    return not differing(word) and not numbers(word.done, micro_batches, unset=True)
 
 
 def first_difference(mine: bytes, theirs: bytes) -> int | None:

@@ -5,7 +5,7 @@ One direction of a link is a stream, and a round completes nowhere before each m
 of its part. Therefore:
 
 - a neighbour that owes chunks of the running round sends none of a later round under the same
-  policy;
+  policy, except that where chunks have holders it may go on to the next attempt of the iteration;
 - no chunk is two iterations ahead of a member;
 - no chunk has the running iteration and attempt under another policy;
 - a neighbour sends no chunk of an older round after one of a newer round, and none at all of a
@@ -75,7 +75,9 @@ def check_place(
         raise RemoteProtocolError("a chunk of an attempt that cannot have come yet")
     if spec.contributes and header.iteration > spec.iteration + 1:
         raise RemoteProtocolError("a chunk of an iteration that cannot have come yet")
-    if plan == ours and now.owes(sender):
+    # Where chunks have holders, an attempt that lacks micro-batches ends without results.
+    cut_short = spec.is_held and header.iteration == spec.iteration
+    if plan == ours and not cut_short and now.owes(sender):
         raise RemoteProtocolError("a chunk of a later round before all of this one")
     if header.policy > spec.policy + limits.MAX_VERSION_STEP:
         raise RemoteProtocolError("a chunk of a later round under a policy that cannot be in force")

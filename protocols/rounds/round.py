@@ -8,6 +8,15 @@ ways, all others take the policy's tree. A node's place on the way of a chunk is
 After a failure, chunks that were complete before (`spread`) are not summed again: the members that
 hold them send them along the tree to those that do not.
 
+Where a chunk has holders (`cluster/stripes.py`), its sum stays at them, and what spreads is the
+result that its owner, the root, makes of the sum:
+
+    own + children -> ... owner -> copies (the sum); after the control word: owner -> all (result)
+
+A node gives its part of the control word only when it has all sums that it is to hold. So once the
+reduced word is anywhere, each sum lies at all holders of its chunk, and any of them can finish what
+the others have begun (protocol.md, 4.7).
+
 Each chunk is summed in its tree's fixed order (own first, then children ascending), because
 floating-point sums depend on the order and equal policies must give equal bits. A node's own
 contribution P is read and never written, so that the sum can be made again after a failure. A node
@@ -44,13 +53,25 @@ class Lane:
     """This node's place on the way of some chunks.
 
     Partial sums come from `children` and go on to `parent`, None at the root. The reduced value
-    comes from `source`, None at the root, and goes on to the nodes in `to`.
+    comes from `source`, None at the root, and goes on to the nodes in `to`. If the chunks are
+    `held`, the root is their owner: it passes the sums on to those in `sums_to`, which lead to the
+    copies. Another node gets them from `sums_from`, None if it gets none; it is itself a copy if it
+    `keeps` them.
     """
 
     parent: bytes | None
     children: tuple[bytes, ...]
     source: bytes | None
     to: tuple[bytes, ...]
+    held: bool = False
+    sums_from: bytes | None = None
+    sums_to: tuple[bytes, ...] = ()
+    keeps: bool = False
+
+    @property
+    def owns(self) -> bool:
+        """Whether this node makes the results of these chunks."""
+        return self.held and self.parent is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +84,7 @@ class RoundSpec:
     reduced chunks and sums nothing (`contributes` is False). If the policy has ways, `lanes` are
     this node's places on them, `turns` says which of them each chunk takes (`ways.turns`), and a
     partial sum is sent only within `window` chunks of the first one that is not reduced here.
+    If the data chunks have holders, the round `is_held`.
     """
 
     lineage: bytes
@@ -82,6 +104,7 @@ class RoundSpec:
     lanes: tuple[Lane, ...] = ()
     turns: tuple[int, ...] = ()
     window: int = limits.MAX_CHUNKS
+    is_held: bool = False
 
     @property
     def key(self) -> tuple[bytes, int, int, int, int, int]:
@@ -135,11 +158,33 @@ class SendDown:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepSum:
+    """R[chunk] is the sum of a chunk that this node holds: keep a copy, as the result will take its
+    place."""
+
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendSum:
+    """Send the sum R[chunk] to `to`."""
+
+    chunk: int
+    to: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The reduced control word is here, in a round whose chunks have holders. If it is final,
+    owners make their results and call `publish`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Complete:
     """Every chunk of R is reduced and here."""
 
 
-RoundEffect = Add | SendUp | Finish | SendDown | Complete
+RoundEffect = Add | SendUp | Finish | SendDown | KeepSum | SendSum | Decided | Complete
 
 
 class Round:
@@ -156,8 +201,27 @@ class Round:
         self._missing = spec.chunks
         self._kept: dict[int, Spread] = {c: s for s in spec.spread for c in s.chunks}
         self._lanes = (spec.word_lane, *spec.lanes)
-        self._first = 0  # the first chunk that is not reduced here
+        # The first chunk that is not reduced here or, where chunks have holders, not yet summed.
+        self._first = int(spec.is_held)
         self._summed: dict[int, SendUp] = {}  # chunks beyond the window, which wait to be sent
+        self._sums = bytearray(spec.chunks)  # of held chunks: the sum has been here
+        self._awaited = self._count_sums()  # sums that this node has to hold and lacks
+
+    def _count_sums(self) -> int:
+        spec = self.spec
+        if not spec.is_held or not spec.contributes:
+            return 0
+        lanes = [self._lane(chunk) for chunk in range(1, spec.chunks)]
+        return sum(lane.owns or lane.keeps for lane in lanes)
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        """The held chunks whose result this node makes and has not published."""
+        chunks = range(1, self.spec.chunks if self.spec.is_held else 1)
+        return tuple(c for c in chunks if not self._reduced[c] and self._makes(c))
+
+    def _makes(self, chunk: int) -> bool:
+        return chunk not in self._kept and self._lane(chunk).owns
 
     @property
     def have(self) -> bytes:
@@ -210,13 +274,17 @@ class Round:
         if self._own[chunk]:
             return []
         self._own[chunk] = 1
-        return [] if chunk in self._kept else self._advance(chunk)
+        if chunk in self._kept or (chunk == 0 and self._awaited):
+            return []
+        return self._advance(chunk)
 
     def up(self, child: bytes, chunk: int) -> list[RoundEffect]:
         """`child`'s partial sum of `chunk` has arrived. Raises as `check_up` does."""
         self.check_up(child, chunk)
         self._arrived[chunk] |= 1 << self._lane(chunk).children.index(child)
-        return self._advance(chunk) if self._own[chunk] else []
+        if not self._own[chunk] or (chunk == 0 and self._awaited):
+            return []
+        return self._advance(chunk)
 
     def check_up(self, child: bytes, chunk: int) -> None:
         """Raise `RemoteProtocolError` unless `child` may send `chunk` now."""
@@ -241,12 +309,39 @@ class Round:
         if self.spec.contributes and chunk not in self._kept and not self._sent_up(chunk):
             raise RemoteProtocolError("a reduced chunk came before its parts were sent")
 
+    def sum_down(self, sender: bytes, chunk: int) -> list[RoundEffect]:
+        """The sum of the held `chunk` has arrived from `sender`. Raises as `check_sum` does."""
+        self.check_sum(sender, chunk)
+        return self._hold(chunk)
+
+    def check_sum(self, sender: bytes, chunk: int) -> None:
+        """Raise `RemoteProtocolError` unless `sender` may send the sum of `chunk` now."""
+        if not 0 < chunk < self.spec.chunks or sender != self._lane(chunk).sums_from:
+            raise RemoteProtocolError("a sum from a node that does not send it")
+        if self._sums[chunk]:
+            raise RemoteProtocolError("a sum came twice")
+        if not self.spec.contributes or not self._sent_up(chunk):
+            raise RemoteProtocolError("a sum came before its parts were sent")
+
+    def publish(self) -> list[RoundEffect]:
+        """The results of the chunks that this node owns (`owned`) are in R. Raises
+        `LocalProtocolError` if the control word is not reduced here."""
+        if not self._reduced[0]:
+            raise LocalProtocolError("published before the round was decided")
+        effects: list[RoundEffect] = []
+        for chunk in self.owned:
+            effects += self._settle(chunk)
+        return effects
+
     def owes(self, sender: bytes) -> bool:
         """Whether `sender` still has to send chunks of this round."""
         lanes = [lane.children for lane in self._lanes]
         bits = [1 << c.index(sender) if sender in c else 0 for c in lanes]
         for chunk in range(self.spec.chunks):
             if self._source(chunk) == sender and not self._reduced[chunk]:
+                return True
+            sums = self.spec.contributes and self._lane(chunk).sums_from == sender
+            if sums and not self._sums[chunk]:
                 return True
             bit = bits[self.spec.number(chunk)]
             if bit and chunk not in self._kept and not self._arrived[chunk] & bit:
@@ -266,6 +361,8 @@ class Round:
         return value.to_bytes((value.bit_length() + 7) // 8, "little")
 
     def _sent_up(self, chunk: int) -> bool:
+        if chunk == 0 and self._awaited:
+            return False
         whole = self._added[chunk] == len(self._lane(chunk).children)
         return bool(self._own[chunk]) and whole and chunk not in self._summed
 
@@ -285,8 +382,24 @@ class Round:
             if chunk >= self._first + self.spec.window:
                 self._summed[chunk] = send
                 return effects
-            return [*effects, send]
-        return [*effects, Finish(chunk, not children), *self._settle(chunk)]
+            return [*effects, send, *self._move_window()]
+        effects.append(Finish(chunk, not children))
+        return effects + (self._hold(chunk) if lane.held else self._settle(chunk))
+
+    def _hold(self, chunk: int) -> list[RoundEffect]:
+        """The sum of a held chunk is in R: keep it, pass it on, and give the own part of the
+        control word once no sum is missing here."""
+        lane = self._lane(chunk)
+        self._sums[chunk] = 1
+        effects: list[RoundEffect] = []
+        if lane.owns or lane.keeps:
+            effects.append(KeepSum(chunk))
+            self._awaited -= 1
+        if lane.sums_to:
+            effects.append(SendSum(chunk, lane.sums_to))
+        effects += self._move_window()
+        last = self._own[0] and not self._awaited and (lane.owns or lane.keeps)
+        return effects + (self._advance(0) if last else [])
 
     def _settle(self, chunk: int) -> list[RoundEffect]:
         """Note that a chunk is reduced here, and forward it."""
@@ -296,6 +409,8 @@ class Round:
         kept = self._kept.get(chunk)
         if to := kept.to if kept else self._lane(chunk).to:
             effects.append(SendDown(chunk, to))
+        if chunk == 0 and self.spec.is_held:
+            effects.append(Decided())
         effects += self._move_window()
         if self.complete:
             effects.append(Complete())
@@ -308,12 +423,25 @@ class Round:
         waits for chunks of another one, has to stop reading the connection on which both come; two
         ways that cross would then wait for each other for ever. With it, what a node may have sent
         before its parent can use it is less than its parent takes (`limits.MAX_EARLY_BYTES`).
+
+        Where chunks have holders, no chunk is reduced before the control word is, which comes last.
+        There the window begins at the first chunk that this node has not sent on yet. That does,
+        too: as long as a chunk is not summed at its owner, each node on its way that has not sent
+        it on is no more than a window ahead of it, so its parent reads on.
         """
-        before = self._first
-        while self._first < self.spec.chunks and self._reduced[self._first]:
+        found: list[RoundEffect] = []
+        while self._first < self.spec.chunks and self._is_past(self._first):
             self._first += 1
-        new = range(before + self.spec.window, self._first + self.spec.window)
-        return [self._summed.pop(chunk) for chunk in new if chunk in self._summed]
+            # What is sent now may be the next one that the window begins behind.
+            if (now := self._summed.pop(self._first + self.spec.window - 1, None)) is not None:
+                found.append(now)
+        return found
+
+    def _is_past(self, chunk: int) -> bool:
+        """Whether the window need not begin at `chunk` any more."""
+        if self._reduced[chunk] or not self.spec.is_held:
+            return bool(self._reduced[chunk])
+        return self._sent_up(chunk)
 
 
 def spread_plan(

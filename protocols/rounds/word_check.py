@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from protocols.errors import RemoteProtocolError
 from protocols.rounds.claims import claimants, read_claims
+from protocols.rounds.control_word import read_squares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,11 +30,12 @@ _ENTRY = struct.Struct("<II")  # buffer number, bytes
 class WordShape:
     """What all words of a job have in common. `parameters`: how many tensors can have a gradient.
     `buffers`: buffer number -> size in bytes, for the buffers in which all micro-batches must
-    agree."""
+    agree. `held_chunks`: the number of data chunks if these have holders, else 0."""
 
     micro_batches: int
     parameters: int
     buffers: Mapping[int, int]
+    held_chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,10 @@ def check_word(word: ControlWord, shape: WordShape) -> None:
     if not word.agree:
         raise RemoteProtocolError("its micro-batches left different values in buffers")
     _check_buffers(word.integer_buffers, shape.buffers)
+    if word.squares and len(word.squares) != 8 * shape.held_chunks:
+        raise RemoteProtocolError("a control word with squares of another number of chunks")
+    if any(x < 0.0 for x in read_squares(word.squares)):
+        raise RemoteProtocolError("a control word with an impossible sum of squares")
 
 
 def check_part(word: ControlWord, part: Part) -> None:

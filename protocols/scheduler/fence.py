@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.policy import Electorate, Policy, Pull
+from protocols.cluster.stripes import Stripe, orphans, renumbered, with_learned
 from protocols.cluster.view import Edge, edge, is_quorum, make_view
 from protocols.rounds import control_word
 from protocols.scheduler import testimony
@@ -29,7 +30,7 @@ from protocols.table import Row, StateTable
 from protocols.wire.messages import Commit, Fence, FenceReport, Letter, Message, Prepare, Restart
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Sequence
 
     from protocols.scheduler.planning import Planner
 
@@ -119,6 +120,7 @@ class FenceLeader:
         self.epoch = epoch
         self.restart: Restart | None = None
         self.forks = False
+        self.orphans: tuple[int, ...] = ()  # stripes that no reporter holds
         self._node = node
         self._own = own
         self._stored = stored
@@ -239,7 +241,7 @@ class FenceLeader:
         mail = [(n, message) for n in nodes if n not in self._answers]
         if kind is Commit and not self._told:
             self._told = True
-            mail += [(n, message) for n in self._base.view.nodes if n not in nodes]
+            mail += [(n, message) for n in self.base.view.nodes if n not in nodes]
         return mail
 
     def _connected(self, base: Policy) -> list[bytes]:
@@ -265,7 +267,7 @@ class FenceLeader:
         return testimony.may_be_in_force(self._own, self._reports, self._stored)
 
     @property
-    def _base(self) -> Policy:
+    def base(self) -> Policy:
         """The newest policy in force at this node or at a reporter that can be believed."""
         may_be = self._newer
         told = [r.policy for r in self._reports.values() if r.policy.key > self._own.key]
@@ -276,7 +278,7 @@ class FenceLeader:
     def _electorates(self) -> tuple[Electorate, ...]:
         """The electorates of which a quorum is needed: that of the base, and those of the newer
         policies that may be in force somewhere."""
-        base = self._base
+        base = self.base
         return (base.electorate, *(e for e in self._newer if e.key > base.key))
 
     def _disbelieve(self) -> None:
@@ -314,7 +316,7 @@ class FenceLeader:
         """Whether more members are `here` than may be left behind alive. An exact half that decides
         by the tie-break would leave as many behind as go on; of two laptops, the other one. It
         waits first, because a short sleep or a loose cable should cost a pause and no steps."""
-        return 2 * len(here) > sum(n not in self._lost.dead for n in self._base.view.nodes)
+        return 2 * len(here) > sum(n not in self._lost.dead for n in self.base.view.nodes)
 
     def _try(self, now: float, event: str) -> list[Letter]:
         """Decide, if every member has reported or is lost, and those that have may go on."""
@@ -330,7 +332,7 @@ class FenceLeader:
             return []
         # From here on no more reports are waited for, so those that the others contradict can go.
         self._disbelieve()
-        base = self._base  # only now: a report that is not believed must not choose it
+        base = self.base  # only now: a report that is not believed must not choose it
         here = self._connected(base)
         missing = [n for n in self._asked if n not in here and n not in self._outside]
         quorum = self._decides(dict.fromkeys(here))
@@ -339,7 +341,8 @@ class FenceLeader:
             return []
         proven = all(n in self._lost.dead for n in missing)
         decides = quorum and (now >= self._half_at or self._is_most(here))
-        if not decides and not proven and now < self._partition_at:
+        self.orphans = orphans(_held(base, self._reports, here))
+        if self.orphans or (not decides and not proven and now < self._partition_at):
             self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
             return []
         self.forks = not quorum
@@ -390,15 +393,20 @@ def decide(
     plan = planner.plan(view, micro_batches, ())
     version = max(base.version, *(r.newest for r in stay.values())) + 1
     pulls = _carried(base, stay)
-    policy = Policy(epoch[0], version, view, plan.parents, plan.shares, pulls, plan.reason)
+    stripes = _held(base, stay, view.nodes)
+    whole_plan = (plan.parents, plan.shares, pulls, plan.reason, (), stripes)
+    policy = Policy(epoch[0], version, view, *whole_plan)
     # All members are at `first` or one after it. The result of `first` exists if one has applied it
-    # or has all of its chunks; then it is finished, and the iteration after it is done again.
+    # or has all of its chunks; then it is finished, and the iteration after it is done again. Where
+    # chunks have holders, the reduced control word shows that the sums lie at all of these, of
+    # which each stripe still has one, so the word alone is enough to finish the result.
     first = min(r.iteration for r in stay.values())
     newest = max(r.attempt for r in stay.values() if r.iteration == first)
     everything = control_word.bits(tuple(range(chunks)))
     have = {n: _has(r, first, newest, everything) for n, r in stay.items()}
-    whole = int.from_bytes(everything, "little")
-    holder = next((n for n in view.nodes if int.from_bytes(have[n], "little") == whole), None)
+    needed = 1 if stripes else int.from_bytes(everything, "little")
+    enough = {n: int.from_bytes(have[n], "little") & needed == needed for n in view.nodes}
+    holder = next((n for n in view.nodes if enough[n]), None)
     ahead = [r for r in stay.values() if r.iteration > first]
     applied = holder is not None
     name = bytes(32)
@@ -435,6 +443,15 @@ def _carried(base: Policy, stay: Container[bytes]) -> tuple[Pull, ...]:
             parent = pull.parent if pull.parent in sources else sources[0]
             found.append(replace(pull, sources=sources, parent=parent))
     return tuple(found)
+
+
+def _held(
+    base: Policy, reports: dict[bytes, FenceReport], nodes: Sequence[bytes]
+) -> tuple[Stripe, ...]:
+    """Return who of `nodes` holds which stripe: those that the policy in force names, and those
+    that report to have learned them since."""
+    learned = {n: reports[n].learned for n in nodes}
+    return with_learned(renumbered(base.stripes, base.view.nodes, nodes), nodes, learned)
 
 
 def _data(have: bytes) -> bytes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.policy import Policy
+from protocols.cluster.stripes import Stripe
 from protocols.cluster.view import Edge, Member, View, edge, make_view, parts
 from protocols.effects import SearchWays
 from protocols.scheduler.agenda import Agenda, Switch
@@ -22,6 +23,7 @@ from protocols.scheduler.asked_links import AskedLinks
 from protocols.scheduler.join import COMING, JoinState, planned_pulls
 from protocols.scheduler.join_cost import JoinCost
 from protocols.scheduler.joins import Joins
+from protocols.scheduler.levelling import level
 from protocols.scheduler.ways_search import WaysSearch
 from protocols.wire.messages import (
     Letter,
@@ -31,6 +33,8 @@ from protocols.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from protocols.events import WaysFound
     from protocols.scheduler.planning import Planner
 
@@ -46,6 +50,8 @@ class Negotiator:
         micro_batches: int,
         planner: Planner,
         cost: JoinCost | None = None,
+        copies: int = 0,
+        stripe_bytes: int = 0,
     ) -> None:
         self.node = node
         self.term = term
@@ -56,6 +62,9 @@ class Negotiator:
         self._away: dict[bytes, None] = {}
         self._expelled: dict[bytes, None] = {}
         self._divided: dict[Edge, bool] = {}  # link -> users want it closed (False: open again)
+        self._copies = copies  # of each stripe
+        self._stripe_bytes = stripe_bytes
+        self._learned: dict[tuple[int, bytes], None] = {}  # stripes and who has learned them
         self._issued = 0  # version of the newest policy made in this term
         self._edges: dict[tuple[bytes, bytes], Edge] = {}  # open links that no policy names yet
         self.asked_links = AskedLinks()
@@ -128,6 +137,17 @@ class Negotiator:
                 self._edges[new.low, new.high] = new
         self._agenda.dirty = True
         self._repair_at = 0.0
+
+    def learned(self, sender: bytes, stripes: tuple[int, ...]) -> None:
+        """A member has learned these stripes, and can be a holder of them."""
+        nodes, known = self.policy.view.nodes, self.policy.stripes
+        if sender not in nodes:
+            return
+        me = nodes.index(sender)
+        for s in stripes:
+            if s < len(known) and me in known[s].learners and (s, sender) not in self._learned:
+                self._learned[s, sender] = None
+                self._agenda.dirty = True
 
     def link_wish(self, sender: bytes, peer: bytes, *, wanted: bool) -> list[Letter]:
         """Open or remove the link between a member and `peer`, as its user wants."""
@@ -217,6 +237,7 @@ class Negotiator:
         nodes = policy.view.nodes
         self._leaving = {n: None for n in self._leaving if n in nodes}
         self._away = {n: None for n in self._away if n in nodes}
+        self._learned = {}  # who still learns says so again
         outlaws = policy.view.expelled
         self._expelled = {n: None for n in self._expelled if n not in outlaws}
         apart = policy.view.apart
@@ -314,11 +335,14 @@ class Negotiator:
         to |= dict.fromkeys(p.joiner.node for p in policy.pulls)
         return [(n, PolicyBody(policy)) for n in to if n not in switch.stored]
 
-    def _next_view(self, states: tuple[JoinState, ...] = (JoinState.CAUGHT_UP,)) -> View:
-        """Return the view that is desired: without leavers, with the joiners in these `states`."""
+    def _next_view(
+        self, states: tuple[JoinState, ...] = (JoinState.CAUGHT_UP,), keep: Container[bytes] = ()
+    ) -> View:
+        """Return the view that is desired: without leavers, except those to `keep`, with the
+        joiners in these `states`."""
         view = self.policy.view
-        outlaws = self._outlaws
-        gone = (*self._leaving, *outlaws)
+        outlaws = tuple(n for n in self._outlaws if n not in keep)
+        gone = [n for n in (*self._leaving, *outlaws) if n not in keep]
         stay = [m for m in view.members if m.node not in gone]
         entering = [j for j in self.joins.open.values() if j.state in states]
         edges = [*view.edges, *self._edges.values()]
@@ -330,6 +354,29 @@ class Negotiator:
         apart = [e for e in view.apart if self._divided.get(e) is not False]
         apart += [e for e, cut in self._divided.items() if cut]
         return make_view(view.lineage, view.number + 1, members, edges, apart, outlaws)
+
+    def _next_stripes(self) -> tuple[View, tuple[Stripe, ...]]:
+        """Return the view that is desired and who holds what in it. Members that alone hold a
+        stripe stay until another one has learned it."""
+        now, view = self.policy, self._next_view()
+        if not now.stripes:
+            return view, ()
+        stay = dict.fromkeys(view.nodes)
+        nodes = now.view.nodes
+        alone = {nodes[k]: None for s in now.stripes if not self._stay(s, stay) for k in s.holders}
+        if alone:
+            view = self._next_view(keep=alone)
+        numbers = {n: k for k, n in enumerate(view.nodes)}
+
+        def new(members: bytes) -> bytes:
+            return bytes(numbers[nodes[k]] for k in members if nodes[k] in numbers)
+
+        kept = [Stripe(new(s.holders), new(s.learners)) for s in now.stripes]
+        return view, level(view, kept, self._copies, alone, self._learned, self._stripe_bytes)
+
+    def _stay(self, stripe: Stripe, here: Container[bytes]) -> bool:
+        """Whether a stripe has a holder in `here`."""
+        return any(self.policy.view.nodes[k] in here for k in stripe.holders)
 
     def _repair(self) -> list[Letter]:
         """If the next view falls into parts, have a link opened between two of them first."""
@@ -359,7 +406,7 @@ class Negotiator:
 
     def _desired(self) -> Policy | None:
         """Return the next policy, None if the policy in force is what is desired."""
-        view = self._next_view()
+        view, stripes = self._next_stripes()
         now = self.policy.view
         if replace(view, number=now.number) == now:
             view = now
@@ -376,6 +423,7 @@ class Negotiator:
             pulls,
             plan.reason,
             plan.ways,
+            stripes,
         )
         term, version, reason = self.policy.term, self.policy.version, self.policy.reason
         same = replace(policy, term=term, version=version, reason=reason)

@@ -159,7 +159,8 @@ class Succession:
         known = (config.constant_bytes, context.constants)
         how = (config.update_bytes, config.join_way)
         cost = JoinCost(*sizes, config.join_stall_s, context.pace, *known, *how, config.stands_by)
-        negotiator = Negotiator(context.node, term, policy, total, context.planner, cost)
+        divided = (context.config.copies, context.config.stripe_bytes)
+        negotiator = Negotiator(context.node, term, policy, total, context.planner, cost, *divided)
         negotiator.joins.resume(now)
         self.negotiator = negotiator
         self._watch.brief()

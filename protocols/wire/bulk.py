@@ -25,6 +25,8 @@ class BulkKind(IntEnum):
     SHARD = 3  # a piece of the training state, from a member to a joiner
     PROBE = 4  # bytes without meaning, sent so that the receiver can measure the link
     UPDATE = 5  # a part of a reduced gradient, from a member to a joiner that copies
+    SUM = 6  # a chunk's whole sum, from its owner towards the copies
+    SLOT = 7  # a chunk of one of the optimizer's slots, from a holder to a learner
 
 
 # Little-endian: magic, kind, zero, length, lineage, view, policy, iteration, attempt, index, term,
@@ -40,6 +42,8 @@ _MAX_PAYLOAD = {
     BulkKind.SHARD: limits.MAX_SHARD_BYTES,
     BulkKind.PROBE: limits.MAX_CHUNK_BYTES,
     BulkKind.UPDATE: limits.MAX_SHARD_BYTES,
+    BulkKind.SUM: limits.MAX_CHUNK_BYTES,
+    BulkKind.SLOT: limits.MAX_CHUNK_BYTES,
 }
 
 
@@ -52,7 +56,9 @@ class BulkHeader:
     the chunk as the root sent it, so that an alteration on the way is found where it happened. For
     `SHARD`, `index` is the shard, `iteration` the iteration at whose start the state was held, and
     `reference` the number of the join. For `UPDATE`, `index` is the part, `iteration` that of the
-    update, and `reference` the number of the join.
+    update, and `reference` the number of the join. A `SUM` is like a `DOWN` without a sum of
+    squares. For `SLOT`, `index` is the chunk, `iteration` the one at whose start it was so, and
+    `reference` the number of the slot.
     """
 
     kind: BulkKind
@@ -148,7 +154,8 @@ def _check_result(kind: BulkKind, squares: float, check: int) -> None:
     """Raise `RemoteProtocolError` unless the sum of squares and the checksum are possible. Only a
     reduced chunk has them. A sum of squares may be infinite or NaN, as gradients may, but it is
     never negative."""
+    checked = kind in (BulkKind.DOWN, BulkKind.SUM)
     if squares < 0.0 or (kind is not BulkKind.DOWN and squares != 0.0):
         raise RemoteProtocolError("a bulk header with an impossible sum of squares")
-    if kind is not BulkKind.DOWN and check:
+    if not checked and check:
         raise RemoteProtocolError("a bulk header with a checksum of nothing")

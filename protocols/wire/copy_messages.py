@@ -109,3 +109,21 @@ class ShardsHere(Message):
     shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
     begins: bool = wire(Bool())
     shards: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class StripesWanted(Message):
+    """Direct, learner to a holder: send me the slots of these stripes as they are at the start of
+    `iteration`, for which a policy names me as their learner."""
+
+    TAG: ClassVar[int] = 47
+    iteration: int = wire(ITERATION)
+    stripes: tuple[int, ...] = wire(Many(UInt(limits.MAX_STRIPES), limits.MAX_STRIPES))
+
+
+@dataclass(frozen=True, slots=True)
+class StripesLearned(Message):
+    """Learner to scheduler: I have the slots of these stripes and keep them up to date."""
+
+    TAG: ClassVar[int] = 48
+    stripes: tuple[int, ...] = wire(Many(UInt(limits.MAX_STRIPES), limits.MAX_STRIPES))

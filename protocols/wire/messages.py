@@ -22,6 +22,8 @@ from protocols.wire.copy_messages import ManifestRequest as ManifestRequest
 from protocols.wire.copy_messages import NoSnapshot as NoSnapshot
 from protocols.wire.copy_messages import ShardRequest as ShardRequest
 from protocols.wire.copy_messages import ShardsHere as ShardsHere
+from protocols.wire.copy_messages import StripesLearned as StripesLearned
+from protocols.wire.copy_messages import StripesWanted as StripesWanted
 from protocols.wire.copy_messages import UpdateRecord as UpdateRecord
 from protocols.wire.copy_messages import UpdateRequest as UpdateRequest
 from protocols.wire.fields import (
@@ -323,7 +325,8 @@ class FenceReport(Message):
     running attempt, `before_id` that of the round before. `policy`: the one in force here.
     `newest`: version of the newest body stored here. `links`: the members to which a link is open.
     `stored`: electorates of policies that are stored here and newer than `policy`, each of which
-    may be in force elsewhere.
+    may be in force elsewhere. `learned`: stripes of which I have become a holder, although `policy`
+    still names me as a learner.
     """
 
     TAG: ClassVar[int] = 28
@@ -339,6 +342,7 @@ class FenceReport(Message):
     newest: int = wire(VERSION)
     links: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
     stored: tuple[Electorate, ...] = wire(Many(Nested(Electorate), limits.MAX_POLICIES_KEPT))
+    learned: tuple[int, ...] = wire(Many(UInt(limits.MAX_STRIPES), limits.MAX_STRIPES), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,6 +568,8 @@ MESSAGES: tuple[type[Message], ...] = (
     CopyEnded,
     NoSnapshot,
     ShardsHere,
+    StripesWanted,
+    StripesLearned,
 )
 # Messages that cross one link only: nobody passes them on.
 DIRECT_MESSAGES = (
@@ -577,6 +583,7 @@ DIRECT_MESSAGES = (
     UpdateRecord,
     UpdateRequest,
     CopyEnded,
+    StripesWanted,
 )
 # Messages that may lead from one lineage into another.
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)

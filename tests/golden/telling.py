@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from protocols import events
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import Member
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.wire import messages as m
 from tests.simulation.faults import Intensities
 from tests.simulation.harsh import HarshWorld

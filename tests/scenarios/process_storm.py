@@ -147,8 +147,20 @@ def growth_problems(footprints: list[Footprint]) -> list[str]:
 class Storm:
     """Plays one storm."""
 
-    def __init__(self, folder: Path, agents: int, every: float, chance: random.Random, say: Say):
-        self._cluster = Cluster(folder, options=ENDLESS)
+    def __init__(
+        self,
+        folder: Path,
+        agents: int,
+        every: float,
+        chance: random.Random,
+        say: Say,
+        copies: int | None = None,
+    ) -> None:
+        """`every`: seconds between two kills. `copies`: None, or the optimizer's state is divided,
+        with so many copies of each part; then nobody is killed while that would lose a part."""
+        divided = () if copies is None else ("--shard-optimizer", "--copies", str(copies))
+        self._copies = copies
+        self._cluster = Cluster(folder, options=(*ENDLESS, *divided))
         self._folder = folder
         self._every = every
         self._chance = chance
@@ -216,7 +228,7 @@ class Storm:
     def _strike(self) -> None:
         victim = self._chance.choice(self._lives[1:])  # not the anchor
         members = [life for life in self._lives if life.inside and life is not victim]
-        if len(members) < KEEP_MEMBERS:
+        if len(members) < KEEP_MEMBERS or not self._survives():
             self.outcome.skipped += 1
             return
         leads = self._scheduler() == victim.agent.name
@@ -236,6 +248,13 @@ class Storm:
             f"{victim.agent.name}{role} killed, back as {self._lives[-1].agent.name} with {how} "
             f"state; step {self._last}, {len(members)} members left"
         )
+
+    def _survives(self) -> bool:
+        """Whether a member can be lost now without a part of a divided optimizer state."""
+        if self._copies is None:
+            return True
+        divided = status_of(self._lives[0])["divided"]
+        return divided is not None and divided["survives"] > 0
 
     def _calm_down(self) -> None:
         """Let all agents enter, train together for a while, and leave one by one."""

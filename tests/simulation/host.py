@@ -24,26 +24,29 @@ from protocols.rounds.divergence import is_final
 from protocols.rounds.round import (
     Add,
     Complete,
+    Decided,
     Finish,
+    KeepSum,
     Round,
     RoundEffect,
     RoundSpec,
     SendDown,
+    SendSum,
     SendUp,
 )
 from protocols.wire import codec
-from tests.simulation import streaming
+from tests.simulation import pulls, streaming
 from tests.simulation.copies import CopyStore
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
 from tests.simulation.numbers import (
     STATE_ELEMENTS,
     VECTOR,
     contribution,
-    leaves_of,
     settings,
     state_bytes,
     weights_of,
 )
+from tests.simulation.sharding import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,6 +104,7 @@ class Host:
         self.made: dict[int, tuple[tuple[int, Mark], ...]] = {}
         self.pulled: dict[int, bytes] = {}  # the shards that have arrived, by number
         self.copies = CopyStore(self)
+        self.slots = Slots(self)  # used only if the world has stripes
         # The lineage, the commit id and the state at the start of each iteration.
         self.history: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
         self.reports: list[effects.Report] = []
@@ -176,6 +180,7 @@ class Host:
         """Forget the rounds of the present node, because another begins in the same process."""
         self.life += 1
         self.copies.forget()
+        self.slots.sums = {}
         self.reduce = None
         self.early, self.sums, self.kept, self.pulled, self.made = [], {}, {}, {}, {}
         self.done, self.own, self.turn = (), [0] * VECTOR, 0
@@ -213,6 +218,12 @@ class Host:
         if isinstance(effect, effects.CopyEffect):
             self.copies.perform(effect)
             return
+        if isinstance(effect, effects.StripeEffect):
+            self.slots.lend(effect)
+            return
+        if isinstance(effect, effects.ShardEffect):
+            pulls.perform(self, effect)
+            return
         match effect:
             case effects.Send(to, envelope):
                 world.post(self, to, codec.encode(envelope))
@@ -247,22 +258,18 @@ class Host:
                 streaming.contribute(self, chunks)
             case effects.Contribute(word):
                 self.contribute(word)
-            case effects.Apply(iteration, word, _):
+            case effects.Publish():
+                self.slots.publish(effect)
+            case effects.PublishChunks():
+                self.publish()
+            case effects.Apply(iteration, word, _, stripes):
                 assert (word.settings, word.other_settings) == (settings(iteration), b"")
-                self.give_update(iteration)
+                self.give_update(iteration, stripes)
             case effects.TakePieces(iteration):
                 self.handle(events.PiecesTaken(iteration, self.digest()))
             case effects.TakeDigest(iteration, commit):
                 lineage = self.node.context.lineage if self.node else b""
                 self.history[iteration] = (lineage, commit, tuple(self.home))
-            case effects.SendManifest():
-                self.send_manifest(effect)
-            case effects.SendShards():
-                self.send_shards(effect)
-            case effects.HashOwnShards(join, shard_bytes, shards):
-                whole = self.constant[: shards * shard_bytes]
-                hashed = events.OwnShardsHashed(join, leaves_of(whole, shard_bytes))
-                self.soon(world.compute(), partial(self.handle, hashed))
             case effects.SearchWays():
                 self.search_ways(effect)
             case effects.Report():
@@ -282,13 +289,13 @@ class Host:
         answer = events.WaysFound(wanted.number, found)
         self.soon(self.world.compute() + self.world.delay(), partial(self.handle, answer))
 
-    def give_update(self, iteration: int) -> None:
+    def give_update(self, iteration: int, stripes: tuple[int, ...] = ()) -> None:
         """Give the trainer an update, which it applies some time later."""
         self.copies.use(iteration)
         if self.node is not None and self.node.context.iteration == iteration:
             self.world.completed(self, iteration)
         is_read = self.node is None or self.node.cycle.reads_state(iteration)
-        update = partial(self.apply, iteration, is_read)
+        update = partial(self.apply, iteration, is_read, stripes)
         self.soon(self.world.compute(), partial(self.work, update))
 
     def hang_up(self, node: bytes, end: int | None) -> None:
@@ -359,12 +366,16 @@ class Host:
         said = (iteration, self.done, float(len(self.done)), b"", b"", True, self.turn, wanted, b"")
         self.handle(events.Contributed(*said, self.stops))
 
-    def apply(self, iteration: int, is_read: bool) -> None:
+    def apply(self, iteration: int, is_read: bool, stripes: tuple[int, ...]) -> None:
         if self.gone is not None:
             return
         assert iteration == self.iteration, "an update out of order"
         total = self.sums[iteration]
-        self.state = [a + b for a, b in zip(self.state, total, strict=True)]
+        if self.world.stripes:
+            before, self.state = self.state, list(total)
+            self.slots.step(iteration, stripes, before)
+        else:
+            self.state = [a + b for a, b in zip(self.state, total, strict=True)]
         if self.slips:
             self.state[-1] += 1
             self.slips, self.is_wrong = False, True
@@ -396,9 +407,11 @@ class Host:
         last = [whole[k : k + 16] for k in range(end - 16 * VECTOR, end, 16)]
         self.home = self.state = [int.from_bytes(x, "little") for x in last]
         self.is_wrong = False
+        self.slots.here = {}
         assert whole == self.flat, "a torn state"
         for source in [h for n, h in self.world.hosts.items() if n in joining.sources]:
-            same = source.gone is not None or source.constant == self.constant
+            # One that is no member may be another process by now, with weights of its own.
+            same = not source.is_member or source.constant == self.constant
             assert same, "other frozen weights than its source"
 
     # --- data plane ---------------------------------------------------------------------------
@@ -439,6 +452,8 @@ class Host:
             kept = self.reduce
         else:
             kept = self.kept[spec.iteration]
+            if self.world.stripes:  # it is read from the weights, which change with each update
+                assert self.iteration <= spec.iteration + 1, "a result that is not here any more"
         for spread in spec.spread:
             for chunk in spread.chunks:
                 for to in spread.to:
@@ -472,10 +487,20 @@ class Host:
         if kind == "up":
             reduce.inbox[sender, chunk] = value
             self.drive(reduce.round.up(sender, chunk))
-        else:
-            assert isinstance(value, tuple)
-            reduce.partial[chunk], reduce.made[chunk] = value
-            self.drive(reduce.round.down(sender, chunk))
+            return
+        assert isinstance(value, tuple)
+        (reduce.round.check_down if kind == "down" else reduce.round.check_sum)(sender, chunk)
+        reduce.partial[chunk], reduce.made[chunk] = value
+        self.drive((reduce.round.down if kind == "down" else reduce.round.sum_down)(sender, chunk))
+
+    def publish(self) -> None:
+        """Send the results that the trainer has made."""
+        reduce = self.reduce
+        assert reduce is not None
+        for chunk in reduce.round.owned:
+            at = reduce.round.spec.iteration
+            reduce.partial[chunk], reduce.made[chunk] = self.slots.result(at, chunk)
+        self.drive(reduce.round.publish())
 
     def part(self, chunk: int) -> object:
         """Return this node's own part of a chunk; chunk 0 is the control word."""
@@ -500,10 +525,19 @@ class Host:
                         reduce.partial[chunk] = self.part(chunk)
                     # By which attempt, and at which root, the chunk was summed.
                     reduce.made[chunk] = (*reduce.round.spec.key, self.me.node)
-                case SendDown(chunk, to):
+                case SendDown(chunk, to) | SendSum(chunk, to):
+                    kind = "down" if isinstance(effect, SendDown) else "sum"
                     for neighbour in to:
                         reduced = (reduce.partial[chunk], reduce.made[chunk])
-                        self.bulk(neighbour, "down", chunk, reduced)
+                        self.bulk(neighbour, kind, chunk, reduced)
+                case KeepSum(chunk):
+                    total, made = reduce.partial[chunk], reduce.made[chunk]
+                    assert isinstance(total, int)
+                    self.slots.keep(reduce.round.spec.iteration, chunk, total, made)
+                case Decided():
+                    spec, word = reduce.round.spec, reduce.partial[0]
+                    assert isinstance(word, ControlWord)
+                    self.handle(events.RoundDecided(spec.iteration, spec.attempt, word))
                 case Complete():
                     spec = reduce.round.spec
                     word = reduce.partial[0]
@@ -533,45 +567,6 @@ class Host:
         self.rates[sender.me.node] = LEAST_RATE * (1 + sender.me.node[0])
         found = [events.Incoming(n, 0.0, self.rates.get(n), 0) for n in sorted(self.links)]
         self.handle(events.Measured(tuple(found), None, None, None))
-
-    def send_manifest(self, wanted: effects.SendManifest) -> None:
-        at = wanted.snapshot
-        whole = self.flat if at is None else self.copies.snapshots[at]
-        leaves = leaves_of(whole, wanted.shard_bytes)
-        ready = events.ManifestReady(wanted.joiner, wanted.join, leaves)
-        self.soon(self.world.compute(), partial(self.handle, ready))
-
-    def send_shards(self, wanted: effects.SendShards) -> None:
-        self.serves.setdefault(wanted.join, []).extend(wanted.shards)
-        for shard in wanted.shards:
-            self.send_shard(wanted, shard)
-
-    def send_shard(self, wanted: effects.SendShards, shard: int) -> None:
-        size, at = wanted.shard_bytes, wanted.iteration
-        if wanted.as_now:  # this joiner has pulled it itself
-            piece = self.pulled[shard]
-        else:
-            whole = self.copies.snapshots[at] if wanted.from_snapshot else self.flat
-            piece = whole[shard * size : (shard + 1) * size]
-        piece = self.world.tamper(self, shard, piece)
-        arrives = partial(Host.shard, source=self.me.node, shard=shard, piece=piece, at=at)
-        self.world.stream(self, wanted.joiner, arrives, LARGE_FRAME)
-
-    def shard(self, source: bytes, shard: int, piece: bytes, at: int) -> None:
-        if self.asleep:
-            self.waiting.append(partial(self.shard, source, shard, piece, at))
-            return
-        if self.gone is None and self.node is not None and self.node.joining is not None:
-            if not self.node.joining.expects(source, shard, at):
-                return
-            if not self.spoilt:
-                self.world.replaced(self)
-            self.spoilt = True
-            self.pulled[shard] = piece
-            at, end = shard * self.node.joining.shard_bytes, len(self.constant)
-            self.constant = (self.constant[:at] + piece + self.constant[at + len(piece) :])[:end]
-            digest = hashlib.sha256(piece).digest()
-            self.handle(events.ShardArrived(source, shard, digest))
 
 
 def add(a: object, b: object) -> object:

@@ -22,6 +22,7 @@ from protocols.member.context import Context
 from protocols.member.copies import Copies
 from protocols.member.copying import Copying
 from protocols.member.cycle import Cycle
+from protocols.member.holds import Holds
 from protocols.member.joining import Joining
 from protocols.member.pull import Pull
 from protocols.member.round_specs import Lanes
@@ -35,6 +36,7 @@ from protocols.scheduler import fence
 from protocols.scheduler.asked_links import AskedLinks
 from protocols.scheduler.fence import FenceLeader
 from protocols.scheduler.negotiator import Negotiator
+from tests.simulation.divided_mutations import DIVIDED_MUTATIONS
 from tests.simulation.host import Host
 from tests.simulation.seeker import Seeker
 
@@ -163,14 +165,14 @@ def redo_what_was_applied() -> Iterator[None]:
 def copy_what_moves() -> Iterator[None]:
     """A source applies updates while a joiner copies, and serves shards of different iterations,
     which the joiner does not notice."""
-    moving = property(lambda cycle: tuple(cycle._held))
+    moving = property(lambda holds: tuple(holds._held))
     ready = property(lambda cycle: cycle._state_ready)
 
     def expects(joining: Joining, source: bytes, shard: int, _iteration: int) -> bool:
         return joining.pull is not None and joining.pull.expects(source, shard)
 
     with (
-        patch.object(Cycle, "holding_for", moving),
+        patch.object(Holds, "joins", moving),
         patch.object(Cycle, "_may_apply", ready),
         patch.object(Joining, "expects", expects),
     ):
@@ -296,13 +298,13 @@ def lose_a_kept_update() -> Iterator[None]:
 @contextmanager
 def offer_a_stale_state() -> Iterator[None]:
     """A member whose trainer lacks updates offers its state to joiners."""
-    real = Cycle._serve
+    real = Holds.begin
 
-    def serve(cycle: Cycle) -> None:
-        with patch.object(TrainerDebt, "is_stale", new=False):
-            real(cycle)
+    def begin(holds: Holds, policy: Policy, *, is_whole: bool) -> None:
+        del is_whole
+        real(holds, policy, is_whole=True)
 
-    with patch.object(Cycle, "_serve", serve):
+    with patch.object(Holds, "begin", begin):
         yield
 
 
@@ -446,10 +448,12 @@ def ship_before_completion() -> Iterator[None]:
     applied after it."""
     again, applying = Cycle._again, Copies.applying
 
-    def too_early(cycle: Cycle, word: control_word.ControlWord, missing: tuple[int, ...]) -> None:
+    def too_early(
+        cycle: Cycle, event: str, word: control_word.ControlWord, missing: tuple[int, ...]
+    ) -> None:
         at, members = cycle._context.iteration, len(cycle._policy.view.members)
         cycle._copies.applying(at, word.encode(), members, cycle._next_commit)
-        again(cycle, word, missing)
+        again(cycle, event, word, missing)
 
     def once(copies: Copies, iteration: int, *rest: Any) -> None:
         if iteration not in copies._logged:
@@ -492,6 +496,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         skip_a_record,
         enter_while_behind,
         ship_before_completion,
+        *DIVIDED_MUTATIONS,
         # Found by histories of their own (`rare.py`), since other rules nearly always hide them.
         two_votes,
         keep_sums_that_lack_work,

@@ -67,7 +67,8 @@ class Seeker:
         self.world = world
         self.host = host
         self.founding = Founding(host.me.node, (), not first, host.clock())
-        self.life = Life(self._whole_state)
+        # A device that keeps only a part of the optimizer's state can found nothing from it.
+        self.life = Life(self._whole_state, goes_on=not world.stripes)
         self._sponsor: Member | None = None
         self._admitted = False  # whether any cluster has ever let it in
         self._asking: dict[str, None] = {}

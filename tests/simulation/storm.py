@@ -21,7 +21,7 @@ from protocols.wire import messages as m
 from tests.simulation import faults
 from tests.simulation.harsh import Ambush, HarshWorld, Pair
 from tests.simulation.narrow import NO_BULK, PASSES
-from tests.simulation.numbers import expected_state
+from tests.simulation.sharding import lost_stripes
 from tests.simulation.ways import WaysPlanner
 from tests.simulation.world import member
 
@@ -44,6 +44,12 @@ FIRST_WITH_STREAMS = 820_000  # ... in a third of which trainers announce chunks
 FIRST_BESIDE = 840_000
 # From this seed on up to three times a member finds that it had better stand by.
 FIRST_WITH_STANDBY = 890_000
+# From this seed on no device keeps all of the optimizer's state, but with one or two copies of it
+# all of them together do.
+FIRST_WITH_STRIPES = 910_000
+MOST_STRIPES = 4
+# After so many seconds of calm a history ends in which a part of that state is lost for good.
+LOST_SECONDS = 20.0
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
 CALM_SECONDS = 240.0
 # How many seconds after it begins a fault that never heals counts as healed: by then the devices
@@ -126,6 +132,10 @@ class Storm:
         if seed >= FIRST_BESIDE and seed // 3 % 2:
             self.world.join_way = JoinWay.BESIDE
             self.world.memory_is_short = True
+        if seed >= FIRST_WITH_STRIPES:
+            stripes = faults.stream(seed, "stripes")
+            self.world.stripes = stripes.randint(1, MOST_STRIPES)
+            self.world.stripe_copies = stripes.choice((1, 1, 2))
         standby = faults.stream(seed, "standby")
         self._stands_by = standby if seed >= FIRST_WITH_STANDBY else None
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
@@ -156,9 +166,26 @@ class Storm:
             for _ in range(self._stands_by.randint(0, 3)):
                 world.later(self._stands_by.uniform(0.0, window), self._stand_by)
         self._calm(window)
-        world.run(lambda: not self._running and world.now >= self._calm_at, self._patience)
+        world.run(self._is_over, self._patience)
         self._judge()
         return world
+
+    def _is_over(self) -> bool:
+        if self.world.now < self._calm_at:
+            return False
+        return not self._running or self._is_lost()
+
+    def _is_lost(self) -> bool:
+        """Whether a part of the optimizer's state is lost for good, so that all wait for ever. Then
+        end it."""
+        if not self.world.stripes or self.world.now < self._calm_at + LOST_SECONDS:
+            return False
+        members = [host for host in self._running if host.is_member]
+        if not members or not all(lost_stripes(host) for host in members):
+            return False
+        for host in self._running:
+            host.gone = "powered off"
+        return True
 
     @property
     def _patience(self) -> float:
@@ -177,7 +204,7 @@ class Storm:
         for host in world.hosts.values():
             assert host.gone in ENDINGS, f"{host.me.name} ended with {host.gone!r}"
             if host.gone == "steps":
-                assert host.state == expected_state(world.steps, world.micro_batches)
+                assert host.state == world.right(world.steps)
         assert not world.deserted, f"{world.deserted} gave up beside a cluster"
 
     def _start(self, *, first: bool = False) -> None:

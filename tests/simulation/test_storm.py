@@ -25,10 +25,14 @@ EVENTFUL = 189  # a history with crashes, restarts, a partition and frames out o
 REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 
 
-FEW = [*range(8), *(s for s in ONCE_FAILED if s not in TAKE_LONG), *SEARCHING]
+DIVIDED = range(910_000, 910_012)  # no member keeps all of the optimizer's state
+FEW = [*range(8), *DIVIDED, *(s for s in ONCE_FAILED if s not in TAKE_LONG), *SEARCHING]
+MANY = [*range(150), *TAKE_LONG, *range(910_000, 910_300)]
 
 
-@pytest.mark.parametrize("seed", variants(FEW, long=[*range(150), *TAKE_LONG]))
+@pytest.mark.parametrize(
+    "seed", variants(FEW, long=[*range(150), *TAKE_LONG, *range(910_000, 910_300)])
+)
 def test_storm(seed: int) -> None:
     storm.run(seed)
 

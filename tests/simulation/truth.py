@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocols import events, limits
 from protocols.member.joining import JoiningState
-from tests.simulation.numbers import VECTOR, expected_state
+from tests.simulation.numbers import VECTOR
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
@@ -83,7 +83,7 @@ class Truth:
         self._seen[node] = (context, context.iteration, context.commit)
 
     def _applied(self, host: Host, iteration: int) -> None:
-        right = expected_state(host.iteration, self._world.micro_batches)
+        right = self._world.right(host.iteration)
         assert host.state == right or host.is_wrong, f"{host.me.name}: wrong state {host.iteration}"
         behind = len(host.node.debt.kept) if host.node is not None else 0
         joining = host.node.joining if host.node is not None else None

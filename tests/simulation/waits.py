@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.view import is_quorum
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
+from tests.simulation.sharding import holds_alone, lost_stripes
 
 if TYPE_CHECKING:
     from tests.simulation.harsh import HarshWorld
@@ -137,8 +138,10 @@ class Waits:
     def _is_excused(self, host: Host) -> bool:
         """Return whether `host` may wait for longer, for a reason that the module names."""
         world = self._world
-        if host.asleep:
+        if host.asleep or any(lost_stripes(h) for h in world.hosts.values() if h.gone is None):
             return True
+        if any(h.hangs and holds_alone(h) for h in world.hosts.values() if h.is_member):
+            return True  # nobody else can make its results
         others = [h for h in world.hosts.values() if h is not host and h.is_member]
         near = [h for h in others if world.passes(host, h) and world.passes(h, host)]
         if not host.is_member or host.node is None:

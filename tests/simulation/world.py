@@ -37,6 +37,7 @@ from tests.simulation.numbers import (
     weights_of,
 )
 from tests.simulation.numbers import expected_state as expected_state
+from tests.simulation.sharding import expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +77,8 @@ class World:
         self.tamper: Callable[[Host, int, bytes], bytes] = lambda _host, _shard, piece: piece
         self.is_frozen = False  # a part of the state never changes, and most devices start with it
         self.streams = False  # trainers announce chunks while they compute
+        self.stripes = 0  # into which the optimizer's state is divided; 0: all keep all of it
+        self.stripe_copies = 0  # of each
         self.sparse = False  # nodes want no links except those that they ask for
         self.most_links = 0  # that each node wants; 0: as many as the scheduler chooses
         self.pauses = False  # nodes wait if they have no quorum
@@ -189,6 +192,10 @@ class World:
         for what in self._moments.pop(self.arrived, []):
             what()
 
+    def passes(self, sender: Host, host: Host) -> bool:
+        """Whether frames of any length get from `sender` to `host`."""
+        return (sender.me.node, host.me.node) not in self.severed
+
     def dial(self, host: Host, who: Member) -> None:
         other = self.hosts.get(who.node)
         if host.gone is not None:
@@ -269,6 +276,8 @@ class World:
             config = replace(config, update_bytes=UPDATE_BYTES, join_way=self.join_way)
         if self.ways is not None:
             config = replace(config, window=self.ways.window)
+        if self.stripes:
+            config = replace(config, stripes=self.stripes, copies=self.stripe_copies)
         if not self.is_frozen:
             return config
         host = self.hosts.get(who.node)
@@ -348,6 +357,8 @@ class World:
         spec, chunks = reduce.round.spec, control_word.numbers(have, reduce.round.spec.chunks)
         parts = [contribution(spec.iteration, m) for m in range(self.micro_batches)]
         whole = [sum(column) for column in zip(*parts, strict=True)]
+        if self.stripes:
+            whole = self.right(spec.iteration + 1)
         wrong = [c for c in chunks if c and reduce.partial[c] != whole[c - 1]]
         liars = any(h.is_wrong for h in self.hosts.values())
         assert not wrong or liars, f"{host.me.name} keeps sums that lack work at {spec.iteration}"
@@ -359,6 +370,12 @@ class World:
         """Called when the round of `iteration` is complete at `host`."""
 
     # --- truth --------------------------------------------------------------------------------
+
+    def right(self, iteration: int) -> list[int]:
+        """Return the state at the start of `iteration` if every micro-batch counted once."""
+        if self.stripes:
+            return expected(iteration, self.micro_batches)[0]
+        return expected_state(iteration, self.micro_batches)
 
     @property
     def members(self) -> list[Host]:
@@ -381,8 +398,7 @@ class World:
             for iteration, (lineage, commit, state) in fresh.items():
                 known = self.commits.setdefault((lineage, iteration), commit)
                 assert known == commit, "two histories"
-                right = expected_state(iteration, self.micro_batches)
-                assert list(state) == right or host.is_wrong, (
+                assert list(state) == self.right(iteration) or host.is_wrong, (
                     f"{host.me.name} has the wrong state at {iteration}"
                 )
 

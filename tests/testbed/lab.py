@@ -34,12 +34,14 @@ VARIABLES = {"EDGEAGENT_STANDBY": "never"}
 
 
 class Lab:
-    """Starts agents in the namespaces of `net`; `job`: arguments of `synthetic.py`."""
+    """Starts agents in the namespaces of `net`; `job`: arguments of `script`."""
 
-    def __init__(self, net: Network, folder: Path, job: Sequence[str]) -> None:
+    def __init__(
+        self, net: Network, folder: Path, job: Sequence[str], script: str = str(JOB)
+    ) -> None:
         self.net = net
         self.agents: dict[str, Agent] = {}
-        self._launcher = Launcher(net, folder, CLUSTER, str(JOB), tuple(job))
+        self._launcher = Launcher(net, folder, CLUSTER, script, tuple(job))
 
     def __enter__(self) -> Lab:
         return self

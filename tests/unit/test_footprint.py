@@ -55,6 +55,24 @@ def test_a_verdict_is_one_line() -> None:
     assert "at least" in verdict(footprint(PLANNED, AGENT), has(0))[1]
 
 
+def test_what_is_divided_is_whole_on_few_devices_only() -> None:
+    divided = footprint(replace(MEASURED, held=30 * MB, copies=1), AGENT)
+    # One R of 10 MB takes the place of two, and 30 MB are divided.
+    assert divided.need == footprint(MEASURED, AGENT).need + 20 * MB
+    assert divided.need_beside(1) == divided.need_beside(2) == divided.need
+    assert divided.need_beside(3) == divided.need - 10 * MB
+    assert divided.need_beside(8) == divided.need - 30 * MB + 30 * MB // 4
+    assert verdict(divided, has(divided.need))[1].startswith("fits: ")
+    fits, line = verdict(divided, has(divided.need - 10 * MB))
+    assert fits
+    assert line.startswith("fits if at least 3 devices train together: each then needs 298")
+    fits, line = verdict(divided, has(divided.need - 11 * MB))
+    assert fits
+    assert "at least 4 devices" in line
+    fits, line = verdict(divided, has(divided.need - 30 * MB))
+    assert fits is False
+
+
 def test_what_else_is_said() -> None:
     assert remarks(MEASURED, has(0, shared_files=1)) == []
     (line,) = remarks(replace(MEASURED, workers=1), has(0, shared_files=64 * MB))
@@ -73,6 +91,10 @@ def test_a_start_without_the_memory_is_refused_before_it_takes_any(
     assert need > 6 * 4 * 10_100  # state of two, P, two R, the mean
     check_it_fits(*sizes, Room(None, 0, None, None))
     check_it_fits(*sizes, has(need))
+    # With divided slots other devices may have all of these, and there is one R.
+    less = needed_at_start(*sizes, divided=True)
+    assert less < need - 2 * 4 * 10_100
+    check_it_fits(*sizes, has(less), divided=True)
     check_it_fits(*sizes, has(0, swap=need))
     monkeypatch.setattr(state, "room", lambda: has(need - 1))
     monkeypatch.setattr(state, "create_shared_memory", lambda *_: pytest.fail("memory was taken"))

@@ -210,6 +210,27 @@ def test_a_trainer_that_does_not_keep_up_is_told_of(monkeypatch: pytest.MonkeyPa
     assert [e["seconds"] for e in bench.all("member_back")] == [None]
 
 
+def test_who_alone_has_a_part_of_the_optimizer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Quiet, "say", lambda self, text: said.append(text))
+    bench = Bench()
+    for survives in (1, 2, 0):
+        bench.observer.report("copies", {"survives": survives})
+    assert said == [
+        "the optimizer's state survives the loss of 1 member",
+        "the optimizer's state survives the loss of 2 members",
+        "the optimizer's state survives no loss for now",
+    ]
+    assert [e["survives"] for e in bench.all("copies")] == [1, 2, 0]
+    said.clear()
+    bench.observer.report("parts_missing", {"nodes": ["bob", "eve"]})
+    bench.observer.report("parts_complete", {"seconds": 2.5})
+    assert said[0].startswith("waiting for bob, eve: only there is a part of the optimizer's state")
+    assert said[1] == "all parts of the optimizer's state are in reach again"
+    assert [e["nodes"] for e in bench.all("parts_missing")] == [["bob", "eve"]]
+    assert [e["seconds"] for e in bench.all("parts_complete")] == [2.5]
+
+
 def test_how_long_a_trainer_was_late_begins_anew_with_a_membership(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

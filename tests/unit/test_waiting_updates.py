@@ -35,7 +35,9 @@ class Bench:
         self.sent: list[handover.Message] = []
         memory = Mock()
         memory.state.view.return_value = memoryview(bytes(8))
-        memory.replay.array.return_value = self.replay = np.zeros(4, np.float32)
+        memory.marks.array.return_value = np.zeros(8, np.int64)
+        self.region = memory.replay
+        self.region.array.return_value = self.replay = np.zeros(4, np.float32)
         reduced = np.zeros(4, np.float32), np.zeros(4, np.float32)
         self.reducer = Reducer(np.zeros(4, np.float32), reduced, 4, Mock(), Mock())
         rounds, copies, owner = Mock(reducer=self.reducer), Mock(), Mock()
@@ -49,8 +51,8 @@ class Bench:
 
     def round(self, iteration: int) -> None:
         """Begin the round of `iteration`, of which the sum is that number."""
-        self.reducer._make_room(iteration)
-        self.reducer._vectors[iteration][:] = iteration
+        self.reducer.memory.make_room(iteration)
+        self.reducer.memory.part(iteration, 1)[:] = iteration
         self.reducer._results[iteration] = _result()
 
     async def ends(self) -> None:
@@ -95,6 +97,9 @@ def test_it_is_sent_from_what_was_kept_if_its_trainer_was_late_meanwhile(
     assert isinstance(message, handover.Reduced)
     assert (message.iteration, message.buffer) == (AT, handover.REPLAY_BUFFER)
     assert bench.replay.tolist() == [AT] * 4
+    bench.region.release.assert_not_called()
+    bench.trainer.received(handover.Applied(AT, 0.0, False, b""))
+    bench.region.release.assert_called_once_with()
 
 
 def test_it_is_not_sent_any_more_if_the_node_was_given_up_meanwhile(

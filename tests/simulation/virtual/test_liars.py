@@ -37,9 +37,9 @@ MUTATIONS: dict[str, Planted] = {
     "anybody_orders": partial(patch.object, fenced, "may_order", lambda *_: True),
 }
 FOUND = {
-    "words_unchecked": 60,
-    "order_unchecked": 46,
-    "checksums_unchecked": 52,
+    "words_unchecked": 62,
+    "order_unchecked": 48,
+    "checksums_unchecked": 78,
     "anybody_orders": 26,
 }
 

@@ -7,6 +7,7 @@ from types import ModuleType
 from tests.testbed.bench import (
     allreduce,
     crowd,
+    divided,
     events,
     exact,
     joins,
@@ -22,6 +23,7 @@ from tests.testbed.bench import (
 KINDS: dict[str, ModuleType] = {
     "all-reduce": allreduce,
     "crowd": crowd,
+    "divided": divided,
     "events": events,
     "exact": exact,
     "joins": joins,

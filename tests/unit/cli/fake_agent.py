@@ -99,6 +99,8 @@ class FakeAgent:
             self.wait_for(text='"left"', names=("carol",))
             if not self.asked:
                 self.write("member_left", node="carol", reason="leave", stall_s=0.002)
+                if self.wrong != "no copies":
+                    self.write("copies", survives=1)
         elif iteration == self.steps * 5 // 6:
             if self.name == "alice":
                 self.wait_for(text="nobody writes this")

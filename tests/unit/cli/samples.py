@@ -148,6 +148,7 @@ def sample_status(**changes: Any) -> Status:
         "reason": REASON,
         "paused": "",
         "standby": "",
+        "divided": None,
         "holds_up": "alice",
         "waiting": waiting(
             cause="computing",

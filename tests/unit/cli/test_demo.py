@@ -91,6 +91,17 @@ def test_a_good_demo(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_nobody_is_killed_who_alone_has_a_part_of_the_optimizer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_demo(steps=STEPS, divided=True, command=fakes()) == 0
+    assert "is killed" in capsys.readouterr().out
+    monkeypatch.setattr(demo, "SILENCE_S", 0.5)
+    with pytest.raises(DemoFailed, match="no agent has reported anything"):
+        run_demo(steps=STEPS, divided=True, command=fakes("no copies"))
+    assert "is killed" not in capsys.readouterr().out
+
+
 def test_the_report_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_demo(steps=STEPS, command=fakes()) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -191,6 +202,7 @@ def test_the_real_command_and_its_environment() -> None:
     rest = "--no-mdns --threads 1 --name al --listen 127.0.0.1:9 --steps 600 --events e --save s"
     rest += " --peer 127.0.0.1:7 --peer 127.0.0.1:8"
     assert command[6:] == rest.split()
+    assert "--shard-optimizer" in run_command(600, divided=True)(files, [])
     environment = agent_environment("/h", "t", {"EDGEAGENT_PEERS": "x", "PATH": "/bin"})
     kept = {k: v for k, v in environment.items() if k != "PYTHONPATH"}
     assert kept == {

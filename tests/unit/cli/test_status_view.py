@@ -328,3 +328,25 @@ def test_any_tree_has_each_name_once_below_its_parent() -> None:
             if depth[name] <= DEEPEST:
                 assert len(branches) == 3 * depth[name]
             above[depth[name] :] = [name]
+
+
+@pytest.mark.parametrize(
+    ("survives", "learning", "missing", "line"),
+    [
+        (1, 0, [], "optimizer: 128 parts, survives the loss of 1 member"),
+        (0, 2, [], "optimizer: 128 parts, survives no loss, 2 members copying"),
+        (0, 0, ["bob"], "optimizer: waiting for bob, which alone has a part of its state"),
+    ],
+)
+def test_which_losses_a_divided_optimizer_survives(
+    survives: int, learning: int, missing: list[str], line: str
+) -> None:
+    divided = {
+        "parts": 128,
+        "copies": 1,
+        "survives": survives,
+        "learning": learning,
+        "held": {"alice": 86, "bob": 85, "carol": 85},
+        "missing": missing,
+    }
+    assert line in shown(divided=divided)

@@ -13,7 +13,7 @@ from protocols.errors import RemoteProtocolError
 from protocols.rounds.claims import claim, merge_claims
 from protocols.rounds.control_word import EMPTY, ControlWord, bits
 from protocols.rounds.round import RoundSpec, Spread
-from protocols.rounds.word_check import Part
+from protocols.rounds.word_check import Part, WordShape
 from protocols.wire.bulk import BulkHeader, BulkKind, checksum
 
 from .cluster import CHUNK, CHUNKS, ELEMENTS, LINEAGE, Tag, chunk_header
@@ -27,7 +27,7 @@ WORD = ControlWord(1, 1, bits((1,)), b"", 0.5, b"", b"", True).encode()
 class Bench:
     """One reducer between a parent, children and subscribers that the test plays."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: WordShape | None = None) -> None:
         self.own = np.arange(ELEMENTS, dtype=np.float32)
         self.reduced = (np.zeros(ELEMENTS, np.float32), np.zeros(ELEMENTS, np.float32))
         self.sent: list[tuple[bytes, BulkHeader, bytes]] = []
@@ -35,7 +35,7 @@ class Bench:
         self.discards: list[bytes] = []
         self.accused: list[tuple[bytes, str]] = []
         self.words: list[ControlWord] = []
-        self.reducer = Reducer(self.own, self.reduced, CHUNK, self, self.done)
+        self.reducer = Reducer(self.own, self.reduced, CHUNK, self, self.done, shape)
 
     def send_bulk(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
         self.sent.append((to, header, bytes(payload)))
@@ -332,10 +332,12 @@ def test_kept_chunks_are_sent_as_they_are_and_the_rest_is_summed_anew() -> None:
     assert bench.reducer.square_sums[0] == squares
 
 
-def test_a_sum_in_which_somebody_handed_work_back_is_not_kept() -> None:
-    refused, late = replace(OWN, refusing=bits((3,))), replace(OWN, late=bits((3,)))
-    for word, have in ((OWN, b"\x0f"), (refused, b""), (late, b"")):
-        bench = Bench()
+def test_a_sum_that_lacks_work_is_not_kept() -> None:
+    """Whoever refuses work or is late takes nothing from a sum that has all of it."""
+    whole = replace(OWN, done=bits((0, 1, 2, 3)), refusing=bits((3,)), late=bits((2,)))
+    lacks = replace(whole, done=bits((0, 1, 3)))
+    for word, have in ((whole, b"\x0f"), (lacks, b"")):
+        bench = Bench(WordShape(4, 8, {}))
         bench.start()
         bench.reducer.contribute(word)
         assert bench.reducer.freeze() == have

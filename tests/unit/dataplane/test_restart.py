@@ -24,6 +24,7 @@ from protocols.cluster.view import Member, View, edge, is_quorum, make_view
 from protocols.network.measures import NOTHING_KNOWN, Measures
 from protocols.rounds.control_word import ControlWord, bits, numbers
 from protocols.rounds.round import RoundSpec, Spread, spread_plan
+from protocols.rounds.word_check import WordShape
 from protocols.scheduler.fence import decide
 from protocols.scheduler.planning import Plan
 from protocols.wire.messages import FenceReport, Restart
@@ -132,7 +133,8 @@ class Device:
         self.reduced: tuple[Vector, Vector] = (self.own.copy(), self.own.copy())
         self.later: list[Callable[[], None]] = []  # what it goes on with after a slice of work
         later = self.later.append if world.sliced else None
-        self.reducer = Reducer(self.own, self.reduced, CHUNK, self, self.done, later=later)
+        shape = WordShape(BATCH, 0, {})
+        self.reducer = Reducer(self.own, self.reduced, CHUNK, self, self.done, shape, later=later)
         self.iteration, self.attempt = FIRST, 0
         self.given: tuple[int, ...] = ()  # micro-batches it is to compute
         self.answer: tuple[int, ...] = ()  # those it has computed

@@ -29,10 +29,14 @@ def cluster(
     is_frozen: bool = False,
     ways: WaysPlanner | None = None,
     beside: bool = False,
+    stripes: int = 0,
+    copies: int = 0,
 ) -> tuple[World, list[Host]]:
     """Return a world with `size` members, each linked to each; the first is the scheduler. Joiners
-    copy `beside` the training, or the members hold their update meanwhile."""
+    copy `beside` the training, or the members hold their update meanwhile. With `stripes` each
+    member keeps a part of the optimizer's state, and there are `copies` of it."""
     world = World(seed, steps=steps)
+    world.stripes, world.stripe_copies = stripes, copies
     world.join_way = JoinWay.BESIDE if beside else JoinWay.PAUSE
     world.pauses, world.is_frozen, world.ways = pauses, is_frozen, ways
     first = world.found()

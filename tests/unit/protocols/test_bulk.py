@@ -29,6 +29,8 @@ LARGEST = {
     BulkKind.SHARD: limits.MAX_SHARD_BYTES,
     BulkKind.PROBE: limits.MAX_CHUNK_BYTES,
     BulkKind.UPDATE: limits.MAX_SHARD_BYTES,
+    BulkKind.SUM: limits.MAX_CHUNK_BYTES,
+    BulkKind.SLOT: limits.MAX_CHUNK_BYTES,
 }
 HEADERS = st.builds(
     BulkHeader,

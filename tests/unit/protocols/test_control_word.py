@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from protocols import limits
 from protocols.errors import RemoteProtocolError
-from protocols.rounds.control_word import EMPTY, ControlWord, bits, decode_word, merge, numbers
+from protocols.rounds.control_word import (
+    EMPTY,
+    ControlWord,
+    bits,
+    decode_word,
+    merge,
+    numbers,
+    pack_squares,
+    read_squares,
+)
 
 SOME = st.sets(st.integers(0, 90), max_size=6)
 
@@ -171,3 +180,14 @@ def test_numbers_lists_what_is_set_or_what_is_not(some: set[int], below: int) ->
     bitmap = bits(tuple(some))
     assert numbers(bitmap, below) == tuple(n for n in range(below) if n in some)
     assert numbers(bitmap, below, unset=True) == tuple(n for n in range(below) if n not in some)
+
+
+def test_sums_of_squares_are_put_together() -> None:
+    one = replace(EMPTY, squares=pack_squares([0.1, 0.0, 0.0]))
+    two = replace(EMPTY, squares=pack_squares([0.0, 0.0, 0.3]))
+    assert read_squares(merge(one, two).squares) == (0.1, 0.0, 0.3)
+    assert merge(one, EMPTY).squares == merge(EMPTY, one).squares == one.squares
+    with pytest.raises(RemoteProtocolError, match="another number of chunks"):
+        merge(one, replace(EMPTY, squares=pack_squares([1.0])))
+    with pytest.raises(ValueError, match="torn"):
+        replace(EMPTY, squares=b"1234567")

@@ -67,7 +67,7 @@ def nothing_kept(world: World) -> bool:
 def test_a_joiner_copies_beside_the_training(seed: int) -> None:
     world, hosts, joiner = copying(seed)
     began = hosts[0].iteration
-    held = [node_of(h).cycle.holding_for for h in hosts]
+    held = [node_of(h).cycle.holds.joins for h in hosts]
     assert held == [()] * 3, "nobody waits while it copies"
     enter(world, joiner)
     assert joiner.iteration > began

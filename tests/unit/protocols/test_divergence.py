@@ -108,8 +108,13 @@ def test_most_members_are_right_and_those_who_stay_before_those_who_leave(
 def test_only_whole_sums_of_one_state_are_final() -> None:
     assert is_final(word((A, 0), (A, 1)), 0)
     assert not is_final(word((A, 0), (B, 1)), 0)
-    assert not is_final(word(refusing=(0,)), 0)
-    assert not is_final(replace(EMPTY, late=bits((0,))), 0)
+
+
+def test_who_refuses_work_or_is_late_takes_nothing_from_whole_sums() -> None:
+    """Such an update is applied, so a fence must not have it made again: owners may have published
+    results of it in the place of their own sums."""
+    assert is_final(word(refusing=(0,)), 0)
+    assert is_final(replace(EMPTY, late=bits((0,)), done=bits((0, 1))), 2)
 
 
 def test_sums_that_lack_a_micro_batch_are_not_kept_although_nobody_refused_it() -> None:

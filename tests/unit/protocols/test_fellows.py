@@ -16,7 +16,7 @@ from protocols.member.pull import AskManifest, AskShards, Pull, PullDone, PullSt
 from protocols.member.shard_sizes import common_shard_size, shard_count
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
-from tests.simulation.host import Host
+from tests.simulation import pulls
 from tests.unit.protocols.clusters import (
     cluster,
     enter,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from protocols.cluster.policy import Pull as PullPlan
     from protocols.member.fellows import Fellows
     from protocols.member.node import Node
+    from tests.simulation.host import Host
     from tests.simulation.world import World
 
 C, D = node(3), node(4)  # fellows
@@ -176,7 +177,7 @@ def slowly(world: World) -> None:
     at_once = world.stream
 
     def stream(sender: Host, to: bytes, what: Callable[[Host], None], size: int = 0) -> None:
-        if getattr(what, "func", None) is not Host.shard:
+        if getattr(what, "func", None) is not pulls.arrive:
             at_once(sender, to, what, size)
             return
         at = max(world.now, free.get(sender.me.node, 0.0)) + FRAME_S

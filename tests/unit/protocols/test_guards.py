@@ -15,8 +15,10 @@ from protocols import effects, events, limits
 from protocols.cluster.policy import Policy
 from protocols.errors import RemoteProtocolError
 from protocols.member.copies import Copies
-from protocols.member.cycle import Cycle, CycleState
+from protocols.member.cycle import Cycle
+from protocols.member.cycle_table import CycleState
 from protocols.member.joining import JoiningState
+from protocols.member.mail import Mail
 from protocols.member.shard_sizes import (
     LARGEST_SHARD_BYTES,
     USUAL_SHARD_BYTES,
@@ -462,7 +464,7 @@ def held_join() -> tuple[World, Host, Host, int]:
     join."""
     world, hosts, joiner, _ = joining_cluster(JoiningState.PULLING)
     number = number_of(joiner)
-    source = next(h for h in hosts if node_of(h).cycle.holding_for == (number,))
+    source = next(h for h in hosts if node_of(h).cycle.holds.joins == (number,))
     return world, source, joiner, number
 
 
@@ -556,10 +558,10 @@ def test_releases_are_remembered_within_a_limit() -> None:
     world, source, joiner, number = held_join()
     cycle = node_of(source).cycle
     said(world, joiner, source, m.Pulled(number, 0))
-    assert number not in cycle.holding_for
+    assert number not in cycle.holds.joins
     for join in range(1000, 1000 + limits.MAX_OPEN_JOINS):
         cycle.released(join)
-    assert number in cycle.holding_for, "the oldest release is forgotten"
+    assert number in cycle.holds.joins, "the oldest release is forgotten"
 
 
 def test_whether_a_state_is_read_is_known_before_it_is_made() -> None:
@@ -586,6 +588,7 @@ def test_a_cycle_needs_a_policy() -> None:
         debt,
         lambda _nodes: None,
         Copies(context, context.send),
+        Mail(context),
     )
     with pytest.raises(AssertionError, match="policy"):
         cycle.start(state_ready=True)

@@ -11,7 +11,7 @@ import pytest
 from protocols import events, limits
 from protocols.events import LeaveWanted, ShardArrived
 from protocols.member.context import _not_known
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.member.joining import JoiningState
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m

@@ -8,7 +8,7 @@ import pytest
 
 from protocols import limits
 from protocols.events import AwayWanted, LeaveWanted, StandAside, Tick, YieldWanted
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
 from tests.simulation.world import Host, World

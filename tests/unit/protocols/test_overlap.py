@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocols import effects, events
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.rounds.control_word import bits
 from protocols.rounds.round import Add, Complete, Finish, Round, SendDown, SendUp, Spread
 from tests.unit.protocols.clusters import cluster, go_on, node_of

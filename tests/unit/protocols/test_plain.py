@@ -16,6 +16,7 @@ from protocols.cluster.ancestry import Ancestor, Past
 from protocols.cluster.ways import Way
 from protocols.member.plain import from_plain, to_plain
 from protocols.network.link_end import LinkEnd
+from protocols.rounds import control_word
 from protocols.rounds.control_word import ControlWord
 from protocols.scheduler.planning import Found
 from protocols.wire import messages as m
@@ -38,6 +39,9 @@ EVENTS: tuple[events.Event, ...] = (
     events.RoundReduced(3, 1, WORD),
     events.Applied(3, b"meta", b"claim"),
     events.PiecesTaken(3, b"pieces"),
+    events.RoundDecided(3, 1, control_word.EMPTY),
+    events.Published(3, 1),
+    events.StripeArrived(3, 5),
     events.ShardArrived(b"n", 3, b"digest", None),
     events.ShardArrived(b"n", 3, b"digest", 1e9),
     events.ManifestReady(b"n", 7, (b"a", b"b")),

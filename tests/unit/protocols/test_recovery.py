@@ -13,7 +13,7 @@ from edgeagent.planner import StandardPlanner
 from protocols import effects, events
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import make_view
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.rounds import control_word
 from protocols.rounds.control_word import ControlWord
 from protocols.scheduler.negotiator import Negotiator

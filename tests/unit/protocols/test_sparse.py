@@ -10,7 +10,7 @@ import pytest
 from protocols import limits
 from protocols.cluster.view import edge
 from protocols.events import LeaveWanted
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import (
     cluster,

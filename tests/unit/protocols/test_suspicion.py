@@ -7,7 +7,7 @@ import pytest
 from protocols import events, limits
 from protocols.cluster.view import edge
 from protocols.events import Tick
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.network.link_end import LinkEnd
 from protocols.recovery.suspicion import Suspicions
 from protocols.wire import messages as m

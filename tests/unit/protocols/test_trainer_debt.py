@@ -11,7 +11,7 @@ import pytest
 from protocols import limits
 from protocols.effects import Apply, Depart, Effect, GiveWork, KeepUpdate, Report
 from protocols.events import Applied, AwayWanted, Contributed, LeaveWanted, Tick
-from protocols.member.cycle import CycleState
+from protocols.member.cycle_table import CycleState
 from protocols.member.trainer_debt import DebtState, TrainerDebt
 from protocols.network.measures import KeepingUp
 from protocols.rounds.control_word import EMPTY

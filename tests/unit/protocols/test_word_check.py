@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from protocols.errors import RemoteProtocolError
-from protocols.rounds.control_word import EMPTY, ControlWord, bits
+from protocols.rounds.control_word import EMPTY, ControlWord, bits, pack_squares
 from protocols.rounds.word_check import (
     Part,
     WordShape,
@@ -138,3 +138,14 @@ def test_the_parts_of_a_policy_are_its_subtrees() -> None:
     (part,) = policy_parts(policy, middle, None)
     assert part == Part(low, place[low], None)
     assert policy_parts(policy, low, dealt) == ()
+
+
+def test_sums_of_squares_fit_the_job() -> None:
+    held = replace(SHAPE, held_chunks=2)
+    check_word(replace(RIGHT, squares=pack_squares([1.0, float("inf")])), held)
+    check_word(replace(RIGHT, squares=pack_squares([0.0, float("nan")])), held)
+    for shape, squares in ((held, [1.0]), (SHAPE, [1.0])):
+        with pytest.raises(RemoteProtocolError, match="another number of chunks"):
+            check_word(replace(RIGHT, squares=pack_squares(squares)), shape)
+    with pytest.raises(RemoteProtocolError, match="impossible sum of squares"):
+        check_word(replace(RIGHT, squares=pack_squares([1.0, -1.0])), held)

@@ -87,7 +87,7 @@ def test_the_newest_files_stay_though_a_younger_state_was_adopted(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     options = SimpleNamespace(save="m", beside=str(folder / "m"), save_every=10, keep=3)
-    state = SimpleNamespace(iteration=0)
+    state = SimpleNamespace(iteration=0, shards=None)
     saving = Saving(options, state, lambda line: None)  # type: ignore[arg-type]
     monkeypatch.setattr(saving, "_write_over", lambda path: Path(path).touch())
     for state.iteration in (10, 20, 30, 20, 30, 40):

@@ -36,7 +36,7 @@ def test_both_ends_see_the_same_memory() -> None:
     trainer.close_descriptors()
     agent.close_descriptors()
     agent.close_descriptors()
-    assert [len(region.view()) for region in agent.regions()] == [100, *[192] * 4, 64, 0]
+    assert [len(region.view()) for region in agent.regions()] == [100, *[192] * 4, 64, 0, 0]
     trainer.contribution.array("float32")[:] = np.arange(48)
     agent.reduced[1].array("float32")[5] = 7.0
     agent.state.view()[99] = 9
@@ -51,6 +51,17 @@ def test_no_elements_still_maps_a_page() -> None:
     assert mapped_bytes(0) == mapped_bytes(1) == mapped_bytes(4096)
     assert memory.state.array("float64").size == 0
     assert len(memory.contribution.view()) == 0
+    memory.close_descriptors()
+
+
+def test_memory_is_given_back() -> None:
+    memory = create_shared_memory(0, 5 * 1024, "float32")
+    region = memory.replay
+    region.array("float32")[:] = 1.0
+    region.release(4, 3 * 4096 - 4)  # of which the second page is whole
+    assert [region.array("float32")[at] for at in (1023, 1024, 2047, 2048)] == [1, 0, 0, 1]
+    region.release()
+    assert not region.array("float32").any()
     memory.close_descriptors()
 
 

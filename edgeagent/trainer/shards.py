@@ -1,0 +1,365 @@
+"""The optimizer's state divided among the devices, as ElasWave and ZeRO do.
+
+The script's optimizer is never stepped. For each chunk of the gradient vector whose slots this
+device keeps, an optimizer of the same class is made for a moment over the pieces of parameters in
+that chunk, with their slots as its memory, and is stepped. That gives the same bits as stepping
+whole parameters if the optimizer treats each element by itself, which is tried out first.
+
+What is no tensor of a parameter's shape in an optimizer's memory (its count of steps, for example)
+is the same for all pieces of a parameter. Every device keeps it, in the memory of a stand-in: an
+optimizer of the same class over parameters without elements.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edgeagent.errors import UsageError
+from edgeagent.held_memory import HeldLayout
+from edgeagent.trainer.gradients import clip_coefficient, is_finite
+from edgeagent.trainer.settings import NOT_SCALARS
+from edgeagent.trainer.slots import discover_slots, lone_optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from mmap import mmap
+
+    from torch.optim import Optimizer
+
+    from edgeagent.handover import Publish, Reduced
+    from edgeagent.trainer.gradients import VectorLayout
+    from edgeagent.trainer.layout import StateLayout
+
+# The shape of the parameter with which slices are tried out, and where it is cut.
+_TRIAL_SHAPE = (61, 67)
+_TRIAL_CUTS = (0, 1000, 1017, 61 * 67)
+_TRIAL_STEPS = 3
+# About how many elements are stepped at a time: enough that the fixed cost of a step does not
+# matter, and so few that their mean gradients and copied slots take little memory.
+_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of one chunk that belongs to one parameter: `length` elements from `start` on of the
+    parameter with this number, which lie `at` elements behind the beginning of the chunk."""
+
+    parameter: int
+    start: int
+    length: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """How the sums of an iteration become the gradients that an optimizer sees."""
+
+    weight: int
+    scale: float
+    coefficient: float | None
+    bitmap: int
+
+    def mean(self, total: torch.Tensor) -> torch.Tensor:
+        """Return the mean gradient of a part of the vector, in the same steps as `mean_of`."""
+        mean = total / self.weight
+        if self.scale != 1.0:
+            mean /= self.scale
+        if self.coefficient is not None:
+            mean *= self.coefficient
+        return mean
+
+
+class Shards:
+    """Steps the slots that this device keeps. `names` has the trainable parameters in canonical
+    order. Raises `UsageError` if the optimizer's state cannot be divided."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        names: Mapping[torch.nn.Parameter, str],
+        vector: VectorLayout,
+        max_grad_norm: float | None,
+    ) -> None:
+        self._optimizer = optimizer
+        self._parameters = list(names)
+        self._vector = vector
+        self._max_grad_norm = max_grad_norm
+        self._check(optimizer, names)
+        slots = discover_slots(optimizer, names)
+        for slot in slots:
+            shape = tuple(self._parameters[slot.parameter].shape)
+            if slot.spec.shape not in (shape, ()) or slot.spec.dtype != torch.float32:
+                raise UsageError(
+                    f"{slot.spec.name} is no float32 tensor like its parameter, so the optimizer's"
+                    " state cannot be divided: leave --shard-optimizer away"
+                )
+        full = [s for s in slots if s.spec.shape == tuple(self._parameters[s.parameter].shape)]
+        self.slot_names = sorted({s.slot for s in full if s.spec.shape})
+        if not self.slot_names:
+            raise UsageError(
+                f"{type(optimizer).__name__} remembers nothing of a parameter's size here, so there"
+                " is nothing to divide: leave --shard-optimizer away"
+            )
+        self.layout = HeldLayout(len(self.slot_names), vector.elements, vector.chunk_elements)
+        self._stand_ins = [torch.nn.Parameter(torch.zeros(0)) for _ in self._parameters]
+        self.names = dict(zip(self._stand_ins, names.values(), strict=True))
+        self.optimizer = lone_optimizer(optimizer, self._groups(self._stand_ins))
+        self._pieces = self._cut()
+        numbers = {p: n for n, p in enumerate(self._parameters)}
+        self._members = [
+            {numbers[p] for p in group["params"] if p in numbers}
+            for group in optimizer.param_groups
+        ]
+        # The stripes whose slots are kept here, all until the agent says otherwise.
+        self.stripes: tuple[int, ...] = tuple(range(self.layout.stripes))
+
+    def _check(self, optimizer: Optimizer, names: Mapping[torch.nn.Parameter, str]) -> None:
+        for parameter, name in names.items():
+            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+                raise UsageError(
+                    f"{name} is {parameter.dtype} on {parameter.device}: with --shard-optimizer"
+                    " parameters are float32, on the CPU"
+                )
+            if not parameter.is_contiguous():
+                raise UsageError(f"{name} is not contiguous, as --shard-optimizer needs it")
+        if any(optimizer.state.values()):
+            raise UsageError("with --shard-optimizer the optimizer must not have stepped before")
+        if not steps_alike(optimizer):
+            raise UsageError(
+                f"{type(optimizer).__name__} gives other numbers if parameters are stepped in"
+                " slices, so its state cannot be divided: leave --shard-optimizer away"
+            )
+
+    def _groups(self, parameters: list[torch.nn.Parameter]) -> list[dict[str, Any]]:
+        """Return the optimizer's groups with these in place of its parameters."""
+        numbers = {p: n for n, p in enumerate(self._parameters)}
+        return [
+            {
+                **{k: v for k, v in group.items() if k not in NOT_SCALARS},
+                "params": [parameters[numbers[p]] for p in group["params"] if p in numbers],
+            }
+            for group in self._optimizer.param_groups
+        ]
+
+    def _cut(self) -> dict[int, list[Piece]]:
+        """Return the pieces in each chunk of gradients."""
+        found: dict[int, list[Piece]] = {}
+        size = self._vector.chunk_elements
+        offsets = self._vector.gradient_offsets
+        for number, (parameter, offset) in enumerate(zip(self._parameters, offsets, strict=True)):
+            at, end = offset, offset + parameter.numel()
+            while at < end:
+                chunk = at // size + 1
+                stop = min(end, chunk * size)
+                piece = Piece(number, at - offset, stop - at, at - (chunk - 1) * size)
+                found.setdefault(chunk, []).append(piece)
+                at = stop
+        return found
+
+    def attach(self, held: mmap, contribution: torch.Tensor) -> None:
+        """Use these regions of the shared memory: `held`, and P for results."""
+        self._held = torch.frombuffer(held, dtype=torch.float32, count=self.layout.bytes // 4)
+        self._results = contribution
+
+    def places(self, layout: StateLayout) -> tuple[tuple[int, int, int], ...]:
+        """Return of each parameter its first element in the gradient vector, its first byte in the
+        state, and its number of elements."""
+        homes = {name: offset for name, offset, _ in layout.tensors()}
+        offsets, names = self._vector.gradient_offsets, self.names.values()
+        every = zip(offsets, names, self._parameters, strict=True)
+        return tuple((at, homes[f"model.{name}"], p.numel()) for at, name, p in every)
+
+    @property
+    def gradient_chunks(self) -> int:
+        """The number of chunks that hold gradients, and so have slots."""
+        return self._vector.gradient_chunks
+
+    def slot_memory(self, number: int, chunk: int) -> torch.Tensor:
+        """Return where the slot with this number of `slot_names` lies for a chunk."""
+        return self._held[self.layout.slot(number, chunk)]
+
+    # --- updates ----------------------------------------------------------------------------------
+
+    def publish(self, wanted: Publish, scale: float) -> None:
+        """Put the new weights of the stripes that this device owns into P, of which nobody needs
+        what it had there any more."""
+        chunks = self._chunks(wanted.stripes)
+        for chunk in chunks:
+            start, end = self.layout.span(chunk)
+            if chunk > self._vector.gradient_chunks:
+                self._results[start:end] = self._held[self.layout.sums(chunk)]
+            for piece in self._pieces.get(chunk, []):
+                self._result(chunk, piece).copy_(self._weights(piece))
+        update = self._update_of(wanted, scale)
+        if update is not None:
+            self._step(chunks, self._result, self.layout.sums, update, keep=False)
+
+    def _result(self, chunk: int, piece: Piece) -> torch.Tensor:
+        """Return where the result of a piece of a chunk lies."""
+        start = self.layout.span(chunk)[0] + piece.at
+        return self._results[start : start + piece.length]
+
+    def apply(self, reduced: Reduced, vector: torch.Tensor, scale: float, *, missed: bool) -> None:
+        """Make the update of an iteration: step the slots that this device keeps with the sums in
+        the region `held` (those `missed` there), and take over the weights in `vector`, which is
+        R."""
+        self._step_slots(reduced, scale, missed=missed)
+        self._take_weights(vector)
+        self._step_stand_ins(reduced.gradient_bitmap)
+
+    def _step_slots(self, reduced: Reduced, scale: float, *, missed: bool) -> None:
+        """Step the slots of the stripes that this device keeps, and their weights with them."""
+        self.stripes = reduced.stripes
+        update = self._update_of(reduced, scale)
+        if update is None:
+            return
+        where = self.layout.missed if missed else self.layout.sums
+        chunks = self._chunks(reduced.stripes)
+        self._step(chunks, lambda _, piece: self._weights(piece), where, update, keep=True)
+
+    def _weights(self, piece: Piece) -> torch.Tensor:
+        """Return where the weights of a piece lie."""
+        flat = self._parameters[piece.parameter].detach().view(-1)
+        return flat[piece.start : piece.start + piece.length]
+
+    def _chunks(self, stripes: Iterable[int]) -> list[int]:
+        return sorted(c for s in stripes for c in self.layout.chunks_of(s))
+
+    def _update_of(self, told: Publish | Reduced, scale: float) -> _Update | None:
+        """Return how sums become gradients, None if the step is skipped."""
+        if not is_finite(told.square_sums, self._vector):
+            return None
+        weight = told.weight
+        coefficient = clip_coefficient(
+            told.square_sums, self._vector, weight * scale, self._max_grad_norm
+        )
+        bitmap = int.from_bytes(told.gradient_bitmap, "little")
+        return _Update(weight, scale, coefficient, bitmap)
+
+    def _step(
+        self,
+        chunks: list[int],
+        place: Callable[[int, Piece], torch.Tensor],
+        sums: Callable[[int], slice],
+        update: _Update,
+        *,
+        keep: bool,
+    ) -> None:
+        """Step what lies at the `place` of each piece of these chunks; with `keep` the slots are
+        stepped, too. Several chunks are stepped at a time, since each step has a fixed cost."""
+        chunks = [c for c in chunks if c <= self._vector.gradient_chunks]
+        count = max(1, _AT_ONCE // self._vector.chunk_elements)
+        for first in range(0, len(chunks), count):
+            self._step_some(chunks[first : first + count], place, sums, update, keep=keep)
+
+    def _step_some(
+        self,
+        chunks: list[int],
+        place: Callable[[int, Piece], torch.Tensor],
+        sums: Callable[[int], slice],
+        update: _Update,
+        *,
+        keep: bool,
+    ) -> None:
+        pieces = [(c, piece) for c in chunks for piece in self._pieces.get(c, [])]
+        means = {c: update.mean(self._held[sums(c)]) for c in chunks}
+        leaves = [torch.nn.Parameter(place(chunk, piece)) for chunk, piece in pieces]
+        optimizer = self._momentary([piece for _, piece in pieces], leaves)
+        views: list[dict[str, torch.Tensor]] = []
+        for (chunk, piece), leaf in zip(pieces, leaves, strict=True):
+            if update.bitmap >> piece.parameter & 1:
+                leaf.grad = means[chunk][piece.at : piece.at + piece.length]
+            views.append(self._views(chunk, piece))
+            memory = self._memory_of(piece, views[-1], copied=not keep)
+            if memory:
+                optimizer.state[leaf] = memory
+        type(optimizer).step(optimizer)
+        if not keep:
+            return
+        for leaf, known in zip(leaves, views, strict=True):
+            for slot, value in optimizer.state.get(leaf, {}).items():
+                view = known.get(slot)
+                if view is None or not isinstance(value, torch.Tensor):
+                    continue
+                if value.data_ptr() != view.data_ptr():
+                    view.copy_(value)
+
+    def _momentary(self, pieces: list[Piece], leaves: list[torch.nn.Parameter]) -> Optimizer:
+        """Return an optimizer over these pieces, without memory."""
+        groups = []
+        for group, members in zip(self._optimizer.param_groups, self._members, strict=True):
+            mine = [x for p, x in zip(pieces, leaves, strict=True) if p.parameter in members]
+            if mine:
+                scalars = {k: v for k, v in group.items() if k not in NOT_SCALARS}
+                groups.append({**scalars, "params": mine})
+        return lone_optimizer(self._optimizer, groups)
+
+    def _views(self, chunk: int, piece: Piece) -> dict[str, torch.Tensor]:
+        """Return where the slots of a piece lie, by name."""
+        found: dict[str, torch.Tensor] = {}
+        for number, slot in enumerate(self.slot_names):
+            place = self._held[self.layout.slot(number, chunk)]
+            found[slot] = place[piece.at : piece.at + piece.length]
+        return found
+
+    def _memory_of(
+        self, piece: Piece, views: Mapping[str, torch.Tensor], *, copied: bool
+    ) -> dict[str, Any]:
+        """Return what an optimizer remembers of a piece, as its stand-in says what there is."""
+        memory: dict[str, Any] = {}
+        stand_in = self._stand_ins[piece.parameter]
+        for slot, value in self.optimizer.state.get(stand_in, {}).items():
+            if isinstance(value, torch.Tensor) and value.shape == stand_in.shape:
+                memory[slot] = views[slot].clone() if copied else views[slot]
+            else:
+                memory[slot] = value.clone() if isinstance(value, torch.Tensor) else value
+        return memory
+
+    def _step_stand_ins(self, bitmap: bytes) -> None:
+        """Step what all devices keep: counts of steps and the like."""
+        bits = int.from_bytes(bitmap, "little")
+        for number, stand_in in enumerate(self._stand_ins):
+            stand_in.grad = torch.zeros(0) if bits >> number & 1 else None
+        for mine, theirs in zip(
+            self.optimizer.param_groups, self._optimizer.param_groups, strict=True
+        ):
+            mine.update({k: v for k, v in theirs.items() if k not in NOT_SCALARS})
+        type(self.optimizer).step(self.optimizer)
+        for stand_in in self._stand_ins:
+            stand_in.grad = None
+
+    def _take_weights(self, vector: torch.Tensor) -> None:
+        """Make the results in R the weights."""
+        for parameter, offset in zip(self._parameters, self._vector.gradient_offsets, strict=True):
+            values = vector[offset : offset + parameter.numel()]
+            parameter.detach().copy_(values.view(parameter.shape))
+
+
+def steps_alike(optimizer: Optimizer) -> bool:
+    """Return whether stepping a parameter whole and in slices gives the same bits, for each group's
+    settings."""
+    for group in optimizer.param_groups:
+        scalars = {k: v for k, v in group.items() if k not in NOT_SCALARS}
+        draw = torch.Generator().manual_seed(1)
+        values = torch.randn(_TRIAL_SHAPE, generator=draw)
+        whole = torch.nn.Parameter(values.clone())
+        ends = list(itertools.pairwise(_TRIAL_CUTS))
+        parts = [torch.nn.Parameter(values.view(-1)[a:b].clone()) for a, b in ends]
+        both = [lone_optimizer(optimizer, [{**scalars, "params": x}]) for x in ([whole], parts)]
+        for _ in range(_TRIAL_STEPS):
+            gradient = torch.randn(_TRIAL_SHAPE, generator=draw)
+            whole.grad = gradient.clone()
+            for part, (a, b) in zip(parts, ends, strict=True):
+                part.grad = gradient.view(-1)[a:b].clone()
+            try:
+                for each in both:
+                    type(each).step(each)
+            except Exception:
+                return False
+        if not torch.equal(whole.detach().view(-1), torch.cat([p.detach() for p in parts])):
+            return False
+    return True

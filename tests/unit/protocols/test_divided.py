@@ -1,0 +1,343 @@
+"""Clusters in which no member keeps all of the optimizer's state: nothing of it is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from protocols import effects, events, limits
+from protocols.cluster.stripes import held_by
+from protocols.errors import LocalProtocolError, RemoteProtocolError
+from protocols.member.cycle_table import CycleState
+from protocols.recovery.missing_parts import MissingParts
+from protocols.rounds.control_word import EMPTY
+from protocols.rounds.round import Decided, KeepSum, Lane, Round, RoundSpec, SendSum
+from protocols.scheduler.fence import Lost
+from protocols.wire import messages as m
+from tests.simulation.world import World
+from tests.unit.protocols.clusters import cluster, enter, node_of, settle
+from tests.unit.protocols.records import LINEAGE, node
+from tests.variants import variants
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
+    from tests.simulation.host import Host
+
+STRIPES = 4
+
+
+def policy_of(host: Host) -> Policy:
+    policy = node_of(host).context.policy
+    assert policy is not None
+    return policy
+
+
+def is_level(world: World, copies: int) -> bool:
+    """Whether each stripe has as many holders as it can, and nobody learns."""
+    for host in world.members:
+        policy = policy_of(host)
+        wanted = min(copies + 1, len(policy.view.nodes))
+        if any(len(s.holders) != wanted or s.learners for s in policy.stripes):
+            return False
+    return True
+
+
+def divided(seed: int, size: int, copies: int, steps: int = 60) -> tuple[World, list[Host]]:
+    """Return a world with `size` members that hold equally much."""
+    world, hosts = cluster(seed, size, steps, stripes=STRIPES, copies=copies)
+    world.run(lambda: is_level(world, copies))
+    return world, hosts
+
+
+def ends(world: World, *but: Host) -> None:
+    """Run to the end of training, at which all but these must have the right state."""
+    world.run(lambda: all(h.gone for h in world.hosts.values()))
+    for host in world.hosts.values():
+        if host not in but:
+            assert host.gone == "steps", f"{host.me.name} ended with {host.gone}"
+            assert host.state == world.right(world.steps)
+
+
+@pytest.mark.parametrize(("size", "copies"), [(2, 0), (3, 1), (4, 2), (2, 3)])
+def test_members_hold_equally_much(size: int, copies: int) -> None:
+    world, hosts = divided(size, size, copies)
+    policy, at = policy_of(hosts[0]), max(h.iteration for h in hosts)
+    world.run(lambda: all(h.iteration > at + 1 for h in hosts))  # what is given up is freed then
+    held = [len(held_by(policy.stripes, k)) for k in range(size)]
+    assert max(held) - min(held) <= 1
+    assert sum(held) == STRIPES * min(size, copies + 1)
+    for host in hosts:
+        mine = held_by(policy.stripes, policy.view.nodes.index(host.me.node))
+        assert len(host.slots.here) == len(mine)
+    ends(world)
+
+
+MOMENTS = variants(range(0, 240, 12), range(240))
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_one_is_killed_at_any_moment(moment: int) -> None:
+    world, hosts = divided(1, 4, 1, steps=50)
+    dead = hosts[moment % 4]
+    world.before(moment + 1, lambda: world.kill(dead))
+    ends(world, dead)
+
+
+@pytest.mark.parametrize("moment", variants(range(5, 240, 24), range(240)))
+def test_two_are_killed_at_once(moment: int) -> None:
+    world, hosts = divided(2, 4, 2, steps=50)
+    dead = [hosts[moment % 4], hosts[(moment + 1 + moment // 4 % 3) % 4]]
+    for host in dead:
+        world.before(moment + 1, lambda host=host: world.kill(host))  # type: ignore[misc]
+    ends(world, *dead)
+
+
+@pytest.mark.parametrize("moment", variants(range(0, 200, 20), range(200)))
+def test_one_is_killed_while_others_learn(moment: int) -> None:
+    world, hosts = divided(3, 3, 1, steps=50)
+    hosts.append(world.join(3, hosts[0]))
+    enter(world, hosts[-1])
+    dead = hosts[moment % 4]
+    world.before(moment + 1, lambda: world.kill(dead))
+    world.run(lambda: dead.gone is not None)
+    world.run(lambda: not world.members or is_level(world, 1))
+    ends(world, dead)
+
+
+def test_who_alone_holds_something_hands_it_over_before_it_leaves() -> None:
+    world, hosts = divided(4, 3, 0, steps=200)
+    hosts[1].handle(events.LeaveWanted())
+    world.run(lambda: hosts[1].gone is not None)
+    assert hosts[1].gone == "left"
+    ends(world, hosts[1])
+
+
+def test_the_scheduler_leaves() -> None:
+    world, hosts = divided(5, 3, 1, steps=200)
+    told = [r.values["survives"] for r in hosts[1].reports if r.event == "copies"]
+    assert told[-1] == 1
+    hosts[0].handle(events.LeaveWanted())
+    world.run(lambda: hosts[0].gone is not None)
+    ends(world, hosts[0])
+
+
+def test_all_leave() -> None:
+    world, hosts = divided(6, 2, 0, steps=5000)
+    for host in hosts:
+        host.handle(events.LeaveWanted())
+    world.run(lambda: all(h.gone for h in hosts))
+    assert [h.gone for h in hosts] == ["left", "left"]
+
+
+def test_copies_publish_for_an_owner_whose_trainer_hangs() -> None:
+    world, hosts = divided(7, 3, 1, steps=400)
+    world.run(lambda: node_of(hosts[1]).cycle.state is CycleState.PUBLISHING)
+    hosts[1].hang(500.0)
+    world.run(lambda: hosts[1].gone is not None)
+    assert hosts[1].gone == "stalled"
+    ends(world, hosts[1])
+
+
+def test_all_wait_for_the_only_holder() -> None:
+    world, hosts = divided(8, 2, 0, steps=80)
+    world.run(lambda: node_of(hosts[1]).cycle.state is CycleState.PUBLISHING)
+    before = node_of(hosts[0]).context.iteration
+    hosts[1].hang(100.0)
+    world.run(lambda: not hosts[1].hangs)
+    assert node_of(hosts[0]).context.iteration <= before + 1
+    ends(world)
+
+
+def test_micro_batches_that_are_handed_back_are_computed_before_anybody_publishes() -> None:
+    world, hosts = divided(9, 3, 1, steps=40)
+    hosts[2].refuses = True
+    hosts.append(world.join(3, hosts[0]))  # it follows the rounds meanwhile
+    ends(world)
+
+
+def test_a_member_whose_state_slipped_makes_no_results() -> None:
+    world, hosts = divided(10, 3, 1, steps=200)
+    hosts[1].slips = True
+    world.run(lambda: hosts[1].gone is not None)
+    assert hosts[1].gone == "diverged"
+    ends(world, hosts[1])
+
+
+def test_a_side_that_lacks_a_part_waits_for_the_other() -> None:
+    world, hosts = divided(11, 4, 0, steps=400)
+    for host in hosts[2:]:
+        for other in hosts[:2]:
+            world.cut(host, other)
+    iteration = max(node_of(h).context.iteration for h in hosts)
+    end = world.now + 100.0
+    world.later(100.0, lambda: None)
+    world.run(lambda: world.now >= end)
+    assert all(node_of(h).context.iteration <= iteration + 2 for h in hosts)
+    assert all(h.is_member for h in hosts)
+
+
+def test_one_that_lacks_a_part_and_most_members_does_not_stand_for_election() -> None:
+    world, hosts = divided(17, 4, 0, steps=400)
+    alone = next(h for h in hosts if not node_of(h).context.election.leads)
+    others = [h for h in hosts if h is not alone]
+    for other in others:
+        world.cut(alone, other)
+    end = world.now + 3 * limits.PARTITION_WAIT_SECONDS
+    world.later(end - world.now, lambda: None)
+    world.run(lambda: world.now >= end)
+    assert alone.is_member
+    told = [r.values["nodes"] for r in alone.reports if r.event == "parts_missing"]
+    assert sorted(told[-1]) == sorted(h.me.name for h in others)
+    assert not node_of(alone).context.election.leads
+
+
+def test_results_wait_until_a_late_trainer_has_caught_up() -> None:
+    world, hosts = divided(14, 2, 0, steps=120)
+    world.run(lambda: node_of(hosts[1]).cycle.state is CycleState.APPLYING)
+    hosts[1].hang(15.0)
+    world.run(lambda: not hosts[1].hangs)
+    ends(world)
+
+
+def test_who_is_missing() -> None:
+    world, hosts = divided(15, 3, 0, steps=400)
+    recovery = node_of(hosts[0]).recovery
+    assert not recovery.missing_holders
+    world.kill(hosts[2])
+    world.run(lambda: bool(recovery.missing_holders))
+    assert list(recovery.missing_holders) == [hosts[2].me.node]
+    told = [r.values["nodes"] for r in hosts[0].reports if r.event == "parts_missing"]
+    assert told == [[hosts[2].me.name]]
+    assert not node_of(world.add(9)).recovery.missing_holders
+    assert not node_of(World(0).found()).recovery.missing_holders
+
+
+def test_whom_all_wait_for_is_told_when_it_changes() -> None:
+    hosts = divided(18, 3, 0, steps=400)[1]
+    context = node_of(hosts[0]).context
+    policy, told = policy_of(hosts[0]), [h.me for h in hosts[1:]]
+    parts = MissingParts(context)
+    context.effects.clear()
+    for at, lost in ((1.0, told[:1]), (2.0, told[:1]), (3.0, told), (7.5, []), (8.0, [])):
+        parts.tell(at, Lost(tuple(m.node for m in lost)))
+    found = [(e.event, e.values) for e in context.effects if isinstance(e, effects.Report)]
+    assert found == [
+        ("parts_missing", {"nodes": [told[0].name]}),
+        ("parts_missing", {"nodes": sorted((m.name for m in told), key=names(policy).index)}),
+        ("parts_complete", {"seconds": 6.5}),
+    ]
+    context.effects.clear()
+
+
+def names(policy: Policy) -> list[str]:
+    """Return the names of the members in the order in which they hold stripes first."""
+    order = dict.fromkeys(k for stripe in policy.stripes for k in stripe.holders)
+    return [policy.view.members[k].name for k in order]
+
+
+def test_what_a_member_is_about_to_learn() -> None:
+    world, hosts = divided(16, 2, 1, steps=400)
+    hosts.append(world.join(2, hosts[0]))
+    enter(world, hosts[-1])
+    learning = node_of(hosts[-1]).cycle.learning
+    world.run(lambda: bool(learning.coming))
+    assert learning.is_busy
+    world.run(lambda: is_level(world, 1))
+    assert not learning.coming
+    ends(world)
+
+
+def test_joins_beside_the_training() -> None:
+    world, hosts = cluster(12, 2, 300, stripes=STRIPES, copies=1, beside=True)
+    hosts.append(world.join(2, hosts[0]))
+    enter(world, hosts[-1])
+    settle(world)
+    world.run(lambda: is_level(world, 1))
+    ends(world)
+
+
+def test_what_a_learner_asks_for_in_vain() -> None:
+    world, hosts = divided(13, 2, 1, steps=400)
+    learning, me = node_of(hosts[0]).cycle.learning, hosts[1].me.node
+    at = node_of(hosts[0]).context.iteration
+    for iteration in (at, at + 1, at + 2):
+        learning.asked(me, m.StripesWanted(iteration, (0, 9)))
+    assert not learning.owes
+    for number in range(limits.MAX_LINKS_PER_NODE + 1):
+        learning.asked(node(number), m.StripesWanted(at + 1, (0,)))
+    assert len(learning._early) == limits.MAX_LINKS_PER_NODE
+    world.run(lambda: node_of(hosts[0]).cycle.state is CycleState.REDUCING)
+    hosts[0].handle(events.RoundDecided(node_of(hosts[0]).context.iteration, 7, EMPTY))
+    assert node_of(hosts[0]).cycle.state is CycleState.REDUCING
+    hosts[0].handle(events.StripeArrived(at, 0))
+    hosts[0].handle(events.Published(at, 7))
+    hosts[0].handle(events.RoundDecided(at, 7, EMPTY))
+    scheduler = node_of(hosts[0]).negotiator
+    assert scheduler is not None
+    scheduler.learned(b"stranger", (0,))
+    scheduler.learned(me, (0, 99))
+    ends(world)
+
+
+# --- the round ------------------------------------------------------------------------------------
+
+A, B = node(1), node(2)
+
+
+def spec_of(lane: Lane, *, contributes: bool = True, parent: bytes | None = None) -> RoundSpec:
+    """Return the round of one held data chunk; the word's tree has `parent`."""
+    children = () if parent else (B,)
+    where = (parent, children, ())
+    return RoundSpec(
+        LINEAGE, 1, 2, 3, 4, *where, 2, contributes, lanes=(lane,), turns=(0,), is_held=True
+    )
+
+
+def test_an_owner_keeps_the_sum_and_publishes_once_the_word_is_there() -> None:
+    round_ = Round(spec_of(Lane(None, (B,), None, (B,), held=True, sums_to=(B,))))
+    with pytest.raises(LocalProtocolError, match="before the round was decided"):
+        round_.publish()
+    round_.contribute()
+    assert round_.owned == (1,)
+    effects = round_.up(B, 1)
+    assert KeepSum(1) in effects
+    assert SendSum(1, (B,)) in effects
+    assert Decided() in round_.up(B, 0)
+    assert round_.have == b"\1"
+    round_.publish()
+    assert round_.have == b"\3"
+    assert not list(round_.owned)
+
+
+def test_a_copy_gives_its_word_only_when_it_has_the_sum() -> None:
+    lane = Lane(A, (), A, (), held=True, sums_from=A, keeps=True)
+    round_ = Round(spec_of(lane, parent=A))
+    with pytest.raises(RemoteProtocolError, match="before its parts were sent"):
+        round_.sum_down(A, 1)
+    sent = round_.contribute()
+    assert [type(e).__name__ for e in sent] == ["SendUp"]
+    with pytest.raises(RemoteProtocolError, match="before its parts were sent"):
+        round_.check_down(A, 0)
+    assert round_.owes(A)
+    with pytest.raises(RemoteProtocolError, match="does not send it"):
+        round_.sum_down(B, 1)
+    assert [type(e).__name__ for e in round_.sum_down(A, 1)] == ["KeepSum", "SendUp"]
+    with pytest.raises(RemoteProtocolError, match="twice"):
+        round_.sum_down(A, 1)
+
+
+def test_frames_of_a_sum_are_owed_until_they_come() -> None:
+    lane = Lane(A, (), B, (), held=True, sums_from=A, keeps=True)
+    round_ = Round(spec_of(lane, parent=B))
+    round_.contribute()
+    assert round_.owes(A)
+    round_.sum_down(A, 1)
+    assert not round_.owes(A)
+
+
+def test_a_node_that_only_passes_sums_on_keeps_none() -> None:
+    lane = Lane(A, (), A, (), held=True, sums_from=A, sums_to=(B,))
+    round_ = Round(spec_of(lane, parent=A))
+    round_.contribute()
+    assert round_.sum_down(A, 1) == [SendSum(1, (B,))]

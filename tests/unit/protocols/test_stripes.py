@@ -1,0 +1,231 @@
+"""Stripes: who holds what, how that is levelled, and which paths sums take."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from protocols.cluster.policy import Policy
+from protocols.cluster.stripes import (
+    Stripe,
+    held_by,
+    orphans,
+    owned_by,
+    renumbered,
+    rooted,
+    stripes_fault,
+    towards,
+    with_learned,
+)
+from protocols.cluster.view import View, edge, make_view
+from protocols.cluster.ways import Way
+from protocols.errors import RemoteProtocolError
+from protocols.member.learning import lender
+from protocols.member.orders import check_policy
+from protocols.member.round_specs import Lanes
+from protocols.scheduler.levelling import MOST_LEARNED, MOST_LEARNED_BYTES, level
+from tests.simulation.world import World
+from tests.unit.protocols.clusters import node_of
+from tests.unit.protocols.records import LINEAGE, member
+
+
+def view_of(size: int, *, missing: tuple[tuple[int, int], ...] = ()) -> View:
+    """Return a view of `size` members, all linked but the pairs `missing`."""
+    members = [member(k) for k in range(1, size + 1)]
+    pairs = [(a, b) for a in range(size) for b in range(a)]
+    edges = [
+        edge(members[a].node, members[b].node)
+        for a, b in pairs
+        if (a, b) not in missing and (b, a) not in missing
+    ]
+    return make_view(LINEAGE, 1, members, edges)
+
+
+def stripe(*holders: int, learners: tuple[int, ...] = ()) -> Stripe:
+    return Stripe(bytes(holders), bytes(learners))
+
+
+def policy_of(view: View, *stripes: Stripe, ways: tuple[Way, ...] = ()) -> Policy:
+    """Return a policy whose tree is a line, the first member at its root."""
+    parents = (b"", *view.nodes[:-1])
+    shares = (1,) * len(view.nodes)
+    return Policy(1, 1, view, parents, shares, (), "", ways, stripes)
+
+
+def test_who_holds_and_who_owns() -> None:
+    stripes = (stripe(0, 1), stripe(1, 2), stripe(0))
+    assert held_by(stripes, 1) == (0, 1)
+    assert owned_by(stripes, 0) == (0, 2)
+    assert stripe(2, 0, learners=(1,)).keepers == bytes([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (Stripe(b""), "no holder"),
+        (stripe(0, 0), "twice"),
+        (stripe(0, learners=(0,)), "twice"),
+        (stripe(5), "no member"),
+        (stripe(0, learners=(2,)), "without a link"),
+    ],
+)
+def test_what_is_wrong_with_stripes(wrong: Stripe, says: str) -> None:
+    view = view_of(3, missing=((0, 2),))
+    assert says in stripes_fault(view, (stripe(0), wrong))
+    with pytest.raises(ValueError, match=says):
+        policy_of(view, wrong)
+
+
+def test_a_copy_becomes_the_owner_where_the_owner_is_gone() -> None:
+    old, new = (b"a", b"b", b"c"), (b"b", b"c")
+    stripes = (stripe(0, 2, learners=(1,)), stripe(1, 0), stripe(0))
+    found = renumbered(stripes, old, new)
+    assert found == (stripe(1), stripe(0), Stripe(b""))
+    assert orphans(found) == (2,)
+    learned = with_learned(found, new, {b"b": (2, 9), b"c": (0,)})
+    assert learned == (stripe(1), stripe(0), stripe(0))
+
+
+def test_a_tree_with_another_root() -> None:
+    line = bytes([0, 0, 1, 2])
+    assert rooted(line, 3) == bytes([1, 2, 3, 3])
+    assert rooted(line, 0) == line
+    assert rooted(line, 1) == bytes([1, 1, 1, 2])
+
+
+def test_paths_from_the_root() -> None:
+    line = bytes([0, 0, 1, 2])
+    assert towards(line, bytes([3])) == {3: (), 2: (3,), 1: (2,), 0: (1,)}
+    assert towards(line, b"") == {}
+    star = bytes(4)
+    assert towards(star, bytes([1, 3])) == {1: (), 3: (), 0: (1, 3)}
+
+
+def test_sums_and_results_take_the_paths_of_the_owner() -> None:
+    view = view_of(4)
+    line = bytes([1, 1, 1, 2])  # its root is member 1
+    way = Way(line, line, 1)
+    policy = policy_of(view, stripe(1, 3), stripe(0, 2), ways=(way,))
+    lanes = {n: Lanes().of(policy, n) for n in view.nodes}
+    assert {turns for _, turns in lanes.values()} == {(0, 1)}
+    a, b, c, d = (lanes[n][0] for n in view.nodes)
+    assert b[0].owns
+    assert b[0].sums_to == (view.nodes[2],)
+    assert c[0].sums_from == view.nodes[1]
+    assert c[0].sums_to == (view.nodes[3],)
+    assert not c[0].keeps
+    assert d[0].keeps
+    assert d[0].sums_from == view.nodes[2]
+    assert a[0].sums_from is None
+    # There is no way to the owner of the other stripe, which has a link to each: a star.
+    assert a[1].owns
+    assert a[1].children == view.nodes[1:]
+    assert c[1].keeps
+
+
+def test_without_links_to_all_the_tree_is_turned() -> None:
+    view = view_of(3, missing=((0, 2),))
+    policy = policy_of(view, stripe(2))
+    lanes = [Lanes().of(policy, n)[0][0] for n in view.nodes]
+    assert [lane.parent for lane in lanes] == [view.nodes[1], view.nodes[2], None]
+
+
+def test_who_lends() -> None:
+    view = view_of(3, missing=((0, 2),))
+    policy = policy_of(view, stripe(0, 1, learners=(2,)))
+    assert lender(policy, (0, view.nodes[2])) == view.nodes[1]
+
+
+def test_a_policy_with_another_number_of_stripes_is_refused() -> None:
+    context = node_of(World(0).found()).context
+    policy = context.policy
+    assert policy is not None
+    with pytest.raises(RemoteProtocolError, match="number of stripes"):
+        check_policy(context, replace(policy, version=2, stripes=(stripe(0),)))
+
+
+# --- levelling ------------------------------------------------------------------------------------
+
+
+def levelled(view: View, stripes: tuple[Stripe, ...], copies: int) -> tuple[Stripe, ...]:
+    """Level again and again, each learner learning at once; check each step."""
+    for _ in range(200):
+        found = level(view, stripes, copies)
+        assert not stripes_fault(view, found)
+        assert sum(len(s.learners) for s in found) <= MOST_LEARNED
+        if found == stripes and not any(s.learners for s in found):
+            return found
+        learned = {(n, view.nodes[k]) for n, s in enumerate(found) for k in s.learners}
+        stripes = level(view, found, copies, (), learned)
+        assert not stripes_fault(view, stripes)
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_levelling_ends_with_enough_copies_and_equal_loads(seed: int) -> None:
+    dice = random.Random(seed)
+    size, copies, count = dice.randint(1, 7), dice.randint(0, 3), dice.randint(1, 40)
+    view = view_of(size)
+    start = tuple(stripe(dice.randrange(size)) for _ in range(count))
+    found = levelled(view, start, copies)
+    wanted = min(copies + 1, size)
+    assert all(len(s.holders) == wanted and not s.learners for s in found)
+    held = [len(held_by(found, k)) for k in range(size)]
+    owned = [len(owned_by(found, k)) for k in range(size)]
+    assert max(held) - min(held) <= 1
+    assert max(owned) - min(owned) <= 1 + copies
+
+
+def gains(before: tuple[Stripe, ...], after: tuple[Stripe, ...]) -> int:
+    """Return how many stripes members hold that they did not hold before."""
+    pairs = zip(before, after, strict=True)
+    return sum(len(set(new.holders) - set(old.holders)) for old, new in pairs)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 8])
+@pytest.mark.parametrize("copies", [0, 1, 2])
+def test_a_join_moves_no_more_than_the_newcomers_part(size: int, copies: int) -> None:
+    count, joined = 60, view_of(size + 1)
+    before = levelled(view_of(size), (stripe(0),) * count, copies)
+    after = levelled(joined, before, copies)
+    assert gains(before, after) == len(held_by(after, size))
+    assert len(held_by(after, size)) <= -(-count * min(size + 1, copies + 1) // (size + 1))
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 8, 9])
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_loss_moves_little_more_than_what_was_lost(size: int, copies: int) -> None:
+    count, left = 60, view_of(size - 1)
+    whole = levelled(view_of(size), (stripe(0),) * count, copies)
+    nodes = view_of(size).nodes
+    before = renumbered(whole, nodes, nodes[:-1])
+    assert not orphans(before)
+    after = levelled(left, before, copies)
+    lacking = count * min(size - 1, copies + 1) - sum(len(s.holders) for s in before)
+    assert lacking <= gains(before, after) <= 1.25 * lacking
+
+
+def test_who_goes_holds_only_what_nobody_else_does() -> None:
+    view = view_of(3)
+    going = (view.nodes[0],)
+    found = level(view, (stripe(0), stripe(0, 1), stripe(2, 0)), 1, going)
+    assert found[0].holders == bytes([0])
+    assert found[0].learners
+    assert 0 not in found[1].holders
+    assert 0 not in found[2].holders
+
+
+def test_nobody_learns_who_has_no_link_to_a_holder() -> None:
+    view = view_of(3, missing=((0, 1), (0, 2)))
+    assert level(view, (stripe(0),), 1) == (stripe(0),)
+    assert level(view, (stripe(0), stripe(0), stripe(0)), 0) == (stripe(0),) * 3
+
+
+def test_few_large_stripes_are_learned_at_once() -> None:
+    view = view_of(2)
+    start = (stripe(0),) * 20
+    for size, most in ((0, 20), (MOST_LEARNED_BYTES // 3, 3), (MOST_LEARNED_BYTES * 2, 1)):
+        found = level(view, start, 1, stripe_bytes=size)
+        assert sum(len(s.learners) for s in found) == most
