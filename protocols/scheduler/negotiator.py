@@ -237,7 +237,10 @@ class Negotiator:
         nodes = policy.view.nodes
         self._leaving = {n: None for n in self._leaving if n in nodes}
         self._away = {n: None for n in self._away if n in nodes}
-        self._learned = {}  # who still learns says so again
+        # Who has told so while this policy was on its way to all is still a learner in it. Without
+        # that, a cluster whose policy changes in each iteration would hardly ever hear of it.
+        learners = {(s, nodes[k]) for s, x in enumerate(policy.stripes) for k in x.learners}
+        self._learned = {pair: None for pair in self._learned if pair in learners}
         outlaws = policy.view.expelled
         self._expelled = {n: None for n in self._expelled if n not in outlaws}
         apart = policy.view.apart

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -246,6 +247,25 @@ def test_what_a_member_is_about_to_learn() -> None:
     world.run(lambda: is_level(world, 1))
     assert not learning.coming
     ends(world)
+
+
+def test_what_was_learned_is_remembered_while_the_policy_changes() -> None:
+    world, hosts = divided(19, 2, 1, steps=400)
+    hosts.append(world.join(2, hosts[0]))
+    enter(world, hosts[-1])
+    world.run(lambda: any(s.learners for s in policy_of(hosts[0]).stripes))
+    leader = next(h for h in hosts if node_of(h).context.election.leads)
+    negotiator, policy = node_of(leader).negotiator, policy_of(leader)
+    assert negotiator is not None
+    number = next(n for n, s in enumerate(policy.stripes) if s.learners)
+    learner = policy.view.nodes[policy.stripes[number].learners[0]]
+    negotiator.learned(learner, (number,))
+    assert (number, learner) in negotiator._learned
+    negotiator.in_force(leader.clock(), policy)  # one that was on its way when it was told
+    assert (number, learner) in negotiator._learned
+    whole = tuple(replace(s, learners=b"") for s in policy.stripes)
+    negotiator.in_force(leader.clock(), replace(policy, stripes=whole))
+    assert not negotiator._learned
 
 
 def test_joins_beside_the_training() -> None:
