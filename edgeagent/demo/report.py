@@ -68,9 +68,10 @@ def report_from(
     *,
     joiners: Iterable[str] = ("dave",),
     killed: Iterable[str] = (),
+    sources: int = MIN_SOURCES,
 ) -> Report:
-    """Return the report on `events` (by node). `joiners` had to join in mid-training, and `killed`
-    were killed."""
+    """Return the report on `events` (by node). `joiners` had to join in mid-training, from at least
+    so many `sources`, and `killed` were killed."""
     compared = compare_digests(events)
     report = Report(
         accuracy=_accuracy(events),
@@ -82,7 +83,7 @@ def report_from(
         problems=[],
     )
     report["problems"] = [
-        *_problems(report, compared, list(joiners)),
+        *_problems(report, compared, list(joiners), sources),
         *_failure_problems(report, events, list(killed)),
     ]
     return report
@@ -157,7 +158,7 @@ def _ends(events: Mapping[str, Sequence[Event]], reason: str) -> list[StallRepor
     return [StallReport(node=node, stall_s=stall) for node, stall in stalls.items()]
 
 
-def _problems(report: Report, compared: int, joiners: list[str]) -> list[str]:
+def _problems(report: Report, compared: int, joiners: list[str], least: int) -> list[str]:
     problems = []
     accuracy = report["accuracy"]
     if accuracy is None:
@@ -174,8 +175,8 @@ def _problems(report: Report, compared: int, joiners: list[str]) -> list[str]:
             problems.append(f"{name} did not join in mid-training")
             continue
         sources = sum(source["bytes"] > 0 for source in joined[name]["sources"])
-        if sources < MIN_SOURCES:
-            problems.append(f"{name} pulled the state from {sources} source, not {MIN_SOURCES}")
+        if sources < least:
+            problems.append(f"{name} pulled the state from {sources} source, not {least}")
     return problems
 
 

@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from edgeagent.demo.agents import AgentFiles, DemoAgent, Team, agent_environment, run_command
-from edgeagent.demo.report import Event, Report, report_from, report_lines
+from edgeagent.demo.report import MIN_SOURCES, Event, Report, report_from, report_lines
 from edgeagent.demo.view import NodeLine, Scene, View, describe, view_for
 from edgeagent.errors import EdgeAgentError
 from edgeagent.launch import how_it_ended
@@ -95,12 +95,12 @@ def _play(
     try:
         story.tell()
     except DemoFailed as failure:
-        return judge(team, steps, told=str(failure))
+        return judge(team, steps, told=str(failure), divided=divided)
     finally:
         view.close()
         with _uninterrupted():
             team.stop()
-    return judge(team, steps)
+    return judge(team, steps, divided=divided)
 
 
 class Story:
@@ -264,11 +264,13 @@ def _rate(events: Sequence[Event]) -> float:
     return samples / (end - start) if end > start else 0.0
 
 
-def judge(team: Team, steps: int, told: str = "") -> Report:
-    """Return the report on a story; `told` says why it was broken off, "" if it was not."""
+def judge(team: Team, steps: int, told: str = "", *, divided: bool = False) -> Report:
+    """Return the report on a story; `told` says why it was broken off, "" if it was not. If the
+    optimizer's state is `divided`, the state that is pulled is so small that one source does."""
     events = {name: agent.events for name, agent in team.agents.items()}
     killed = [name for name, agent in team.agents.items() if agent.killed]
-    report = report_from(events, joiners=(JOINER,), killed=killed)
+    sources = 1 if divided else MIN_SOURCES
+    report = report_from(events, joiners=(JOINER,), killed=killed, sources=sources)
     if told:  # everything that the report lacks is a consequence of that
         report["problems"] = [told]
         return report

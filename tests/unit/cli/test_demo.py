@@ -96,6 +96,9 @@ def test_nobody_is_killed_who_alone_has_a_part_of_the_optimizer(
 ) -> None:
     assert run_demo(steps=STEPS, divided=True, command=fakes()) == 0
     assert "is killed" in capsys.readouterr().out
+    # So small a state may come from one source.
+    assert run_demo(steps=STEPS, divided=True, command=fakes("one source")) == 0
+    capsys.readouterr()
     monkeypatch.setattr(demo, "SILENCE_S", 0.5)
     with pytest.raises(DemoFailed, match="no agent has reported anything"):
         run_demo(steps=STEPS, divided=True, command=fakes("no copies"))
