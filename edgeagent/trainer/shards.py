@@ -25,7 +25,7 @@ from edgeagent.trainer.settings import NOT_SCALARS
 from edgeagent.trainer.slots import discover_slots, lone_optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from mmap import mmap
 
     from torch.optim import Optimizer
@@ -196,7 +196,8 @@ class Shards:
                 self._result(chunk, piece).copy_(self._weights(piece))
         update = self._update_of(wanted, scale)
         if update is not None:
-            self._step(chunks, self._result, self.layout.sums, update, keep=False)
+            for some in self._batches(chunks):
+                self._step(some, self._result, self.layout.sums, update, keep=False)
 
     def _result(self, chunk: int, piece: Piece) -> torch.Tensor:
         """Return where the result of a piece of a chunk lies."""
@@ -218,8 +219,8 @@ class Shards:
         if update is None:
             return
         where = self.layout.missed if missed else self.layout.sums
-        chunks = self._chunks(reduced.stripes)
-        self._step(chunks, lambda _, piece: self._weights(piece), where, update, keep=True)
+        for some in self._batches(self._chunks(reduced.stripes)):
+            self._step(some, lambda _, piece: self._weights(piece), where, update, keep=True)
 
     def _weights(self, piece: Piece) -> torch.Tensor:
         """Return where the weights of a piece lie."""
@@ -240,6 +241,14 @@ class Shards:
         bitmap = int.from_bytes(told.gradient_bitmap, "little")
         return _Update(weight, scale, coefficient, bitmap)
 
+    def _batches(self, chunks: list[int]) -> Iterator[list[int]]:
+        """Yield those of these chunks that have weights, several at a time, since each step has a
+        fixed cost."""
+        chunks = [c for c in chunks if c <= self._vector.gradient_chunks]
+        count = max(1, _AT_ONCE // self._vector.chunk_elements)
+        for first in range(0, len(chunks), count):
+            yield chunks[first : first + count]
+
     def _step(
         self,
         chunks: list[int],
@@ -250,21 +259,7 @@ class Shards:
         keep: bool,
     ) -> None:
         """Step what lies at the `place` of each piece of these chunks; with `keep` the slots are
-        stepped, too. Several chunks are stepped at a time, since each step has a fixed cost."""
-        chunks = [c for c in chunks if c <= self._vector.gradient_chunks]
-        count = max(1, _AT_ONCE // self._vector.chunk_elements)
-        for first in range(0, len(chunks), count):
-            self._step_some(chunks[first : first + count], place, sums, update, keep=keep)
-
-    def _step_some(
-        self,
-        chunks: list[int],
-        place: Callable[[int, Piece], torch.Tensor],
-        sums: Callable[[int], slice],
-        update: _Update,
-        *,
-        keep: bool,
-    ) -> None:
+        stepped, too."""
         pieces = [(c, piece) for c in chunks for piece in self._pieces.get(c, [])]
         means = {c: update.mean(self._held[sums(c)]) for c in chunks}
         leaves = [torch.nn.Parameter(place(chunk, piece)) for chunk, piece in pieces]
