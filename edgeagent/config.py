@@ -106,6 +106,7 @@ class TrainerConfig:
     mode: str | None = None  # of MODES
     shard_optimizer: bool | None = None  # no device keeps all of the optimizer's state
     copies: int | None = None  # of each part of it beside the owner's
+    on_lost: str | None = None  # of `OnLost`
     device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file

@@ -48,6 +48,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from edgeagent.errors import EdgeAgentError
+from protocols.cluster.stripes import OnLost
 from protocols.errors import RemoteProtocolError
 from protocols.wire.fields import (
     NUMBER,
@@ -112,7 +113,8 @@ class Hello:
     `work_exponent`: 0, or what computing a share takes grows with this power of the share's number
     of micro-batches, from 1 to 2, because they are cells of a round of subnets; 0 counts as 1.
     `slots`: 0, or the optimizer keeps so many slots of full size for each parameter, which are
-    divided among the devices (`held_memory.py`), with `copies` of each beside that of its owner.
+    divided among the devices (`held_memory.py`), with `copies` of each beside that of its owner;
+    `on_lost` (`OnLost`): what this device does if all who keep some part of them are lost.
     `weights`, only then: of each trainable parameter the first element in the gradient vector, the
     first byte in the state, and the number of elements.
     """
@@ -146,6 +148,7 @@ class Hello:
     slots: int = wire(NUMBER, 0)
     copies: int = wire(NUMBER, 0)
     weights: tuple[tuple[int, int, int], ...] = wire(_many(NUMBER, NUMBER, NUMBER), ())
+    on_lost: str = wire(_TEXT, OnLost.WAIT.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +243,8 @@ class Reduced:
     """The sums over all micro-batches of `iteration` lie in `reduced[buffer]`, or in `replay` if
     `buffer` is `REPLAY_BUFFER`. If the slots are divided, new weights lie there in place of the
     sums of gradients, and the slots of `stripes` are still to be stepped with the sums in `held`:
-    with the missed ones there if `buffer` is `REPLAY_BUFFER`.
+    with the missed ones there if `buffer` is `REPLAY_BUFFER`. Before that, the slots of the stripes
+    `anew`, which all who had kept them have lost, begin anew.
 
     `weight` is the number of micro-batches in the sums, by which to divide. `square_sums[k]` is the
     float64 sum of squares of data chunk k+1, the same bits on all nodes; if one is not finite, skip
@@ -264,12 +268,14 @@ class Reduced:
     other_settings: bytes = wire(_DATA, b"")
     is_read: bool = wire(_BOOL, True)
     stripes: tuple[int, ...] = wire(_NUMBERS, ())
+    anew: tuple[int, ...] = wire(_NUMBERS, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
     """The sums of `stripes` lie in `held`: put the new weights (of buffers the sums) into their
-    places in P. `attempt`: that of the round. The other fields as in `Reduced`. Nothing else
+    places in P. `attempt`: that of the round. Of the stripes in `lost` the sums are lost with those
+    who had them, so that their weights stay. The other fields as in `Reduced`. Nothing else
     changes: it may be asked again, or another device may do it instead."""
 
     TAG: ClassVar[int] = 20
@@ -281,6 +287,8 @@ class Publish:
     square_sums: tuple[float, ...] = wire(_many(_FLOAT))
     settings: bytes = wire(_DATA)
     other_settings: bytes = wire(_DATA)
+    anew: tuple[int, ...] = wire(_NUMBERS, ())
+    lost: tuple[int, ...] = wire(_NUMBERS, ())
 
 
 @dataclass(frozen=True, slots=True)

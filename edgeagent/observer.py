@@ -16,6 +16,7 @@ from edgeagent.planner.bounds import fluid_bound
 from edgeagent.terminal.console import JoinLine, SourceLine, TrainingLine
 from edgeagent.terminal.text import bytes_text, clean, plural, seconds_text
 from protocols import limits
+from protocols.cluster.stripes import OnLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,6 +31,12 @@ USUAL_STEPS = 20  # a stall is the time beyond the median of this many steps
 # The departure of a member is written with the stall that it caused, which is known once the next
 # step is done. If no step follows, it is written after this time.
 FAREWELL_SECONDS = 10.0
+# What follows if devices do not come back that alone have a part of the optimizer's state.
+_AFTER_LOSS = {
+    OnLost.WAIT: "if it does not come back, end with Ctrl+C, and go on from files (--resume)",
+    OnLost.STOP: f"within {limits.PARTS_WAIT_SECONDS:.0f} s this device stops without it",
+    OnLost.FRESH: f"within {limits.PARTS_WAIT_SECONDS:.0f} s that part begins anew without it",
+}
 # Reports about members, which are not written before this device is a member itself.
 _OF_MEMBERS = ("member_joined", "member_left", "member_late", "diverged")
 _FAREWELLS = {
@@ -331,7 +338,7 @@ class Observer:
                 self.say(f"the training state here differs in: {values['where']}")
             case "member_late" | "member_back":
                 self._told_of_trainer(event, values)
-            case "copies" | "parts_missing" | "parts_complete":
+            case "copies" | "parts_missing" | "parts_complete" | "parts_anew":
                 self._told_of_parts(event, values)
             case "member_standby":
                 if values["node"] not in self._standing_by:
@@ -392,7 +399,12 @@ class Observer:
         elif event == "parts_missing":
             self.say(
                 f"waiting for {', '.join(values['nodes'])}: only there is a part of the optimizer's"
-                " state; if it does not come back, end with Ctrl+C, and go on from files (--resume)"
+                f" state; {_AFTER_LOSS[values['then']]}"
+            )
+        elif event == "parts_anew":
+            self.say(
+                f"{len(values['parts'])} of {values['of']} parts of the optimizer's state are lost:"
+                f" they begin anew after step {values['iteration']}"
             )
         else:
             self.say("all parts of the optimizer's state are in reach again")

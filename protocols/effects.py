@@ -117,25 +117,30 @@ class ContributeChunks:
 class Apply:
     """Tell the trainer to apply R of `iteration`, or what `KeepUpdate` has kept of it, or, at a
     joiner that copies beside the training, the parts of it that have come in. Where chunks have
-    holders, R has new weights, and the trainer steps the slots of `stripes` with their sums."""
+    holders, R has new weights, and the trainer steps the slots of `stripes` with their sums. Before
+    that, those of the stripes `anew` begin anew, unless they did so for `Publish`."""
 
     iteration: int
     word: ControlWord
     members: int
     stripes: tuple[int, ...] = ()
+    anew: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
     """Tell the trainer to put into R the new weights of `stripes`, which it makes of the sums that
-    are kept here; it changes nothing else, since the others may have to do it in its place. Answer
-    with `Published`."""
+    are kept here; it changes nothing else, since the others may have to do it in its place. The
+    slots of the stripes `anew` begin anew before. Those of the stripes `lost` are lost with their
+    sums, so their new weights are the old ones. Answer with `Published`."""
 
     iteration: int
     attempt: int
     word: ControlWord
     members: int
     stripes: tuple[int, ...]
+    anew: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +316,7 @@ class Depart:
     - "diverged": its state differs from that of the others, so it has to pull theirs
     - "expelled": the others went on without it; it may join again
     - "removed": a user has expelled it for good
+    - "parts lost": parts of the optimizer's state are lost, and its user wants it to stop then
     - "error": `message` says what went wrong
     """
 

@@ -226,6 +226,9 @@ MOST_ELECTION_SECONDS = 8.0
 HALF_WAIT_SECONDS = 8.0
 # A part without a quorum goes on by itself only after this.
 PARTITION_WAIT_SECONDS = 10.0
+# Members that alone hold a part of the optimizer's state, and are not proven dead, are given up
+# after this, if the user does not want to wait for them without limit.
+PARTS_WAIT_SECONDS = 30.0
 # The scheduler is to blame for a fence that is not decided by then although a quorum is in reach.
 FENCE_PATIENCE_SECONDS = 15.0
 # The root of a round is to blame if the policy that it named cannot be had from anybody by then.

@@ -6,6 +6,7 @@ import argparse
 
 from edgeagent.commands.options import positive, seed, threads, whole
 from edgeagent.config import MODES, OUTERS, WIRES
+from protocols.cluster.stripes import OnLost
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +74,13 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         type=whole,
         help="with --shard-optimizer: keep each part on K devices beside its owner, so that it "
         "survives if K devices are lost at once (default 1)",
+    )
+    group.add_argument(
+        "--on-lost",
+        choices=tuple(OnLost),
+        help="with --shard-optimizer: if more devices are lost at once, so that parts of the "
+        "optimizer's state are lost with them, wait for these devices (default), stop and save, or "
+        "go on with these parts fresh, as at the beginning",
     )
 
 

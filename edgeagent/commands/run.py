@@ -431,6 +431,7 @@ def trainer_config(
         mode=args.mode,
         shard_optimizer=args.shard_optimizer,
         copies=args.copies,
+        on_lost=args.on_lost,
         device=args.device or "",
         save=writable_file("--save", save, regular=True) if save else "",
         save_every=every if args.save_every is None else args.save_every,

@@ -28,6 +28,7 @@ from edgeagent.shell.stripes import Stripes
 from edgeagent.shell.trainer_side import TrainerSide
 from edgeagent.trace import trace_lines
 from protocols import effects, events, limits
+from protocols.cluster.stripes import OnLost
 from protocols.errors import RemoteProtocolError
 from protocols.member.context import NodeConfig
 from protocols.member.node import Node
@@ -121,6 +122,7 @@ class Shell:
             self.stripes.count,
             hello.copies,
             self.stripes.stripe_bytes,
+            OnLost(hello.on_lost),
         )
         self._router = Router(me.node, me.incarnation)
         heartbeats = self.peers.heartbeats

@@ -254,6 +254,8 @@ class TrainerSide:
                 read_squares(word.squares),
                 word.settings,
                 word.other_settings,
+                effect.anew,
+                effect.lost,
             )
         )
 
@@ -315,6 +317,7 @@ class TrainerSide:
                 word.other_settings,
                 is_read,
                 effect.stripes,
+                effect.anew,
             )
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from edgeagent.errors import UsageError
 from edgeagent.handover import HANDOVER_VERSION, Hello
 from edgeagent.trainer.script import script_statements
+from protocols.cluster.stripes import OnLost
 
 if TYPE_CHECKING:
     from edgeagent.trainer.fingerprint import Fields
@@ -30,16 +31,16 @@ def introduce(
     local_steps: int = 0,
     work_exponent: float = 0.0,
     copies: int = 0,
+    on_lost: OnLost = OnLost.WAIT,
 ) -> Hello:
     """Return the first message.
 
     `job` is the job's fingerprint. It is taken before `state` was resumed from a file, because all
     members must have the same and others do not resume. `save` is the file into which the state is
     written at the end, "" for none. `rounds`: gradients travel as bfloat16. `local_steps`: how many
-    global batches a round of local steps has, 0 without such rounds. `work_exponent` and
-    `copies` as in `Hello`.
-    Raises `UsageError` if
-    gradients cannot travel as bfloat16, because they are float64.
+    global batches a round of local steps has, 0 without such rounds. `work_exponent`,
+    `copies` and `on_lost` as in `Hello`. Raises `UsageError` if gradients cannot travel as
+    bfloat16, because they are float64.
     """
     vector = state.vector
     if rounds and vector.accumulate != "float32":
@@ -73,6 +74,7 @@ def introduce(
         slots=state.shards.layout.slots if state.shards is not None else 0,
         copies=copies,
         weights=state.shards.places(state.layout) if state.shards is not None else (),
+        on_lost=on_lost.value,
     )
 
 

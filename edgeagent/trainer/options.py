@@ -28,6 +28,7 @@ from edgeagent.trainer.subnets.cut_model import SCALES
 from edgeagent.trainer.subnets.layers import Division
 from edgeagent.trainer.validation import check_batches, check_positive
 from protocols import limits
+from protocols.cluster.stripes import OnLost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +76,7 @@ class Options:
     subnet_scale: str
     shard_optimizer: bool
     copies: int
+    on_lost: OnLost
 
     @property
     def round_batch(self) -> int:
@@ -113,6 +115,7 @@ def resolve_options(
     subnet_scale: Any = None,
     shard_optimizer: Any = None,
     copies: Any = None,
+    on_lost: Any = None,
 ) -> Options:
     """Return the options that hold; raise `UsageError` for one that cannot be used."""
     told = trainer_config_from(environment)
@@ -142,6 +145,7 @@ def resolve_options(
     wire = _wire(_first(config.wire, wire), local)
     divided = bool(_first(config.shard_optimizer, shard_optimizer))
     held = _copies(divided, _first(config.copies, copies), wire, local)
+    lost = _on_lost(divided, _first(config.on_lost, on_lost))
     beside = config.save if told is not None else _script_place()
     if counts["save_every"] and beside:
         check_save_path(beside)
@@ -162,6 +166,7 @@ def resolve_options(
         subnet_scale=_first(subnet_scale, SCALES[0]),
         shard_optimizer=divided,
         copies=held,
+        on_lost=lost,
         **counts,
     )
 
@@ -197,6 +202,18 @@ def _copies(divided: bool, copies: Any, wire: str, local: int | None) -> int:
     if not is_number(copies, 0) or copies >= limits.MAX_HOLDERS:
         raise UsageError(f"copies is {copies}; it must be 0 to {limits.MAX_HOLDERS - 1}")
     return int(copies)
+
+
+def _on_lost(divided: bool, on_lost: Any) -> OnLost:
+    """Return what to do if parts of the divided optimizer state are lost; raise `UsageError` if
+    that cannot be."""
+    if on_lost is None:
+        return OnLost.WAIT
+    if not divided:
+        raise UsageError("on_lost is for a divided optimizer state: give shard_optimizer, too")
+    if on_lost not in tuple(OnLost):
+        raise UsageError(f"on_lost is {on_lost!r}; it must be one of {', '.join(OnLost)}")
+    return OnLost(on_lost)
 
 
 def _counts(**counts: Any) -> dict[str, int]:

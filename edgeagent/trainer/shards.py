@@ -6,8 +6,7 @@ that chunk, with their slots as its memory, and is stepped. That gives the same 
 whole parameters if the optimizer treats each element by itself, which is tried out first.
 
 What is no tensor of a parameter's shape in an optimizer's memory (its count of steps, for example)
-is the same for all pieces of a parameter. Every device keeps it, in the memory of a stand-in: an
-optimizer of the same class over parameters without elements.
+every device keeps (`stand_ins.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ from edgeagent.held_memory import HeldLayout
 from edgeagent.trainer.gradients import clip_coefficient, is_finite
 from edgeagent.trainer.settings import NOT_SCALARS
 from edgeagent.trainer.slots import discover_slots, lone_optimizer
+from edgeagent.trainer.stand_ins import StandIns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
     from mmap import mmap
 
     from torch.optim import Optimizer
@@ -105,9 +105,8 @@ class Shards:
                 " is nothing to divide: leave --shard-optimizer away"
             )
         self.layout = HeldLayout(len(self.slot_names), vector.elements, vector.chunk_elements)
-        self._stand_ins = [torch.nn.Parameter(torch.zeros(0)) for _ in self._parameters]
-        self.names = dict(zip(self._stand_ins, names.values(), strict=True))
-        self.optimizer = lone_optimizer(optimizer, self._groups(self._stand_ins))
+        self.stand_ins = StandIns(optimizer, names, self.layout.stripes)
+        self._names = tuple(names.values())
         self._pieces = self._cut()
         numbers = {p: n for n, p in enumerate(self._parameters)}
         self._members = [
@@ -134,17 +133,6 @@ class Shards:
                 " slices, so its state cannot be divided: leave --shard-optimizer away"
             )
 
-    def _groups(self, parameters: list[torch.nn.Parameter]) -> list[dict[str, Any]]:
-        """Return the optimizer's groups with these in place of its parameters."""
-        numbers = {p: n for n, p in enumerate(self._parameters)}
-        return [
-            {
-                **{k: v for k, v in group.items() if k not in NOT_SCALARS},
-                "params": [parameters[numbers[p]] for p in group["params"] if p in numbers],
-            }
-            for group in self._optimizer.param_groups
-        ]
-
     def _cut(self) -> dict[int, list[Piece]]:
         """Return the pieces in each chunk of gradients."""
         found: dict[int, list[Piece]] = {}
@@ -169,8 +157,7 @@ class Shards:
         """Return of each parameter its first element in the gradient vector, its first byte in the
         state, and its number of elements."""
         homes = {name: offset for name, offset, _ in layout.tensors()}
-        offsets, names = self._vector.gradient_offsets, self.names.values()
-        every = zip(offsets, names, self._parameters, strict=True)
+        every = zip(self._vector.gradient_offsets, self._names, self._parameters, strict=True)
         return tuple((at, homes[f"model.{name}"], p.numel()) for at, name, p in every)
 
     @property
@@ -186,18 +173,33 @@ class Shards:
 
     def publish(self, wanted: Publish, scale: float) -> None:
         """Put the new weights of the stripes that this device owns into P, of which nobody needs
-        what it had there any more."""
+        what it had there any more. Where sums are lost, these are the old weights, and changes of
+        buffers that are zero."""
+        lost = dict.fromkeys(self._chunks(wanted.lost))
         chunks = self._chunks(wanted.stripes)
         for chunk in chunks:
             start, end = self.layout.span(chunk)
-            if chunk > self._vector.gradient_chunks:
+            if chunk in lost:
+                self._results[start:end].zero_()
+            elif chunk > self._vector.gradient_chunks:
                 self._results[start:end] = self._held[self.layout.sums(chunk)]
             for piece in self._pieces.get(chunk, []):
                 self._result(chunk, piece).copy_(self._weights(piece))
         update = self._update_of(wanted, scale)
-        if update is not None:
-            for some in self._batches(chunks):
-                self._step(some, self._result, self.layout.sums, update, keep=False)
+        if update is None:
+            return
+        anew = dict.fromkeys(self._chunks(self.stand_ins.with_these(wanted.anew)))
+        for some in self._batches([c for c in chunks if c not in lost]):
+            self._step(some, self._result, self.layout.sums, update, keep=False, anew=anew)
+
+    def begin_anew(self, stripes: Iterable[int], kept: Container[int]) -> None:
+        """Have the slots of these stripes begin anew, because all who had kept them are lost. Only
+        the stripes in `kept` are kept here from now on."""
+        every = self.stand_ins.with_these(stripes)
+        self.stand_ins.begin_anew(stripes)
+        for chunk in self._chunks(s for s in every if s in kept):
+            for number in range(len(self.slot_names)):
+                self.slot_memory(number, chunk).zero_()
 
     def _result(self, chunk: int, piece: Piece) -> torch.Tensor:
         """Return where the result of a piece of a chunk lies."""
@@ -210,7 +212,7 @@ class Shards:
         R."""
         self._step_slots(reduced, scale, missed=missed)
         self._take_weights(vector)
-        self._step_stand_ins(reduced.gradient_bitmap)
+        self.stand_ins.step(reduced.gradient_bitmap)
 
     def _step_slots(self, reduced: Reduced, scale: float, *, missed: bool) -> None:
         """Step the slots of the stripes that this device keeps, and their weights with them."""
@@ -257,9 +259,10 @@ class Shards:
         update: _Update,
         *,
         keep: bool,
+        anew: Container[int] = (),
     ) -> None:
         """Step what lies at the `place` of each piece of these chunks; with `keep` the slots are
-        stepped, too."""
+        stepped, too. Of the chunks `anew` nothing is remembered."""
         pieces = [(c, piece) for c in chunks for piece in self._pieces.get(c, [])]
         means = {c: update.mean(self._held[sums(c)]) for c in chunks}
         leaves = [torch.nn.Parameter(place(chunk, piece)) for chunk, piece in pieces]
@@ -269,7 +272,9 @@ class Shards:
             if update.bitmap >> piece.parameter & 1:
                 leaf.grad = means[chunk][piece.at : piece.at + piece.length]
             views.append(self._views(chunk, piece))
-            memory = self._memory_of(piece, views[-1], copied=not keep)
+            memory = (
+                {} if chunk in anew else self._memory_of(chunk, piece, views[-1], copied=not keep)
+            )
             if memory:
                 optimizer.state[leaf] = memory
         type(optimizer).step(optimizer)
@@ -302,30 +307,17 @@ class Shards:
         return found
 
     def _memory_of(
-        self, piece: Piece, views: Mapping[str, torch.Tensor], *, copied: bool
+        self, chunk: int, piece: Piece, views: Mapping[str, torch.Tensor], *, copied: bool
     ) -> dict[str, Any]:
         """Return what an optimizer remembers of a piece, as its stand-in says what there is."""
         memory: dict[str, Any] = {}
-        stand_in = self._stand_ins[piece.parameter]
-        for slot, value in self.optimizer.state.get(stand_in, {}).items():
-            if isinstance(value, torch.Tensor) and value.shape == stand_in.shape:
+        stripe = self.layout.stripe_of(chunk)
+        for slot, value in self.stand_ins.memory(piece.parameter, stripe).items():
+            if isinstance(value, torch.Tensor) and slot in views:
                 memory[slot] = views[slot].clone() if copied else views[slot]
             else:
                 memory[slot] = value.clone() if isinstance(value, torch.Tensor) else value
         return memory
-
-    def _step_stand_ins(self, bitmap: bytes) -> None:
-        """Step what all devices keep: counts of steps and the like."""
-        bits = int.from_bytes(bitmap, "little")
-        for number, stand_in in enumerate(self._stand_ins):
-            stand_in.grad = torch.zeros(0) if bits >> number & 1 else None
-        for mine, theirs in zip(
-            self.optimizer.param_groups, self._optimizer.param_groups, strict=True
-        ):
-            mine.update({k: v for k, v in theirs.items() if k not in NOT_SCALARS})
-        type(self.optimizer).step(self.optimizer)
-        for stand_in in self._stand_ins:
-            stand_in.grad = None
 
     def _take_weights(self, vector: torch.Tensor) -> None:
         """Make the results in R the weights."""

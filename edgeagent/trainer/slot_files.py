@@ -50,10 +50,13 @@ def save_slots(
     write_checkpoint(slots_path(path), entries, held, meta, about)
 
 
-def load_slots(paths: Sequence[str], shards: Shards, iteration: int) -> None:
+def load_slots(
+    paths: Sequence[str], shards: Shards, iteration: int, *, anew: bool = False
+) -> tuple[int, ...]:
     """Read all slots from the files beside the checkpoints `paths`, of which the state is that of
-    `iteration`. Raises `UsageError` if one cannot be read or is of another state, or if some slots
-    are in none of them."""
+    `iteration`. Return the stripes of which slots are in none of them, and which begin anew for
+    that. Raises `UsageError` if one cannot be read or is of another state or, unless `anew`, if
+    there are such stripes."""
     layout = shards.layout
     missing = dict.fromkeys(range(1, shards.gradient_chunks + 1))
     for path in paths:
@@ -75,13 +78,23 @@ def load_slots(paths: Sequence[str], shards: Shards, iteration: int) -> None:
                         del missing[chunk]
         except (OSError, SafetensorError) as error:
             raise UsageError(f"cannot read {name}: {error}") from None
-    if missing:
-        parts = len({layout.stripe_of(chunk) for chunk in missing})
+    parts = tuple(sorted({layout.stripe_of(chunk) for chunk in missing}))
+    if parts and not anew:
         raise UsageError(
-            f"{parts} of {layout.stripes} parts of the optimizer's state are in none of"
+            f"{len(parts)} of {layout.stripes} parts of the optimizer's state are in none of"
             f" {', '.join(slots_path(p) for p in paths)}: add --resume FILE for the checkpoints of"
-            " the other devices"
+            " the other devices, or --on-lost fresh to have these parts begin anew"
         )
+    with torch.no_grad():
+        shards.begin_anew(parts, range(layout.stripes))
+    return parts
+
+
+def in_words(parts: int, of: int) -> str:
+    """Return a line that tells a user that so many parts begin anew."""
+    return (
+        f"{parts} of {of} parts of the optimizer's state are in none of the files: they begin anew"
+    )
 
 
 def _put(path: str, shards: Shards, chunk: int, values: list[torch.Tensor]) -> None:

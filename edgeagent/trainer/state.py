@@ -47,13 +47,14 @@ from edgeagent.trainer.image import StateImage, device_of
 from edgeagent.trainer.integer_sum import own_sum
 from edgeagent.trainer.layout import plan_layout, tensor_spec
 from edgeagent.trainer.losses import LossSum
-from edgeagent.trainer.meta import StateMeta, adopt_value, decode_meta
+from edgeagent.trainer.meta import StateMeta
 from edgeagent.trainer.model_keys import model_notes
 from edgeagent.trainer.overlap import Overlap
 from edgeagent.trainer.replicated import ReplicatedTensors
+from edgeagent.trainer.scalars import StateScalars
 from edgeagent.trainer.scaling import LossScale
 from edgeagent.trainer.schedule import step_schedule
-from edgeagent.trainer.settings import GroupSettings, HasGroups, adopted_groups, group_scalars
+from edgeagent.trainer.settings import GroupSettings, HasGroups
 from edgeagent.trainer.shards import Shards
 from edgeagent.trainer.slots import OptimizerSlots, discover_slots
 from edgeagent.trainer.subnets.steps import SubnetSteps
@@ -129,7 +130,8 @@ class TrainingState:
         stepped = self._trainable
         if shards:
             self.shards = Shards(optimizer, self._trainable, self.vector, max_grad_norm)
-            self._optimizer, stepped = self.shards.optimizer, self.shards.names
+            stand_ins = self.shards.stand_ins
+            self._optimizer, stepped = stand_ins.optimizer, stand_ins.names
         self._stepped = stepped
         self._slot_specs = discover_slots(self._optimizer, stepped)
         self.plan()
@@ -151,7 +153,8 @@ class TrainingState:
             [tensor_spec(f"model.{name}", tensor) for name, tensor in model_tensors.items()]
             + [slot.spec for slot in self._slot_specs]
             + self.replicated.specs()
-            + ([] if self._exponents is None else [self._exponents.spec]),
+            + ([] if self._exponents is None else [self._exponents.spec])
+            + ([] if self.shards is None else [self.shards.stand_ins.spec]),
             frozen | self.replicated.constants(),
         )
 
@@ -192,8 +195,12 @@ class TrainingState:
         shared = {name: image.views[f"model.{name}"] for name in self.buffers.names}
         self.buffers.attach(shared, self.vector, *self._sum.for_buffers())
         self._slots = OptimizerSlots(self._optimizer, self._stepped, self._slot_specs, image)
+        both = (self._scheduler, self.scaling)
+        self._scalars = StateScalars(self._grouped, self._slots, *both)
         if self.shards is not None:
             self.shards.attach(memory.held.memory, vector)
+            stand_ins = self.shards.stand_ins
+            stand_ins.attach(image.views[stand_ins.spec.name])
         self._slots.rehome()
         self.replicated.attach(image)
         if self._exponents is not None:
@@ -239,15 +246,7 @@ class TrainingState:
 
         Raises `UsageError` if one of them cannot be encoded.
         """
-        return StateMeta(
-            self.iteration,
-            self.skipped,
-            tuple(group_scalars(self._grouped)),
-            self._slots.presence(),
-            self._slots.scalars(),
-            None if self._scheduler is None else self._scheduler.state_dict(),
-            self.scaling.state(),
-        ).encode()
+        return self._scalars.encode(self.iteration, self.skipped)
 
     def notes(self) -> dict[str, str]:
         """Return what a file says of the model beside its tensors, so that `export.py` can make the
@@ -441,6 +440,8 @@ class TrainingState:
             vector = self._reduced[reduced.buffer]
             self._exponents.follow(vector, self.iteration, finite=finite)
         with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
+            if self.shards is not None:
+                self.shards.begin_anew(reduced.anew, reduced.stripes)
             if finite:
                 self._step(reduced)
             else:
@@ -477,10 +478,7 @@ class TrainingState:
         Raises `EdgeAgentError`, before anything changes, if they do not fit this job.
         """
         meta, groups, schedule = self.check_fits(iteration, data)
-        for group, values in zip(self._grouped.param_groups, groups, strict=True):
-            group.update(values)
-        if schedule is not None:
-            self._scheduler.load_state_dict(schedule)
+        self._scalars.put(groups, schedule)
         with torch.no_grad():
             self.image.take_over()
             self._slots.adopt(meta.presence, meta.scalar_slots)
@@ -508,19 +506,7 @@ class TrainingState:
 
         Raises `EdgeAgentError` if they do not fit this job or are not those of `iteration`.
         """
-        meta = decode_meta(data)
-        if meta.iteration != iteration:
-            raise EdgeAgentError("the state to adopt belongs to another iteration")
-        if (meta.schedule is None) != (self._scheduler is None):
-            raise EdgeAgentError("the state to adopt has another lr_scheduler")
-        self.scaling.fits(meta.loss_scale)
-        groups = adopted_groups(self._grouped, meta.groups)
-        schedule = None
-        if self._scheduler is not None:
-            mine = self._scheduler.state_dict()
-            schedule = adopt_value(mine, meta.schedule, "lr_scheduler")
-        self._slots.check(meta.presence, meta.scalar_slots)
-        return meta, groups, schedule
+        return self._scalars.check(iteration, data)
 
     def _step(self, reduced: Reduced) -> None:
         vector = self._reduced[reduced.buffer]

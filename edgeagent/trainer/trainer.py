@@ -35,12 +35,13 @@ from edgeagent.trainer.process import connect_agent, ended_with_a_reason
 from edgeagent.trainer.rehearsal import Rehearsal
 from edgeagent.trainer.saving import Saving
 from edgeagent.trainer.service import Service
-from edgeagent.trainer.slot_files import load_slots
+from edgeagent.trainer.slot_files import in_words, load_slots
 from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer.stream import is_stream
 from edgeagent.trainer.streams import RandomStreams
 from edgeagent.trainer.subnets.steps import SubnetSteps
 from edgeagent.trainer.validation import check_job, settle_implementation
+from protocols.cluster.stripes import OnLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,6 +98,9 @@ class Trainer:
             survives if so many devices are lost at once. For optimizers that treat each element by
             itself, of float32 parameters on the CPU. None is False.
         copies: see `shard_optimizer`; None is 1.
+        on_lost: what this device does if more are lost, and parts of that state with them: "wait"
+            (None) until these devices are back, "stop" and save what is here, or "fresh", go on
+            with these parts as at the beginning.
 
     What `edgeagent run` was told overrides these. Raises `UsageError` if the model, the optimizer
     or the numbers cannot be used. The cluster is joined at the first `loader()`.
@@ -123,6 +127,7 @@ class Trainer:
         subnet_scale: str | None = None,
         shard_optimizer: bool | None = None,
         copies: int | None = None,
+        on_lost: str | None = None,
         *,
         _caller: str = "",
         _agent: AgentConnection | None = None,
@@ -131,7 +136,7 @@ class Trainer:
         endings.watch_for_crashes()
         batches = (global_batch, micro_batch, steps, seed)
         more = (save_every, keep, wire, overlap, local_steps, outer, subnets, subnet_scale)
-        divided = (shard_optimizer, copies)
+        divided = (shard_optimizer, copies, on_lost)
         options = self._options = resolve_options(os.environ, *batches, *more, *divided)
         config = self._config = options.config
         if config.threads > 0:
@@ -459,7 +464,10 @@ class Trainer:
             resume(self._config.resume, self._state, self._memory.state.view())
             if (shards := self._state.shards) is not None:
                 files = (self._config.resume, *self._config.more_parts)
-                load_slots(files, shards, self._state.iteration)
+                anew = self._options.on_lost is OnLost.FRESH
+                lacking = load_slots(files, shards, self._state.iteration, anew=anew)
+                if lacking:
+                    endings.say(in_words(len(lacking), shards.layout.stripes))
         hello = introduce(
             self._state,
             job,
@@ -471,6 +479,7 @@ class Trainer:
             local_steps=local_steps,
             work_exponent=exponent,
             copies=self._options.copies,
+            on_lost=self._options.on_lost,
         )
         self._saving.begin(hello.meta, writes=not self._config.dry_run)
         if self._config.overlap and local_steps:

@@ -293,9 +293,9 @@ class Life:
         ]
 
     def departed(self, now: float, why: str, message: str = "") -> list[LifeEffect]:
-        """The node's part is over, for the reason `why` of its `Depart`. "steps", "left", "removed"
-        and "error" end this agent, "expelled", "diverged", "stalled", "standby" and "yielded" only
-        this membership."""
+        """The node's part is over, for the reason `why` of its `Depart`. "steps", "left",
+        "removed", "parts lost" and "error" end this agent, "expelled", "diverged", "stalled",
+        "standby" and "yielded" only this membership."""
         if not LIFE_TABLE.allows(self.state, "departed"):
             return []
         if self.state is LifeState.LEAVING:
@@ -338,7 +338,7 @@ class Life:
     def _end_of(self, why: str, message: str) -> End:
         if why == "error":
             return End("error", message=message, failed=True)
-        if why == "removed":  # the trainer treats this like a leave, and saves its model
+        if why in ("removed", "parts lost"):  # the trainer saves its model, as when it leaves
             return End("left", message=message, failed=True)
         return End("steps" if why == "steps" else "left")
 

@@ -7,17 +7,21 @@ holder, its owner, makes the new weights of them and sends these to everyone; th
 that can do the same at once if the owner is lost. A learner is becoming a holder: it receives the
 sums, and the slots as they are when the policy that names it comes into force.
 
+If all holders of a stripe are lost, the others wait for them, stop, or have the stripe begin anew,
+as if the optimizer had never stepped its chunks (`OnLost`).
+
 Members are numbered as in the view, so that a stripe is a few bytes on the wire.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.view import edge
-from protocols.wire.fields import Blob, wire
+from protocols.wire.fields import ITERATION, Blob, wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,13 +29,25 @@ if TYPE_CHECKING:
     from protocols.cluster.view import View
 
 
+class OnLost(StrEnum):
+    """What a member does if all holders of some stripe are lost for good."""
+
+    # WAIT: until they are back. STOP: it leaves, with what it holds in a file. FRESH: it goes on,
+    # and the lost slots begin anew.
+    WAIT = "wait"
+    STOP = "stop"
+    FRESH = "fresh"
+
+
 @dataclass(frozen=True, slots=True)
 class Stripe:
     """The numbers of the members that hold one stripe: its owner, then its copies; and of those
-    that learn it."""
+    that learn it. `anew`: the iteration at whose start its slots have last begun anew, because all
+    who had held them were lost; 0 if they never have."""
 
     holders: bytes = wire(Blob(limits.MAX_HOLDERS))
     learners: bytes = wire(Blob(limits.MAX_HOLDERS), b"")
+    anew: int = wire(ITERATION, 0)
 
     @property
     def owner(self) -> int:
@@ -82,7 +98,7 @@ def renumbered(
     found: list[Stripe] = []
     for stripe in stripes:
         stay = (numbers.get(old[k]) for k in stripe.holders)
-        found.append(Stripe(bytes(k for k in stay if k is not None)))
+        found.append(replace(stripe, holders=bytes(k for k in stay if k is not None), learners=b""))
     return tuple(found)
 
 
@@ -96,12 +112,30 @@ def with_learned(
         for s in learned.get(node, ()):
             if s < len(found) and k not in found[s]:
                 found[s] = (found[s] + bytes([k]))[: limits.MAX_HOLDERS]
-    return tuple(Stripe(holders) for holders in found)
+    both = zip(stripes, found, strict=True)
+    return tuple(replace(stripe, holders=holders, learners=b"") for stripe, holders in both)
 
 
 def orphans(stripes: Sequence[Stripe]) -> tuple[int, ...]:
     """Return the stripes that nobody holds."""
     return tuple(s for s, stripe in enumerate(stripes) if not stripe.holders)
+
+
+def begun_anew(stripes: Sequence[Stripe], iteration: int) -> tuple[int, ...]:
+    """Return the stripes whose slots begin anew at the start of `iteration`."""
+    return tuple(s for s, stripe in enumerate(stripes) if stripe.anew == iteration > 0)
+
+
+def taken_over(stripes: Sequence[Stripe], members: int, iteration: int) -> tuple[Stripe, ...]:
+    """Return the stripes with a holder for each that nobody holds: that one of so many `members`
+    that holds the fewest. The slots of these stripes begin anew at the start of `iteration`."""
+    held = [len(held_by(stripes, k)) for k in range(members)]
+    found = list(stripes)
+    for s in orphans(stripes):
+        least = min(range(members), key=lambda k: (held[k], k))
+        held[least] += 1
+        found[s] = Stripe(bytes([least]), b"", iteration)
+    return tuple(found)
 
 
 def rooted(parents: bytes, root: int) -> bytes:

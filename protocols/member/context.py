@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster.ancestry import Ancestor, Past
 from protocols.cluster.standby import LEAST_OTHERS
+from protocols.cluster.stripes import OnLost
 from protocols.effects import Effect, Report, Send
 from protocols.member.freeze import Freeze
 from protocols.scheduler.join_cost import JoinWay, Pace
@@ -67,7 +68,7 @@ class NodeConfig:
       first one that is not reduced there (`limits.WINDOW_BYTES`).
     - `stripes`: into how many the optimizer's state is divided, 0 if all members keep all of it;
       `copies`: how many members keep each of them beside its owner; `stripe_bytes`: the slots of
-      one.
+      one; `on_lost`: what this node does if all holders of one are lost.
     """
 
     me: Member
@@ -90,6 +91,7 @@ class NodeConfig:
     stripes: int = 0
     copies: int = 0
     stripe_bytes: int = 0
+    on_lost: OnLost = OnLost.WAIT
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols.cluster.ancestry import Past
-from protocols.cluster.stripes import held_by, owned_by
+from protocols.cluster.stripes import begun_anew, held_by, owned_by
 from protocols.effects import (
     Apply,
     BeginTraining,
@@ -211,7 +211,10 @@ class Cycle:
         if owned:
             self.state = CYCLE_TABLE.step(self.state, "decided", CycleState.PUBLISHING)
             at, members = (context.iteration, context.attempt), len(policy.view.members)
-            self._trainer.publish(Publish(*at, word, members, owned))
+            anew = begun_anew(policy.stripes, context.iteration)
+            lost = begun_anew(policy.stripes, context.iteration + 1)
+            lost = tuple(s for s in lost if s in owned)
+            self._trainer.publish(Publish(*at, word, members, owned, anew, lost))
 
     def published(self, event: Published) -> None:
         """The trainer has made the results: send them to everyone."""
@@ -440,7 +443,8 @@ class Cycle:
         members = len(policy.view.members)
         self._copies.applying(iteration, word.encode(), members, self._next_commit)
         stripes = self.learning.stripes(policy) if self._context.is_member else ()
-        self._trainer.apply(Apply(iteration, word, members, stripes))
+        anew = begun_anew(policy.stripes, iteration)
+        self._trainer.apply(Apply(iteration, word, members, stripes, anew))
 
     def _is_again(self, event: str, word: ControlWord) -> bool:
         """Run the round again if its word lacks micro-batches or shows that states differ; return

@@ -78,10 +78,11 @@ class Learning:
         return self._again_at if waits else None
 
     def stripes(self, policy: Policy) -> tuple[int, ...]:
-        """Return the stripes whose slots this member has under `policy`: as a holder or, what it
-        has learned, as a learner."""
-        me = policy.view.nodes.index(self._context.node)
-        every = enumerate(policy.stripes)
+        """Return the stripes whose slots this member has under `policy` in the running iteration:
+        as a holder or, what it has learned, as a learner. Those that are to begin anew in the next
+        iteration are lost, with their sums."""
+        me, after = policy.view.nodes.index(self._context.node), self._context.iteration + 1
+        every = [(s, x) for s, x in enumerate(policy.stripes) if x.anew != after]
         return tuple(s for s, x in every if me in x.holders or (me in x.learners and self._has(s)))
 
     def _has(self, stripe: int) -> bool:

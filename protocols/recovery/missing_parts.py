@@ -1,16 +1,18 @@
-"""What would be lost of a divided optimizer state, and which members are waited for because they
-alone have a part of it."""
+"""What would be lost of a divided optimizer state, which members are waited for because they alone
+have a part of it, and when these are given up (`OnLost`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocols.cluster.stripes import orphans, renumbered
+from protocols import limits
+from protocols.cluster.stripes import OnLost, orphans, renumbered
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.member.context import Context
     from protocols.scheduler.fence import Lost
+    from protocols.wire.messages import Restart
 
 
 class MissingParts:
@@ -24,6 +26,21 @@ class MissingParts:
         self._survives = 0
         self._seen: Policy | None = None  # what was looked at the last time
         self._lost: Lost | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """When members that are not proven dead are given up, None if that may not come."""
+        until = self._since + limits.PARTS_WAIT_SECONDS
+        gives_up = self._told and self._context.config.on_lost is not OnLost.WAIT
+        return until if gives_up and until > self._context.now else None
+
+    def given_up(self, now: float, lost: Lost) -> bool:
+        """Whether members that alone have a part are waited for no more, as far as `tell` knows
+        them: they are proven dead, or have been out of reach for long."""
+        if not self._told or self._context.config.on_lost is OnLost.WAIT:
+            return False
+        dead = all(n in lost.dead for n in self._told)
+        return dead or now >= self._since + limits.PARTS_WAIT_SECONDS
 
     def holders(self, lost: Lost) -> tuple[bytes, ...]:
         """Return those of the `lost` members that alone had some stripe, so that the others cannot
@@ -55,10 +72,29 @@ class MissingParts:
                 self._since = now
             found = (policy.view.member(n) for n in missing)
             names = [m.name for m in found if m is not None]
-            context.report("parts_missing", nodes=names)
+            context.report("parts_missing", nodes=names, then=context.config.on_lost.value)
         else:
             context.report("parts_complete", seconds=round(now - self._since, 6))
         self._told = missing
+
+    @property
+    def words(self) -> str:
+        """What a user is told when this device stops because parts are lost."""
+        policy = self._context.policy
+        found = [policy.view.member(n) for n in self._told] if policy is not None else []
+        names = ", ".join(m.name for m in found if m is not None)
+        return f"parts of the optimizer's state are lost with {names}, which alone had them"
+
+    def begun_anew(self, restart: Restart) -> None:
+        """Report, once the decision of a fence is known, which stripes begin anew."""
+        policy, at = self._context.policy, restart.iteration + restart.applied
+        if policy is None:
+            return
+        pairs = zip(policy.stripes, restart.policy.stripes, strict=True)
+        found = [s for s, (old, new) in enumerate(pairs) if new.anew != old.anew]
+        if found:
+            self._told = ()  # they are waited for no more
+            self._context.report("parts_anew", parts=found, of=len(policy.stripes), iteration=at)
 
     def forget(self) -> None:
         """This device is no member any more, and waits for nobody."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.stripes import orphans, renumbered, with_learned
+from protocols.cluster.stripes import OnLost, orphans, renumbered, with_learned
 from protocols.cluster.view import is_quorum
 from protocols.events import LinkDown
 from protocols.member.cycle_table import CycleState
@@ -105,6 +105,7 @@ class Recovery:
             self.losses.deadline(self._context.now) if self._wants_fence else None,
             self.relinking.deadline,
             self.elsewhere.deadline,
+            self._missing_parts.deadline,
             *self.fenced.deadlines,
         )
 
@@ -373,6 +374,10 @@ class Recovery:
             self._close_fence()
         lost = self._lost(now, policy.view)
         self._missing_parts.tell(now, lost)
+        gives_up = self._missing_parts.given_up(now, lost)
+        if gives_up and context.config.on_lost is OnLost.STOP:
+            self._cycle.leave("parts lost", self._missing_parts.words)
+            return
         if context.node in lost.out:
             self.fence = None
             self._candidacy.hopeless(now)
@@ -417,7 +422,7 @@ class Recovery:
         rank = heirs.index(context.node) if context.node in heirs else len(heirs)
         known = {context.node: self._cycle.learning.known}
         held = with_learned(renumbered(policy.stripes, policy.view.nodes, heirs), heirs, known)
-        has_all = not orphans(held)
+        has_all = not orphans(held) or self._missing_parts.given_up(now, lost)
         self._candidacy.lost(now, rank, len(heirs), has_all=has_all)
         if not has_all and not all(is_quorum(e.nodes, heirs) for e in context.electorates):
             # It could win no election, and would only void the votes for a member that can.
@@ -467,6 +472,7 @@ class Recovery:
             known=tuple(p.electorate for p in context.policies.values()),
             pauses=context.config.pauses,
             waited=self._fences == 1 and not context.election.by_quorum,
+            begins_anew=context.config.on_lost is OnLost.FRESH,
         )
         self._mail.post_all(self.fence.tick(now))
 
@@ -516,6 +522,7 @@ class Recovery:
         self._handled = Lost()
         self._end_changes(restart.policy)
         forks = restart.policy.view.lineage != context.lineage
+        self._missing_parts.begun_anew(restart)
         self._cycle.restart(restart)
         if forks:
             for node in sorted(n for n in context.links if n not in restart.policy.view.nodes):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.policy import Electorate, Policy, Pull
-from protocols.cluster.stripes import Stripe, orphans, renumbered, with_learned
+from protocols.cluster.stripes import Stripe, orphans, renumbered, taken_over, with_learned
 from protocols.cluster.view import Edge, edge, is_quorum, make_view
 from protocols.rounds import control_word
 from protocols.scheduler import testimony
@@ -30,7 +30,7 @@ from protocols.table import Row, StateTable
 from protocols.wire.messages import Commit, Fence, FenceReport, Letter, Message, Prepare, Restart
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from protocols.scheduler.planning import Planner
 
@@ -111,11 +111,13 @@ class FenceLeader:
         known: tuple[Electorate, ...] = (),
         pauses: bool = False,
         waited: bool = False,
+        begins_anew: bool = False,
     ) -> None:
         """`own`: the policy in force here; a report may show a newer one. `stored`: the electorates
         of it and of newer policies stored here; `known`: those of all policies stored here, of
         other lineages, too. `at`: the running iteration and attempt. `pauses`: never go on without
-        a quorum. `waited`: the election has waited for a quorum already, so this fence need not."""
+        a quorum. `waited`: the election has waited for a quorum already, so this fence need not.
+        `begins_anew`: stripes whose holders are all lost for good begin anew."""
         self.state = FENCE_TABLE.initial
         self.epoch = epoch
         self.restart: Restart | None = None
@@ -145,6 +147,8 @@ class FenceLeader:
         self._deadline = now + self._patience
         wait = limits.FENCE_REPORT_SECONDS if waited else limits.PARTITION_WAIT_SECONDS
         self._partition_at = math.inf if pauses else now + wait
+        self._begins_anew = begins_anew
+        self._anew_at = now + limits.PARTS_WAIT_SECONDS
 
     @property
     def deadline(self) -> float | None:
@@ -318,6 +322,14 @@ class FenceLeader:
         waits first, because a short sleep or a loose cable should cost a pause and no steps."""
         return 2 * len(here) > sum(n not in self._lost.dead for n in self.base.view.nodes)
 
+    def _gives_up(self, now: float, base: Policy) -> bool:
+        """Whether the stripes that no reporter holds begin anew, since nobody who held them will
+        come back with them."""
+        nodes = base.view.nodes
+        held_by = (nodes[k] for s in self.orphans for k in base.stripes[s].holders)
+        dead = all(n in self._lost.dead for n in held_by)
+        return self._begins_anew and (dead or now >= self._anew_at)
+
     def _try(self, now: float, event: str) -> list[Letter]:
         """Decide, if every member has reported or is lost, and those that have may go on."""
         waits = [
@@ -342,7 +354,8 @@ class FenceLeader:
         proven = all(n in self._lost.dead for n in missing)
         decides = quorum and (now >= self._half_at or self._is_most(here))
         self.orphans = orphans(_held(base, self._reports, here))
-        if self.orphans or (not decides and not proven and now < self._partition_at):
+        is_lacking = bool(self.orphans) and not self._gives_up(now, base)
+        if is_lacking or (not decides and not proven and now < self._partition_at):
             self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
             return []
         self.forks = not quorum
@@ -392,10 +405,7 @@ def decide(
     stay = {n: reports[n] for n in view.nodes}
     plan = planner.plan(view, micro_batches, ())
     version = max(base.version, *(r.newest for r in stay.values())) + 1
-    pulls = _carried(base, stay)
     stripes = _held(base, stay, view.nodes)
-    whole_plan = (plan.parents, plan.shares, pulls, plan.reason, (), stripes)
-    policy = Policy(epoch[0], version, view, *whole_plan)
     # All members are at `first` or one after it. The result of `first` exists if one has applied it
     # or has all of its chunks; then it is finished, and the iteration after it is done again. Where
     # chunks have holders, the reduced control word shows that the sums lie at all of these, of
@@ -413,11 +423,19 @@ def decide(
     if holder is not None:
         r = stay[holder]
         name = r.before_id if r.iteration > first else r.attempt_id
+        if _lacks_sums(stripes, have.values(), chunks):
+            # Somebody who was lost may have the update with these sums, so this is another one.
+            name = hashlib.sha256(name + attempt_id(lineage, epoch, newest)).digest()
     # The attempt that is done again gets a larger number than any that a reporter has had of that
     # iteration, so that chunks of two attempts are never taken for one.
     again = ahead if applied else list(stay.values())
     redo = max((r.attempt + 1 for r in again), default=0)
     at = first + 1 if applied else first
+    # Joiners that copy beside the training have a state in which lost stripes do not begin anew.
+    pulls = () if orphans(stripes) else _carried(base, stay)
+    stripes = taken_over(stripes, len(view.nodes), at)
+    whole_plan = (plan.parents, plan.shares, pulls, plan.reason, (), stripes)
+    policy = Policy(epoch[0], version, view, *whole_plan)
     # Work of an iteration that is finished does not count for the next one.
     working = {n: r.working if r.iteration == at else b"" for n, r in stay.items()}
     work = share_out(view.nodes, working, plan.shares, micro_batches)
@@ -452,6 +470,15 @@ def _held(
     that report to have learned them since."""
     learned = {n: reports[n].learned for n in nodes}
     return with_learned(renumbered(base.stripes, base.view.nodes, nodes), nodes, learned)
+
+
+def _lacks_sums(stripes: tuple[Stripe, ...], have: Iterable[bytes], chunks: int) -> bool:
+    """Whether nobody has the results of some chunk that nobody holds."""
+    here = 0
+    for bits in have:
+        here |= int.from_bytes(bits, "little")
+    lost = (c for s in orphans(stripes) for c in range(s + 1, chunks, len(stripes)))
+    return any(not here >> c & 1 for c in lost)
 
 
 def _data(have: bytes) -> bytes:

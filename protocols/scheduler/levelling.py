@@ -6,15 +6,16 @@ Only learning costs bytes; who of a stripe's holders is its owner is free to cho
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.stripes import Stripe
 from protocols.cluster.view import edge
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
+    from protocols.cluster.stripes import Stripe
     from protocols.cluster.view import View
 
 # How many stripes are learned under one policy, and how many bytes they may have, because its
@@ -86,6 +87,8 @@ class _Levelling:
 
     def teach(self) -> None:
         """Have members learn stripes that have too few holders, then what others hold too much."""
+        for s, learners in enumerate(self.learners):  # the holder it was linked to may be gone
+            learners[:] = [k for k in learners if self._is_near(s, k)]
         left = self._most - sum(map(len, self.learners))
         for s in range(len(self.holders)):
             while left > 0 and len(self._coming(s)) < self.wanted:
@@ -107,8 +110,10 @@ class _Levelling:
         return min(able, key=lambda k: (load[k], k), default=None)
 
     def _can_learn(self, s: int, k: int) -> bool:
-        if k in self.holders[s] or k in self.learners[s]:
-            return False
+        return k not in self.holders[s] and k not in self.learners[s] and self._is_near(s, k)
+
+    def _is_near(self, s: int, k: int) -> bool:
+        """Whether member `k` is linked to a holder of stripe `s`."""
         nodes = self._nodes
         return any(edge(nodes[h], nodes[k]) in self._links for h in self.holders[s])
 
@@ -147,12 +152,15 @@ def level(
     for s, stripe in enumerate(stripes):
         new = bytes(k for k in stripe.learners if (s, nodes[k]) in learned)
         rest = bytes(k for k in stripe.learners if k not in new)
-        ready.append(Stripe(stripe.holders + new, rest))
+        ready.append(replace(stripe, holders=stripe.holders + new, learners=rest))
     most = min(MOST_LEARNED, max(1, MOST_LEARNED_BYTES // max(1, stripe_bytes)))
     found = _Levelling(view, ready, stay, copies, most)
     found.part()
     found.trim()
     found.own()
     found.teach()
-    both = zip(found.holders, found.learners, strict=True)
-    return tuple(Stripe(bytes(holders), bytes(learners)) for holders, learners in both)
+    new_ones = zip(ready, found.holders, found.learners, strict=True)
+    return tuple(
+        replace(stripe, holders=bytes(holders), learners=bytes(learners))
+        for stripe, holders, learners in new_ones
+    )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.policy import Policy
-from protocols.cluster.stripes import Stripe
 from protocols.cluster.view import Edge, Member, View, edge, make_view, parts
 from protocols.effects import SearchWays
 from protocols.scheduler.agenda import Agenda, Switch
@@ -35,6 +34,7 @@ from protocols.wire.messages import (
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from protocols.cluster.stripes import Stripe
     from protocols.events import WaysFound
     from protocols.scheduler.planning import Planner
 
@@ -374,7 +374,7 @@ class Negotiator:
         def new(members: bytes) -> bytes:
             return bytes(numbers[nodes[k]] for k in members if nodes[k] in numbers)
 
-        kept = [Stripe(new(s.holders), new(s.learners)) for s in now.stripes]
+        kept = [replace(s, holders=new(s.holders), learners=new(s.learners)) for s in now.stripes]
         return view, level(view, kept, self._copies, alone, self._learned, self._stripe_bytes)
 
     def _stay(self, stripe: Stripe, here: Container[bytes]) -> bool:

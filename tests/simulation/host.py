@@ -46,7 +46,7 @@ from tests.simulation.numbers import (
     state_bytes,
     weights_of,
 )
-from tests.simulation.sharding import Slots
+from tests.simulation.sharding import Losses, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,8 +105,8 @@ class Host:
         self.pulled: dict[int, bytes] = {}  # the shards that have arrived, by number
         self.copies = CopyStore(self)
         self.slots = Slots(self)  # used only if the world has stripes
-        # The lineage, the commit id and the state at the start of each iteration.
-        self.history: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
+        # The lineage, the commit id, the state at the start of each iteration, what it has lost.
+        self.history: dict[int, tuple[bytes, bytes, tuple[int, ...], Losses]] = {}
         self.reports: list[effects.Report] = []
         self.joins_failed: list[str] = []
         self.serves: dict[int, list[int]] = {}  # the shards that it has sent, by join
@@ -262,14 +262,15 @@ class Host:
                 self.slots.publish(effect)
             case effects.PublishChunks():
                 self.publish()
-            case effects.Apply(iteration, word, _, stripes):
+            case effects.Apply(iteration, word, _, stripes, anew):
                 assert (word.settings, word.other_settings) == (settings(iteration), b"")
-                self.give_update(iteration, stripes)
+                self.give_update(iteration, stripes, anew)
             case effects.TakePieces(iteration):
                 self.handle(events.PiecesTaken(iteration, self.digest()))
             case effects.TakeDigest(iteration, commit):
                 lineage = self.node.context.lineage if self.node else b""
-                self.history[iteration] = (lineage, commit, tuple(self.home))
+                about = (lineage, commit, tuple(self.home), self.slots.losses)
+                self.history[iteration] = about
             case effects.SearchWays():
                 self.search_ways(effect)
             case effects.Report():
@@ -289,13 +290,15 @@ class Host:
         answer = events.WaysFound(wanted.number, found)
         self.soon(self.world.compute() + self.world.delay(), partial(self.handle, answer))
 
-    def give_update(self, iteration: int, stripes: tuple[int, ...] = ()) -> None:
+    def give_update(
+        self, iteration: int, stripes: tuple[int, ...] = (), anew: tuple[int, ...] = ()
+    ) -> None:
         """Give the trainer an update, which it applies some time later."""
         self.copies.use(iteration)
         if self.node is not None and self.node.context.iteration == iteration:
             self.world.completed(self, iteration)
         is_read = self.node is None or self.node.cycle.reads_state(iteration)
-        update = partial(self.apply, iteration, is_read, stripes)
+        update = partial(self.apply, iteration, is_read, stripes, anew)
         self.soon(self.world.compute(), partial(self.work, update))
 
     def hang_up(self, node: bytes, end: int | None) -> None:
@@ -366,14 +369,16 @@ class Host:
         said = (iteration, self.done, float(len(self.done)), b"", b"", True, self.turn, wanted, b"")
         self.handle(events.Contributed(*said, self.stops))
 
-    def apply(self, iteration: int, is_read: bool, stripes: tuple[int, ...]) -> None:
+    def apply(
+        self, iteration: int, is_read: bool, stripes: tuple[int, ...], anew: tuple[int, ...]
+    ) -> None:
         if self.gone is not None:
             return
         assert iteration == self.iteration, "an update out of order"
         total = self.sums[iteration]
         if self.world.stripes:
             before, self.state = self.state, list(total)
-            self.slots.step(iteration, stripes, before)
+            self.slots.step(iteration, stripes, anew, before)
         else:
             self.state = [a + b for a, b in zip(self.state, total, strict=True)]
         if self.slips:
@@ -407,7 +412,7 @@ class Host:
         last = [whole[k : k + 16] for k in range(end - 16 * VECTOR, end, 16)]
         self.home = self.state = [int.from_bytes(x, "little") for x in last]
         self.is_wrong = False
-        self.slots.here = {}
+        self.slots.adopt(self.iteration)
         assert whole == self.flat, "a torn state"
         for source in [h for n, h in self.world.hosts.items() if n in joining.sources]:
             # One that is no member may be another process by now, with weights of its own.

@@ -3,7 +3,8 @@
 Element c - 1 of the state stands for the weights of chunk c, and has a number s beside it for their
 slots, which only holders keep. An update with the sum g makes s' = 3 s + g and w' = 5 w + s' (both
 modulo a prime), so an update that is missed, made twice or made of another sum shows in all that
-follow.
+follow. If all holders of a chunk are lost, s is 0 again (`ANEW`), and w' = w in the update of which
+the sum is lost with them (`LOST`); each device notes these losses as a part of its state.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from tests.simulation.host import Host, Mark
 
 PRIME = 1_000_003
+ANEW, LOST = "anew", "lost"
+Losses = frozenset[tuple[str, int, int]]  # what has happened, in which iteration, to which chunk
 
 
 def stepped(weight: int, slot: int, total: int) -> tuple[int, int]:
@@ -28,14 +31,23 @@ def stepped(weight: int, slot: int, total: int) -> tuple[int, int]:
 
 
 @cache
-def expected(iteration: int, micro_batches: int) -> tuple[list[int], list[int]]:
-    """Return weights and slots at the start of `iteration` if each micro-batch counted once."""
+def expected(
+    iteration: int, micro_batches: int, losses: Losses = frozenset()
+) -> tuple[list[int], list[int]]:
+    """Return weights and slots at the start of `iteration` if each micro-batch counted once, but
+    for the sums that were lost, and no slots began anew but those in `losses`."""
     if iteration == 0:
         return [0] * VECTOR, [0] * VECTOR
-    parts = [contribution(iteration - 1, m) for m in range(micro_batches)]
+    at = iteration - 1
+    parts = [contribution(at, m) for m in range(micro_batches)]
     sums = [sum(column) for column in zip(*parts, strict=True)]
-    both = zip(*expected(iteration - 1, micro_batches), sums, strict=True)
-    new = [stepped(*numbers) for numbers in both]
+    weights, slots = expected(at, micro_batches, frozenset(x for x in losses if x[1] < at))
+    slots = [0 if (ANEW, at, c) in losses else s for c, s in enumerate(slots, 1)]
+    both = zip(weights, slots, sums, strict=True)
+    new = [
+        (numbers[0], 0) if (LOST, at, c) in losses else stepped(*numbers)
+        for c, numbers in enumerate(both, 1)
+    ]
     return [w for w, _ in new], [s for _, s in new]
 
 
@@ -52,6 +64,7 @@ class Slots:
         self.here: dict[int, int] = dict.fromkeys(range(1, VECTOR + 1), 0)  # chunk -> slot
         self.sums: dict[int, dict[int, tuple[int, Mark]]] = {}  # iteration -> chunk -> sum, maker
         self._learned: dict[int, dict[int, int]] = {}  # iteration -> chunk -> slot at its start
+        self.losses: Losses = frozenset()  # in the past of this device's state
 
     def keep(self, iteration: int, chunk: int, total: int, made: Mark) -> None:
         """Keep the sum of a chunk that this device holds."""
@@ -69,7 +82,15 @@ class Slots:
         if host.gone is not None or at != host.iteration:
             return  # others have done it in its place meanwhile
         slots = self.here | self._learned.get(at, {})
-        for chunk in chunks_of(wanted.stripes, host.world.stripes):
+        count = host.world.stripes
+        slots |= dict.fromkeys(chunks_of(wanted.anew, count), 0)
+        for chunk in chunks_of(wanted.lost, count):
+            host.own[chunk - 1] = host.state[chunk - 1]
+            if host.reduce is not None and host.reduce.own is not None:
+                host.reduce.own[chunk - 1] = host.own[chunk - 1]
+        for chunk in chunks_of(wanted.stripes, count):
+            if chunk in chunks_of(wanted.lost, count):
+                continue
             assert chunk in slots, f"{host.me.name} owns what it does not hold"
             if chunk in self.sums.get(at, {}):  # otherwise a result of it is there already
                 total, _ = self.sums[at][chunk]
@@ -81,23 +102,58 @@ class Slots:
     def result(self, iteration: int, chunk: int) -> tuple[int, Mark]:
         """Return the result of a chunk that the trainer has made, and which attempt has made its
         sum."""
-        return self._host.own[chunk - 1], self.sums[iteration][chunk][1]
+        summed = self.sums.get(iteration, {}).get(chunk)
+        return self._host.own[chunk - 1], summed[1] if summed is not None else (LOST,)
 
-    def step(self, iteration: int, stripes: tuple[int, ...], before: list[int]) -> None:
-        """Step the slots of `stripes`. `before`: the weights before the update."""
+    def step(
+        self,
+        iteration: int,
+        stripes: tuple[int, ...],
+        anew: tuple[int, ...],
+        before: list[int],
+    ) -> None:
+        """Step the slots of `stripes`, after those in `anew` have begun anew. `before`: the weights
+        before the update."""
+        self._note(iteration, anew, before)
         self.here |= self._learned.pop(iteration, {})
         host, kept = self._host, self.here
         chunks = chunks_of(stripes, host.world.stripes)
+        kept |= {c: 0 for c in chunks_of(anew, host.world.stripes) if c in chunks}
         self.here = {}
         for chunk in chunks:
             assert chunk in kept, f"{host.me.name} lacks the slots of chunk {chunk}"
             total, _ = self.sums[iteration][chunk]
             weight, slot = stepped(before[chunk - 1], kept[chunk], total)
             assert weight == host.state[chunk - 1] or host.is_wrong, "another result than mine"
-            right = expected(iteration + 1, host.world.micro_batches)[1][chunk - 1]
+            right = expected(iteration + 1, host.world.micro_batches, self.losses)[1][chunk - 1]
             assert slot == right, f"{host.me.name}: wrong slots of chunk {chunk}"
             self.here[chunk] = slot
         self._learned = {i: x for i, x in self._learned.items() if i > iteration}
+
+    def _note(self, iteration: int, anew: tuple[int, ...], before: list[int]) -> None:
+        """Note what of an update, which is in the weights, was lost."""
+        host, count = self._host, self._host.world.stripes
+        self.losses |= {(ANEW, iteration, c) for c in chunks_of(anew, count)}
+        right = expected(iteration + 1, host.world.micro_batches, self.losses)[0]
+        policy = host.node.context.policy if host.node is not None else None
+        for chunk, (new, old) in enumerate(zip(host.state, before, strict=True), 1):
+            if new == old != right[chunk - 1] and policy is not None and not host.is_wrong:
+                stripe = policy.stripes[(chunk - 1) % count]
+                assert stripe.anew > iteration, f"{host.me.name} takes no update of chunk {chunk}"
+                self.losses |= {(LOST, iteration, chunk)}
+        if host.is_member and host.node is not None and host.node.context.iteration == iteration:
+            host.world.losses[host.node.context.lineage, iteration + 1] = self.losses
+
+    def adopt(self, iteration: int) -> None:
+        """Begin with the state of another device at the start of `iteration`."""
+        host = self._host
+        self.here = {}
+        if host.node is not None:
+            context = host.node.context
+            lineages = (context.lineage, *(a.lineage for a in reversed(context.ancestors)))
+            known = host.world.losses
+            found = [known[x, iteration] for x in lineages if (x, iteration) in known]
+            self.losses = found[0] if found else frozenset()
 
     def lend(self, wanted: effects.LendStripes) -> None:
         """Send the slots of stripes to a learner."""

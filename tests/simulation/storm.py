@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from protocols.cluster.stripes import OnLost
 from protocols.events import Incoming, Measured
 from protocols.scheduler.join_cost import JoinWay
 from protocols.wire import messages as m
@@ -48,6 +49,8 @@ FIRST_WITH_STANDBY = 890_000
 # all of them together do.
 FIRST_WITH_STRIPES = 910_000
 MOST_STRIPES = 4
+# From this seed on devices do not wait for those that alone have a part of it, but stop or go on.
+FIRST_WITH_LOSSES = 960_000
 # After so many seconds of calm a history ends in which a part of that state is lost for good.
 LOST_SECONDS = 20.0
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
@@ -136,6 +139,8 @@ class Storm:
             stripes = faults.stream(seed, "stripes")
             self.world.stripes = stripes.randint(1, MOST_STRIPES)
             self.world.stripe_copies = stripes.choice((1, 1, 2))
+            if seed >= FIRST_WITH_LOSSES:
+                self.world.on_lost = stripes.choice((OnLost.FRESH, OnLost.FRESH, OnLost.STOP))
         standby = faults.stream(seed, "standby")
         self._stands_by = standby if seed >= FIRST_WITH_STANDBY else None
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
@@ -178,7 +183,9 @@ class Storm:
     def _is_lost(self) -> bool:
         """Whether a part of the optimizer's state is lost for good, so that all wait for ever. Then
         end it."""
-        if not self.world.stripes or self.world.now < self._calm_at + LOST_SECONDS:
+        if not self.world.stripes or self.world.on_lost is not OnLost.WAIT:
+            return False
+        if self.world.now < self._calm_at + LOST_SECONDS:
             return False
         members = [host for host in self._running if host.is_member]
         if not members or not all(lost_stripes(host) for host in members):
@@ -204,7 +211,7 @@ class Storm:
         for host in world.hosts.values():
             assert host.gone in ENDINGS, f"{host.me.name} ended with {host.gone!r}"
             if host.gone == "steps":
-                assert host.state == world.right(world.steps)
+                assert host.state == world.right(world.steps, host.slots.losses)
         assert not world.deserted, f"{world.deserted} gave up beside a cluster"
 
     def _start(self, *, first: bool = False) -> None:

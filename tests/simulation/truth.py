@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from protocols.member.context import Context
     from protocols.rounds.round import RoundSpec
     from tests.simulation.host import Host
+    from tests.simulation.sharding import Losses
     from tests.simulation.world import World
 
 MOST_EARLY = 8 * (VECTOR + 1) * 16  # early frames: some rounds of a few neighbours
@@ -45,6 +46,7 @@ class Truth:
         self._commits: dict[tuple[bytes, int], bytes] = {}
         self._iterations: dict[bytes, int] = {}
         self._made: dict[bytes, Any] = {}
+        self._losses: dict[bytes, Losses] = {}
         self._attempts: dict[tuple[Any, ...], bytes] = {}
         self._policies: dict[tuple[bytes, int, int], Policy] = {}
         self._leaders: dict[tuple[bytes, int], bytes] = {}
@@ -83,7 +85,7 @@ class Truth:
         self._seen[node] = (context, context.iteration, context.commit)
 
     def _applied(self, host: Host, iteration: int) -> None:
-        right = self._world.right(host.iteration)
+        right = self._world.right(host.iteration, host.slots.losses)
         assert host.state == right or host.is_wrong, f"{host.me.name}: wrong state {host.iteration}"
         behind = len(host.node.debt.kept) if host.node is not None else 0
         joining = host.node.joining if host.node is not None else None
@@ -98,6 +100,10 @@ class Truth:
             assert known == iteration, "one commit id for two iterations"
             made = host.made.get(iteration - 1)
             assert self._made.setdefault(commit, made) == made, "one commit id for two sums"
+            if host.node.context.is_member:
+                losses = host.slots.losses
+                known_losses = self._losses.setdefault(commit, losses)
+                assert known_losses == losses, "one commit id where two things were lost"
 
     def _limits(self, host: Host) -> None:
         node = host.node

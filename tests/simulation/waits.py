@@ -21,7 +21,8 @@ A truncated frame ends its link, and each such link costs a fence, so members ma
 fence ends their joins.
 
 While any member keeps its state unchanged for a joiner that copies it, all members may take
-`JOIN_PROGRESS_SECONDS` more.
+`JOIN_PROGRESS_SECONDS` more. Members that lack a part of a divided optimizer's state may wait for
+it for ever or, if they are to go on or stop without it, `PARTS_WAIT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.cluster.stripes import OnLost
 from protocols.cluster.view import is_quorum
 from protocols.member.cycle_table import CycleState
 from tests.simulation.sharding import holds_alone, lost_stripes
@@ -126,9 +128,11 @@ class Waits:
 
     def _limit(self, host: Host) -> tuple[str, float]:
         """Return what `host` waits for, in words, and how many seconds it may."""
+        gives_up = self._world.stripes and self._world.on_lost is not OnLost.WAIT
+        more = limits.PARTS_WAIT_SECONDS if gives_up else 0.0
         if not host.is_member:
-            return "to become a member", JOINER_SECONDS
-        most = MEMBER_SECONDS + (NARROW_SECONDS if self._world.narrow.active else 0.0)
+            return "to become a member", JOINER_SECONDS + more
+        most = MEMBER_SECONDS + more + (NARROW_SECONDS if self._world.narrow.active else 0.0)
         hosts = self._world.hosts.values()
         cycles = [h.node.cycle for h in hosts if h.is_member and h.node is not None]
         if any(cycle.state is CycleState.HOLDING for cycle in cycles):
@@ -138,7 +142,10 @@ class Waits:
     def _is_excused(self, host: Host) -> bool:
         """Return whether `host` may wait for longer, for a reason that the module names."""
         world = self._world
-        if host.asleep or any(lost_stripes(h) for h in world.hosts.values() if h.gone is None):
+        if host.asleep:
+            return True
+        present = [h for h in world.hosts.values() if h.gone is None]
+        if world.on_lost is OnLost.WAIT and any(lost_stripes(h) for h in present):
             return True
         if any(h.hangs and holds_alone(h) for h in world.hosts.values() if h.is_member):
             return True  # nobody else can make its results

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from edgeagent.planner import StandardPlanner
 from protocols import events
 from protocols.cluster.ancestry import Past
+from protocols.cluster.stripes import OnLost, begun_anew
 from protocols.cluster.view import Member
 from protocols.member.context import NodeConfig
 from protocols.member.node import Node
@@ -37,7 +38,7 @@ from tests.simulation.numbers import (
     weights_of,
 )
 from tests.simulation.numbers import expected_state as expected_state
-from tests.simulation.sharding import expected
+from tests.simulation.sharding import ANEW, Losses, chunks_of, expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +80,9 @@ class World:
         self.streams = False  # trainers announce chunks while they compute
         self.stripes = 0  # into which the optimizer's state is divided; 0: all keep all of it
         self.stripe_copies = 0  # of each
+        self.on_lost = OnLost.WAIT  # what devices do if all holders of one are lost
+        # Lineage and iteration -> what of the state at its start was lost before.
+        self.losses: dict[tuple[bytes, int], Losses] = {}
         self.sparse = False  # nodes want no links except those that they ask for
         self.most_links = 0  # that each node wants; 0: as many as the scheduler chooses
         self.pauses = False  # nodes wait if they have no quorum
@@ -102,7 +106,8 @@ class World:
         self._count = 0
         self._streams: dict[tuple[bytes, bytes], float] = {}
         self.changed: dict[bytes, Host] = {}  # hosts with events since the last check
-        self.commits: dict[tuple[bytes, int], bytes] = {}  # (lineage, iteration) -> C before it
+        # (lineage, iteration) -> C before it, and who has told it
+        self.commits: dict[tuple[bytes, int], tuple[bytes, Host]] = {}
         self.leaders: dict[tuple[bytes, int], bytes] = {}  # (lineage, term) -> who was elected
 
     # --- time ---------------------------------------------------------------------------------
@@ -277,7 +282,12 @@ class World:
         if self.ways is not None:
             config = replace(config, window=self.ways.window)
         if self.stripes:
-            config = replace(config, stripes=self.stripes, copies=self.stripe_copies)
+            config = replace(
+                config,
+                stripes=self.stripes,
+                copies=self.stripe_copies,
+                on_lost=self.on_lost,
+            )
         if not self.is_frozen:
             return config
         host = self.hosts.get(who.node)
@@ -358,10 +368,23 @@ class World:
         parts = [contribution(spec.iteration, m) for m in range(self.micro_batches)]
         whole = [sum(column) for column in zip(*parts, strict=True)]
         if self.stripes:
-            whole = self.right(spec.iteration + 1)
+            chunks, whole = self._results(host, reduce, chunks)
         wrong = [c for c in chunks if c and reduce.partial[c] != whole[c - 1]]
         liars = any(h.is_wrong for h in self.hosts.values())
         assert not wrong or liars, f"{host.me.name} keeps sums that lack work at {spec.iteration}"
+
+    def _results(
+        self, host: Host, reduce: Reduce, chunks: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], list[int]]:
+        """Return those of the `chunks` that are to be updated, and what all results should be. The
+        result of a chunk of which the sum is lost is the old one."""
+        policy, at = host.node.context.policy if host.node is not None else None, host.iteration
+        stripes = policy.stripes if policy is not None else ()
+        anew = chunks_of(begun_anew(stripes, at), self.stripes)
+        lost = chunks_of(begun_anew(stripes, at + 1), self.stripes)
+        whole = self.right(at + 1, host.slots.losses | {(ANEW, at, c) for c in anew})
+        same = [c for c in lost if reduce.partial[c] == host.state[c - 1]]
+        return tuple(c for c in chunks if c not in same), whole
 
     def replaced(self, host: Host) -> None:
         """Called when the first shard of another state is about to overwrite that of `host`."""
@@ -371,10 +394,11 @@ class World:
 
     # --- truth --------------------------------------------------------------------------------
 
-    def right(self, iteration: int) -> list[int]:
-        """Return the state at the start of `iteration` if every micro-batch counted once."""
+    def right(self, iteration: int, losses: Losses = frozenset()) -> list[int]:
+        """Return the state at the start of `iteration` if every micro-batch counted once, except
+        for `losses`."""
         if self.stripes:
-            return expected(iteration, self.micro_batches)[0]
+            return expected(iteration, self.micro_batches, losses)[0]
         return expected_state(iteration, self.micro_batches)
 
     @property
@@ -395,10 +419,12 @@ class World:
                 key, node = (context.lineage, election.term), host.me.node
                 assert self.leaders.setdefault(key, node) == node, "two schedulers in one term"
             fresh, host.history = host.history, {}
-            for iteration, (lineage, commit, state) in fresh.items():
-                known = self.commits.setdefault((lineage, iteration), commit)
-                assert known == commit, "two histories"
-                assert list(state) == self.right(iteration) or host.is_wrong, (
+            for iteration, (lineage, commit, state, losses) in fresh.items():
+                known, who = self.commits.setdefault((lineage, iteration), (commit, host))
+                # One that is lost with sums that only it had may have an update of its own.
+                lost = losses and who.gone is not None
+                assert known == commit or lost, "two histories"
+                assert list(state) == self.right(iteration, losses) or host.is_wrong, (
                     f"{host.me.name} has the wrong state at {iteration}"
                 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from protocols.cluster.stripes import OnLost
 from protocols.member.joining import JoiningState
 from protocols.scheduler.join_cost import JoinWay
 from tests.simulation.world import Host, World
@@ -31,12 +32,13 @@ def cluster(
     beside: bool = False,
     stripes: int = 0,
     copies: int = 0,
+    on_lost: OnLost = OnLost.WAIT,
 ) -> tuple[World, list[Host]]:
     """Return a world with `size` members, each linked to each; the first is the scheduler. Joiners
     copy `beside` the training, or the members hold their update meanwhile. With `stripes` each
     member keeps a part of the optimizer's state, and there are `copies` of it."""
     world = World(seed, steps=steps)
-    world.stripes, world.stripe_copies = stripes, copies
+    world.stripes, world.stripe_copies, world.on_lost = stripes, copies, on_lost
     world.join_way = JoinWay.BESIDE if beside else JoinWay.PAUSE
     world.pauses, world.is_frozen, world.ways = pauses, is_frozen, ways
     first = world.found()

@@ -18,46 +18,12 @@ from protocols.scheduler.fence import Lost
 from protocols.wire import messages as m
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import cluster, enter, node_of, settle
+from tests.unit.protocols.divided_clusters import STRIPES, divided, ends, is_level, policy_of
 from tests.unit.protocols.records import LINEAGE, node
 from tests.variants import variants
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
-    from tests.simulation.host import Host
-
-STRIPES = 4
-
-
-def policy_of(host: Host) -> Policy:
-    policy = node_of(host).context.policy
-    assert policy is not None
-    return policy
-
-
-def is_level(world: World, copies: int) -> bool:
-    """Whether each stripe has as many holders as it can, and nobody learns."""
-    for host in world.members:
-        policy = policy_of(host)
-        wanted = min(copies + 1, len(policy.view.nodes))
-        if any(len(s.holders) != wanted or s.learners for s in policy.stripes):
-            return False
-    return True
-
-
-def divided(seed: int, size: int, copies: int, steps: int = 60) -> tuple[World, list[Host]]:
-    """Return a world with `size` members that hold equally much."""
-    world, hosts = cluster(seed, size, steps, stripes=STRIPES, copies=copies)
-    world.run(lambda: is_level(world, copies))
-    return world, hosts
-
-
-def ends(world: World, *but: Host) -> None:
-    """Run to the end of training, at which all but these must have the right state."""
-    world.run(lambda: all(h.gone for h in world.hosts.values()))
-    for host in world.hosts.values():
-        if host not in but:
-            assert host.gone == "steps", f"{host.me.name} ended with {host.gone}"
-            assert host.state == world.right(world.steps)
 
 
 @pytest.mark.parametrize(("size", "copies"), [(2, 0), (3, 1), (4, 2), (2, 3)])
@@ -223,9 +189,10 @@ def test_whom_all_wait_for_is_told_when_it_changes() -> None:
     for at, lost in ((1.0, told[:1]), (2.0, told[:1]), (3.0, told), (7.5, []), (8.0, [])):
         parts.tell(at, Lost(tuple(m.node for m in lost)))
     found = [(e.event, e.values) for e in context.effects if isinstance(e, effects.Report)]
+    both = sorted((m.name for m in told), key=names(policy).index)
     assert found == [
-        ("parts_missing", {"nodes": [told[0].name]}),
-        ("parts_missing", {"nodes": sorted((m.name for m in told), key=names(policy).index)}),
+        ("parts_missing", {"nodes": [told[0].name], "then": "wait"}),
+        ("parts_missing", {"nodes": both, "then": "wait"}),
         ("parts_complete", {"seconds": 6.5}),
     ]
     context.effects.clear()
