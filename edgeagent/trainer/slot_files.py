@@ -54,8 +54,8 @@ def load_slots(
     paths: Sequence[str], shards: Shards, iteration: int, *, anew: bool = False
 ) -> tuple[int, ...]:
     """Read all slots from the files beside the checkpoints `paths`, of which the state is that of
-    `iteration`. Return the stripes of which slots are in none of them, and which begin anew for
-    that. Raises `UsageError` if one cannot be read or is of another state or, unless `anew`, if
+    `iteration`. Return the stripes of which slots are in none of them, and which so have to begin
+    anew. Raises `UsageError` if one cannot be read or is of another state or, unless `anew`, if
     there are such stripes."""
     layout = shards.layout
     missing = dict.fromkeys(range(1, shards.gradient_chunks + 1))
@@ -85,8 +85,6 @@ def load_slots(
             f" {', '.join(slots_path(p) for p in paths)}: add --resume FILE for the checkpoints of"
             " the other devices, or --on-lost fresh to have these parts begin anew"
         )
-    with torch.no_grad():
-        shards.begin_anew(parts, range(layout.stripes))
     return parts
 
 

@@ -472,6 +472,13 @@ class TrainingState:
         self._note()
         return Published(wanted.iteration, wanted.attempt)
 
+    def begin_anew(self, stripes: Sequence[int]) -> None:
+        """Have the slots of these stripes begin anew, because no file has them."""
+        if self.shards is not None and stripes:
+            with torch.no_grad(), self.guards.own_change():
+                self.shards.begin_anew(stripes, stripes)
+            self._note()
+
     def adopt(self, iteration: int, data: bytes) -> None:
         """Become the replica whose tensors lie in the shared memory and whose scalars are `data`.
 

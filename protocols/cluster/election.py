@@ -175,7 +175,7 @@ class Election:
             then = Role.FOLLOWER if self.state is Role.CANDIDATE else self.state
             self._gone = ()
         self.state = ELECTION_TABLE.step(self.state, "vote wanted", then)
-        return [(sender, Vote(message.next_term, granted))]
+        return [(sender, Vote(message.next_term, granted, *key))]
 
     def vote(self, sender: bytes, message: Vote) -> list[Letter]:
         """Count a member's answer."""

@@ -431,8 +431,7 @@ def decide(
     again = ahead if applied else list(stay.values())
     redo = max((r.attempt + 1 for r in again), default=0)
     at = first + 1 if applied else first
-    # Joiners that copy beside the training have a state in which lost stripes do not begin anew.
-    pulls = () if orphans(stripes) else _carried(base, stay)
+    pulls = _carried(base, stay, stripes)
     stripes = taken_over(stripes, len(view.nodes), at)
     whole_plan = (plan.parents, plan.shares, pulls, plan.reason, (), stripes)
     policy = Policy(epoch[0], version, view, *whole_plan)
@@ -451,9 +450,12 @@ def decide(
     )
 
 
-def _carried(base: Policy, stay: Container[bytes]) -> tuple[Pull, ...]:
+def _carried(base: Policy, stay: Container[bytes], stripes: tuple[Stripe, ...]) -> tuple[Pull, ...]:
     """Return the pulls of joiners that copy beside the training, from the sources that stay. What
-    these keep for a joiner does not change with a fence. All other joins are given up."""
+    these keep for a joiner does not change with a fence, unless some of the `stripes` begin anew,
+    which is in no update that they keep. All other joins are given up."""
+    if orphans(stripes):
+        return ()
     found: list[Pull] = []
     for pull in base.pulls:
         sources = tuple(n for n in pull.sources if n in stay)

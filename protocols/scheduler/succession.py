@@ -122,6 +122,7 @@ class Succession:
                 mail = self._vote_wanted(now, sender, message)
             case m.Vote():
                 mail = election.vote(sender, message)
+                self._fetch_newer(sender, message)
         for to, body in mail:
             context.send(to, body)
         if election.leads and not led:
@@ -137,6 +138,19 @@ class Succession:
         if election.voted_term > before:
             self._watch.voted(now)
         return mail
+
+    def _fetch_newer(self, sender: bytes, vote: m.Vote) -> None:
+        """Ask for the policy for the lack of which `sender` has refused its vote, so that the next
+        candidacy of this node can succeed. Others that have it may not be able to win one."""
+        context, newest = self._context, self._context.newest_key
+        term, version = key = (vote.policy_term, vote.version)
+        known = any(sender in e.nodes for e in context.electorates)
+        credible = term <= newest[0] + limits.MAX_TERM_STEP
+        credible = credible and version <= newest[1] + limits.MAX_VERSION_STEP
+        if not vote.granted and key > newest and known and credible:
+            context.fetch(key)
+            if sender not in context.links:
+                context.send(sender, m.PolicyFetch(*key))
 
     def won(self, now: float, policy: Policy) -> None:
         """Take the role over: this node has won an election."""

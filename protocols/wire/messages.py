@@ -223,11 +223,16 @@ class VoteRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class Vote(Message):
-    """Member to candidate. A member grants one vote in a term."""
+    """Member to candidate. A member grants one vote in a term.
+
+    (`policy_term`, `version`): its newest stored policy, which a candidate needs to get its vote.
+    """
 
     TAG: ClassVar[int] = 21
     next_term: int = wire(TERM)
     granted: bool = wire(Bool())
+    policy_term: int = wire(TERM, 0)
+    version: int = wire(VERSION, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from protocols.cluster.stripes import Stripe, renumbered
+from protocols.member import cycle
 from protocols.member.learning import Learning
 from protocols.rounds.divergence import is_final
 from protocols.rounds.round import Round
@@ -37,7 +39,7 @@ def promote_who_has_not_learned() -> Iterator[None]:
         for stripe, before in zip(real(base, reports, nodes), base.stripes, strict=True):
             learners = (numbers.get(base.view.nodes[k]) for k in before.learners)
             new = bytes(k for k in learners if k is not None and k not in stripe.holders)
-            found.append(Stripe(stripe.holders + new))
+            found.append(replace(stripe, holders=stripe.holders + new))
         return tuple(found)
 
     with patch.object(fence, "_held", held):
@@ -93,7 +95,7 @@ def incomplete_side_goes_on() -> Iterator[None]:
 
     def held(base: Any, _reports: Any, nodes: Any) -> tuple[Stripe, ...]:
         found = renumbered(base.stripes, base.view.nodes, nodes)
-        return tuple(s if s.holders else Stripe(b"\0") for s in found)
+        return tuple(s if s.holders else replace(s, holders=b"\0") for s in found)
 
     with patch.object(fence, "_held", held):
         yield
@@ -121,6 +123,33 @@ def redo_what_was_published() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def name_an_update_without_sums_like_the_whole_one() -> Iterator[None]:
+    """An update of which sums are lost has the same commit id as the one with these sums, which
+    somebody may have."""
+    with patch.object(fence, "_lacks_sums", lambda *_: False):
+        yield
+
+
+@contextmanager
+def go_on_with_slots_that_nobody_has() -> Iterator[None]:
+    """Who takes over lost stripes does not begin them anew."""
+    with patch.object(cycle, "begun_anew", lambda *_: ()):
+        yield
+
+
+@contextmanager
+def carry_joins_over_a_loss() -> Iterator[None]:
+    """A joiner that copies beside the training goes on although stripes begin anew."""
+    real = fence._carried
+
+    def carried(base: Any, stay: Any, _stripes: Any) -> Any:
+        return real(base, stay, ())
+
+    with patch.object(fence, "_carried", carried):
+        yield
+
+
 DIVIDED_MUTATIONS: tuple[Callable[[], AbstractContextManager[None]], ...] = (
     word_without_the_sums,
     promote_who_has_not_learned,
@@ -129,4 +158,7 @@ DIVIDED_MUTATIONS: tuple[Callable[[], AbstractContextManager[None]], ...] = (
     incomplete_side_goes_on,
     copies_miss_sums,
     redo_what_was_published,
+    name_an_update_without_sums_like_the_whole_one,
+    go_on_with_slots_that_nobody_has,
+    carry_joins_over_a_loss,
 )

@@ -378,13 +378,22 @@ class World:
     ) -> tuple[tuple[int, ...], list[int]]:
         """Return those of the `chunks` that are to be updated, and what all results should be. The
         result of a chunk of which the sum is lost is the old one."""
-        policy, at = host.node.context.policy if host.node is not None else None, host.iteration
+        policy, at = (
+            host.node.context.policy if host.node is not None else None,
+            reduce.round.spec.iteration,
+        )
         stripes = policy.stripes if policy is not None else ()
-        anew = chunks_of(begun_anew(stripes, at), self.stripes)
+        anew = {
+            (ANEW, x.anew, c)
+            for s, x in enumerate(stripes)
+            if 0 < x.anew <= at
+            for c in chunks_of((s,), self.stripes)
+        }
         lost = chunks_of(begun_anew(stripes, at + 1), self.stripes)
-        whole = self.right(at + 1, host.slots.losses | {(ANEW, at, c) for c in anew})
-        same = [c for c in lost if reduce.partial[c] == host.state[c - 1]]
-        return tuple(c for c in chunks if c not in same), whole
+        whole = self.right(at + 1, host.slots.losses | anew)
+        if host.iteration == at:
+            lost = [c for c in lost if c in chunks and reduce.partial[c] == host.state[c - 1]]
+        return tuple(c for c in chunks if c not in lost), whole
 
     def replaced(self, host: Host) -> None:
         """Called when the first shard of another state is about to overwrite that of `host`."""

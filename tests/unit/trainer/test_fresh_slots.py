@@ -144,7 +144,10 @@ def test_parts_that_are_in_no_file_begin_anew_if_that_is_wanted(tmp_path: Path) 
     other.held[:] = 7.0
     with pytest.raises(UsageError, match="or --on-lost fresh"):
         load_slots([path], other.shards, 1)
-    assert load_slots([path], other.shards, 1, anew=True) == (0,)
+    lacking = load_slots([path], other.shards, 1, anew=True)
+    assert lacking == (0,)
+    other.state.begin_anew(lacking)
+    other.state.guards.check()
     assert not other.shards.slot_memory(0, 1).any()
     assert int(other.shards.stand_ins._of[0]) == 1
     assert torch.equal(other.shards.slot_memory(0, 2), device.shards.slot_memory(0, 2))
