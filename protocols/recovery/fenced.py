@@ -145,8 +145,10 @@ class Fenced:
             context.freeze.outside()
             self._asked_joiner(context.election.scheduler, self._epoch)
             return
-        # Between two iterations there is no round, so `have` would be about the one before.
-        begun = self._cycle.state not in (CycleState.FROZEN, CycleState.FETCHING)
+        # Between two iterations there is no round, so `have` would be about the one before. Of a
+        # farewell round there is nothing to be kept: it has no result that could be applied.
+        none = (CycleState.FROZEN, CycleState.FETCHING, CycleState.FAREWELL)
+        begun = self._cycle.state not in none
         running, before = self._cycle.attempt_ids
         context.freeze.stands_still()
         self._report = m.FenceReport(

@@ -5,6 +5,9 @@ Such a link is given up: it no longer counts as a link for ten minutes, although
 fence then finds a tree without it, and a member that no other link reaches is lost. It stays given
 up even if the other end opens it anew, because that end may not have noticed that anything stood
 still. Only a policy that names it again, as when a user asks for it, gives it another chance.
+
+Where the optimizer's state is divided, a link is not given up without which this member could never
+go on, because it would not reach all parts of that state any more.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.cluster.stripes import orphans, renumbered
 
 if TYPE_CHECKING:
     from protocols.member.context import Context
@@ -28,7 +32,25 @@ class Standstill:
 
     def __contains__(self, node: object) -> bool:
         """Whether the link to `node` has been given up."""
-        return any(n == node and self._context.now < t for n, t in self._given_up.items())
+        given_up = any(n == node and self._context.now < t for n, t in self._given_up.items())
+        return given_up and not self._are_needed
+
+    @property
+    def _are_needed(self) -> bool:
+        """Whether this member reaches some part of a divided optimizer state only over links that
+        have been given up."""
+        policy, me = self._context.policy, self._context.node
+        if policy is None or not policy.stripes or not self._context.is_member:
+            return False
+        reached = [me]
+        for here in reached:
+            ends = (e for e in policy.view.edges if here in (e.low, e.high))
+            near = (e.low if here == e.high else e.high for e in ends)
+            reached += [
+                n for n in near if n not in reached and (here != me or n not in self._given_up)
+            ]
+        members = [n for n in policy.view.nodes if n in reached]
+        return bool(orphans(renumbered(policy.stripes, policy.view.nodes, members)))
 
     def stalled(self, node: bytes) -> None:
         """The link to `node` was ended because it stood still; give it up if it does so often."""

@@ -358,17 +358,17 @@ class Negotiator:
         apart += [e for e, cut in self._divided.items() if cut]
         return make_view(view.lineage, view.number + 1, members, edges, apart, outlaws)
 
-    def _next_stripes(self) -> tuple[View, tuple[Stripe, ...]]:
-        """Return the view that is desired and who holds what in it. Members that alone hold a
-        stripe stay until another one has learned it."""
-        now, view = self.policy, self._next_view()
-        if not now.stripes:
-            return view, ()
-        stay = dict.fromkeys(view.nodes)
+    def _alone(self) -> dict[bytes, None]:
+        """Return the members that are to go and alone hold a stripe: they stay until another one
+        has learned it."""
+        now, stay = self.policy, dict.fromkeys(self._next_view().nodes)
         nodes = now.view.nodes
-        alone = {nodes[k]: None for s in now.stripes if not self._stay(s, stay) for k in s.holders}
-        if alone:
-            view = self._next_view(keep=alone)
+        return {nodes[k]: None for s in now.stripes if not self._stay(s, stay) for k in s.holders}
+
+    def _next_stripes(self) -> tuple[View, tuple[Stripe, ...]]:
+        """Return the view that is desired and who holds what in it."""
+        now, alone = self.policy, self._alone()
+        nodes, view = now.view.nodes, self._next_view(keep=alone)
         numbers = {n: k for k, n in enumerate(view.nodes)}
 
         def new(members: bytes) -> bytes:
@@ -383,7 +383,7 @@ class Negotiator:
 
     def _repair(self) -> list[Letter]:
         """If the next view falls into parts, have a link opened between two of them first."""
-        view = self._next_view()
+        view = self._next_view(keep=self._alone())
         split = parts(view)
         if len(split) == 1:
             return []

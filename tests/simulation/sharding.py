@@ -183,7 +183,8 @@ def _arrive(source: bytes, iteration: int, stripe: int, found: dict[int, int], h
 
 
 def lost_stripes(host: Host) -> tuple[int, ...]:
-    """Return the stripes of which nobody whom `host`, a member, reaches keeps the slots."""
+    """Return the stripes of which nobody whom `host`, a member, reaches keeps the slots. Who has
+    been left out of the newest policy there keeps nothing that counts."""
     world, node = host.world, host.node
     policy = node.context.policy if node is not None and host.is_member else None
     if policy is None:
@@ -195,6 +196,9 @@ def lost_stripes(host: Host) -> tuple[int, ...]:
     for here in reached:
         new = [h for h in alive if world.passes(here, h) and world.passes(h, here)]
         reached += [h for h in new if h not in reached]
+    policies = [h.node.context.policy for h in reached if h.node is not None]
+    policy = max((p for p in policies if p is not None), key=lambda p: p.key)
+    reached = [h for h in reached if h.me.node in policy.view.nodes]
     lost: list[int] = []
     for s, stripe in enumerate(policy.stripes):
         holders = [policy.view.nodes[k] for k in stripe.holders]
