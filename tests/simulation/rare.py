@@ -11,7 +11,10 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from protocols.cluster.stripes import OnLost
 from protocols.events import LeaveWanted
+from protocols.member.joining import JoiningState
+from protocols.scheduler.join_cost import JoinWay
 from protocols.wire import messages as m
 from tests.simulation.faults import Intensities
 from tests.simulation.harsh import HarshWorld
@@ -108,6 +111,27 @@ def a_trainer_hangs(seed: int) -> None:
     world.run(lambda: all(h.gone is not None for h in hosts))
 
 
+def a_loss_while_a_device_copies(seed: int) -> None:
+    """A member that alone has a part of the optimizer's state is killed while a device copies
+    beside the training."""
+    dice = random.Random(seed)
+    world = HarshWorld(seed, Intensities(), micro_batches=6, steps=120)
+    world.stripes, world.on_lost, world.join_way = 3, OnLost.FRESH, JoinWay.BESIDE
+    hosts = [world.start(k, first=k == 0) for k in range(3)]
+    world.run(lambda: all(h.is_member and h.trained and h.iteration >= 30 for h in hosts))
+    newcomer = world.start(3)
+
+    def copies() -> bool:
+        joining = newcomer.node.joining if newcomer.node is not None else None
+        return joining is not None and joining.state is JoiningState.COPYING
+
+    world.run(lambda: copies() or newcomer.is_member)
+    world.later(dice.uniform(0.0, 0.3), lambda: world.kill(hosts[2]))
+    world.run(lambda: all(h.gone is not None for h in world.hosts.values()))
+    for host in (*hosts[:2], newcomer):
+        assert host.gone == "steps", f"{host.me.name} ended with {host.gone}"
+
+
 def end(world: World) -> None:
     """Run to the end, and check the states."""
     world.joins_end = True
@@ -120,4 +144,5 @@ HISTORIES: dict[str, Callable[[int], None]] = {
     "wait_for_a_trainer_for_ever": a_trainer_hangs,
     "keep_sums_that_lack_work": a_death_while_work_is_handed_back,
     "offer_what_nobody_stores": leavers_cut_off,
+    "carry_joins_over_a_loss": a_loss_while_a_device_copies,
 }

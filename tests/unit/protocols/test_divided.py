@@ -24,6 +24,7 @@ from tests.variants import variants
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
+    from protocols.member.context import Context
 
 
 @pytest.mark.parametrize(("size", "copies"), [(2, 0), (3, 1), (4, 2), (2, 3)])
@@ -328,3 +329,62 @@ def test_a_node_that_only_passes_sums_on_keeps_none() -> None:
     round_ = Round(spec_of(lane, parent=A))
     round_.contribute()
     assert round_.sum_down(A, 1) == [SendSum(1, (B,))]
+
+
+@pytest.mark.parametrize("moment", variants(range(0, 40, 5), range(40)))
+def test_one_is_killed_while_all_say_farewell(moment: int) -> None:
+    world, hosts = divided(19, 3, 1, steps=30)
+    world.run(lambda: any(node_of(h).cycle.state is CycleState.FAREWELL for h in hosts))
+    dead = hosts[moment % 3]
+    world.before(moment + 1, lambda: world.kill(dead))
+    world.run(lambda: all(h.gone for h in hosts))
+    for host in hosts:
+        assert host.gone in ("steps", "killed")
+        assert host.state == world.right(30) or host is dead
+
+
+def test_a_candidate_fetches_what_it_was_refused_for() -> None:
+    world, hosts = divided(20, 3, 1, steps=4000)
+    one, sender = node_of(hosts[0]), hosts[1].me.node
+    context = one.context
+    term, version = context.newest_key
+    asked = (
+        (m.Vote(9, False, term, version), 0),
+        (m.Vote(9, True, term, version + 1), 0),
+        (m.Vote(9, False, term, version + limits.MAX_VERSION_STEP + 1), 0),
+        (m.Vote(9, False, term + limits.MAX_TERM_STEP + 1, version), 0),
+        (m.Vote(9, False, term, version + 1), len(context.links)),
+    )
+    for vote, count in asked:
+        context.effects.clear()
+        one.succession.take(world.now, sender, vote)
+        sent = [e for e in context.effects if isinstance(e, effects.Send)]
+        fetches = [e for e in sent if isinstance(e.envelope.message, m.PolicyFetch)]
+        assert len(fetches) == count, vote
+    del context.links[sender]  # it is asked all the same, over others
+    context.effects.clear()
+    one.succession.take(world.now, sender, asked[-1][0])
+    sent = [e for e in context.effects if isinstance(e, effects.Send)]
+    assert len(sent) == len(hosts) - 1
+    context.effects.clear()
+    one.succession.take(world.now, node(77), asked[-1][0])
+    assert not context.effects
+
+
+def test_a_farewell_round_has_nothing_to_finish() -> None:
+    world, hosts = divided(21, 3, 1, steps=30)
+    world.run(lambda: any(node_of(h).cycle.state is CycleState.FAREWELL for h in hosts))
+    host = next(h for h in hosts if node_of(h).cycle.state is CycleState.FAREWELL)
+    one = node_of(host)
+    one.context.freeze.asked()
+    one.recovery.fenced.frozen(b"\x01")  # the word is here, and so is all of the round
+    reports = [x for x in sent(one.context) if isinstance(x, m.FenceReport)]
+    reports += [x for x in one.context.inbox if isinstance(x, m.FenceReport)]
+    assert [report.have for report in reports] == [b""]
+
+
+def sent(context: Context) -> list[m.Message]:
+    """Return the messages that a node is about to send, which it then does not."""
+    found = [e.envelope.message for e in context.effects if isinstance(e, effects.Send)]
+    context.effects.clear()
+    return found

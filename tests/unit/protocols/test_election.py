@@ -144,6 +144,12 @@ def test_a_candidate_must_know_the_voters_newest_policy(
     assert votes(voter, ONE, 2, offered, stored) is expected
 
 
+def test_a_voter_names_its_newest_policy() -> None:
+    request = VoteRequest(2, 1, 9, False)
+    (letter,) = Election(THREE).vote_wanted(ONE, request, VOTERS, (2, 5), content=False)
+    assert letter == (ONE, Vote(2, False, 2, 5))
+
+
 def test_strangers_neither_vote_nor_are_voted_for() -> None:
     assert not votes(Election(STRANGER), ONE, 2)
     assert not votes(Election(ONE), STRANGER, 2)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.cluster.stripes import Stripe
 from protocols.recovery.standstill import Standstill
 from tests.unit.protocols.clusters import cluster, node_of, policy_of
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
 
 OFTEN = limits.MOST_STALLS
 WITHIN = limits.STALLS_WITHIN_SECONDS
@@ -80,3 +85,35 @@ def test_a_link_that_is_named_again_counts_again_until_it_stands_still_once_more
     assert bench.one in bench.links.near
     bench.stalls(bench.one, 1)
     assert bench.one not in bench.links.near
+
+
+def test_a_link_counts_on_which_a_part_of_a_divided_state_depends() -> None:
+    bench = Bench()
+    one, two = (bench.policy.view.nodes.index(n) for n in (bench.one, bench.two))
+    mine = bench.policy.view.nodes.index(bench.context.node)
+
+    def held(*holders: list[int]) -> None:
+        stripes = tuple(Stripe(bytes(h)) for h in holders)
+        bench.context.policy = replace(policy_of_bench(bench), stripes=stripes)
+
+    bench.stalls(bench.one)
+    bench.stalls(bench.two)
+    held([mine, one], [two, mine])
+    assert bench.one in bench.links
+    held([mine, one], [two])  # only there is the second part, and both links stand still
+    assert set(bench.links.near) == {bench.one, bench.two}
+    assert bench.links.unlinked == []
+    bench.links._given_up.pop(bench.two)
+    held([mine, one], [one])  # it is reached by way of the other one
+    assert bench.one in bench.links
+    bench.names(bench.one, bench.two)
+    bench.context.policy = None
+    bench.stalls(bench.one)
+    assert bench.one in bench.links
+
+
+def policy_of_bench(bench: Bench) -> Policy:
+    """Return the policy in force at a bench."""
+    policy = bench.context.policy
+    assert policy is not None
+    return policy

@@ -223,6 +223,12 @@ def test_nobody_learns_who_has_no_link_to_a_holder() -> None:
     assert level(view, (stripe(0), stripe(0), stripe(0)), 0) == (stripe(0),) * 3
 
 
+def test_who_has_lost_the_holder_that_it_was_linked_to_learns_no_more() -> None:
+    view = view_of(3, missing=((0, 2),))
+    assert level(view, (stripe(0, 1, learners=(2,)),), 1, going=(view.nodes[1],)) == (stripe(0),)
+    assert level(view, (stripe(0, learners=(2,)),), 1) == (stripe(0, learners=(1,)),)
+
+
 def test_few_large_stripes_are_learned_at_once() -> None:
     view = view_of(2)
     start = (stripe(0),) * 20
