@@ -241,6 +241,8 @@ LET_GO_SECONDS = 60.0
 # go.
 LEAVE_SECONDS = 20.0
 YIELD_SECONDS = 3.0
+# It goes after this if parts of the optimizer's state are missing, because nobody is let go then.
+LEAVE_LACKING_SECONDS = 3.0
 
 # --- a trainer that is slow, hung or away (`trainer_debt.py`) -------------------------------------
 

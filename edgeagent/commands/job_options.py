@@ -77,7 +77,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--on-lost",
-        choices=tuple(OnLost),
+        choices=[choice.value for choice in OnLost],
         help="with --shard-optimizer: if more devices are lost at once, so that parts of the "
         "optimizer's state are lost with them, wait for these devices (default), stop and save, or "
         "go on with these parts fresh, as at the beginning",

@@ -2,7 +2,8 @@
 
 - A member that wants to leave stays until a policy without it is in force, so that nobody waits for
   work that it owed. It leaves without that only if nobody waits for it, or if being let go takes
-  longer than `LEAVE_SECONDS`, for example because the trainers of all other members hang.
+  longer than `LEAVE_SECONDS`, for example because the trainers of all other members hang, or than
+  `LEAVE_LACKING_SECONDS` while parts of a divided optimizer's state are missing.
 - A scheduler hands its role over first. If it leads a fence it decides that before, because its
   members stand still until then.
 - A member that had better stand by does the same, but waits only for a moment, because the running
@@ -25,6 +26,8 @@ from protocols.member.joining import JoiningState
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.effects import Effect
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
@@ -45,17 +48,20 @@ class Departure:
         debt: TrainerDebt,
         entry: Entry,
         succession: Succession,
+        lacks_parts: Callable[[], bool],
     ) -> None:
+        """`lacks_parts()`: whether nobody can go on before lost members are back."""
         self._context = context
         self._cycle = cycle
         self._debt = debt
         self._entry = entry
         self._succession = succession
+        self._lacks_parts = lacks_parts
         self._again_at = 0.0
         self._held: Depart | None = None  # the end, which waits until the trainer has caught up
         self._held_until = math.inf  # the time at which it waits no longer
         self._yield_by = 0.0  # when a node that gives way goes without having been let go
-        self._leave_by = 0.0  # when a node that leaves goes without having been let go
+        self._leave_from = 0.0  # since when a node wants to leave
         self._stand_by_from = 0.0  # when a node that had better stand by goes all the same
 
     @property
@@ -83,7 +89,7 @@ class Departure:
     def leave(self, now: float) -> None:
         """Begin to leave, as the user wants."""
         if not self._context.leaving:
-            self._leave_by = now + limits.LEAVE_SECONDS
+            self._leave_from = now
         self._context.leaving = True
         self._again_at = now
 
@@ -114,7 +120,9 @@ class Departure:
         contributed to the running iteration."""
         context = self._context
         if context.leaving:
-            return now >= self._leave_by
+            lacks = self._lacks_parts()
+            wait = limits.LEAVE_LACKING_SECONDS if lacks else limits.LEAVE_SECONDS
+            return now >= self._leave_from + wait
         if context.departs == "standby":
             return now >= self._stand_by_from
         return context.yielding and (context.is_isolated or now >= self._yield_by)

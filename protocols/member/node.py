@@ -112,7 +112,14 @@ class Node:
             context, self.mail, self.cycle, self.entry, self.succession, self._blame
         )
         self.wishes = Wishes(context, self.mail)
-        self.departure = Departure(context, self.cycle, self.debt, self.entry, self.succession)
+        self.departure = Departure(
+            context,
+            self.cycle,
+            self.debt,
+            self.entry,
+            self.succession,
+            lambda: bool(self.recovery.missing_holders),
+        )
         self.standing = Standing(context, self.monitor, self.departure)
         parts = (self.mail, self.recovery, self.succession, self.departure, self.monitor)
         self.desk = Desk(context, *parts)

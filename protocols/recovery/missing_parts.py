@@ -78,6 +78,12 @@ class MissingParts:
         self._told = missing
 
     @property
+    def sought(self) -> tuple[bytes, ...]:
+        """Members out of reach that may live, while parts are missing. Any of them may have these,
+        or lead to who has, so links to them are worth having that no policy names."""
+        return self._lost.nodes if self._told and self._lost is not None else ()
+
+    @property
     def words(self) -> str:
         """What a user is told when this device stops because parts are lost."""
         policy = self._context.policy

@@ -363,8 +363,7 @@ class Recovery:
                 self._mail.post(m.EVERYONE, m.LinkLost(node, self._has_departed(node)))
             for node in parted:  # only the others: the link is open here, and may be of use again
                 context.send(m.EVERYONE, m.LinkLost(node, False))
-        wanted = [n for n in missing if self._may_come_back(n)]
-        self.relinking.watch(now, wanted if context.is_member else [])
+        self._dial(now, missing if context.is_member else [])
         if not context.is_member:
             self._missing_parts.forget()
             return
@@ -374,6 +373,7 @@ class Recovery:
             self._close_fence()
         lost = self._lost(now, policy.view)
         self._missing_parts.tell(now, lost)
+        self._dial(now, missing)
         gives_up = self._missing_parts.given_up(now, lost)
         if gives_up and context.config.on_lost is OnLost.STOP:
             self._cycle.leave("parts lost", self._missing_parts.words)
@@ -400,6 +400,12 @@ class Recovery:
                     self.open_fence(now, policy)
             return
         self._watch_scheduler(now, policy, lost)
+
+    def _dial(self, now: float, missing: list[bytes]) -> None:
+        """Dial the `missing` neighbours, and others without which this member cannot go on."""
+        sought = self._missing_parts.sought if self._context.is_member else ()
+        wanted = dict.fromkeys((*missing, *sought))
+        self.relinking.watch(now, [n for n in wanted if self._may_come_back(n)])
 
     @property
     def missing_holders(self) -> tuple[bytes, ...]:

@@ -368,7 +368,7 @@ def test_only_pulls_beside_the_training_outlive_a_fence() -> None:
         PullPlan(6, records.member(7), (nodes[2],), nodes[2], True),
         PullPlan(8, records.member(6), (nodes[1],), nodes[1], True),
     )
-    carried = fence._carried(records.star_policy(3, plans), nodes[:2])
+    carried = fence._carried(records.star_policy(3, plans), nodes[:2], ())
     assert [(p.join, p.sources, p.parent) for p in carried] == [
         (4, (nodes[1],), nodes[1]),
         (8, (nodes[1],), nodes[1]),

@@ -11,11 +11,13 @@ import pytest
 from protocols import limits
 from protocols.cluster.policy import Pull
 from protocols.cluster.stripes import OnLost, Stripe, begun_anew, orphans, taken_over
+from protocols.events import LeaveWanted
 from protocols.recovery.missing_parts import MissingParts
 from protocols.scheduler.fence import FenceLeader, Lost, decide
 from tests.simulation.sharding import ANEW, LOST
+from tests.simulation.world import World
 from tests.unit.protocols.clusters import enter, node_of
-from tests.unit.protocols.divided_clusters import STRIPES, divided, ends
+from tests.unit.protocols.divided_clusters import STRIPES, divided, ends, is_level
 from tests.unit.protocols.records import member, node, star_policy
 from tests.unit.protocols.reports import BATCH, BEFORE, CHUNKS, EPOCH, PLANNER, RUNNING, report_of
 from tests.variants import variants
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.wire.messages import Restart
     from tests.simulation.host import Host
-    from tests.simulation.world import World
 
 
 def wait(world: World, seconds: float) -> None:
@@ -117,7 +118,7 @@ def test_what_a_user_is_told_when_parts_are_lost() -> None:
     world, hosts = divided(8, 3, 0, 4000, OnLost.STOP)
     context = node_of(hosts[0]).context
     parts = MissingParts(context)
-    assert parts.deadline is None
+    assert not parts.given_up(world.now, Lost())
     assert parts.words.endswith("are lost with , which alone had them")
     away = Lost(nodes=(hosts[1].me.node,))
     context.now = now = world.now
@@ -216,3 +217,30 @@ def test_a_fence_waits_for_who_may_come_back_with_a_part() -> None:
     assert patient.restart is None
     patient.tick(late)
     assert patient.restart is not None
+
+
+def test_who_waits_for_a_part_may_leave_soon() -> None:
+    world, hosts = divided(10, 3, 0, 4000)
+    world.kill(hosts[2])
+    world.run(lambda: bool(told(hosts[0], "parts_missing")))
+    wait(world, 5.0)
+    before = world.now
+    hosts[0].handle(LeaveWanted())
+    world.run(lambda: hosts[0].gone is not None)
+    assert hosts[0].gone == "left"
+    assert world.now - before < limits.LEAVE_LACKING_SECONDS + 2 * limits.RETRY_SECONDS
+
+
+def test_members_that_met_only_over_a_lost_one_look_for_each_other() -> None:
+    world = World(11, steps=400)
+    world.sparse = True
+    world.stripes, world.stripe_copies = STRIPES, 1
+    hub = world.found()
+    hosts = [hub]
+    for number in (1, 2):
+        hosts.append(world.join(number, hub, neighbours=(hub.me.name,)))
+        enter(world, hosts[-1])
+    world.run(lambda: is_level(world, 1))
+    assert hosts[1].me.node not in hosts[2].links
+    world.kill(hub)
+    ends(world, hub)

@@ -91,7 +91,8 @@ def test_an_update_that_is_skipped_has_parts_begin_anew_all_the_same() -> None:
 def test_weights_whose_sums_are_lost_stay() -> None:
     device = Device(torch.optim.AdamW, {}, shards=True)
     step(device, 0)
-    before, norm = weights(device), device.model[2].running_mean.clone()
+    norm = dict(device.model.named_buffers())["2.running_mean"]
+    before, mean = weights(device), norm.clone()
     said, total = device.compute(1), total_of(device, 1)
     squares = squares_of(total, device.state.vector.chunk_elements)
     device.put_sums(total)
@@ -99,7 +100,7 @@ def test_weights_whose_sums_are_lost_stay() -> None:
     result = device.publish(said, squares, lost=every)
     device.apply(said, squares, result, stripes=())
     assert np.array_equal(weights(device), before)
-    assert torch.equal(device.model[2].running_mean, norm)
+    assert torch.equal(norm, mean)
     step(device, 2, anew=every)
     assert not np.array_equal(weights(device), before)
 
