@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from edgeagent.config import DEFAULT_CLUSTER
 from edgeagent.launch import how_it_ended
 from edgeagent.terminal.text import plural, shown_path
+from protocols import limits
 from protocols.cluster.life import Note
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def leaving_waits_for(phase: Phase, node: Node | None, *, hangs: bool = False) -
     others = len(node.context.policy.view.members) - 1
     if others == 0:
         return " after the running micro-batch"
+    if node.recovery.missing_holders:
+        return f" within {limits.LEAVE_LACKING_SECONDS:.0f} s, without waiting for the lost devices"
     first = "hands the scheduler's role over, then " if node.negotiator is not None else ""
     return f": {first}waits for the running iteration with {plural(others, 'other')}"
 

@@ -3,11 +3,15 @@
 `scripts/moments` tries every k up to `MOST`, by which every change is over and only rounds follow.
 That takes long, so the suite tries every `STRIDE`th k of each scenario, beginning at another one
 for each, so that all scenarios together cover all moments.
+
+Each scenario is played twice: with whole optimizers, and with a divided one that has one copy of
+each part for every member that goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -17,9 +21,10 @@ from protocols.wire import messages as m
 from tests.simulation.test_failures import cluster
 from tests.simulation.test_small_world import finish
 from tests.simulation.world import Host, World
+from tests.unit.protocols.divided_clusters import divided
 from tests.variants import variants
 
-STRIDE = 61
+STRIDE, DIVIDED_STRIDE = 61, 127
 MOST = 160  # moments; all later ones are those of rounds
 
 Beginning = Callable[[World, list[Host]], object]
@@ -93,36 +98,64 @@ BEGINNINGS = (
     a_join_and_a_leave,
 )
 VICTIMS = ((0,), (1,), (2,), (3,), (0, 1), (4,))
+# Changes in which a member goes that is none of the victims.
+LOSE_ONE = (a_leave, a_hand_over, a_death, an_election, an_expulsion, a_join_and_a_leave)
 
 
-def play(begin: Beginning, victims: tuple[int, ...], moment: int, seed: int) -> World:
-    """Let a change begin and the victims die at the `moment`th message after that; run to the
-    end."""
-    world, hosts = cluster(seed, 4, steps=130)
-    begin(world, hosts)
+@dataclass(frozen=True)
+class Scenario:
+    """The `victims` die while a change begins. `is_divided`: so is the optimizer's state."""
 
-    def die() -> None:
-        for victim in victims:
-            if victim < len(hosts) and hosts[victim].gone is None:
-                world.kill(hosts[victim])
+    begin: Beginning
+    victims: tuple[int, ...]
+    is_divided: bool = False
 
-    world.before(moment, die)
-    world.joins_end = True
-    finish(world)
-    return world
+    def __str__(self) -> str:
+        state = "divided" if self.is_divided else "whole"
+        return f"{self.begin.__name__}, {self.victims} killed, {state} optimizer"
+
+    def world(self, seed: int) -> tuple[World, list[Host]]:
+        """Return a world with four members."""
+        if not self.is_divided:
+            return cluster(seed, 4, steps=130)
+        copies = len(self.victims) + (self.begin in LOSE_ONE)
+        return divided(seed, 4, copies, 130)
+
+    def play(self, moment: int) -> World:
+        """Let the change begin and the victims die at the `moment`th message after that; run to
+        the end."""
+        world, hosts = self.world(moment)
+        self.begin(world, hosts)
+
+        def die() -> None:
+            for victim in self.victims:
+                if victim < len(hosts) and hosts[victim].gone is None:
+                    world.kill(hosts[victim])
+
+        world.before(moment, die)
+        world.joins_end = True
+        finish(world)
+        return world
 
 
-def scenarios() -> list[tuple[Beginning, tuple[int, ...]]]:
+def scenarios() -> list[Scenario]:
     """Return which members die during which change; the joiner (4) only if there is one."""
     joins = (a_join, a_join_and_a_leave)
-    return [(b, v) for b in BEGINNINGS for v in VICTIMS if v != (4,) or b in joins]
+    return [
+        Scenario(begin, victims, is_divided)
+        for is_divided in (False, True)
+        for begin in BEGINNINGS
+        for victims in VICTIMS
+        if victims != (4,) or begin in joins
+    ]
 
 
-@pytest.mark.parametrize(("begin", "victims"), scenarios())
-def test_moments(begin: Beginning, victims: tuple[int, ...]) -> None:
-    number = scenarios().index((begin, victims))
-    for moment in range(1 + number % STRIDE, MOST, STRIDE):
-        play(begin, victims, moment, seed=moment)
+@pytest.mark.parametrize("scenario", scenarios(), ids=str)
+def test_moments(scenario: Scenario) -> None:
+    number = scenarios().index(scenario)
+    stride = DIVIDED_STRIDE if scenario.is_divided else STRIDE
+    for moment in range(1 + number % stride, MOST, stride):
+        scenario.play(moment)
 
 
 @pytest.mark.parametrize("kind", [k for k in m.FENCE_MESSAGES if k is not m.Outside])

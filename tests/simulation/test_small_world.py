@@ -19,7 +19,7 @@ def finish(world: World) -> None:
     finished = [h for h in world.hosts.values() if h.gone == "steps"]
     assert finished
     for host in finished:
-        assert host.state == expected_state(world.steps, world.micro_batches)
+        assert host.state == world.right(world.steps)
 
 
 def stop(world: World) -> None:

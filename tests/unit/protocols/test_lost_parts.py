@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edgeagent.advice import leaving_waits_for
 from protocols import limits
 from protocols.cluster.policy import Pull
 from protocols.cluster.stripes import OnLost, Stripe, begun_anew, orphans, taken_over
@@ -225,6 +226,7 @@ def test_who_waits_for_a_part_may_leave_soon() -> None:
     world.run(lambda: bool(told(hosts[0], "parts_missing")))
     wait(world, 5.0)
     before = world.now
+    assert "within 3 s" in leaving_waits_for("training", node_of(hosts[0]))
     hosts[0].handle(LeaveWanted())
     world.run(lambda: hosts[0].gone is not None)
     assert hosts[0].gone == "left"
