@@ -62,6 +62,12 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         "subnets, with --local-steps: each a part of it, another one in each round and as large as "
         "the device is fast, by H steps of the global batch's samples",
     )
+    _add_divided(parser)
+
+
+def _add_divided(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a divided optimizer state."""
+    group = parser.add_argument_group("divided optimizer (--on-lost may differ between devices)")
     group.add_argument(
         "--shard-optimizer",
         action=argparse.BooleanOptionalAction,

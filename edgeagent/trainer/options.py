@@ -145,7 +145,6 @@ def resolve_options(
     wire = _wire(_first(config.wire, wire), local)
     divided = bool(_first(config.shard_optimizer, shard_optimizer))
     held = _copies(divided, _first(config.copies, copies), wire, local)
-    lost = _on_lost(divided, _first(config.on_lost, on_lost))
     beside = config.save if told is not None else _script_place()
     if counts["save_every"] and beside:
         check_save_path(beside)
@@ -166,7 +165,7 @@ def resolve_options(
         subnet_scale=_first(subnet_scale, SCALES[0]),
         shard_optimizer=divided,
         copies=held,
-        on_lost=lost,
+        on_lost=_on_lost(divided, _first(config.on_lost, on_lost)),
         **counts,
     )
 

@@ -134,10 +134,9 @@ class Trainer:
         _mirror: bool = False,
     ) -> None:
         endings.watch_for_crashes()
-        batches = (global_batch, micro_batch, steps, seed)
-        more = (save_every, keep, wire, overlap, local_steps, outer, subnets, subnet_scale)
-        divided = (shard_optimizer, copies, on_lost)
-        options = self._options = resolve_options(os.environ, *batches, *more, *divided)
+        batches = (global_batch, micro_batch, steps, seed, save_every, keep, wire, overlap)
+        modes = (local_steps, outer, subnets, subnet_scale, shard_optimizer, copies, on_lost)
+        options = self._options = resolve_options(os.environ, *batches, *modes)
         config = self._config = options.config
         if config.threads > 0:
             torch.set_num_threads(config.threads)
@@ -461,14 +460,7 @@ class Trainer:
         if self._config.more_parts and self._state.shards is None:
             raise UsageError("only with --shard-optimizer are there several files for --resume")
         if self._config.resume:
-            resume(self._config.resume, self._state, self._memory.state.view())
-            if (shards := self._state.shards) is not None:
-                files = (self._config.resume, *self._config.more_parts)
-                anew = self._options.on_lost is OnLost.FRESH
-                lacking = load_slots(files, shards, self._state.iteration, anew=anew)
-                self._state.begin_anew(lacking)
-                if lacking:
-                    endings.say(in_words(len(lacking), shards.layout.stripes))
+            self._resume(self._memory)
         hello = introduce(
             self._state,
             job,
@@ -500,6 +492,17 @@ class Trainer:
             while not service.began and service.ended is None:
                 service.advance()
         endings.agent_speaks(service.agent_speaks and service.ended is None)
+
+    def _resume(self, memory: SharedMemory) -> None:
+        """Go on from the files that the user has named."""
+        resume(self._config.resume, self._state, memory.state.view())
+        if (shards := self._state.shards) is not None:
+            files = (self._config.resume, *self._config.more_parts)
+            anew = self._options.on_lost is OnLost.FRESH
+            lacking = load_slots(files, shards, self._state.iteration, anew=anew)
+            self._state.begin_anew(lacking)
+            if lacking:
+                endings.say(in_words(len(lacking), shards.layout.stripes))
 
     # The loop.
 

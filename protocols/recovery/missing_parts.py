@@ -93,14 +93,14 @@ class MissingParts:
 
     def begun_anew(self, restart: Restart) -> None:
         """Report, once the decision of a fence is known, which stripes begin anew."""
-        policy, at = self._context.policy, restart.iteration + restart.applied
-        if policy is None:
-            return
-        pairs = zip(policy.stripes, restart.policy.stripes, strict=True)
-        found = [s for s, (old, new) in enumerate(pairs) if new.anew != old.anew]
+        policy, stripes = self._context.policy, restart.policy.stripes
+        before = policy.stripes if policy is not None else stripes
+        pairs = enumerate(zip(before, stripes, strict=True))
+        found = [s for s, (old, new) in pairs if new.anew != old.anew]
         if found:
             self._told = ()  # they are waited for no more
-            self._context.report("parts_anew", parts=found, of=len(policy.stripes), iteration=at)
+            at = restart.iteration + restart.applied
+            self._context.report("parts_anew", parts=found, of=len(stripes), iteration=at)
 
     def forget(self) -> None:
         """This device is no member any more, and waits for nobody."""

@@ -419,13 +419,10 @@ def decide(
     holder = next((n for n in view.nodes if enough[n]), None)
     ahead = [r for r in stay.values() if r.iteration > first]
     applied = holder is not None
-    name = bytes(32)
-    if holder is not None:
-        r = stay[holder]
-        name = r.before_id if r.iteration > first else r.attempt_id
-        if _lacks_sums(stripes, have.values(), chunks):
-            # Somebody who was lost may have the update with these sums, so this is another one.
-            name = hashlib.sha256(name + attempt_id(lineage, epoch, newest)).digest()
+    name = _name_of(stay[holder], first) if holder is not None else bytes(32)
+    if applied and _lacks_sums(stripes, have.values(), chunks):
+        # Somebody who was lost may have the update with these sums, so this is another one.
+        name = hashlib.sha256(name + attempt_id(lineage, epoch, newest)).digest()
     # The attempt that is done again gets a larger number than any that a reporter has had of that
     # iteration, so that chunks of two attempts are never taken for one.
     again = ahead if applied else list(stay.values())
@@ -472,6 +469,11 @@ def _held(
     that report to have learned them since."""
     learned = {n: reports[n].learned for n in nodes}
     return with_learned(renumbered(base.stripes, base.view.nodes, nodes), nodes, learned)
+
+
+def _name_of(report: FenceReport, first: int) -> bytes:
+    """Return the name of the attempt of iteration `first` whose result a reporter has."""
+    return report.before_id if report.iteration > first else report.attempt_id
 
 
 def _lacks_sums(stripes: tuple[Stripe, ...], have: Iterable[bytes], chunks: int) -> bool:

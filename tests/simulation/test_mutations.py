@@ -45,7 +45,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "word_without_the_sums": (910000, 1),
     "promote_who_has_not_learned": (910018, 1),
     "lend_what_was_changed": (910003, 1),
-    "redo_what_was_decided": (910000, 1),
+    "redo_what_was_decided": (910043, 1),
     "incomplete_side_goes_on": (910004, 1),
     "copies_miss_sums": (910000, 1),
     "redo_what_was_published": (910079, 1),

@@ -4,6 +4,7 @@ anew."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,7 +77,7 @@ def test_sums_that_are_lost_with_their_holder_are_left_out() -> None:
     found = []
     for moment in range(0, 120, 3):
         world, hosts = divided(4, 2, 0, 40, OnLost.FRESH)
-        world.before(moment + 1, lambda world=world, hosts=hosts: world.kill(hosts[1]))  # type: ignore[misc]
+        world.before(moment + 1, partial(world.kill, hosts[1]))
         ends(world, hosts[1])
         found += [what for what, _, _ in hosts[0].slots.losses]
     assert LOST in found

@@ -87,9 +87,9 @@ def test_a_vote_in_a_far_term_is_refused_and_binds_nobody() -> None:
     world, hosts = cluster(0)
     key = policy_of(hosts[1]).key
     (answer,) = sent(said(world, hosts[1], hosts[2], m.VoteRequest(FAR, *key, True)))
-    assert answer == m.Vote(FAR, False)
+    assert answer == m.Vote(FAR, False, *key)
     (answer,) = sent(said(world, hosts[1], hosts[2], m.VoteRequest(2, *key, True)))
-    assert answer == m.Vote(2, True)
+    assert answer == m.Vote(2, True, *key)
 
 
 def test_those_who_were_apart_for_long_catch_up_by_asking_again() -> None:

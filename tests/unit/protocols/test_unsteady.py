@@ -67,7 +67,7 @@ def test_a_spared_link_is_opened_if_the_cluster_would_be_in_parts_without_it() -
     assert negotiator is not None
     negotiator.asked_links.spare(pair, world.now + 1000.0, 0.0)
     apart = replace(negotiator.policy.view, edges=())
-    negotiator._agenda.policy = SimpleNamespace(view=apart)  # type: ignore[assignment]
+    negotiator._agenda.policy = SimpleNamespace(view=apart, stripes=())  # type: ignore[assignment]
     assert [type(x) for _, x in negotiator._repair()] == [m.OpenLinks]
 
 
