@@ -34,7 +34,8 @@ Both processes map the shared memory:
   slots are divided, the chunks with weights lie in `reduced[0]` in all iterations;
 - `replay`: R of an iteration that a late trainer has missed, written by the agent only;
 - `marks`, written by the trainer only: `MARK_APPLYING` is the iteration + 1 while the trainer
-  changes the state, else 0; `MARK_ITERATION` is how many updates the state has behind it.
+  changes the state, else 0; `MARK_ITERATION` is how many updates the state has behind it; the words
+  from `MARK_STRIPES` on say of which stripes the slots are here, if these are divided.
 
 A trainer on a device other than the CPU keeps the state there, and copies it to shared memory if
 the agent is going to read it (`Reduced.is_read`); the marks describe what lies in shared memory.
@@ -72,6 +73,7 @@ REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
 MARKS = 8  # 64-bit words in `marks`, most of them unused
 MARK_APPLYING = 0  # position in `marks`
 MARK_ITERATION = 1  # position in `marks`
+MARK_STRIPES = 2  # first position in `marks` of a bitmap of stripes, in words of 64 bits
 _LENGTH = struct.Struct("<I")
 _BOOL = Bool()
 _FLOAT = Float(finite=False)  # a loss may be anything
@@ -114,6 +116,7 @@ class Hello:
     of micro-batches, from 1 to 2, because they are cells of a round of subnets; 0 counts as 1.
     `slots`: 0, or the optimizer keeps so many slots of full size for each parameter, which are
     divided among the devices (`held_memory.py`), with `copies` of each beside that of its owner;
+    `slot_names`: what these slots are called, in their order in the region;
     `on_lost` (`OnLost`): what this device does if all who keep some part of them are lost.
     `weights`, only then: of each trainable parameter the first element in the gradient vector, the
     first byte in the state, and the number of elements.
@@ -149,6 +152,7 @@ class Hello:
     copies: int = wire(NUMBER, 0)
     weights: tuple[tuple[int, int, int], ...] = wire(_many(NUMBER, NUMBER, NUMBER), ())
     on_lost: str = wire(_TEXT, OnLost.WAIT.value)
+    slot_names: tuple[str, ...] = wire(_many(_TEXT), ())
 
 
 @dataclass(frozen=True, slots=True)

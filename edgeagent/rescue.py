@@ -2,7 +2,8 @@
 
 Only a whole state is written: that of a trainer that is dead, whose last update was complete, and
 whose scalars the agent knows. For a trainer on another device it is the state that was last copied
-to shared memory. A file that is at that place already is kept under another name.
+to shared memory. A file that is at that place already is kept under another name. Of a divided
+optimizer state the slots that are here are written beside it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING
 
 from edgeagent.checkpoint_file import Entry, write_checkpoint
 from edgeagent.errors import EdgeAgentError
-from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
+from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, MARK_STRIPES
+from edgeagent.held_memory import HeldLayout
 from edgeagent.places import move_aside
+from edgeagent.slots_file import keep_slots_with, write_slots
+from protocols import limits
 
 if TYPE_CHECKING:
     from edgeagent.handover import Hello
@@ -57,7 +61,7 @@ def kill_and_save(
         raise EdgeAgentError("it was in the middle of an update or of a join")
     try:
         if os.path.lexists(hello.save):
-            move_aside(hello.save, EARLIER)
+            keep_slots_with(hello.save, move_aside(hello.save, EARLIER))
     except OSError as error:
         raise EdgeAgentError(f"cannot save {hello.save}: {error.strerror}") from None
     tensors = sorted(zip(hello.tensors, hello.shapes, strict=True))  # by name, as the trainer does
@@ -66,6 +70,13 @@ def kill_and_save(
         for (name, offset, size), (dtype, shape) in tensors
     ]
     write_checkpoint(hello.save, entries, memory.state.view(), here.meta, dict(hello.notes))
+    if hello.slots:
+        layout = HeldLayout(hello.slots, hello.elements, hello.chunk_elements)
+        words = [int(w) % (1 << 64) for w in marks[MARK_STRIPES:][: limits.MAX_STRIPES // 64]]
+        bits = sum(word << (64 * k) for k, word in enumerate(words))
+        stripes = [s for s in range(layout.stripes) if bits >> s & 1]
+        about = (int(marks[MARK_ITERATION]), here.meta)
+        write_slots(hello.save, layout, hello.slot_names, memory.held.view(), stripes, *about)
     return hello.save
 
 

@@ -25,6 +25,7 @@ from edgeagent.places import (
     move_aside,
     numbered,
 )
+from edgeagent.slots_file import keep_slots_with
 from edgeagent.terminal.text import bytes_text
 from edgeagent.trainer import exponents
 from edgeagent.trainer.meta import decode_meta
@@ -90,6 +91,7 @@ def keep_what_is_there(path: str, layout: StateLayout, iteration: int) -> str:
         except UsageError:
             why = "is of another job"
         kept = move_aside(target, EARLIER)
+        keep_slots_with(target, kept)
     except OSError as error:
         raise EdgeAgentError(f"cannot save {path}: {error.strerror}") from None
     return f"the file that was at {path} {why}: it is kept as {kept}"

@@ -75,6 +75,7 @@ def introduce(
         copies=copies,
         weights=state.shards.places(state.layout) if state.shards is not None else (),
         on_lost=on_lost.value,
+        slot_names=tuple(state.shards.slot_names) if state.shards is not None else (),
     )
 
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import SavedAside
 from edgeagent.places import check_save_path, lack_of_room, other_places
+from edgeagent.slots_file import slots_path
 from edgeagent.trainer.checkpoint import aside_place, keep_what_is_there, save_checkpoint
-from edgeagent.trainer.slot_files import save_slots, slots_path
+from edgeagent.trainer.slot_files import save_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edgeagent.errors import UsageError
+from edgeagent.handover import MARK_STRIPES
 from edgeagent.held_memory import HeldLayout
 from edgeagent.trainer.gradients import clip_coefficient, is_finite
 from edgeagent.trainer.settings import NOT_SCALARS
 from edgeagent.trainer.slots import discover_slots, lone_optimizer
 from edgeagent.trainer.stand_ins import StandIns
+from protocols import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -148,10 +150,20 @@ class Shards:
                 at = stop
         return found
 
-    def attach(self, held: mmap, contribution: torch.Tensor) -> None:
-        """Use these regions of the shared memory: `held`, and P for results."""
+    def attach(self, held: mmap, contribution: torch.Tensor, marks: Any) -> None:
+        """Use these regions of the shared memory: `held`, P for results, and `marks`."""
+        self._marks = marks
+        self.keep(self.stripes)
         self._held = torch.frombuffer(held, dtype=torch.float32, count=self.layout.bytes // 4)
         self._results = contribution
+
+    def keep(self, stripes: Iterable[int]) -> None:
+        """From now on the slots of these stripes are here; note it for the agent, too."""
+        self.stripes = tuple(stripes)
+        bits = sum(1 << s for s in self.stripes)
+        for word in range(limits.MAX_STRIPES // 64):
+            part = bits >> (64 * word) & ((1 << 64) - 1)
+            self._marks[MARK_STRIPES + word] = part - (1 << 64) if part >> 63 else part
 
     def places(self, layout: StateLayout) -> tuple[tuple[int, int, int], ...]:
         """Return of each parameter its first element in the gradient vector, its first byte in the
@@ -216,7 +228,6 @@ class Shards:
 
     def _step_slots(self, reduced: Reduced, scale: float, *, missed: bool) -> None:
         """Step the slots of the stripes that this device keeps, and their weights with them."""
-        self.stripes = reduced.stripes
         update = self._update_of(reduced, scale)
         if update is None:
             return

@@ -1,21 +1,18 @@
-"""Files with the part of a divided optimizer state that one device keeps.
+"""Going on from files with the parts of a divided optimizer state (`slots_file.py`).
 
-Each device writes one beside its checkpoint: `x-slots.safetensors` beside `x.safetensors`. Those of
-all devices at the end of training have all of it. Who goes on from a checkpoint needs all of it, so
-the checkpoints of several devices can be given, and what is in none of them is named.
+Those of all devices at the end of training have all of it. Who goes on from a checkpoint needs all
+of it, so the checkpoints of several devices can be given, and what is in none of them is named.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from edgeagent.checkpoint_file import Entry, write_checkpoint
 from edgeagent.errors import UsageError
-from edgeagent.held_memory import ITEM_BYTES
+from edgeagent.slots_file import ITERATION, STRIPES, slots_path, tensor_name, write_slots
 from edgeagent.trainer.meta import decode_meta
 
 if TYPE_CHECKING:
@@ -23,31 +20,14 @@ if TYPE_CHECKING:
 
     from edgeagent.trainer.shards import Shards
 
-_ITERATION = "iteration"  # metadata: how many updates the state has behind it
-_STRIPES = "stripes"  # metadata: into how many stripes it was divided
-
-
-def slots_path(path: str) -> str:
-    """Return the name of the file with slots beside the checkpoint `path`."""
-    stem, extension = os.path.splitext(path)
-    return f"{stem}-slots{extension}"
-
 
 def save_slots(
     path: str, shards: Shards, held: memoryview, meta: bytes, stripes: Iterable[int]
 ) -> None:
     """Write the slots of `stripes`, which lie in the region `held`, beside the checkpoint `path`,
     whose scalars are `meta`. Raises `EdgeAgentError` if the file cannot be written."""
-    layout = shards.layout
-    entries: list[Entry] = []
-    for chunk in sorted(c for s in stripes for c in layout.chunks_of(s)):
-        for number, slot in enumerate(shards.slot_names):
-            place = layout.slot(number, chunk)
-            size = place.stop - place.start
-            at = (place.start * ITEM_BYTES, size * ITEM_BYTES)
-            entries.append(Entry(_name(slot, chunk), "F32", (size,), *at))
-    about = {_ITERATION: str(decode_meta(meta).iteration), _STRIPES: str(layout.stripes)}
-    write_checkpoint(slots_path(path), entries, held, meta, about)
+    about = (decode_meta(meta).iteration, meta)
+    write_slots(path, shards.layout, shards.slot_names, held, stripes, *about)
 
 
 def load_slots(
@@ -64,7 +44,7 @@ def load_slots(
         try:
             with safe_open(name, framework="pt") as file:
                 about = file.metadata() or {}
-                found = (about.get(_ITERATION), about.get(_STRIPES))
+                found = (about.get(ITERATION), about.get(STRIPES))
                 if found != (str(iteration), str(layout.stripes)):
                     raise UsageError(
                         f"{name} belongs to step {found[0]}, and {paths[0]} to step {iteration}:"
@@ -72,8 +52,8 @@ def load_slots(
                     )
                 keys = dict.fromkeys(file.keys())
                 for chunk in list(missing):
-                    if all(_name(slot, chunk) in keys for slot in shards.slot_names):
-                        values = [file.get_tensor(_name(s, chunk)) for s in shards.slot_names]
+                    if all(tensor_name(slot, chunk) in keys for slot in shards.slot_names):
+                        values = [file.get_tensor(tensor_name(s, chunk)) for s in shards.slot_names]
                         _put(name, shards, chunk, values)
                         del missing[chunk]
         except (OSError, SafetensorError) as error:
@@ -101,7 +81,3 @@ def _put(path: str, shards: Shards, chunk: int, values: list[torch.Tensor]) -> N
         if value.dtype != torch.float32 or value.shape != place.shape:
             raise UsageError(f"{path} is of another job: its slots have another shape")
         place.copy_(value)
-
-
-def _name(slot: str, chunk: int) -> str:
-    return f"slots.{slot}.{chunk}"

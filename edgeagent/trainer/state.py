@@ -198,7 +198,7 @@ class TrainingState:
         both = (self._scheduler, self.scaling)
         self._scalars = StateScalars(self._grouped, self._slots, *both)
         if self.shards is not None:
-            self.shards.attach(memory.held.memory, vector)
+            self.shards.attach(memory.held.memory, vector, self._marks)
             stand_ins = self.shards.stand_ins
             stand_ins.attach(image.views[stand_ins.spec.name])
         self._slots.rehome()
@@ -441,6 +441,7 @@ class TrainingState:
             self._exponents.follow(vector, self.iteration, finite=finite)
         with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
             if self.shards is not None:
+                self.shards.keep(reduced.stripes)
                 self.shards.begin_anew(reduced.anew, reduced.stripes)
             if finite:
                 self._step(reduced)
@@ -499,6 +500,8 @@ class TrainingState:
         if self._local is not None:
             self._micro_batches = []
             self._local.begin_anew()
+        if self.shards is not None:
+            self.shards.keep(())  # the slots of another device do not come with its state
         self.iteration = iteration
         self.skipped = meta.skipped
         self.stop = False  # the script has asked for the end of another training

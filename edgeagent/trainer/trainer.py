@@ -500,6 +500,7 @@ class Trainer:
             files = (self._config.resume, *self._config.more_parts)
             anew = self._options.on_lost is OnLost.FRESH
             lacking = load_slots(files, shards, self._state.iteration, anew=anew)
+            shards.keep(range(shards.layout.stripes))
             self._state.begin_anew(lacking)
             if lacking:
                 endings.say(in_words(len(lacking), shards.layout.stripes))

@@ -62,3 +62,18 @@ def test_what_is_done_about_a_loss_is_for_a_divided_optimizer(tmp_path: Path) ->
         alice = cluster.start("alice", "--on-lost", "fresh")
         assert alice.wait_exit() == 2, alice.describe()
         assert alice.said("give shard_optimizer, too"), alice.log
+
+
+def test_ctrl_c_twice_saves_the_parts_too(tmp_path: Path) -> None:
+    options = (*WITHOUT_COPIES, "wait", "--steps", "4000")
+    with Cluster(tmp_path, options=options) as cluster:
+        alice, bob = cluster.together("alice", "bob")
+        alice.wait_steps(25)
+        bob.signal(signal.SIGKILL)
+        alice.wait("parts_missing")
+        alice.signal(signal.SIGINT)
+        alice.wait_said("within 3 s, without waiting for the lost devices")
+        alice.signal(signal.SIGINT)
+        alice.wait_exit()
+        assert alice.said("model saved in") or alice.said("has saved its model"), alice.log
+        assert chunks_in(alice.save_path)

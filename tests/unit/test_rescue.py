@@ -7,19 +7,24 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from edgeagent.errors import EdgeAgentError
-from edgeagent.handover import MARK_APPLYING, Hello
+from edgeagent.handover import MARK_APPLYING, MARK_STRIPES, Hello
 from edgeagent.rescue import kill_and_save
-from edgeagent.shared_memory import SharedMemory, create_shared_memory
 from edgeagent.shell.trainer_side import OwnState
+from edgeagent.slots_file import slots_path
 from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
 from edgeagent.trainer.introduction import introduce
+from edgeagent.trainer.slot_files import save_slots
 from edgeagent.trainer.state import TrainingState
 from protocols.cluster.ancestry import Past
+
+if TYPE_CHECKING:
+    from edgeagent.shared_memory import SharedMemory
 
 LOOP = "while True: pass"
 
@@ -36,16 +41,12 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 class Trained:
     """A state in shared memory, and what its trainer has said about it."""
 
-    def __init__(self, save: Path) -> None:
+    def __init__(self, save: Path, *, shards: bool = False) -> None:
         torch.manual_seed(0)
         model = torch.nn.Linear(5, 3)
-        self.state = TrainingState(model, torch.optim.AdamW(model.parameters()))
-        self.state.plan()
-        elements, accumulate = self.state.vector.elements, self.state.vector.accumulate
-        self.memory: SharedMemory = create_shared_memory(
-            self.state.layout.size, elements, accumulate
-        )
-        self.state.attach(self.memory)
+        optimizer = torch.optim.AdamW(model.parameters())
+        self.state = TrainingState(model, optimizer, shards=shards)
+        self.memory: SharedMemory = self.state.share()
         self.hello: Hello = introduce(self.state, (), 8, 8, 0, str(save))
         self.own = OwnState(Past(0), self.hello.meta, trained=True)
 
@@ -126,3 +127,35 @@ def test_of_a_device_the_state_that_was_brought_last_is_saved(
         kill_and_save(child, trained.hello, trained.memory, None, trained.own)
     assert kill_and_save(child, trained.hello, trained.memory, ahead, trained.own) == str(save)
     assert save.read_bytes() == trained.bytes_of(tmp_path)
+
+
+def test_slots_of_a_divided_optimizer_are_saved_beside_it(
+    child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    save = tmp_path / "m.safetensors"
+    save.write_bytes(b"older")
+    (tmp_path / "m-slots.safetensors").write_bytes(b"older slots")
+    trained = Trained(save, shards=True)
+    shards = trained.state.shards
+    assert shards is not None
+    trained.memory.held.array("float32")[:] = 3.0
+    kept = tuple(range(shards.layout.stripes))[::2]
+    shards.keep(kept)
+    assert kill_and_save(child, trained.hello, trained.memory, trained.own) == str(save)
+    by_trainer = tmp_path / "by-the-trainer.safetensors"
+    held = trained.memory.held.view()
+    save_slots(str(by_trainer), shards, held, trained.state.meta(), kept)
+    written = Path(slots_path(str(save))).read_bytes()
+    assert written == Path(slots_path(str(by_trainer))).read_bytes()
+    assert len(written) > 100
+    assert (tmp_path / "m-earlier-slots.safetensors").read_bytes() == b"older slots"
+
+
+def test_all_stripes_there_can_be_are_told_to_the_agent(tmp_path: Path) -> None:
+    trained = Trained(tmp_path / "m", shards=True)
+    assert trained.state.shards is not None
+    for stripes in ((), (0, 63, 64, 127), tuple(range(128))):
+        trained.state.shards.keep(stripes)
+        words = trained.memory.marks.array("uint64")[MARK_STRIPES:][:2]
+        bits = int(words[0]) | int(words[1]) << 64
+        assert bits == sum(1 << s for s in stripes)

@@ -10,8 +10,9 @@ import torch
 
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.handover import Publish
+from edgeagent.slots_file import slots_path
 from edgeagent.trainer.shards import steps_alike
-from edgeagent.trainer.slot_files import load_slots, save_slots, slots_path
+from edgeagent.trainer.slot_files import load_slots, save_slots
 from edgeagent.trainer.state import TrainingState
 from tests.unit.trainer.divided import OPTIMIZERS, Device, net, squares_of
 
@@ -162,3 +163,15 @@ def test_slots_of_another_shape_are_refused(tmp_path: Path) -> None:
     save_file(tensors, str(tmp_path / "x-slots.safetensors"), about)
     with pytest.raises(UsageError, match="another shape"):
         load_slots([str(tmp_path / "x.safetensors")], device.shards, 0)
+
+
+def test_who_has_just_joined_saves_no_slots(tmp_path: Path) -> None:
+    device, other = (Device(torch.optim.AdamW, {}, shards=True) for _ in range(2))
+    device.step(0)
+    other.memory.state.memory[:] = device.memory.state.memory[:]
+    other.state.adopt(1, device.state.meta())
+    assert other.shards.stripes == ()
+    file = tmp_path / "a.safetensors"
+    save(other, file, other.shards.stripes)
+    with pytest.raises(UsageError, match="parts of the optimizer's state are in none of"):
+        load_slots([str(file)], other.shards, 1)

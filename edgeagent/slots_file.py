@@ -1,0 +1,64 @@
+"""The file with the part of a divided optimizer state that one device keeps.
+
+It lies beside the device's checkpoint: `x-slots.safetensors` beside `x.safetensors`. The trainer
+writes it or, if the trainer cannot any more, the agent; `trainer/slot_files.py` reads it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from edgeagent.checkpoint_file import Entry, write_checkpoint
+from edgeagent.held_memory import ITEM_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from edgeagent.held_memory import HeldLayout
+
+ITERATION = "iteration"  # metadata: how many updates the state has behind it
+STRIPES = "stripes"  # metadata: into how many stripes it was divided
+
+
+def slots_path(path: str) -> str:
+    """Return the name of the file with slots beside the checkpoint `path`."""
+    stem, extension = os.path.splitext(path)
+    return f"{stem}-slots{extension}"
+
+
+def keep_slots_with(path: str, kept: str) -> None:
+    """Rename the file with slots beside the checkpoint `path`, if there is one, after that
+    checkpoint was kept under the name `kept`. Raises `OSError`."""
+    if os.path.lexists(slots_path(path)):
+        os.replace(slots_path(path), slots_path(kept))
+
+
+def tensor_name(slot: str, chunk: int) -> str:
+    """Return the name in the file of a slot of a chunk."""
+    return f"slots.{slot}.{chunk}"
+
+
+def write_slots(
+    path: str,
+    layout: HeldLayout,
+    names: Sequence[str],
+    held: memoryview,
+    stripes: Iterable[int],
+    iteration: int,
+    meta: bytes,
+) -> None:
+    """Write the slots, which are called `names`, of `stripes` beside the checkpoint `path`.
+
+    They lie in the region `held` as `layout` says, and belong to the state after `iteration`
+    updates, whose scalars are `meta`. Raises `EdgeAgentError` if the file cannot be written.
+    """
+    entries: list[Entry] = []
+    for chunk in sorted(c for s in stripes for c in layout.chunks_of(s)):
+        for number, slot in enumerate(names):
+            place = layout.slot(number, chunk)
+            size = place.stop - place.start
+            at = (place.start * ITEM_BYTES, size * ITEM_BYTES)
+            entries.append(Entry(tensor_name(slot, chunk), "F32", (size,), *at))
+    about = {ITERATION: str(iteration), STRIPES: str(layout.stripes)}
+    write_checkpoint(slots_path(path), entries, held, meta, about)
