@@ -16,6 +16,7 @@ from functools import partial
 
 import pytest
 
+from protocols.cluster.stripes import OnLost
 from protocols.events import ExpelWanted, LeaveWanted, LinkWanted, Tick
 from protocols.wire import messages as m
 from tests.simulation.test_failures import cluster
@@ -119,7 +120,7 @@ class Scenario:
         if not self.is_divided:
             return cluster(seed, 4, steps=130)
         copies = len(self.victims) + (self.begin in LOSE_ONE)
-        return divided(seed, 4, copies, 130)
+        return divided(seed, 4, copies, 130, OnLost.STOP)
 
     def play(self, moment: int) -> World:
         """Let the change begin and the victims die at the `moment`th message after that; run to
@@ -135,6 +136,9 @@ class Scenario:
         world.before(moment, die)
         world.joins_end = True
         finish(world)
+        for host in hosts:  # who is expelled, and does not hear of it, may be left without a part
+            expelled = self.begin is an_expulsion and host is hosts[3]
+            assert host.gone != "parts lost" or expelled, f"{host.me.name} lacks a part"
         return world
 
 
