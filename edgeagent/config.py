@@ -38,6 +38,7 @@ DEFAULT_JOIN_STALL = 30  # seconds
 TREES = ("one", "star", "kary", "mst", "ring", "fapt", "packed")
 STANDBY = ("auto", "never")  # whether a device that only slows the others down stands by
 JOIN_WAYS = ("auto", "log", "pause")  # how newcomers copy the state: `join_cost.JoinWay`
+ON_LOST = ("wait", "stop", "fresh")  # `protocols.cluster.stripes.OnLost`
 LOG_LEVELS = ("debug", "info", "warning", "error")
 COUNT_RULE = "a whole number from 0 to 2^31 - 1"
 
@@ -106,7 +107,7 @@ class TrainerConfig:
     mode: str | None = None  # of MODES
     shard_optimizer: bool | None = None  # no device keeps all of the optimizer's state
     copies: int | None = None  # of each part of it beside the owner's
-    on_lost: str | None = None  # of `OnLost`
+    on_lost: str | None = None  # of ON_LOST
     device: str = ""  # "" = where the script puts its model
     save: str = ""  # path; "" = do not save
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file
@@ -308,6 +309,7 @@ __all__ = [
     "GO_ON",
     "JOIN_WAYS",
     "LOG_LEVELS",
+    "ON_LOST",
     "OUTERS",
     "PAUSE",
     "RUN_VARIABLE",

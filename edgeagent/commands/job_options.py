@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from edgeagent.commands.options import positive, seed, threads, whole
-from edgeagent.config import MODES, OUTERS, WIRES
-from protocols.cluster.stripes import OnLost
+from edgeagent.config import MODES, ON_LOST, OUTERS, WIRES
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +82,7 @@ def _add_divided(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--on-lost",
-        choices=[choice.value for choice in OnLost],
+        choices=ON_LOST,
         help="with --shard-optimizer: if more devices are lost at once, so that parts of the "
         "optimizer's state are lost with them, wait for these devices (default), stop and save, or "
         "go on with these parts fresh, as at the beginning",

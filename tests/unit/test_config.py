@@ -8,9 +8,18 @@ import socket
 import pytest
 
 from edgeagent.commands.options import node_name
-from edgeagent.config import agent_config_from_environment, default_name, is_name, split_address
+from edgeagent.config import (
+    JOIN_WAYS,
+    ON_LOST,
+    agent_config_from_environment,
+    default_name,
+    is_name,
+    split_address,
+)
 from edgeagent.errors import UsageError
 from protocols import limits
+from protocols.cluster.stripes import OnLost
+from protocols.scheduler.join_cost import JoinWay
 
 LONGEST = "ü" * (limits.MAX_NAME_BYTES // 2)
 BAD_NAMES = ("", " a", "a\n", "\x1b[2J", "x" * (limits.MAX_NAME_BYTES + 1), "ü" + LONGEST, "\udc80")
@@ -80,3 +89,9 @@ def test_addresses_that_are_taken() -> None:
     assert split_address("müller.local:1") == ("müller.local", 1)
     assert split_address("[fe80::1%eth0.5]:7430") == ("fe80::1%eth0.5", 7430)
     assert split_address("pi.local.") == ("pi.local.", 7430)
+
+
+def test_choices_are_those_of_the_protocols() -> None:
+    # The command line names them before it imports `protocols`, which may be another package.
+    assert tuple(OnLost) == ON_LOST
+    assert tuple(JoinWay) == JOIN_WAYS
