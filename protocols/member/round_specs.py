@@ -6,15 +6,18 @@ These functions read and change nothing else; when a round starts is decided in 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from protocols.cluster.stripes import rooted, towards
-from protocols.cluster.ways import turns
+from protocols.cluster.ways import Way, turns
 from protocols.rounds import control_word, divergence
 from protocols.rounds.round import Lane, RoundSpec, Spread, spread_plan
 from protocols.rounds.word_check import policy_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from protocols.cluster.policy import Policy
     from protocols.member.context import Context
     from protocols.wire.messages import Restart
@@ -55,23 +58,24 @@ def _lane(policy: Policy, node: bytes, up: bytes, down: bytes) -> Lane:
 
 def _stripe_lanes(policy: Policy, node: bytes) -> tuple[Lane, ...]:
     """Return the place of `node` in what each stripe's chunks take: the sums go to the owner along
-    its way or tree, from there towards the keepers, and the results to everyone."""
+    one of its ways, from there towards the keepers, and the results to everyone."""
     nodes = policy.view.nodes
     me, numbers = nodes.index(node), {n: k for k, n in enumerate(nodes)}
     tree = bytes(numbers.get(p, k) for k, p in enumerate(policy.parents))
-    ways = {way.root: (way.up, way.down) for way in reversed(policy.ways)}
     found: list[Lane] = []
-    places: dict[int, Lane] = {}
+    places: dict[Way, Lane] = {}
+    taken: dict[int, Iterator[Way]] = {}
     for stripe in policy.stripes:
         owner = stripe.owner
-        if owner not in ways:
-            ways[owner] = (_owner_tree(policy, tree, owner),) * 2
-        up, down = ways[owner]
-        if owner not in places:
-            places[owner] = _lane(policy, node, up, down)
+        if owner not in taken:
+            taken[owner] = _owner_ways(policy, tree, owner)
+        way = next(taken[owner])
+        if way not in places:
+            places[way] = _lane(policy, node, way.up, way.down)
+        down = way.down
         paths = towards(down, stripe.keepers)
         lane = replace(
-            places[owner],
+            places[way],
             held=True,
             sums_from=nodes[down[me]] if me in paths and me != owner else None,
             sums_to=tuple(nodes[k] for k in paths.get(me, ())),
@@ -81,15 +85,21 @@ def _stripe_lanes(policy: Policy, node: bytes) -> tuple[Lane, ...]:
     return tuple(found)
 
 
-def _owner_tree(policy: Policy, tree: bytes, owner: int) -> bytes:
-    """Return the tree to and from an owner for which the planner has no way: a star if it has a
-    link to each member, since every link then carries as little as can be, else the policy's tree,
-    rooted there."""
-    view = policy.view
-    near = view.neighbours(view.nodes[owner])
-    if len(near) == len(view.nodes) - 1:
-        return bytes([owner]) * len(view.nodes)
-    return rooted(tree, owner)
+def _owner_ways(policy: Policy, tree: bytes, owner: int) -> Iterator[Way]:
+    """Yield, without end, the ways that an owner's stripes take one after the other: the policy's
+    ways that have it as their root, each as often as its weight says.
+
+    If there is none, that is a star if the owner has a link to each member, since every link then
+    carries as little as can be, else the policy's tree, rooted there.
+    """
+    ways = [way for way in policy.ways if way.root == owner]
+    if not ways:
+        view = policy.view
+        near = view.neighbours(view.nodes[owner])
+        is_star = len(near) == len(view.nodes) - 1
+        parents = bytes([owner]) * len(view.nodes) if is_star else rooted(tree, owner)
+        ways = [Way(parents, parents, 1)]
+    return cycle([ways[k] for k in turns([way.weight for way in ways])])
 
 
 def round_spec(

@@ -1,7 +1,9 @@
-"""Who is to hold which stripe next: enough copies of each, and equally many on each member.
+"""Who is to hold which stripe next: enough copies of each, and equally many on each member; and who
+of its holders is to own it.
 
 Equal arguments give equal answers, and a levelled answer given back in is not changed any more.
-Only learning costs bytes; who of a stripe's holders is its owner is free to choose.
+Only learning costs bytes. Another owner costs none, so owners follow the ways: results are made
+where the planner wants sums to be complete.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from protocols.cluster.stripes import Stripe
     from protocols.cluster.view import View
+    from protocols.cluster.ways import Way
 
 # How many stripes are learned under one policy, and how many bytes they may have, because its
 # update waits for them.
@@ -67,23 +70,6 @@ class _Levelling:
                 most = max(holders, key=lambda k: (held[k], k))
                 holders.remove(most)
                 held[most] -= 1
-
-    def own(self) -> None:
-        """Divide ownership equally among the holders; an owner stays one unless that helps."""
-        owned = dict.fromkeys(range(len(self._nodes)), 0)
-        for holders in self.holders:
-            owned[holders[0]] += 1
-        changed = True
-        while changed:
-            changed = False
-            for holders in self.holders:
-                least = min(holders, key=lambda k: (owned[k], k))
-                if owned[holders[0]] - owned[least] >= 2:
-                    owned[holders[0]] -= 1
-                    owned[least] += 1
-                    holders.remove(least)
-                    holders.insert(0, least)
-                    changed = True
 
     def teach(self) -> None:
         """Have members learn stripes that have too few holders, then what others hold too much."""
@@ -142,7 +128,7 @@ def level(
     """Return the stripes under the next policy, of which `view` is the view and by which `stripes`
     are numbered.
 
-    Each shall have an owner and `copies` other holders if there are so many members. `going`: the
+    Each shall have `copies` holders beside its owner if there are so many members. `going`: the
     members that shall hold nothing any more, as far as others can. `learned`: pairs of a stripe and
     a learner that can be its holder now. `stripe_bytes`: the size of a stripe's slots.
     """
@@ -157,10 +143,67 @@ def level(
     found = _Levelling(view, ready, stay, copies, most)
     found.part()
     found.trim()
-    found.own()
     found.teach()
     new_ones = zip(ready, found.holders, found.learners, strict=True)
     return tuple(
         replace(stripe, holders=bytes(holders), learners=bytes(learners))
         for stripe, holders, learners in new_ones
     )
+
+
+def owned(stripes: Sequence[Stripe], ways: Sequence[Way]) -> tuple[Stripe, ...]:
+    """Return `stripes`, each with that one of its holders as the owner that brings what members own
+    nearest to what `ways` ask of them: as large a part as is complete at the member.
+
+    Without ways all own as many as possible alike. An owner stays one unless another is better.
+    """
+    whole = sum(way.weight for way in ways) or 1
+    members = 1 + max((k for stripe in stripes for k in stripe.holders), default=0)
+    # How much more than it should a member owns: in parts of the ways, times the stripes.
+    beyond = [0] * members
+    for way in ways:
+        if way.root < members:
+            beyond[way.root] -= way.weight * len(stripes)
+    for stripe in stripes:
+        beyond[stripe.owner] += whole
+    holders = [list(stripe.holders) for stripe in stripes]
+    while path := _handed_on(holders, beyond, whole):
+        beyond[holders[path[0][0]][0]] -= whole
+        beyond[path[-1][1]] += whole
+        for s, to in path:
+            holders[s].remove(to)
+            holders[s].insert(0, to)
+    both = zip(stripes, holders, strict=True)
+    return tuple(replace(stripe, holders=bytes(found)) for stripe, found in both)
+
+
+def _handed_on(
+    holders: Sequence[Sequence[int]], beyond: Sequence[int], whole: int
+) -> list[tuple[int, int]]:
+    """Return pairs of a stripe and its next owner, so that who owns the most beyond what it should
+    owns one stripe less, and who owns the least one more; empty if nothing gets nearer by that.
+
+    Whoever holds none of the former's stripes may get one of a third member's, which gets one of
+    the former's, and so on.
+    """
+    owns: dict[int, list[int]] = {}
+    for s, found in enumerate(holders):
+        owns.setdefault(found[0], []).append(s)
+    for first in sorted(owns, key=lambda k: (-beyond[k], k)):
+        came: dict[int, tuple[int, int]] = {}  # member -> the stripe that it can get, and whose
+        reached = [first]
+        for at in reached:
+            for s in owns.get(at, ()):
+                for k in holders[s]:
+                    if k != first and k not in came:
+                        came[k] = (s, at)
+                        reached.append(k)
+        least = min(came, key=lambda k: (beyond[k], k), default=first)
+        if beyond[first] - beyond[least] > whole:
+            path: list[tuple[int, int]] = []
+            while least != first:
+                stripe, before = came[least]
+                path.append((stripe, least))
+                least = before
+            return path[::-1]
+    return []

@@ -22,7 +22,7 @@ from protocols.scheduler.asked_links import AskedLinks
 from protocols.scheduler.join import COMING, JoinState, planned_pulls
 from protocols.scheduler.join_cost import JoinCost
 from protocols.scheduler.joins import Joins
-from protocols.scheduler.levelling import level
+from protocols.scheduler.levelling import level, owned
 from protocols.scheduler.ways_search import WaysSearch
 from protocols.wire.messages import (
     Letter,
@@ -229,7 +229,8 @@ class Negotiator:
 
     def in_force(self, now: float, policy: Policy) -> None:
         """`policy` has come into force: forget what it fulfils, and move joins along."""
-        if policy.view != self.policy.view:
+        old = self.policy
+        if policy.view != old.view or policy.stripes != old.stripes:
             self._search.want()
         self._agenda.policy, self._agenda.switch = policy, None
         self._agenda.dirty = True
@@ -291,7 +292,8 @@ class Negotiator:
         if (view := self._with_joiners) is not None:
             # Joiners are counted in, so that ways are there when they enter, and not seconds later.
             plan = self._planner.plan(view, self._micro_batches, (), policy)
-            whole = (view, plan.parents, plan.shares, (), plan.reason, plan.ways)
+            stripes = self._numbered_in(view)
+            whole = (view, plan.parents, plan.shares, (), plan.reason, plan.ways, stripes)
             policy = Policy(policy.term, policy.version, *whole)
         return SearchWays(number, policy, self._search.found)
 
@@ -367,15 +369,23 @@ class Negotiator:
 
     def _next_stripes(self) -> tuple[View, tuple[Stripe, ...]]:
         """Return the view that is desired and who holds what in it."""
-        now, alone = self.policy, self._alone()
-        nodes, view = now.view.nodes, self._next_view(keep=alone)
+        alone = self._alone()
+        view = self._next_view(keep=alone)
+        kept = self._numbered_in(view)
+        return view, level(view, kept, self._copies, alone, self._learned, self._stripe_bytes)
+
+    def _numbered_in(self, view: View) -> tuple[Stripe, ...]:
+        """Return the stripes in force, with members numbered as in `view`."""
+        nodes = self.policy.view.nodes
         numbers = {n: k for k, n in enumerate(view.nodes)}
 
         def new(members: bytes) -> bytes:
             return bytes(numbers[nodes[k]] for k in members if nodes[k] in numbers)
 
-        kept = [replace(s, holders=new(s.holders), learners=new(s.learners)) for s in now.stripes]
-        return view, level(view, kept, self._copies, alone, self._learned, self._stripe_bytes)
+        return tuple(
+            replace(s, holders=new(s.holders), learners=new(s.learners))
+            for s in self.policy.stripes
+        )
 
     def _stay(self, stripe: Stripe, here: Container[bytes]) -> bool:
         """Whether a stripe has a holder in `here`."""
@@ -426,7 +436,7 @@ class Negotiator:
             pulls,
             plan.reason,
             plan.ways,
-            stripes,
+            owned(stripes, plan.ways),
         )
         term, version, reason = self.policy.term, self.policy.version, self.policy.reason
         same = replace(policy, term=term, version=version, reason=reason)

@@ -38,12 +38,14 @@ class Found:
     """Ways that a planner has searched for, and the `reason` for them, for people.
 
     `over_floor`: the predicted time of a round along them, as a multiple of the time that no ways
-    can go below.
+    can go below. `room`: of how many parts each member could be the root, by what it holds of a
+    divided optimizer; empty if it is not divided.
     """
 
     ways: tuple[Way, ...]
     reason: str
     over_floor: float = 1.0
+    room: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

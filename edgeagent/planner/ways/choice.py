@@ -13,6 +13,7 @@ from edgeagent.planner.measures import in_seconds
 from edgeagent.planner.trees import LEAST_GAIN, significant
 from edgeagent.planner.ways.loads import floor_s, peak, predicted_s
 from edgeagent.planner.ways.packed import packed
+from edgeagent.planner.ways.roots import turned, within
 from edgeagent.planner.ways.single import one
 from edgeagent.planner.ways.way import Way, way_fault
 
@@ -38,9 +39,13 @@ def plan_ways(
     payload_bytes: float,
     frame_bytes: float = 0.0,
     in_force: tuple[Way, ...] | None = None,
+    most: tuple[int, ...] = (),
 ) -> WaysPlan:
     """Return the ways with the least predicted time: one tree, or ways packed with at most 1, 2, 3
     or any number of hops.
+
+    `most`: of how many of all parts each member may be the root (`roots.room`). If it is not empty,
+    one tree is one that has each of them as its root in turn.
 
     The ways in force stay if they fit the network and the best would not save 15 % of their time.
     Raises ValueError if the links do not connect all members.
@@ -53,22 +58,24 @@ def plan_ways(
     found: list[tuple[str, tuple[Way, ...]]] = []
     tree = one(network, payload_bytes, frame_bytes)
     if tree.ways is not None:
-        found.append((tree.reason, tree.ways))
+        whole = turned(tree.ways[0].up, most) if most else tree.ways
+        found.append((tree.reason, whole))
     any_depth = max(1, network.count - 1)
     depths = [depth for depth in DEPTHS if depth < any_depth]
     for depth, ways in zip(
-        (*depths, any_depth), packed(network, (*depths, any_depth)), strict=True
+        (*depths, any_depth), packed(network, (*depths, any_depth), most), strict=True
     ):
         if ways is not None:
             found.append((_many(ways, depth, any_depth), ways))
     times = [time(ways) for _, ways in found]
     best = min(range(len(found)), key=lambda k: times[k])
     head, chosen = found[best]
-    present = in_force if in_force is not None and fits(network, in_force) else None
+    stay = in_force is not None and fits(network, in_force) and within(in_force, most)
+    present = in_force if stay else None
     if present is not None and not significant(time(present), times[best]):
         head, chosen = f"ways in force kept, others would not save {LEAST_GAIN:.0%}", present
     reason = f"{head}; {_timed(network, chosen, time(chosen), payload_bytes)}"
-    if tree.ways is not None and chosen not in (tree.ways, in_force):
+    if tree.ways is not None and chosen not in (found[0][1], in_force):
         reason += f"; one tree would take {in_seconds(times[0])}"
     return WaysPlan(chosen, time(chosen), floor_s(network, payload_bytes), reason)
 

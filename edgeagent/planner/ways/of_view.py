@@ -19,6 +19,7 @@ from edgeagent.planner.ways.loads import floor_s, predicted_s
 from edgeagent.planner.ways.named import named
 from edgeagent.planner.ways.network import Network
 from edgeagent.planner.ways.repair import NEW, repair
+from edgeagent.planner.ways.roots import room, turned, within
 from edgeagent.planner.ways.way import ROOT, Way
 from protocols.cluster.ways import Way as PolicyWay
 from protocols.scheduler.planning import Found
@@ -45,9 +46,12 @@ def search_ways(
     """Return the ways of the shape called `name` over the links of `policy`, and why these.
 
     There are none if one tree is as good, if nothing is measured yet, or if the links have no such
-    shape. What was found `before` is returned again if it and the ways of `policy` still fit, and
-    these are as near to the floor as it was: then the links have changed too little for others to
-    be better.
+    shape. If the policy divides the optimizer, packed ways lead to members that can own what comes
+    along them, and there are some even along one tree.
+
+    What was found `before` is returned again if it and the ways of `policy` still fit, and these
+    are as near to the floor as it was, and no member holds more or less of the optimizer: then too
+    little has changed for others to be better.
     """
     view = policy.view
     if name == ONE or len(view.nodes) < 2 or not measures.links:
@@ -57,18 +61,20 @@ def search_ways(
     tree = (_tree_way(view, policy.parents),)
     in_force = tuple(_counted(way) for way in policy.ways) or tree
     known = tuple(_counted(way) for way in before.ways) if before is not None else ()
+    most = room(policy, view)
     still_fit = fits(network, in_force) and (not known or fits(network, known))
-    if before is not None and still_fit:
+    if before is not None and still_fit and before.room == most:
         now = _over_floor(network, in_force, *sizes)
         if not significant(now, before.over_floor):
             return before
     links = tuple((ends, rate, network.delays[ends]) for ends, rate in network.rates.items())
     names = tuple(m.name for m in view.members)
-    ways, why = _shape(name, links, names, payload_bytes, chunk_bytes)
+    ways, why = _shape(name, links, names, payload_bytes, chunk_bytes, most)
     over_floor = _over_floor(network, ways or tree, *sizes)
-    if ways is None or (name == PACKED and len(ways) == 1 and ways[0].up == ways[0].down):
-        return Found((), why, over_floor)  # a policy has a tree in any case
-    return Found(_for_policy(ways), why, over_floor)
+    is_tree = ways is not None and len(ways) == 1 and ways[0].up == ways[0].down
+    if ways is None or (name == PACKED and is_tree and not most):
+        return Found((), why, over_floor, most)  # a policy has a tree in any case
+    return Found(_for_policy(ways), why, over_floor, most)
 
 
 def _over_floor(
@@ -91,7 +97,8 @@ def choose_ways(
     """Return the ways of a policy for `view` whose tree is `parents`, quickly, and why these.
 
     The ways of `present` stay, repaired if links or members have changed, unless what was `found`
-    saves 15 % of a round. Shapes other than packed ways were asked for to be compared, so they
+    saves 15 % of a round, or, with a divided optimizer, leads to members that can own it where
+    those of `present` do not. Shapes other than packed ways were asked for to be compared, so they
     take the place of a tree that is faster, too.
     """
     if name == ONE or len(view.nodes) < 2:
@@ -99,16 +106,18 @@ def choose_ways(
     network = network_of(view, measures)
     kept = _kept(view, network, present)
     new = tuple(_counted(way) for way in found.ways) if found is not None else ()
+    most = room(present, view) if present is not None else ()
     if found is None or (new and not fits(network, new)):
         better = False  # nothing is found for these members and links yet
-    elif name != PACKED and not kept:
-        better = True
+    elif not kept and (name != PACKED or most):
+        better = within(new, most)
     else:
         tree = (_tree_way(view, parents),)
         times = [
             predicted_s(network, ways or tree, payload_bytes, chunk_bytes) for ways in (kept, new)
         ]
-        better = significant(*times)
+        able = [within(ways, most) for ways in (kept, new)]
+        better = significant(*times) if able[0] == able[1] else able[1]
     if found is not None and (better or not kept):
         return (found.ways if better else ()), found.reason if better or not new else ""
     return _for_policy(kept), f"{len(kept)} {KEPT}" if kept else ""
@@ -132,20 +141,23 @@ def _shape(
     names: tuple[str, ...],
     payload_bytes: float,
     chunk_bytes: float,
+    most: tuple[int, ...],
 ) -> tuple[tuple[Way, ...] | None, str]:
     """Return the ways called `name`, None if the links have no such shape; and why.
 
-    `links` has both ends, bytes/s and seconds of each direction. The result is kept, because to
-    pack ways takes 0.2 s of the processor for 12 members, and most searches have equal numbers,
-    since these are rounded.
+    `links` has both ends, bytes/s and seconds of each direction; `most` as `roots.room`. The result
+    is kept, because to pack ways takes 0.2 s of the processor for 12 members, and most searches
+    have equal numbers, since these are rounded.
     """
     free = (math.inf,) * len(names)
     rates = {ends: rate for ends, rate, _ in links}
     network = Network(rates, {ends: delay for ends, _, delay in links}, free, free, names)
     if name != PACKED:
         shaped = named(name, network, payload_bytes, chunk_bytes)
+        if shaped.ways is not None and len(shaped.ways) == 1 and most:
+            return turned(shaped.ways[0].up, most), shaped.reason
         return shaped.ways, shaped.reason
-    plan = plan_ways(network, payload_bytes, chunk_bytes)
+    plan = plan_ways(network, payload_bytes, chunk_bytes, most=most)
     return plan.ways, plan.reason
 
 

@@ -34,18 +34,23 @@ MOVES = 2  # of single members better each chosen tree, but not while parts are 
 MOST_PRICE = 1e250  # a price is no higher, so that sums of prices stay finite
 
 
-def packed(network: Network, depths: Sequence[int]) -> tuple[tuple[Way, ...] | None, ...]:
+def packed(
+    network: Network, depths: Sequence[int], most: Sequence[int] = ()
+) -> tuple[tuple[Way, ...] | None, ...]:
     """Return for each of `depths` the best ways that were found with no more hops than that
     between a member and its root, or None if no root has all members that near.
 
+    `most`: of how many of the `PARTS` parts each member may be the root, any number if it is empty.
+    Then there is no plan, either, if the roots that have all members near may have too few parts.
     Raises ValueError if the links do not connect all members.
     """
     network.check_connected()
     if network.count == 1:
         return tuple((Way((ROOT,), (ROOT,)),) for _ in depths)
-    least = int(_farthest(network).min())
-    able = [depth for depth in dict.fromkeys(depths) if least <= depth]
-    found = dict(zip(able, _Packing(network, able).run(), strict=True)) if able else {}
+    room = np.array(most or [PARTS] * network.count)
+    far = _farthest(network)
+    able = [d for d in dict.fromkeys(depths) if int(room[far <= d].sum()) >= PARTS]
+    found = dict(zip(able, _Packing(network, able, room).run(), strict=True)) if able else {}
     return tuple(found.get(depth) for depth in depths)
 
 
@@ -66,12 +71,13 @@ def _raised(x: Floats, exponent: int) -> Floats:
 class _Packing:
     """One plan a depth, all packed in the same steps; the first index of arrays is the plan's.
 
-    `load[k, u, v]` is how many parts of plan k go from u to v. `parents[part, k, 0]` are the
+    `load[k, u, v]` is how many parts of plan k go from u to v, and `rooted[k, v]` of how many v is
+    the root, which are at most `most[v]`. `parents[part, k, 0]` are the
     parents on a part's spread tree and `parents[part, k, 1]` those on its reduce tree; a root is
     its own parent here. Prices come as one matrix a plan and direction, in the same order.
     """
 
-    def __init__(self, network: Network, depths: Sequence[int]) -> None:
+    def __init__(self, network: Network, depths: Sequence[int], most: Whole) -> None:
         count, plans = network.count, len(depths)
         self.network, self.count, self.plans = network, count, plans
         self.roots = min(count, max(FEWEST_ROOTS, ROOT_WORK // count**2))
@@ -85,6 +91,8 @@ class _Packing:
         limits = np.array(depths)
         self.barred: Floats = np.where(_farthest(network) <= limits[:, None], 0.0, math.inf)
         self.plan, self.members = np.arange(plans), np.arange(count)
+        self.most = most
+        self.rooted: Whole = np.zeros((plans, count), dtype=np.int64)
         self.limits = limits.repeat(2)  # of each plan and direction
         matrices = np.arange(2 * plans).reshape(plans, 1, 2)
         self.source = matrices.repeat(self.roots, axis=1).reshape(-1)
@@ -123,7 +131,8 @@ class _Packing:
         the roots for which this is least are tried.
         """
         cheapest = lengths.min(axis=1).reshape(self.plans, 2, self.count).sum(axis=1)
-        bound = cheapest.sum(axis=1, keepdims=True) - cheapest + self.barred
+        barred = self.barred + np.where(self.rooted < self.most, 0.0, math.inf)
+        bound = cheapest.sum(axis=1, keepdims=True) - cheapest + barred
         tried = np.argsort(bound, axis=1, kind="stable")[:, : self.roots]
         roots = tried.repeat(2, axis=1).reshape(-1)
         price, parents = grown(lengths, self.source, roots, self.depth)
@@ -134,6 +143,7 @@ class _Packing:
                 lengths[source], self.hops[source % 2, root], root, self.depth[stuck]
             )
         pairs = price.reshape(self.plans, self.roots, 2).sum(axis=2)
+        pairs += np.take_along_axis(barred, tried, axis=1)
         parents = parents.reshape(self.plans, self.roots, 2, self.count)
         found: Whole = parents[self.plan, pairs.argmin(axis=1)]
         return found
@@ -145,6 +155,7 @@ class _Packing:
         self.load[plan, spread, self.members] += sign
         self.load[plan, self.members, reduce] += sign
         self.load[:, self.members, self.members] = 0.0
+        self.rooted += sign * (spread == self.members)
 
     def place_again(self, part: int, steepness: int) -> None:
         """Take a part out and put it on the cheapest trees, bettered."""

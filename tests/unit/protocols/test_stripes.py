@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,10 +27,13 @@ from protocols.errors import RemoteProtocolError
 from protocols.member.learning import lender
 from protocols.member.orders import check_policy
 from protocols.member.round_specs import Lanes
-from protocols.scheduler.levelling import MOST_LEARNED, MOST_LEARNED_BYTES, level
+from protocols.scheduler.levelling import MOST_LEARNED, MOST_LEARNED_BYTES, level, owned
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import node_of
 from tests.unit.protocols.records import LINEAGE, member
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def view_of(size: int, *, missing: tuple[tuple[int, int], ...] = ()) -> View:
@@ -125,6 +130,15 @@ def test_sums_and_results_take_the_paths_of_the_owner() -> None:
     assert c[1].keeps
 
 
+def test_an_owners_stripes_are_divided_among_its_ways_as_their_weights_say() -> None:
+    view = view_of(3)
+    line, star = Way(bytes([0, 0, 1]), bytes([0, 0, 1]), 2), Way(bytes(3), bytes(3), 1)
+    policy = policy_of(view, *(stripe(0) for _ in range(6)), ways=(line, star))
+    lanes, turns = Lanes().of(policy, view.nodes[2])
+    assert turns == tuple(range(6))
+    assert [lane.parent for lane in lanes] == [view.nodes[k] for k in (1, 0, 1, 1, 0, 1)]
+
+
 def test_without_links_to_all_the_tree_is_turned() -> None:
     view = view_of(3, missing=((0, 2),))
     policy = policy_of(view, stripe(2))
@@ -152,7 +166,7 @@ def test_a_policy_with_another_number_of_stripes_is_refused() -> None:
 def levelled(view: View, stripes: tuple[Stripe, ...], copies: int) -> tuple[Stripe, ...]:
     """Level again and again, each learner learning at once; check each step."""
     for _ in range(200):
-        found = level(view, stripes, copies)
+        found = owned(level(view, stripes, copies), ())
         assert not stripes_fault(view, found)
         assert sum(len(s.learners) for s in found) <= MOST_LEARNED
         if found == stripes and not any(s.learners for s in found):
@@ -173,9 +187,9 @@ def test_levelling_ends_with_enough_copies_and_equal_loads(seed: int) -> None:
     wanted = min(copies + 1, size)
     assert all(len(s.holders) == wanted and not s.learners for s in found)
     held = [len(held_by(found, k)) for k in range(size)]
-    owned = [len(owned_by(found, k)) for k in range(size)]
+    owns = [len(owned_by(found, k)) for k in range(size)]
     assert max(held) - min(held) <= 1
-    assert max(owned) - min(owned) <= 1 + copies
+    assert max(owns) - min(owns) <= 1
 
 
 def gains(before: tuple[Stripe, ...], after: tuple[Stripe, ...]) -> int:
@@ -235,3 +249,52 @@ def test_few_large_stripes_are_learned_at_once() -> None:
     for size, most in ((0, 20), (MOST_LEARNED_BYTES // 3, 3), (MOST_LEARNED_BYTES * 2, 1)):
         found = level(view, start, 1, stripe_bytes=size)
         assert sum(len(s.learners) for s in found) == most
+
+
+# --- owners ---------------------------------------------------------------------------------------
+
+
+def star_to(root: int, size: int, weight: int) -> Way:
+    parents = bytes([root]) * size
+    return Way(parents, parents, weight)
+
+
+def test_owners_follow_the_weights_of_ways_as_far_as_they_hold_stripes() -> None:
+    stripes = (stripe(0, 1), stripe(0, 2), stripe(1, 2), stripe(1, 0))
+    assert owned(stripes, ()) == (stripe(0, 1), stripe(2, 0), stripe(1, 2), stripe(1, 0))
+    most = owned(stripes, (star_to(2, 3, 1),))
+    assert [s.owner for s in most] == [0, 2, 2, 1]  # member 2 holds no more
+    exact = owned(stripes, (star_to(0, 3, 3), star_to(1, 3, 1)))
+    assert [len(owned_by(exact, k)) for k in range(3)] == [3, 1, 0]
+    assert owned(exact, (star_to(0, 3, 3), star_to(1, 3, 1))) == exact
+    assert owned((), (star_to(0, 3, 1),)) == ()
+    # A way may lead to a member that holds nothing any more.
+    assert owned((stripe(0),), (star_to(2, 3, 1),)) == (stripe(0),)
+
+
+def test_an_owner_is_relieved_by_way_of_a_third_member() -> None:
+    stripes = (stripe(0, 1), stripe(0, 1), stripe(1, 2))
+    found = owned(stripes, (star_to(1, 3, 1), star_to(2, 3, 1), star_to(0, 3, 1)))
+    assert [s.owner for s in found] == [1, 0, 2]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_owners_are_as_near_to_what_is_asked_as_holders_allow(seed: int) -> None:
+    dice = random.Random(seed)
+    size, count = dice.randint(1, 6), dice.randint(1, 6)
+    stripes = tuple(
+        stripe(*dice.sample(range(size), dice.randint(1, min(3, size)))) for _ in range(count)
+    )
+    weights = [dice.randint(0, 5) for _ in range(size)]
+    ways = tuple(star_to(k, size, weight) for k, weight in enumerate(weights) if weight)
+    found = owned(stripes, ways)
+    assert [set(s.holders) for s in found] == [set(s.holders) for s in stripes]
+    assert owned(found, ways) == found
+
+    def miss(owners: Sequence[int]) -> int:
+        asked = [weight * count for weight in weights]
+        has = [owners.count(k) * (sum(weights) or 1) for k in range(size)]
+        return sum((a - b) ** 2 for a, b in zip(asked, has, strict=True))
+
+    every = itertools.product(*(s.holders for s in stripes))
+    assert miss([s.owner for s in found]) == min(map(miss, every))
