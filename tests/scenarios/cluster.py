@@ -255,9 +255,11 @@ class Cluster:
         token: str = TOKEN,
         environment: Mapping[str, str] | None = None,
         listen: str = "127.0.0.1:0",
+        module: str = "edgeagent",
     ) -> Agent:
-        """Start `edgeagent run`. `script`: the arguments after `--`."""
-        command = [*module_command("edgeagent"), "run", job or self.job, "--name", name]
+        """Start `edgeagent run`. `script`: the arguments after `--`. `module`: run this one instead
+        of the command `edgeagent`."""
+        command = [*module_command(module), "run", job or self.job, "--name", name]
         command += ["--no-mdns", "--listen", listen, "--threads", "1"]
         command += ["--events", str(self.folder / f"{name}.events")]
         command += ["--save", str(self.folder / f"{name}.safetensors")]

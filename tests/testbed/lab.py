@@ -40,8 +40,9 @@ class Lab:
         self, net: Network, folder: Path, job: Sequence[str], script: str = str(JOB)
     ) -> None:
         self.net = net
+        self.job = tuple(job)
         self.agents: dict[str, Agent] = {}
-        self._launcher = Launcher(net, folder, CLUSTER, script, tuple(job))
+        self._launcher = Launcher(net, folder, CLUSTER, script, self.job)
 
     def __enter__(self) -> Lab:
         return self

@@ -121,7 +121,7 @@ def measured(args: argparse.Namespace, net: Network, copies: int | None, way: st
             lab.start(node, *options)
             lab.wait_together(*net.nodes[:count])
         if copies is not None:
-            lab.wait("all copies", lambda: _is_complete(lab, copies), SETTLED_S)
+            lab.wait("all copies", lambda: is_complete(lab, copies), SETTLED_S)
         first = lab.agents[net.nodes[0]]
         begun = first.iteration
         lab.wait("steps", lambda: first.iteration > begun + STEPS, SETTLED_S)
@@ -139,7 +139,7 @@ def measured(args: argparse.Namespace, net: Network, copies: int | None, way: st
     return Outcome(devices, way, formula(devices, copies), tuple(shared), tuple(own), step)
 
 
-def _is_complete(lab: Lab, copies: int) -> bool:
+def is_complete(lab: Lab, copies: int) -> bool:
     """Whether each part has its copies, and all devices have about equally many."""
     divided = lab.status(next(iter(lab.agents)))["divided"]
     if divided is None or divided["learning"] or divided["survives"] < copies:

@@ -1,0 +1,25 @@
+"""Trains a model whose gradients are whole eighths, so that their sums are exact in any order.
+
+However many devices train, and whoever dies, the weights have to end with the same bits.
+
+Usage: edgeagent run whole_numbers.py -- MILLISECONDS   (that a micro-batch takes)
+"""
+
+import sys
+import time
+
+import torch
+from torch import nn
+
+from edgeagent import Trainer
+
+torch.manual_seed(1)
+model = nn.ParameterList(nn.Parameter(torch.randn(shape)) for shape in ((200, 64), (64, 64), (64,)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+data = torch.utils.data.TensorDataset(torch.randint(-8, 9, (1024, 64)).float())
+trainer = Trainer(model, optimizer, global_batch=32, micro_batch=8)
+for (x,) in trainer.loader(data):
+    time.sleep(float(sys.argv[1]) / 1000)
+    loss = torch.stack([(layer * x.mean(0)).sum() for layer in model]).sum()
+    loss.backward()
+    trainer.update(loss)
