@@ -39,6 +39,7 @@ TREES = ("one", "star", "kary", "mst", "ring", "fapt", "packed")
 STANDBY = ("auto", "never")  # whether a device that only slows the others down stands by
 JOIN_WAYS = ("auto", "log", "pause")  # how newcomers copy the state: `join_cost.JoinWay`
 ON_LOST = ("wait", "stop", "fresh")  # `protocols.cluster.stripes.OnLost`
+MOST_COPIES = 7  # of each part of a divided optimizer: `protocols.limits.MAX_HOLDERS` - its owner
 LOG_LEVELS = ("debug", "info", "warning", "error")
 COUNT_RULE = "a whole number from 0 to 2^31 - 1"
 
@@ -309,6 +310,7 @@ __all__ = [
     "GO_ON",
     "JOIN_WAYS",
     "LOG_LEVELS",
+    "MOST_COPIES",
     "ON_LOST",
     "OUTERS",
     "PAUSE",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from edgeagent.commands.options import positive, seed, threads, whole
+from edgeagent.commands.options import copies, positive, seed, threads
 from edgeagent.config import MODES, ON_LOST, OUTERS, WIRES
 
 
@@ -76,7 +76,7 @@ def _add_divided(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--copies",
         metavar="K",
-        type=whole,
+        type=copies,
         help="with --shard-optimizer: keep each part on K devices beside its owner, so that it "
         "survives if K devices are lost at once (default 1)",
     )

@@ -9,7 +9,14 @@ import argparse
 import os
 from typing import TYPE_CHECKING, NoReturn
 
-from edgeagent.config import COUNT_RULE, is_count, is_name, name_rule, split_address
+from edgeagent.config import (
+    COUNT_RULE,
+    MOST_COPIES,
+    is_count,
+    is_name,
+    name_rule,
+    split_address,
+)
 from edgeagent.errors import UsageError
 from edgeagent.suggestions import explained
 from edgeagent.terminal.text import plural
@@ -139,6 +146,13 @@ def whole(text: str) -> int:
     """Return `text` as a whole number from 0 to 2^31 - 1."""
     if not is_count(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not {COUNT_RULE}")
+    return int(text)
+
+
+def copies(text: str) -> int:
+    """Return `text` as a number of copies of each part of a divided optimizer."""
+    if not is_count(text) or int(text) > MOST_COPIES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {MOST_COPIES}")
     return int(text)
 
 

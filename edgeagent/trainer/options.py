@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeagent.config import (
     MODES,
+    MOST_COPIES,
     WIRES,
     TrainerConfig,
     saving_from_environment,
@@ -198,8 +199,8 @@ def _copies(divided: bool, copies: Any, wire: str, local: int | None) -> int:
             f"with shard_optimizer weights travel, as they are: leave wire {wire} away"
         )
     copies = DEFAULT_COPIES if copies is None else copies
-    if not is_number(copies, 0) or copies >= limits.MAX_HOLDERS:
-        raise UsageError(f"copies is {copies}; it must be 0 to {limits.MAX_HOLDERS - 1}")
+    if not is_number(copies, 0) or copies > MOST_COPIES:
+        raise UsageError(f"copies is {copies}; it must be 0 to {MOST_COPIES}")
     return int(copies)
 
 

@@ -30,7 +30,7 @@ from edgeagent.transport.job import Job, difference_text, first_difference
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.join_wire import Admitted, Reason, Refusal, ServerHello, ServerProof
 from edgeagent.transport.proof import Role, Transcript, make_proof, proof_is_right
-from edgeagent.transport.rounding import UPDATE, unlike
+from edgeagent.transport.rounding import REMEDY, UPDATE, unlike
 from edgeagent.transport.tls import unauthenticated_client_context
 from edgeagent.transport.token import job_tag
 from protocols import limits
@@ -268,5 +268,5 @@ class _Conversation:
         if difference is None:
             return JobMismatch(f"{self._address} trains another job than this device")
         if difference.field == UPDATE and (text := unlike(ours, theirs)):
-            return JobMismatch(f"{self._address} cannot train with this device: {text}")
+            return JobMismatch(f"{self._address} cannot train with this device: {text}; {REMEDY}")
         return JobMismatch(f"{self._address} trains another job: {difference_text(difference)}")

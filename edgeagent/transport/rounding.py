@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from edgeagent.transport.job import Job
 
 UPDATE = "update"  # the job's field that differs if updates round differently
+# With a divided optimizer each result is computed by one device, and taken over by all others. Not
+# every optimizer can be divided, which the trainer says then.
+REMEDY = "if the job can be divided, start it on all devices with --shard-optimizer"
 _DESCRIBING = ("torch", "processor", "device")  # "about" fields that may explain why
 _ROUNDING = "rounding"  # the "about" field with a digest of each kind of operation
 

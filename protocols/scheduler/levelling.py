@@ -1,6 +1,9 @@
 """Who is to hold which stripe next: enough copies of each, and equally many on each member; and who
 of its holders is to own it.
 
+Where that costs nothing, copies are on members of one numeric class, whose slots are equal to the
+last bit.
+
 Equal arguments give equal answers, and a levelled answer given back in is not changed any more.
 Only learning costs bytes. Another owner costs none, so owners follow the ways: results are made
 where the planner wants sums to be complete.
@@ -35,6 +38,7 @@ class _Levelling:
     ) -> None:
         self._links = dict.fromkeys(view.edges)
         self._nodes = view.nodes
+        self._classes = [member.numeric_class for member in view.members]
         self.stay = stay
         self._most = most
         self.wanted = min(copies + 1, len(stay), limits.MAX_HOLDERS)
@@ -93,7 +97,12 @@ class _Levelling:
         """Return the member with the least to hold that can learn stripe `s`, None if none can."""
         load = self.load()
         able = [k for k in among if self._can_learn(s, k)]
-        return min(able, key=lambda k: (load[k], k), default=None)
+        return min(able, key=lambda k: (load[k], self._is_unlike(s, k), k), default=None)
+
+    def _is_unlike(self, s: int, k: int) -> bool:
+        """Whether member `k` may round otherwise than the owner of stripe `s`, so that its copy may
+        differ in the last bits."""
+        return self._classes[k] != self._classes[self.holders[s][0]]
 
     def _can_learn(self, s: int, k: int) -> bool:
         return k not in self.holders[s] and k not in self.learners[s] and self._is_near(s, k)
@@ -110,10 +119,12 @@ class _Levelling:
         order = sorted(self.stay, key=lambda k: (-load[k], k))
         for high in order:
             for low in (k for k in reversed(order) if load[high] - load[k] >= 2):
-                for s, holders in enumerate(self.holders):
-                    if high in holders and not self.learners[s] and self._can_learn(s, low):
-                        self.learners[s].append(low)
-                        return True
+                held = (s for s, holders in enumerate(self.holders) if high in holders)
+                able = [s for s in held if not self.learners[s] and self._can_learn(s, low)]
+                if able:
+                    best = min(able, key=lambda s: self._is_unlike(s, low))
+                    self.learners[best].append(low)
+                    return True
         return False
 
 

@@ -10,6 +10,7 @@ import pytest
 from edgeagent.commands.options import node_name
 from edgeagent.config import (
     JOIN_WAYS,
+    MOST_COPIES,
     ON_LOST,
     agent_config_from_environment,
     default_name,
@@ -94,4 +95,5 @@ def test_addresses_that_are_taken() -> None:
 def test_choices_are_those_of_the_protocols() -> None:
     # The command line names them before it imports `protocols`, which may be another package.
     assert tuple(OnLost) == ON_LOST
+    assert MOST_COPIES == limits.MAX_HOLDERS - 1
     assert tuple(JoinWay) == JOIN_WAYS

@@ -111,6 +111,7 @@ def _one_line(text: str) -> str:
         (["run", "such.py"], "there is no script such.py"),
         (["run", os.curdir], "is a folder"),
         (["status", "--", "x"], "`edgeagent status` takes no arguments after --"),
+        (["run", "digits", "--copies", "8"], "'8' is not a whole number from 0 to 7"),
         (["demo", "--steps", "x"], "'x' is not a whole number"),
         (["token"], "edgeagent token new"),
         (["token", "old"], "invalid choice"),

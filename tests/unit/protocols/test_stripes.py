@@ -243,6 +243,22 @@ def test_who_has_lost_the_holder_that_it_was_linked_to_learns_no_more() -> None:
     assert level(view, (stripe(0, learners=(2,)),), 1) == (stripe(0, learners=(1,)),)
 
 
+def test_copies_are_on_members_that_round_alike_where_that_makes_nobody_hold_more() -> None:
+    view = view_of(4)
+    classes = ("x86", "arm", "arm", "x86")
+    members = tuple(
+        replace(m, numeric_class=name) for m, name in zip(view.members, classes, strict=True)
+    )
+    view = replace(view, members=members)
+    start = tuple(stripe(k % 4) for k in range(16))
+    found = levelled(view, start, 1)
+    assert all(len({classes[k] for k in s.holders}) == 1 for s in found)
+    # One alone of its class takes its part, too.
+    single = replace(view, members=(*members[:3], replace(members[3], numeric_class="gpu")))
+    held = [len(held_by(levelled(single, start, 1), k)) for k in range(4)]
+    assert held == [8, 8, 8, 8]
+
+
 def test_few_large_stripes_are_learned_at_once() -> None:
     view = view_of(2)
     start = (stripe(0),) * 20
