@@ -49,6 +49,7 @@ from edgeagent.transport.complaints import LimitedLog
 from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
 from edgeagent.transport.job import script_difference
+from edgeagent.transport.rounding import numeric_class
 from edgeagent.transport.tcp import TcpTransport
 from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token, token_text
 from protocols import limits
@@ -260,7 +261,7 @@ class Agent:
             peer.node,
             peer.incarnation,
             peer.name,
-            f"{platform.machine()} {platform.system()}",
+            numeric_class(hello.job, f"{platform.machine()} {platform.system()}"),
             peer.addresses,
             peer.certificate,
             sparse=bool(self._config.neighbours),

@@ -23,6 +23,8 @@ from edgeagent.trainer.loader import sample_numbers
 from edgeagent.trainer.numerics import numeric_fields
 from edgeagent.trainer.schedule import future_rates
 from edgeagent.trainer.slots import lone_optimizer
+from edgeagent.transport.job import ABOUT
+from edgeagent.transport.rounding import UPDATE
 from protocols import limits
 
 if TYPE_CHECKING:
@@ -73,8 +75,9 @@ def job_fields(
     outer = state.outer
     if outer is not None:  # what the inner one does need not round alike: only its results are sent
         fields += _optimizer_fields("outer optimizer", outer, state.parameters)
-    if state.shards is None:  # else each result is computed by one device, for all
-        fields.append(("update", update_digest(optimizer if outer is None else outer)))
+    # With a divided optimizer one device computes each result for all, so nobody is refused.
+    name = UPDATE if state.shards is None else ABOUT + UPDATE
+    fields.append((name, update_digest(optimizer if outer is None else outer)))
     fields.append(("lr_scheduler", type(scheduler).__name__ if scheduler is not None else "none"))
     if scheduler is not None:
         fields.append(("lr_scheduler state", hashlib.sha256(state.schedule_bytes()).hexdigest()))

@@ -16,6 +16,7 @@ UPDATE = "update"  # the job's field that differs if updates round differently
 # With a divided optimizer each result is computed by one device, and taken over by all others. Not
 # every optimizer can be divided, which the trainer says then.
 REMEDY = "if the job can be divided, start it on all devices with --shard-optimizer"
+_CLASS_DIGITS = 16  # of the digest of updates in a numeric class
 _DESCRIBING = ("torch", "processor", "device")  # "about" fields that may explain why
 _ROUNDING = "rounding"  # the "about" field with a digest of each kind of operation
 
@@ -39,6 +40,13 @@ def unlike(ours: Job, theirs: Job) -> str:
         f"its updates round differently{what}; there: {_listed(there, differing)}; here:"
         f" {_listed(here, differing)}"
     )
+
+
+def numeric_class(job: Job, machine: str) -> str:
+    """Return the name of all devices whose updates give the same bits as those of this one: what
+    the `machine` is, and a digest of some updates of the job."""
+    updates = [value for field, value in job if field in (UPDATE, ABOUT + UPDATE)]
+    return " ".join([machine, *(value[:_CLASS_DIGITS] for value in updates)])
 
 
 def _about(job: Job) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeagent.transport.job import Job, first_difference, job_fingerprint
-from edgeagent.transport.rounding import unlike
+from edgeagent.transport.rounding import numeric_class, unlike
 
 LAPTOP = {
     "torch": "torch 2.13.0",
@@ -31,6 +31,17 @@ def test_another_processor_is_no_difference_where_updates_round_alike() -> None:
     assert job_fingerprint(job("1", LAPTOP)) != job_fingerprint(job("2", LAPTOP))
     assert first_difference(job("1", LAPTOP), job("1", JETSON)) is None
     assert first_difference(job("1", LAPTOP), job("2", JETSON)) == ("update", "1", "2")
+
+
+def test_a_numeric_class_is_that_of_the_updates() -> None:
+    one, other = job("1" * 64, LAPTOP), job("2" * 64, LAPTOP)
+    assert numeric_class(one, "x86_64 Linux") == "x86_64 Linux " + "1" * 16
+    assert numeric_class(other, "x86_64 Linux") != numeric_class(one, "x86_64 Linux")
+    # Where the optimizer is divided the field is not compared, and says the same.
+    divided = (*one[:-1], ("about update", "1" * 64))
+    assert numeric_class(divided, "x86_64 Linux") == numeric_class(one, "x86_64 Linux")
+    assert first_difference(divided, (*one[:-1], ("about update", "2" * 64))) is None
+    assert numeric_class((), "arm64 Darwin") == "arm64 Darwin"
 
 
 @pytest.mark.parametrize(
