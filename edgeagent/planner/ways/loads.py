@@ -24,15 +24,36 @@ def loads(count: int, ways: Sequence[Way]) -> Floats:
     A way's part goes from each member to its parent on the reduce tree, and from each parent to its
     child on the spread tree.
     """
-    found = np.zeros((count, count))
+    reduced, spread = _phases(count, ways)
+    return reduced + spread
+
+
+def _phases(count: int, ways: Sequence[Way]) -> tuple[Floats, Floats]:
+    """Return how many vectors u sends to v to reduce them, and to spread them."""
+    reduced, spread = np.zeros((count, count)), np.zeros((count, count))
     members = np.arange(count)
     for way in ways:
         up, down = np.array(way.up), np.array(way.down)
         below = up != ROOT
-        np.add.at(found, (members[below], up[below]), way.weight)
+        np.add.at(reduced, (members[below], up[below]), way.weight)
         below = down != ROOT
-        np.add.at(found, (down[below], members[below]), way.weight)
-    return found / max(1, sum(way.weight for way in ways))
+        np.add.at(spread, (down[below], members[below]), way.weight)
+    whole = max(1, sum(way.weight for way in ways))
+    return reduced / whole, spread / whole
+
+
+def _copied(count: int, ways: Sequence[Way], copies: int) -> Floats:
+    """Return how many vectors of sums u sends to v so that each sum comes to so many copies, which
+    are at any members: a link of a spread tree carries those for all who are below it."""
+    found = np.zeros((count, count))
+    for way in ways:
+        for member in range(count):
+            at = member
+            while (parent := way.down[at]) != ROOT:
+                found[parent, at] += way.weight
+                at = parent
+    whole = max(1, sum(way.weight for way in ways))
+    return found * min(copies, count - 1) / (max(1, count - 1) * whole)
 
 
 def peak_of(network: Network, load: Floats) -> float:
@@ -47,9 +68,17 @@ def peak_of(network: Network, load: Floats) -> float:
     return max(link, sent, received)
 
 
-def peak(network: Network, ways: Sequence[Way]) -> float:
-    """Return the seconds that each byte of the vector adds to a round along `ways`."""
-    return peak_of(network, loads(network.count, ways))
+def peak(network: Network, ways: Sequence[Way], copies: int | None = None) -> float:
+    """Return the seconds that each byte of the vector adds to a round along `ways`.
+
+    `copies`: to how many copies sums go, if the optimizer is divided. Then nothing is spread before
+    all sums are complete, so links are loaded twice, one time after the other.
+    """
+    if copies is None:
+        return peak_of(network, loads(network.count, ways))
+    reduced, spread = _phases(network.count, ways)
+    reduced += _copied(network.count, ways, copies)
+    return peak_of(network, reduced) + peak_of(network, spread)
 
 
 def latency_s(network: Network, ways: Sequence[Way], frame_bytes: float = 0.0) -> float:
@@ -80,10 +109,16 @@ def _path_sums(parents: Whole, cost: Floats) -> Floats:
 
 
 def predicted_s(
-    network: Network, ways: Sequence[Way], payload_bytes: float, frame_bytes: float = 0.0
+    network: Network,
+    ways: Sequence[Way],
+    payload_bytes: float,
+    frame_bytes: float = 0.0,
+    copies: int | None = None,
 ) -> float:
-    """Return the modelled time in seconds of a round that sums `payload_bytes` on each member."""
-    return payload_bytes * peak(network, ways) + latency_s(network, ways, frame_bytes)
+    """Return the modelled time in seconds of a round that sums `payload_bytes` on each member.
+    `copies` as for `peak`."""
+    by_rates = payload_bytes * peak(network, ways, copies)
+    return by_rates + latency_s(network, ways, frame_bytes)
 
 
 def least_peak(network: Network) -> float:

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 from edgeagent.planner.measures import Filled
 from edgeagent.planner.trees import significant
 from edgeagent.planner.ways.choice import fits, plan_ways
+from edgeagent.planner.ways.division import division_of, turned, within
 from edgeagent.planner.ways.loads import floor_s, predicted_s
 from edgeagent.planner.ways.named import named
 from edgeagent.planner.ways.network import Network
 from edgeagent.planner.ways.repair import NEW, repair
-from edgeagent.planner.ways.roots import room, turned, within
 from edgeagent.planner.ways.way import ROOT, Way
 from protocols.cluster.ways import Way as PolicyWay
 from protocols.scheduler.planning import Found
 
 if TYPE_CHECKING:
+    from edgeagent.planner.ways.division import Division
     from protocols.cluster.policy import Policy
     from protocols.cluster.view import View
     from protocols.network.measures import Measures
@@ -61,27 +62,34 @@ def search_ways(
     tree = (_tree_way(view, policy.parents),)
     in_force = tuple(_counted(way) for way in policy.ways) or tree
     known = tuple(_counted(way) for way in before.ways) if before is not None else ()
-    most = room(policy, view)
+    division = division_of(policy, view)
+    room = division.most if division is not None else ()
     still_fit = fits(network, in_force) and (not known or fits(network, known))
-    if before is not None and still_fit and before.room == most:
-        now = _over_floor(network, in_force, *sizes)
+    if before is not None and still_fit and before.room == room:
+        now = _over_floor(network, in_force, *sizes, division)
         if not significant(now, before.over_floor):
             return before
     links = tuple((ends, rate, network.delays[ends]) for ends, rate in network.rates.items())
     names = tuple(m.name for m in view.members)
-    ways, why = _shape(name, links, names, payload_bytes, chunk_bytes, most)
-    over_floor = _over_floor(network, ways or tree, *sizes)
+    ways, why = _shape(name, links, names, payload_bytes, chunk_bytes, division)
+    over_floor = _over_floor(network, ways or tree, *sizes, division)
     is_tree = ways is not None and len(ways) == 1 and ways[0].up == ways[0].down
-    if ways is None or (name == PACKED and is_tree and not most):
-        return Found((), why, over_floor, most)  # a policy has a tree in any case
-    return Found(_for_policy(ways), why, over_floor, most)
+    if ways is None or (name == PACKED and is_tree and division is None):
+        return Found((), why, over_floor, room)  # a policy has a tree in any case
+    return Found(_for_policy(ways), why, over_floor, room)
 
 
 def _over_floor(
-    network: Network, ways: tuple[Way, ...], payload_bytes: float, chunk_bytes: float
+    network: Network,
+    ways: tuple[Way, ...],
+    payload_bytes: float,
+    chunk_bytes: float,
+    division: Division | None,
 ) -> float:
     """Return the predicted time of a round as a multiple of the time that no ways go below."""
-    return predicted_s(network, ways, payload_bytes, chunk_bytes) / floor_s(network, payload_bytes)
+    copies = division.copies if division is not None else None
+    taken = predicted_s(network, ways, payload_bytes, chunk_bytes, copies)
+    return taken / floor_s(network, payload_bytes)
 
 
 def choose_ways(
@@ -106,17 +114,19 @@ def choose_ways(
     network = network_of(view, measures)
     kept = _kept(view, network, present)
     new = tuple(_counted(way) for way in found.ways) if found is not None else ()
-    most = room(present, view) if present is not None else ()
+    division = division_of(present, view) if present is not None else None
     if found is None or (new and not fits(network, new)):
         better = False  # nothing is found for these members and links yet
-    elif not kept and (name != PACKED or most):
-        better = within(new, most)
+    elif not kept and (name != PACKED or division is not None):
+        better = within(new, division)
     else:
         tree = (_tree_way(view, parents),)
+        copies = division.copies if division is not None else None
         times = [
-            predicted_s(network, ways or tree, payload_bytes, chunk_bytes) for ways in (kept, new)
+            predicted_s(network, ways or tree, payload_bytes, chunk_bytes, copies)
+            for ways in (kept, new)
         ]
-        able = [within(ways, most) for ways in (kept, new)]
+        able = [within(ways, division) for ways in (kept, new)]
         better = significant(*times) if able[0] == able[1] else able[1]
     if found is not None and (better or not kept):
         return (found.ways if better else ()), found.reason if better or not new else ""
@@ -141,23 +151,23 @@ def _shape(
     names: tuple[str, ...],
     payload_bytes: float,
     chunk_bytes: float,
-    most: tuple[int, ...],
+    division: Division | None,
 ) -> tuple[tuple[Way, ...] | None, str]:
     """Return the ways called `name`, None if the links have no such shape; and why.
 
-    `links` has both ends, bytes/s and seconds of each direction; `most` as `roots.room`. The result
-    is kept, because to pack ways takes 0.2 s of the processor for 12 members, and most searches
-    have equal numbers, since these are rounded.
+    `links` has both ends, bytes/s and seconds of each direction. The result is kept, because to
+    pack ways takes 0.2 s of the processor for 12 members, and most searches have equal numbers,
+    since these are rounded.
     """
     free = (math.inf,) * len(names)
     rates = {ends: rate for ends, rate, _ in links}
     network = Network(rates, {ends: delay for ends, _, delay in links}, free, free, names)
     if name != PACKED:
         shaped = named(name, network, payload_bytes, chunk_bytes)
-        if shaped.ways is not None and len(shaped.ways) == 1 and most:
-            return turned(shaped.ways[0].up, most), shaped.reason
+        if shaped.ways is not None and len(shaped.ways) == 1 and division is not None:
+            return turned(shaped.ways[0].up, division), shaped.reason
         return shaped.ways, shaped.reason
-    plan = plan_ways(network, payload_bytes, chunk_bytes, most=most)
+    plan = plan_ways(network, payload_bytes, chunk_bytes, division=division)
     return plan.ways, plan.reason
 
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ROOT = -1  # what stands in the place of the root's parent
+# Into so many parts a plan cuts the vector: twice as many would come 1 or 2 % nearer to the bound,
+# for twice the time.
+PARTS = 128
 
 
 @dataclass(frozen=True, slots=True)

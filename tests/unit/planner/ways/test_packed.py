@@ -13,8 +13,8 @@ import pytest
 from edgeagent.planner.ways.growth import bettered, grown, levelled
 from edgeagent.planner.ways.loads import peak
 from edgeagent.planner.ways.network import Network
-from edgeagent.planner.ways.packed import PARTS, packed
-from edgeagent.planner.ways.way import Way, way_fault
+from edgeagent.planner.ways.packed import packed
+from edgeagent.planner.ways.way import PARTS, Way, way_fault
 from tests.unit.planner.ways.overlays import all_pairs, bound, overlay
 
 

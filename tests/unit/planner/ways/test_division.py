@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from edgeagent.planner import StandardPlanner
+from edgeagent.planner.ways.choice import plan_ways
+from edgeagent.planner.ways.division import Division, division_of, turned, within
 from edgeagent.planner.ways.loads import peak
 from edgeagent.planner.ways.network import Network
 from edgeagent.planner.ways.of_view import choose_ways, search_ways
-from edgeagent.planner.ways.packed import PARTS, packed
-from edgeagent.planner.ways.roots import room, turned, within
-from edgeagent.planner.ways.way import ROOT, Way, way_fault
+from edgeagent.planner.ways.packed import packed
+from edgeagent.planner.ways.way import PARTS, ROOT, Way, way_fault
 from protocols.cluster.policy import Policy
 from protocols.cluster.stripes import Stripe
 from protocols.network.measures import NOTHING_KNOWN, Measures, Rate
@@ -47,7 +49,9 @@ def test_no_member_is_the_root_of_more_than_it_may_be(seed: int) -> None:
     network = overlay(seed)
     for copies in (0, 1):
         each = -(-PARTS * (1 + copies) // network.count)
-        for ways in packed(network, (1, 2, network.count), [each] * network.count):
+        for ways in packed(
+            network, (1, 2, network.count), Division((each,) * network.count, copies)
+        ):
             if ways is not None:
                 assert max(rooted(ways, network.count)) <= each
                 assert sum(way.weight for way in ways) == PARTS
@@ -57,18 +61,18 @@ def test_no_member_is_the_root_of_more_than_it_may_be(seed: int) -> None:
 def test_there_is_no_plan_without_enough_room_near_enough() -> None:
     line = {(0, 1): 1.0, (1, 0): 1.0, (1, 2): 1.0, (2, 1): 1.0}
     network = Network(line, {}, (9.0,) * 3, (9.0,) * 3)
-    shallow, deep = packed(network, (1, 2), [PARTS, PARTS // 2, 0])
+    shallow, deep = packed(network, (1, 2), Division((PARTS, PARTS // 2, 0), 0))
     assert shallow is None  # only the member in the middle has all others beside it
     assert deep is not None
     assert rooted(deep, 3)[2] == 0
-    assert packed(network, (2,), [1, 1, 1]) == (None,)
+    assert packed(network, (2,), Division((1, 1, 1), 0)) == (None,)
 
 
 def test_slow_members_own_little_where_others_can() -> None:
     """Along stars, whose root sends the result to each: deeper trees let others pass it on."""
     rates = {(u, v): 100.0 for u in range(4) for v in range(4) if u != v}
     slow = Network(rates, {}, (20.0, 300.0, 300.0, 300.0), (300.0,) * 4)
-    free, alike = (packed(slow, (1,), [PARTS // n] * 4)[0] for n in (2, 4))
+    free, alike = (packed(slow, (1,), Division((PARTS // n,) * 4, 4 // n - 1))[0] for n in (2, 4))
     assert free is not None
     assert alike is not None
     assert rooted(alike, 4)[0] == PARTS // 4
@@ -76,9 +80,45 @@ def test_slow_members_own_little_where_others_can() -> None:
     assert peak(slow, free) < 0.8 * peak(slow, alike)
 
 
+def test_sums_and_results_load_the_links_one_after_the_other() -> None:
+    """On equal links stars load every direction of every link equally in both phases."""
+    rates = {(u, v): 1.0 for u in range(4) for v in range(4) if u != v}
+    network = Network(rates, {}, (math.inf,) * 4, (math.inf,) * 4)
+    stars = tuple(
+        Way(tree, tree)
+        for tree in (tuple(ROOT if v == u else u for v in range(4)) for u in range(4))
+    )
+    assert peak(network, stars) == pytest.approx(1 / 2)
+    assert peak(network, stars, 0) == pytest.approx(1 / 4 + 1 / 4)
+    assert peak(network, stars, 1) == pytest.approx(1 / 4 + 1 / 12 + 1 / 4)
+    assert peak(network, stars, 9) == pytest.approx(1 / 4 + 3 / 12 + 1 / 4)
+    # A chain carries the sums for all behind a link, away from the root, where no other sums go.
+    chain = Way((1, 2, 3, ROOT), (1, 2, 3, ROOT))
+    assert peak(network, (chain,), 3) == pytest.approx(3 + 1)
+    # All first up and then down: each link is idle for half of the time.
+    tree = Way((1, ROOT, 1, 1), (1, ROOT, 1, 1))
+    assert peak(network, (tree,)) == 1
+    assert peak(network, (tree,), 0) == 2
+    for copies in (0, 1, 2):
+        division = Division((PARTS * (1 + copies) // 4,) * 4, copies)
+        plan = plan_ways(network, PAYLOAD, division=division)
+        assert peak(network, plan.ways, copies) <= 1.05 * peak(network, stars, copies)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_plans_for_two_phases_are_better_in_two_phases(seed: int) -> None:
+    network = overlay(seed)
+    division = Division((PARTS * 2 // network.count + 1,) * network.count, 1)
+    times = [
+        min(peak(network, ways, 1) for ways in plans if ways is not None)
+        for plans in (packed(network, (1, 2, 3, 9), division), packed(network, (1, 2, 3, 9)))
+    ]
+    assert times[0] <= 1.1 * times[1]  # although the other ones may have any root
+
+
 def test_one_tree_is_turned_towards_each_member_that_can_be_a_root() -> None:
     tree = (1, 3, 3, ROOT)
-    ways = turned(tree, (1, 0, 1, 1))
+    ways = turned(tree, Division((1, 0, 1, 1), 0))
     assert ways == (
         Way((ROOT, 0, 3, 1), (ROOT, 0, 3, 1), 42),
         Way((1, 3, ROOT, 2), (1, 3, ROOT, 2), 43),
@@ -86,18 +126,18 @@ def test_one_tree_is_turned_towards_each_member_that_can_be_a_root() -> None:
     )
 
 
-def test_room_is_what_members_hold() -> None:
+def test_members_can_be_roots_of_what_they_hold() -> None:
     view = mesh(3)[0]
     policy = divided(view, (0, 1), (0, 1), (1, 0))
-    assert room(policy, view) == (PARTS, PARTS, 0)
+    assert division_of(policy, view) == Division((PARTS, PARTS, 0), 1)
     joined = mesh(4)[0]
-    assert room(policy, joined) == (PARTS, PARTS, 0, 0)
-    assert room(divided(view), view) == ()
-    assert room(divided(view, (0,), (2,), (2,)), view) == (43, 0, 86)
+    assert division_of(policy, joined) == Division((PARTS, PARTS, 0, 0), 1)
+    assert division_of(divided(view), view) is None
+    assert division_of(divided(view, (0,), (2,), (2,)), view) == Division((43, 0, 86), 0)
     star = Way((ROOT, 0, 0), (ROOT, 0, 0), 2)
-    assert within((star,), (128, 0, 0))
-    assert not within((star,), (127, 1, 0))
-    assert within((star,), ())
+    assert within((star,), Division((128, 0, 0), 0))
+    assert not within((star,), Division((127, 1, 0), 0))
+    assert within((star,), None)
 
 
 def test_what_is_searched_leads_to_holders_and_is_searched_again_when_others_hold() -> None:
