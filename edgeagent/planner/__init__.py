@@ -146,6 +146,13 @@ class StandardPlanner:
         of one link would divide the members."""
         return tuple(dict.fromkeys((*usual_links(view, measures), *spare_links(view, measures))))
 
+    def rate(
+        self, sender: bytes, receiver: bytes, measures: Measures = NOTHING_KNOWN
+    ) -> float | None:
+        """Return what was measured of a link, in bytes/s."""
+        found = measures.links.get((sender, receiver))
+        return found.rate if found is not None else None
+
     def step_s(
         self, view: View, micro_batches: int, measures: Measures = NOTHING_KNOWN
     ) -> float | None:

@@ -4,6 +4,9 @@ of its holders is to own it.
 Where that costs nothing, copies are on members of one numeric class, whose slots are equal to the
 last bit.
 
+The update of an iteration waits for the slots that are learned in it, so a link is given no more
+than it carries meanwhile; the rest follows under later policies.
+
 Equal arguments give equal answers, and a levelled answer given back in is not changed any more.
 Only learning costs bytes. Another owner costs none, so owners follow the ways: results are made
 where the planner wants sums to be complete.
@@ -11,7 +14,8 @@ where the planner wants sums to be complete.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
@@ -27,6 +31,37 @@ if TYPE_CHECKING:
 # How many stripes are learned under one policy, and how many bytes they may have, because its
 # update waits for them.
 MOST_LEARNED, MOST_LEARNED_BYTES = 64, 16 << 20
+# Slots that one link carries under one policy may take a usual step's time, but this in any case,
+# because more policies take longer until all copies are there; and only this part of what the link
+# carries, because sums are on their way, too.
+LEAST_LEARN_S, LEARN_PART = 1.0, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Haste:
+    """How much may be learned at once. `stripe_bytes`: the size of a stripe's slots, `step_s`: how
+    long a step usually takes, both 0 if not known; `rate(a, b)`: bytes/s from member a to b, None
+    if not measured."""
+
+    stripe_bytes: int = 0
+    step_s: float = 0.0
+    rate: Callable[[bytes, bytes], float | None] = lambda _a, _b: None
+
+    @property
+    def most(self) -> int:
+        """How many stripes may be learned under one policy."""
+        return min(MOST_LEARNED, max(1, MOST_LEARNED_BYTES // max(1, self.stripe_bytes)))
+
+    def most_along(self, lender: bytes, learner: bytes) -> int:
+        """Return how many of them may come along one link."""
+        rate = self.rate(lender, learner)
+        if rate is None or not self.stripe_bytes:
+            return self.most
+        carried = LEARN_PART * rate * max(LEAST_LEARN_S, self.step_s)
+        return max(1, min(self.most, int(carried / self.stripe_bytes)))
+
+
+AT_ONCE = Haste()  # nothing is known
 
 
 class _Levelling:
@@ -34,13 +69,14 @@ class _Levelling:
     hold anything in the end."""
 
     def __init__(
-        self, view: View, stripes: Sequence[Stripe], stay: Sequence[int], copies: int, most: int
+        self, view: View, stripes: Sequence[Stripe], stay: Sequence[int], copies: int, haste: Haste
     ) -> None:
         self._links = dict.fromkeys(view.edges)
         self._nodes = view.nodes
         self._classes = [member.numeric_class for member in view.members]
         self.stay = stay
-        self._most = most
+        self._haste = haste
+        self._room: dict[tuple[int, int], int] = {}  # of links: for so many more stripes
         self.wanted = min(copies + 1, len(stay), limits.MAX_HOLDERS)
         self.holders = [list(s.holders) for s in stripes]
         self.learners = [[k for k in s.learners if k in stay] for s in stripes]
@@ -79,15 +115,40 @@ class _Levelling:
         """Have members learn stripes that have too few holders, then what others hold too much."""
         for s, learners in enumerate(self.learners):  # the holder it was linked to may be gone
             learners[:] = [k for k in learners if self._is_near(s, k)]
-        left = self._most - sum(map(len, self.learners))
+        left = self._haste.most
+        for s, learners in enumerate(self.learners):
+            for k in learners:
+                self._take_room(s, k)
+                left -= 1
         for s in range(len(self.holders)):
             while left > 0 and len(self._coming(s)) < self.wanted:
-                if (new := self._least(s, self.stay)) is None:
+                new = self._least(s, self.stay)
+                if new is None or not self._has_room(s, new):
                     break
-                self.learners[s].append(new)
+                self._teach(s, new)
                 left -= 1
         while left > 0 and self._shift():
             left -= 1
+
+    def _teach(self, s: int, k: int) -> None:
+        self.learners[s].append(k)
+        self._take_room(s, k)
+
+    def _link(self, s: int, k: int) -> tuple[int, int]:
+        """Return along which link member `k` gets stripe `s` (`learning.lender`)."""
+        nodes, near = self._nodes, self._links
+        return next(h for h in self.holders[s] if edge(nodes[h], nodes[k]) in near), k
+
+    def _has_room(self, s: int, k: int) -> bool:
+        link = lender, learner = self._link(s, k)
+        if link not in self._room:
+            most = self._haste.most_along(self._nodes[lender], self._nodes[learner])
+            self._room[link] = most
+        return self._room[link] > 0
+
+    def _take_room(self, s: int, k: int) -> None:
+        if self._has_room(s, k):
+            self._room[self._link(s, k)] -= 1
 
     def _coming(self, s: int) -> list[int]:
         """Those of the holders and learners of a stripe that stay."""
@@ -113,18 +174,22 @@ class _Levelling:
         return any(edge(nodes[h], nodes[k]) in self._links for h in self.holders[s])
 
     def _shift(self) -> bool:
-        """Have one stripe move to a member that holds at least two fewer; return whether one
-        does."""
+        """Have one stripe move to a member that holds at least two fewer; return whether one does.
+        A member whose links have no room left is not passed over for another that holds more."""
         load = self.load()
         order = sorted(self.stay, key=lambda k: (-load[k], k))
-        for high in order:
-            for low in (k for k in reversed(order) if load[high] - load[k] >= 2):
+        for low in reversed(order):
+            waits = False
+            for high in (k for k in order if load[k] - load[low] >= 2):
                 held = (s for s, holders in enumerate(self.holders) if high in holders)
                 able = [s for s in held if not self.learners[s] and self._can_learn(s, low)]
-                if able:
-                    best = min(able, key=lambda s: self._is_unlike(s, low))
-                    self.learners[best].append(low)
+                free = [s for s in able if self._has_room(s, low)]
+                if free:
+                    self._teach(min(free, key=lambda s: self._is_unlike(s, low)), low)
                     return True
+                waits = waits or bool(able)
+            if waits:
+                break
         return False
 
 
@@ -134,14 +199,16 @@ def level(
     copies: int,
     going: Container[bytes] = (),
     learned: Container[tuple[int, bytes]] = (),
-    stripe_bytes: int = 0,
+    haste: Haste = AT_ONCE,
+    ways: Sequence[Way] = (),
 ) -> tuple[Stripe, ...]:
     """Return the stripes under the next policy, of which `view` is the view and by which `stripes`
     are numbered.
 
     Each shall have `copies` holders beside its owner if there are so many members. `going`: the
     members that shall hold nothing any more, as far as others can. `learned`: pairs of a stripe and
-    a learner that can be its holder now. `stripe_bytes`: the size of a stripe's slots.
+    a learner that can be its holder now. `haste`: how much may be learned at once. `ways`: those of
+    the next policy, which owners follow (`owned`).
     """
     nodes = view.nodes
     stay = [k for k, node in enumerate(nodes) if node not in going]
@@ -150,15 +217,17 @@ def level(
         new = bytes(k for k in stripe.learners if (s, nodes[k]) in learned)
         rest = bytes(k for k in stripe.learners if k not in new)
         ready.append(replace(stripe, holders=stripe.holders + new, learners=rest))
-    most = min(MOST_LEARNED, max(1, MOST_LEARNED_BYTES // max(1, stripe_bytes)))
-    found = _Levelling(view, ready, stay, copies, most)
-    found.part()
-    found.trim()
+    kept = _Levelling(view, ready, stay, copies, haste)
+    kept.part()
+    kept.trim()
+    # Owners first: a learner gets a stripe from its first holder.
+    both = zip(ready, kept.holders, strict=True)
+    led = owned([replace(x, holders=bytes(found)) for x, found in both], ways)
+    found = _Levelling(view, led, stay, copies, haste)
     found.teach()
-    new_ones = zip(ready, found.holders, found.learners, strict=True)
     return tuple(
-        replace(stripe, holders=bytes(holders), learners=bytes(learners))
-        for stripe, holders, learners in new_ones
+        replace(stripe, learners=bytes(learners))
+        for stripe, learners in zip(led, found.learners, strict=True)
     )
 
 

@@ -22,7 +22,7 @@ from protocols.scheduler.asked_links import AskedLinks
 from protocols.scheduler.join import COMING, JoinState, planned_pulls
 from protocols.scheduler.join_cost import JoinCost
 from protocols.scheduler.joins import Joins
-from protocols.scheduler.levelling import level, owned
+from protocols.scheduler.levelling import Haste, level
 from protocols.scheduler.ways_search import WaysSearch
 from protocols.wire.messages import (
     Letter,
@@ -64,6 +64,8 @@ class Negotiator:
         self._divided: dict[Edge, bool] = {}  # link -> users want it closed (False: open again)
         self._copies = copies  # of each stripe
         self._stripe_bytes = stripe_bytes
+        cost = cost or JoinCost()
+        self._pace = cost.pace
         self._learned: dict[tuple[int, bytes], None] = {}  # stripes and who has learned them
         self._issued = 0  # version of the newest policy made in this term
         self._edges: dict[tuple[bytes, bytes], Edge] = {}  # open links that no policy names yet
@@ -72,7 +74,7 @@ class Negotiator:
             self._agenda,
             term,
             planner,
-            cost or JoinCost(),
+            cost,
             self.asked_links,
             micro_batches,
             lambda: self._outlaws,
@@ -367,13 +369,6 @@ class Negotiator:
         nodes = now.view.nodes
         return {nodes[k]: None for s in now.stripes if not self._stay(s, stay) for k in s.holders}
 
-    def _next_stripes(self) -> tuple[View, tuple[Stripe, ...]]:
-        """Return the view that is desired and who holds what in it."""
-        alone = self._alone()
-        view = self._next_view(keep=alone)
-        kept = self._numbered_in(view)
-        return view, level(view, kept, self._copies, alone, self._learned, self._stripe_bytes)
-
     def _numbered_in(self, view: View) -> tuple[Stripe, ...]:
         """Return the stripes in force, with members numbered as in `view`."""
         nodes = self.policy.view.nodes
@@ -419,13 +414,16 @@ class Negotiator:
 
     def _desired(self) -> Policy | None:
         """Return the next policy, None if the policy in force is what is desired."""
-        view, stripes = self._next_stripes()
-        now = self.policy.view
+        alone, now = self._alone(), self.policy.view
+        view = self._next_view(keep=alone)
+        kept = self._numbered_in(view)
         if replace(view, number=now.number) == now:
             view = now
         pulls = planned_pulls(self.joins.open.values(), dict.fromkeys(view.nodes))
         away, found = tuple(self._away), self._search.found
         plan = self._planner.plan(view, self._micro_batches, away, self.policy, found=found)
+        haste = Haste(self._stripe_bytes, self._pace.usual_s, self._planner.rate)
+        stripes = level(view, kept, self._copies, alone, self._learned, haste, plan.ways)
         version = max(self.policy.version, self._issued) + 1
         policy = Policy(
             self.term,
@@ -436,7 +434,7 @@ class Negotiator:
             pulls,
             plan.reason,
             plan.ways,
-            owned(stripes, plan.ways),
+            stripes,
         )
         term, version, reason = self.policy.term, self.policy.version, self.policy.reason
         same = replace(policy, term=term, version=version, reason=reason)

@@ -106,6 +106,12 @@ class Planner(Protocol):
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
         """Return the links that should be opened in addition to those of `view`."""
 
+    def rate(
+        self, sender: bytes, receiver: bytes, measures: Measures = NOTHING_KNOWN
+    ) -> float | None:
+        """Return how many bytes/s the link between two members carries, None if that is not
+        known."""
+
     def step_s(
         self, view: View, micro_batches: int, measures: Measures = NOTHING_KNOWN
     ) -> float | None:
@@ -174,6 +180,12 @@ class Informed:
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
         """As `Planner.links`."""
         return self._planner.links(view, self._known())
+
+    def rate(
+        self, sender: bytes, receiver: bytes, measures: Measures = NOTHING_KNOWN
+    ) -> float | None:
+        """As `Planner.rate`."""
+        return self._planner.rate(sender, receiver, self._known())
 
     def step_s(
         self, view: View, micro_batches: int, measures: Measures = NOTHING_KNOWN

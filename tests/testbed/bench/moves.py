@@ -17,7 +17,7 @@ from typing import TypeAlias
 from protocols import limits
 from protocols.cluster.stripes import Stripe, renumbered
 from protocols.cluster.view import Member, View, edge, make_view
-from protocols.scheduler.levelling import level, owned
+from protocols.scheduler.levelling import level
 
 HELP = "moves: what a divided optimizer moves when devices come and go; nothing is sent"
 HOLDERS = range(2, 9)
@@ -51,7 +51,7 @@ def view_of(count: int) -> View:
 def levelled(view: View, stripes: tuple[Stripe, ...], copies: int) -> tuple[Stripe, ...]:
     """Return who holds what once everything is learned that `level` wants to be learned."""
     while True:
-        found = owned(level(view, stripes, copies), ())
+        found = level(view, stripes, copies)
         if found == stripes and not any(s.learners for s in found):
             return found
         learned = {(s, view.nodes[k]) for s, x in enumerate(found) for k in x.learners}
@@ -125,7 +125,7 @@ def decision_s(count: int, copies: int) -> float:
     view, found = view_of(count), []
     for _ in range(REPEAT):
         begun = time.perf_counter()
-        owned(level(view, start, copies), ())
+        level(view, start, copies)
         found.append(time.perf_counter() - begun)
     return min(found)
 

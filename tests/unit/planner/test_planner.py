@@ -16,7 +16,8 @@ from edgeagent.planner.trees import shallow_tree
 from protocols import limits
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import View, edge, make_view, parts
-from protocols.scheduler.planning import Offer
+from protocols.network.measures import Measures, Rate
+from protocols.scheduler.planning import Informed, Offer
 from tests.unit.protocols.records import LINEAGE, member, node, view_of
 
 PLANNER = StandardPlanner()
@@ -158,3 +159,10 @@ def test_a_policy_of_the_users_own_is_asked_first() -> None:
     plan = StandardPlanner(custom=chain).plan(view, 4, ())
     assert (plan.shares, plan.reason) == ((0, 1, 3), "mine")
     assert "the custom policy failed" in StandardPlanner(custom=chain).plan(view, 5, ()).reason
+
+
+def test_the_rate_of_a_link_is_what_was_measured() -> None:
+    known = Measures({(node(1), node(2)): Rate(0.01, 5e6)})
+    assert PLANNER.rate(node(1), node(2), known) == 5e6
+    assert PLANNER.rate(node(2), node(1), known) is None
+    assert Informed(PLANNER, lambda: known).rate(node(1), node(2)) == 5e6

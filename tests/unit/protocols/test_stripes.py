@@ -27,7 +27,7 @@ from protocols.errors import RemoteProtocolError
 from protocols.member.learning import lender
 from protocols.member.orders import check_policy
 from protocols.member.round_specs import Lanes
-from protocols.scheduler.levelling import MOST_LEARNED, MOST_LEARNED_BYTES, level, owned
+from protocols.scheduler.levelling import MOST_LEARNED, MOST_LEARNED_BYTES, Haste, level, owned
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import node_of
 from tests.unit.protocols.records import LINEAGE, member
@@ -166,7 +166,7 @@ def test_a_policy_with_another_number_of_stripes_is_refused() -> None:
 def levelled(view: View, stripes: tuple[Stripe, ...], copies: int) -> tuple[Stripe, ...]:
     """Level again and again, each learner learning at once; check each step."""
     for _ in range(200):
-        found = owned(level(view, stripes, copies), ())
+        found = level(view, stripes, copies)
         assert not stripes_fault(view, found)
         assert sum(len(s.learners) for s in found) <= MOST_LEARNED
         if found == stripes and not any(s.learners for s in found):
@@ -263,8 +263,54 @@ def test_few_large_stripes_are_learned_at_once() -> None:
     view = view_of(2)
     start = (stripe(0),) * 20
     for size, most in ((0, 20), (MOST_LEARNED_BYTES // 3, 3), (MOST_LEARNED_BYTES * 2, 1)):
-        found = level(view, start, 1, stripe_bytes=size)
+        found = level(view, start, 1, haste=Haste(size))
         assert sum(len(s.learners) for s in found) == most
+
+
+def haste(rates: dict[tuple[int, int], float], size: int, step_s: float = 0.0) -> Haste:
+    """Links between these members of `view_of` carry so many stripes of `size` bytes a second."""
+    nodes = view_of(9).nodes
+    known = {(nodes[a], nodes[b]): rate * size for (a, b), rate in rates.items()}
+    return Haste(size, step_s, lambda a, b: known.get((a, b)))
+
+
+def test_a_link_is_given_what_it_carries_in_a_step() -> None:
+    view = view_of(2)
+    start = (stripe(0),) * 40
+    for step_s, most in ((0.0, 4), (0.5, 4), (2.0, 8), (100.0, 40)):
+        found = level(view, start, 1, haste=haste({(0, 1): 8.0}, 1000, step_s))
+        assert sum(len(s.learners) for s in found) == most
+        again = level(view, found, 1, haste=haste({(0, 1): 8.0}, 1000, step_s))
+        assert again == found
+    # At least one, however slow the link is; and what is not known does not count.
+    assert sum(len(s.learners) for s in level(view, start, 1, haste=haste({(0, 1): 0.1}, 9))) == 1
+    assert sum(len(s.learners) for s in level(view, start, 1, haste=haste({}, 9))) == 40
+    # Those under way count, also where the link has become slower.
+    some = tuple(replace(s, learners=b"\1") if k < 3 else s for k, s in enumerate(start))
+    assert level(view, some, 1, haste=haste({(0, 1): 4.0}, 9)) == some
+
+
+def test_who_waits_for_a_slow_link_is_not_passed_over_for_who_holds_more() -> None:
+    # All links to member 3 are slow, and it holds nothing yet: member 2 gets none of its part.
+    view = view_of(4)
+    start = tuple(stripe(k % 3) for k in range(24))
+    slow = haste({(k, 3): 2.0 for k in range(3)}, 9)
+    found = level(view, start, 0, haste=slow)
+    assert [len(s.learners) for s in found].count(1) == 3
+    assert all(s.learners in (b"", b"\3") for s in found)
+    end = levelled_with(view, start, 0, slow)
+    assert gains(start, end) == 6
+
+
+def levelled_with(
+    view: View, stripes: tuple[Stripe, ...], copies: int, how: Haste
+) -> tuple[Stripe, ...]:
+    while True:
+        found = level(view, stripes, copies, haste=how)
+        learned = {(n, view.nodes[k]) for n, s in enumerate(found) for k in s.learners}
+        if not learned and found == stripes:
+            return found
+        stripes = level(view, found, copies, (), learned, how)
 
 
 # --- owners ---------------------------------------------------------------------------------------
