@@ -201,6 +201,7 @@ def level(
     learned: Container[tuple[int, bytes]] = (),
     haste: Haste = AT_ONCE,
     ways: Sequence[Way] = (),
+    away: Container[bytes] = (),
 ) -> tuple[Stripe, ...]:
     """Return the stripes under the next policy, of which `view` is the view and by which `stripes`
     are numbered.
@@ -208,7 +209,8 @@ def level(
     Each shall have `copies` holders beside its owner if there are so many members. `going`: the
     members that shall hold nothing any more, as far as others can. `learned`: pairs of a stripe and
     a learner that can be its holder now. `haste`: how much may be learned at once. `ways`: those of
-    the next policy, which owners follow (`owned`).
+    the next policy, which owners follow (`owned`). `away`: members whose trainers are late or away,
+    so that they own nothing that another can.
     """
     nodes = view.nodes
     stay = [k for k, node in enumerate(nodes) if node not in going]
@@ -222,7 +224,8 @@ def level(
     kept.trim()
     # Owners first: a learner gets a stripe from its first holder.
     both = zip(ready, kept.holders, strict=True)
-    led = owned([replace(x, holders=bytes(found)) for x, found in both], ways)
+    late = [k for k, node in enumerate(nodes) if node in away]
+    led = owned([replace(x, holders=bytes(found)) for x, found in both], ways, late)
     found = _Levelling(view, led, stay, copies, haste)
     found.teach()
     return tuple(
@@ -231,11 +234,14 @@ def level(
     )
 
 
-def owned(stripes: Sequence[Stripe], ways: Sequence[Way]) -> tuple[Stripe, ...]:
+def owned(
+    stripes: Sequence[Stripe], ways: Sequence[Way], away: Container[int] = ()
+) -> tuple[Stripe, ...]:
     """Return `stripes`, each with that one of its holders as the owner that brings what members own
     nearest to what `ways` ask of them: as large a part as is complete at the member.
 
-    Without ways all own as many as possible alike. An owner stays one unless another is better.
+    Without ways all own as many as possible alike. Members `away` own only what nobody else holds.
+    An owner stays one unless another is better.
     """
     whole = sum(way.weight for way in ways) or 1
     members = 1 + max((k for stripe in stripes for k in stripe.holders), default=0)
@@ -246,6 +252,9 @@ def owned(stripes: Sequence[Stripe], ways: Sequence[Way]) -> tuple[Stripe, ...]:
             beyond[way.root] -= way.weight * len(stripes)
     for stripe in stripes:
         beyond[stripe.owner] += whole
+    for k in range(members):
+        if k in away:
+            beyond[k] += whole * (2 * len(stripes) + 1)  # more than any other can have
     holders = [list(stripe.holders) for stripe in stripes]
     while path := _handed_on(holders, beyond, whole):
         beyond[holders[path[0][0]][0]] -= whole

@@ -423,7 +423,8 @@ class Negotiator:
         away, found = tuple(self._away), self._search.found
         plan = self._planner.plan(view, self._micro_batches, away, self.policy, found=found)
         haste = Haste(self._stripe_bytes, self._pace.usual_s, self._planner.rate)
-        stripes = level(view, kept, self._copies, alone, self._learned, haste, plan.ways)
+        who = (self._copies, alone, self._learned)
+        stripes = level(view, kept, *who, haste, plan.ways, away)
         version = max(self.policy.version, self._issued) + 1
         policy = Policy(
             self.term,

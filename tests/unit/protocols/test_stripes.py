@@ -334,6 +334,17 @@ def test_owners_follow_the_weights_of_ways_as_far_as_they_hold_stripes() -> None
     assert owned((stripe(0),), (star_to(2, 3, 1),)) == (stripe(0),)
 
 
+def test_who_is_away_owns_only_what_nobody_else_holds() -> None:
+    stripes = (stripe(0, 1), stripe(0, 2), stripe(0), stripe(1, 0))
+    for ways in ((), (star_to(0, 3, 1),)):
+        found = owned(stripes, ways, (0,))
+        assert [s.owner for s in found] == [1, 2, 0, 1]
+        assert owned(found, ways, (0,)) == found
+    view = view_of(3)
+    found = level(view, stripes, 1, away=view.nodes[:1])
+    assert [s.owner for s in found] == [1, 2, 0, 1]
+
+
 def test_an_owner_is_relieved_by_way_of_a_third_member() -> None:
     stripes = (stripe(0, 1), stripe(0, 1), stripe(1, 2))
     found = owned(stripes, (star_to(1, 3, 1), star_to(2, 3, 1), star_to(0, 3, 1)))
