@@ -49,7 +49,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "incomplete_side_goes_on": (910004, 1),
     "copies_miss_sums": (910000, 1),
     "redo_what_was_published": (910079, 1),
-    "name_an_update_without_sums_like_the_whole_one": (960051, 1),
+    "name_an_update_without_sums_like_the_whole_one": (960072, 1),
     "go_on_with_slots_that_nobody_has": (960026, 1),
     "carry_joins_over_a_loss": (1, 1),
     "two_votes": (60016, 3),
