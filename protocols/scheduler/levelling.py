@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.view import edge
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -71,8 +70,13 @@ class _Levelling:
     def __init__(
         self, view: View, stripes: Sequence[Stripe], stay: Sequence[int], copies: int, haste: Haste
     ) -> None:
-        self._links = dict.fromkeys(view.edges)
         self._nodes = view.nodes
+        numbers = {node: k for k, node in enumerate(view.nodes)}
+        self._near: list[set[int]] = [set() for _ in view.nodes]  # the neighbours of each member
+        for link in view.edges:
+            low, high = numbers[link.low], numbers[link.high]
+            self._near[low].add(high)
+            self._near[high].add(low)
         self._classes = [member.numeric_class for member in view.members]
         self.stay = stay
         self._haste = haste
@@ -136,8 +140,7 @@ class _Levelling:
 
     def _link(self, s: int, k: int) -> tuple[int, int]:
         """Return along which link member `k` gets stripe `s` (`learning.lender`)."""
-        nodes, near = self._nodes, self._links
-        return next(h for h in self.holders[s] if edge(nodes[h], nodes[k]) in near), k
+        return next(h for h in self.holders[s] if h in self._near[k]), k
 
     def _has_room(self, s: int, k: int) -> bool:
         link = lender, learner = self._link(s, k)
@@ -170,24 +173,24 @@ class _Levelling:
 
     def _is_near(self, s: int, k: int) -> bool:
         """Whether member `k` is linked to a holder of stripe `s`."""
-        nodes = self._nodes
-        return any(edge(nodes[h], nodes[k]) in self._links for h in self.holders[s])
+        return not self._near[k].isdisjoint(self.holders[s])
 
     def _shift(self) -> bool:
         """Have one stripe move to a member that holds at least two fewer; return whether one does.
         A member whose links have no room left is not passed over for another that holds more."""
         load = self.load()
         order = sorted(self.stay, key=lambda k: (-load[k], k))
+        still = [s for s, learners in enumerate(self.learners) if not learners]
         for low in reversed(order):
+            able = [s for s in still if self._can_learn(s, low)]
             waits = False
             for high in (k for k in order if load[k] - load[low] >= 2):
-                held = (s for s, holders in enumerate(self.holders) if high in holders)
-                able = [s for s in held if not self.learners[s] and self._can_learn(s, low)]
-                free = [s for s in able if self._has_room(s, low)]
+                held = [s for s in able if high in self.holders[s]]
+                free = [s for s in held if self._has_room(s, low)]
                 if free:
                     self._teach(min(free, key=lambda s: self._is_unlike(s, low)), low)
                     return True
-                waits = waits or bool(able)
+                waits = waits or bool(held)
             if waits:
                 break
         return False
