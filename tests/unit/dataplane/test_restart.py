@@ -85,6 +85,11 @@ class AnyTree:
     def links(self, view: View, measures: Measures = NOTHING_KNOWN) -> tuple[Edge, ...]:
         raise NotImplementedError
 
+    def rate(
+        self, sender: bytes, receiver: bytes, measures: Measures = NOTHING_KNOWN
+    ) -> float | None:
+        raise NotImplementedError
+
     def step_s(
         self, view: View, micro_batches: int, measures: Measures = NOTHING_KNOWN
     ) -> float | None:
