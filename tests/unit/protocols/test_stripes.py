@@ -27,7 +27,14 @@ from protocols.errors import RemoteProtocolError
 from protocols.member.learning import lender
 from protocols.member.orders import check_policy
 from protocols.member.round_specs import Lanes
-from protocols.scheduler.levelling import MOST_LEARNED, MOST_LEARNED_BYTES, Haste, level, owned
+from protocols.scheduler.levelling import (
+    AT_ONCE,
+    MOST_LEARNED,
+    MOST_LEARNED_BYTES,
+    Haste,
+    level,
+    owned,
+)
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import node_of
 from tests.unit.protocols.records import LINEAGE, member
@@ -163,16 +170,18 @@ def test_a_policy_with_another_number_of_stripes_is_refused() -> None:
 # --- levelling ------------------------------------------------------------------------------------
 
 
-def levelled(view: View, stripes: tuple[Stripe, ...], copies: int) -> tuple[Stripe, ...]:
+def levelled(
+    view: View, stripes: tuple[Stripe, ...], copies: int, how: Haste = AT_ONCE
+) -> tuple[Stripe, ...]:
     """Level again and again, each learner learning at once; check each step."""
     for _ in range(200):
-        found = level(view, stripes, copies)
+        found = level(view, stripes, copies, haste=how)
         assert not stripes_fault(view, found)
         assert sum(len(s.learners) for s in found) <= MOST_LEARNED
         if found == stripes and not any(s.learners for s in found):
             return found
         learned = {(n, view.nodes[k]) for n, s in enumerate(found) for k in s.learners}
-        stripes = level(view, found, copies, (), learned)
+        stripes = level(view, found, copies, (), learned, how)
         assert not stripes_fault(view, stripes)
     raise AssertionError("it never ends")
 
@@ -298,19 +307,8 @@ def test_who_waits_for_a_slow_link_is_not_passed_over_for_who_holds_more() -> No
     found = level(view, start, 0, haste=slow)
     assert [len(s.learners) for s in found].count(1) == 3
     assert all(s.learners in (b"", b"\3") for s in found)
-    end = levelled_with(view, start, 0, slow)
+    end = levelled(view, start, 0, slow)
     assert gains(start, end) == 6
-
-
-def levelled_with(
-    view: View, stripes: tuple[Stripe, ...], copies: int, how: Haste
-) -> tuple[Stripe, ...]:
-    while True:
-        found = level(view, stripes, copies, haste=how)
-        learned = {(n, view.nodes[k]) for n, s in enumerate(found) for k in s.learners}
-        if not learned and found == stripes:
-            return found
-        stripes = level(view, found, copies, (), learned, how)
 
 
 # --- owners ---------------------------------------------------------------------------------------
