@@ -19,8 +19,9 @@ import torch
 
 from edgeagent.errors import UsageError
 from edgeagent.trainer.exact_arithmetic import ExactArithmetic
+from edgeagent.trainer.image import CPU
 from edgeagent.trainer.loader import sample_numbers
-from edgeagent.trainer.numerics import numeric_fields
+from edgeagent.trainer.numerics import numeric_fields, rounding
 from edgeagent.trainer.schedule import future_rates
 from edgeagent.trainer.slots import lone_optimizer
 from edgeagent.transport.job import ABOUT
@@ -61,7 +62,8 @@ def job_fields(
     state: TrainingState, optimizer: Optimizer, scheduler: Any, settings: Mapping[str, Any]
 ) -> Fields:
     """Return the fields of `settings`, model, optimizer, schedule and replicated tensors."""
-    fields = list(numeric_fields(state.device))
+    updates_on = state.device if state.shards is None else CPU
+    fields = list(numeric_fields(updates_on))
     # First, because the layout depends on some of them, and the first difference is the one shown.
     fields += [(name, _short(repr(value))) for name, value in settings.items()]
     fields += [*_tensor_fields(state), *_module_fields(state)]
@@ -75,9 +77,12 @@ def job_fields(
     outer = state.outer
     if outer is not None:  # what the inner one does need not round alike: only its results are sent
         fields += _optimizer_fields("outer optimizer", outer, state.parameters)
-    # With a divided optimizer one device computes each result for all, so nobody is refused.
-    name = UPDATE if state.shards is None else ABOUT + UPDATE
-    fields.append((name, update_digest(optimizer if outer is None else outer)))
+    if state.shards is None:
+        fields.append((UPDATE, update_digest(optimizer if outer is None else outer)))
+    else:  # one device computes each result for all, so nobody is refused
+        fields.append((ABOUT + UPDATE, update_digest(optimizer, CPU)))
+        if state.replicated.are_updated:  # each device computes these where its model is
+            fields.append(("rounding of replicated tensors", _digest(rounding(state.device))))
     fields.append(("lr_scheduler", type(scheduler).__name__ if scheduler is not None else "none"))
     if scheduler is not None:
         fields.append(("lr_scheduler state", hashlib.sha256(state.schedule_bytes()).hexdigest()))
@@ -126,31 +131,34 @@ def digest_of_samples(samples: Sequence[Any]) -> str:
     return digest.hexdigest()
 
 
-def update_digest(optimizer: Optimizer) -> str:
-    """Return a SHA-256, in hex, of a few updates of fixed numbers.
+def update_digest(optimizer: Optimizer, device: torch.device | None = None) -> str:
+    """Return a SHA-256, in hex, of a few updates of fixed numbers on `device`, or where the
+    parameters are if that is None.
 
     Devices whose processors round an update differently get different digests, so they are refused
     before their replicas drift apart. The updates use the optimizer's class and settings, one group
-    after the other, on a small tensor with the dtype and device of the group's first trainable
-    parameter; the optimizer itself is not touched. Raises `UsageError` if it cannot step.
+    after the other, on a small tensor with the dtype of the group's first trainable parameter; the
+    optimizer itself is not touched. Raises `UsageError` if it cannot step.
     """
     digest = hashlib.sha256()
     for group in optimizer.param_groups:
         trained = [parameter for parameter in group["params"] if parameter.requires_grad]
         if trained:
-            digest.update(_updated(optimizer, group, trained[0]))
+            digest.update(_updated(optimizer, group, trained[0], device or trained[0].device))
     return digest.hexdigest()
 
 
-def _updated(optimizer: Optimizer, group: dict[str, Any], like: torch.Tensor) -> bytes:
-    trial = torch.nn.Parameter(_fixed_values(0).to(like.dtype).to(like.device))
+def _updated(
+    optimizer: Optimizer, group: dict[str, Any], like: torch.Tensor, device: torch.device
+) -> bytes:
+    trial = torch.nn.Parameter(_fixed_values(0).to(like.dtype).to(device))
     settings = {**group, "params": [trial]}
     if settings.get("lr") == 0:  # a warm-up starts here: test the update, not its absence
         settings["lr"] = _TEST_RATE
     lone = lone_optimizer(optimizer, [settings])
     lone.state[trial] = trial_slots(optimizer.state.get(like, {}), like)
     for step in range(1, _TEST_STEPS + 1):
-        trial.grad = _fixed_values(step).to(like.dtype).to(like.device)
+        trial.grad = _fixed_values(step).to(like.dtype).to(device)
         try:
             with ExactArithmetic():  # as the update of the training state
                 type(lone).step(lone)

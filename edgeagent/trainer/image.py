@@ -6,6 +6,10 @@ optimizer slots lie. "Bringing home" copies the whole image into the shared memo
 over" copies the shared memory into the image. Each is one copy of the whole block, because a copy
 for each tensor would cost far more than its bytes. A tensor that cannot lie in the image, such as
 the step counter that Adam keeps on the CPU, is called a stray and copied by itself.
+
+With a divided optimizer the update of the weights is made in the shared memory, by the processor of
+every device alike. These tensors are "written at home": they go out to the image after each update,
+and never come home.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import torch
 from edgeagent.trainer.staging import Staging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from mmap import mmap
 
     from edgeagent.trainer.layout import StateLayout
@@ -29,11 +33,18 @@ class StateImage:
     """The state on `device`; `views` has every tensor of it by its name in the layout.
 
     `apart` says that the image is not the shared memory itself. Passing `apart=True` forces that on
-    the CPU, too, for a model that is spread over several devices and for tests.
+    the CPU, too, for a model that is spread over several devices and for tests. `written_home`
+    names the tensors that updates write in the shared memory.
     """
 
     def __init__(
-        self, layout: StateLayout, memory: mmap, device: torch.device, *, apart: bool = False
+        self,
+        layout: StateLayout,
+        memory: mmap,
+        device: torch.device,
+        *,
+        apart: bool = False,
+        written_home: Collection[str] = (),
     ) -> None:
         self.device = device
         self.apart = apart or device != CPU
@@ -43,6 +54,10 @@ class StateImage:
         self._shared_views = layout.views(memory)
         self._flat = torch.zeros_like(self._shared, device=device) if self.apart else self._shared
         self.views = layout.cut(self._flat) if self.apart else self._shared_views
+        self._written_home = written_home
+        others = {spec.name for spec in layout.specs}.difference(written_home)
+        self._to_device = layout.spans(written_home) if self.apart else ()
+        self._to_home = layout.spans(others) if self.apart else ()
 
     def holds(self, device: torch.device) -> bool:
         """Return whether a tensor on `device` can be a view of the image; else it is a stray."""
@@ -53,15 +68,26 @@ class StateImage:
         self.is_home = not self.apart
 
     def bring_home(self, strays: Mapping[str, torch.Tensor]) -> None:
-        """Copy the image, and each of the `strays` by its name, into the shared memory."""
-        if self.apart:
-            self.staging.copy(self._flat, self._shared)
+        """Copy the image, and each of the `strays` by its name, into the shared memory; but not
+        what updates write there."""
+        for start, end in self._to_home:
+            self.staging.copy(self._flat[start:end], self._shared[start:end])
         for name, tensor in strays.items():
-            self._shared_views[name].copy_(tensor)
+            if name not in self._written_home:
+                self._shared_views[name].copy_(tensor)
         self.is_home = True
 
+    def send_out(self, strays: Mapping[str, torch.Tensor]) -> None:
+        """Copy what is written in the shared memory into the image, and into those of the `strays`
+        that are."""
+        for start, end in self._to_device:
+            self.staging.copy(self._shared[start:end], self._flat[start:end])
+        for name, tensor in strays.items():
+            if name in self._written_home:
+                tensor.copy_(self._shared_views[name])
+
     def take_over(self) -> None:
-        """Copy the shared memory into the image. Strays are left to the caller; see `stray`."""
+        """Copy the shared memory into the image. Strays are left to the caller; see `at_home`."""
         if self.apart:
             self.staging.copy(self._shared, self._flat)
         self.is_home = True
@@ -78,8 +104,8 @@ class StateImage:
         """Return the first `count` bytes of the shared memory."""
         return self._shared[:count].numpy().data
 
-    def stray(self, name: str) -> torch.Tensor:
-        """Return the stray called `name` as the shared memory has it, on the CPU."""
+    def at_home(self, name: str) -> torch.Tensor:
+        """Return the tensor called `name` as the shared memory has it, on the CPU."""
         return self._shared_views[name]
 
 

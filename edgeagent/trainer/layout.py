@@ -21,7 +21,7 @@ from edgeagent.errors import UsageError
 from protocols import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Container, Iterable
     from mmap import mmap
 
 # The bytes to a multiple of which each tensor starts: a line of the processor's cache, which also
@@ -88,6 +88,19 @@ class StateLayout:
         """Return every tensor with its offset, sorted by name: the order of tensors in files, which
         does not depend on what is trained."""
         return tuple(sorted(zip(self.specs, self.offsets, strict=True)))
+
+    def spans(self, names: Container[str]) -> tuple[tuple[int, int], ...]:
+        """Return where the tensors with these `names` lie, as (first byte, byte behind the last)
+        with padding, ascending; tensors that lie one behind the other are one span."""
+        found: list[tuple[int, int]] = []
+        for spec, start, end in zip(
+            self.specs, self.offsets, (*self.offsets[1:], self.size), strict=True
+        ):
+            if spec.name not in names or start == end:
+                continue
+            first = found.pop()[0] if found and found[-1][1] == start else start
+            found.append((first, end))
+        return tuple(found)
 
     def digest(self) -> str:
         """Return a SHA-256 over names, dtypes, shapes and offsets, in hex."""

@@ -94,6 +94,11 @@ class ReplicatedTensors:
         """Return where the script keeps each tensor."""
         return [place for entry in self._entries for place in entry.places]
 
+    @property
+    def are_updated(self) -> bool:
+        """Whether any of them is changed by a function of the script."""
+        return any(entry.update is not None for entry in self._entries)
+
     def holds(self, module: torch.nn.Module) -> bool:
         """Return whether at least one tensor of `module` is among them."""
         known = {id(tensor) for tensor in self.tensors().values()}

@@ -5,6 +5,10 @@ device keeps, an optimizer of the same class is made for a moment over the piece
 that chunk, with their slots as its memory, and is stepped. That gives the same bits as stepping
 whole parameters if the optimizer treats each element by itself, which is tried out first.
 
+All this is done on the CPU, whatever device the model is on: the weights that updates write are
+those in the shared memory, from which a model elsewhere gets a copy after each update. So devices
+with and without a GPU make the same updates.
+
 What is no tensor of a parameter's shape in an optimizer's memory (its count of steps, for example)
 every device keeps (`stand_ins.py`).
 """
@@ -21,6 +25,7 @@ from edgeagent.errors import UsageError
 from edgeagent.handover import MARK_STRIPES
 from edgeagent.held_memory import HeldLayout
 from edgeagent.trainer.gradients import clip_coefficient, is_finite
+from edgeagent.trainer.image import CPU
 from edgeagent.trainer.settings import NOT_SCALARS
 from edgeagent.trainer.slots import discover_slots, lone_optimizer
 from edgeagent.trainer.stand_ins import StandIns
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 
     from edgeagent.handover import Publish, Reduced
     from edgeagent.trainer.gradients import VectorLayout
+    from edgeagent.trainer.image import StateImage
     from edgeagent.trainer.layout import StateLayout
 
 # The shape of the parameter with which slices are tried out, and where it is cut.
@@ -91,7 +97,7 @@ class Shards:
         self._vector = vector
         self._max_grad_norm = max_grad_norm
         self._check(optimizer, names)
-        slots = discover_slots(optimizer, names)
+        slots = discover_slots(optimizer, names, CPU)
         for slot in slots:
             shape = tuple(self._parameters[slot.parameter].shape)
             if slot.spec.shape not in (shape, ()) or slot.spec.dtype != torch.float32:
@@ -120,19 +126,19 @@ class Shards:
 
     def _check(self, optimizer: Optimizer, names: Mapping[torch.nn.Parameter, str]) -> None:
         for parameter, name in names.items():
-            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            if parameter.dtype != torch.float32:
                 raise UsageError(
-                    f"{name} is {parameter.dtype} on {parameter.device}: with --shard-optimizer"
-                    " parameters are float32, on the CPU"
+                    f"{name} is {parameter.dtype}: with --shard-optimizer parameters are float32"
+                    " (compute with less under torch.autocast)"
                 )
             if not parameter.is_contiguous():
                 raise UsageError(f"{name} is not contiguous, as --shard-optimizer needs it")
         if any(optimizer.state.values()):
             raise UsageError("with --shard-optimizer the optimizer must not have stepped before")
-        if not steps_alike(optimizer):
+        if trouble := trouble_in_slices(optimizer):
             raise UsageError(
-                f"{type(optimizer).__name__} gives other numbers if parameters are stepped in"
-                " slices, so its state cannot be divided: leave --shard-optimizer away"
+                f"{type(optimizer).__name__} {trouble}, so its state cannot be divided: leave"
+                " --shard-optimizer away"
             )
 
     def _cut(self) -> dict[int, list[Piece]]:
@@ -150,9 +156,19 @@ class Shards:
                 at = stop
         return found
 
-    def attach(self, held: mmap, contribution: torch.Tensor, marks: Any) -> None:
-        """Use these regions of the shared memory: `held`, P for results, and `marks`."""
+    @property
+    def written_home(self) -> set[str]:
+        """Return the names in the state's layout of what an update writes in the shared memory."""
+        return {self.stand_ins.spec.name, *(f"model.{name}" for name in self._names)}
+
+    def attach(self, held: mmap, contribution: torch.Tensor, marks: Any, image: StateImage) -> None:
+        """Use these regions of the shared memory: `held`, P for results, `marks`, and in that of
+        the state, which `image` knows, the weights."""
         self._marks = marks
+        self._home = [image.at_home(f"model.{name}").view(-1) for name in self._names]
+        for weights, parameter in zip(self._home, self._parameters, strict=True):
+            weights.copy_(parameter.detach().view(-1))
+        self.stand_ins.attach(image.at_home(self.stand_ins.spec.name))
         self.keep(self.stripes)
         self._held = torch.frombuffer(held, dtype=torch.float32, count=self.layout.bytes // 4)
         self._results = contribution
@@ -237,8 +253,7 @@ class Shards:
 
     def _weights(self, piece: Piece) -> torch.Tensor:
         """Return where the weights of a piece lie."""
-        flat = self._parameters[piece.parameter].detach().view(-1)
-        return flat[piece.start : piece.start + piece.length]
+        return self._home[piece.parameter][piece.start : piece.start + piece.length]
 
     def _chunks(self, stripes: Iterable[int]) -> list[int]:
         return sorted(c for s in stripes for c in self.layout.chunks_of(s))
@@ -332,14 +347,14 @@ class Shards:
 
     def _take_weights(self, vector: torch.Tensor) -> None:
         """Make the results in R the weights."""
-        for parameter, offset in zip(self._parameters, self._vector.gradient_offsets, strict=True):
-            values = vector[offset : offset + parameter.numel()]
-            parameter.detach().copy_(values.view(parameter.shape))
+        for weights, offset in zip(self._home, self._vector.gradient_offsets, strict=True):
+            weights.copy_(vector[offset : offset + weights.numel()])
 
 
-def steps_alike(optimizer: Optimizer) -> bool:
-    """Return whether stepping a parameter whole and in slices gives the same bits, for each group's
-    settings."""
+def trouble_in_slices(optimizer: Optimizer) -> str:
+    """Return what is wrong with stepping parameters in slices on the CPU, as the end of a sentence
+    that begins with the optimizer's name; "" if each group's settings give the same bits for a
+    parameter as a whole and in slices."""
     for group in optimizer.param_groups:
         scalars = {k: v for k, v in group.items() if k not in NOT_SCALARS}
         draw = torch.Generator().manual_seed(1)
@@ -356,8 +371,8 @@ def steps_alike(optimizer: Optimizer) -> bool:
             try:
                 for each in both:
                     type(each).step(each)
-            except Exception:
-                return False
+            except Exception as error:
+                return f"cannot step parameters in slices on the CPU ({error})"
         if not torch.equal(whole.detach().view(-1), torch.cat([p.detach() for p in parts])):
-            return False
-    return True
+            return "gives other numbers if parameters are stepped in slices"
+    return ""

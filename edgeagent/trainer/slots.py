@@ -72,14 +72,16 @@ def lone_optimizer(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Optimi
 
 
 def discover_slots(
-    optimizer: Optimizer, names: Mapping[torch.nn.Parameter, str]
+    optimizer: Optimizer,
+    names: Mapping[torch.nn.Parameter, str],
+    device: torch.device | None = None,
 ) -> tuple[SlotSpec, ...]:
     """Return the tensor slots that `optimizer` will keep, by parameter number and slot name.
 
-    `names` has the model's trainable parameters in canonical order. For a moment this takes memory
-    for a copy of the largest parameter, its gradient and its slots; parameters of the same group,
-    shape, dtype and device are tried once. Raises `UsageError` if a slot cannot be replicated or
-    the optimizer cannot step.
+    `names` has the model's trainable parameters in canonical order. They are stepped on `device`,
+    or where they are if that is None. For a moment this takes memory for a copy of the largest
+    parameter, its gradient and its slots; parameters of the same group, shape, dtype and device are
+    tried once. Raises `UsageError` if a slot cannot be replicated or the optimizer cannot step.
     """
     numbers = {parameter: number for number, parameter in enumerate(names)}
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -90,7 +92,7 @@ def discover_slots(
                 continue
             key = (group_number, tuple(parameter.shape), parameter.dtype, parameter.device)
             if key not in known:
-                known[key] = _dry_slots(optimizer, group, parameter)
+                known[key] = _dry_slots(optimizer, group, parameter, device)
             for slot, template in known[key].items():
                 where = slot_name(names[parameter], slot)
                 if isinstance(template, torch.Tensor):
@@ -104,13 +106,17 @@ def discover_slots(
 
 
 def _dry_slots(
-    optimizer: Optimizer, group: dict[str, Any], parameter: torch.nn.Parameter
+    optimizer: Optimizer,
+    group: dict[str, Any],
+    parameter: torch.nn.Parameter,
+    device: torch.device | None,
 ) -> dict[str, Any]:
-    """Return the slots that a copy of `parameter` has after dry steps.
+    """Return the slots that a copy of `parameter` has after dry steps on `device`, or where it is.
 
     The tensors are stand-ins with the shape, dtype and device, and one element of storage.
     """
-    copy = torch.nn.Parameter(torch.zeros_like(parameter, memory_format=torch.contiguous_format))
+    zeros = torch.zeros_like(parameter, memory_format=torch.contiguous_format, device=device)
+    copy = torch.nn.Parameter(zeros)
     lone = lone_optimizer(optimizer, [{**group, "params": [copy]}])
     lone.state[copy] = {
         slot: value.clone() if isinstance(value, torch.Tensor) else value
@@ -265,7 +271,7 @@ class OptimizerSlots:
             if bits >> number & 1:
                 value = view
                 if not self._image.holds(spec.device):
-                    value = self._image.stray(spec.spec.name).to(spec.device, copy=True)
+                    value = self._image.at_home(spec.spec.name).to(spec.device, copy=True)
                 self._optimizer.state[self._parameters[spec.parameter]][spec.slot] = value
         for number, slot, value in scalars:
             self._optimizer.state[self._parameters[number]][slot] = value

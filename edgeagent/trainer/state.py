@@ -172,9 +172,12 @@ class TrainingState:
 
     def attach(self, memory: SharedMemory) -> None:
         """Move into `memory`, which this replica uses from now on."""
-        image = StateImage(
-            self.layout, memory.state.memory, self.device, apart=self._mirror or self._is_spread
-        )
+        apart = self._mirror or self._is_spread
+        written_home = self.shards.written_home if self.shards is not None else ()
+        place = (self.layout, memory.state.memory, self.device)
+        image = StateImage(*place, apart=apart, written_home=written_home)
+        # Whether an update writes into the shared memory itself.
+        self._steps_home = self.shards is not None or not image.apart
         self.image = image
         regions = (*memory.reduced, memory.replay)
         self._reduced = tuple(self.vector.view_of(region.memory) for region in regions)
@@ -198,9 +201,7 @@ class TrainingState:
         both = (self._scheduler, self.scaling)
         self._scalars = StateScalars(self._grouped, self._slots, *both)
         if self.shards is not None:
-            self.shards.attach(memory.held.memory, vector, self._marks)
-            stand_ins = self.shards.stand_ins
-            stand_ins.attach(image.views[stand_ins.spec.name])
+            self.shards.attach(memory.held.memory, vector, self._marks, image)
         self._slots.rehome()
         self.replicated.attach(image)
         if self._exponents is not None:
@@ -434,7 +435,7 @@ class TrainingState:
         finite = is_finite(reduced.square_sums, self.vector)
         self.guards.check()
         self._settings.put(reduced.settings, reduced.other_settings)
-        if not self.image.apart:  # the step writes into the shared memory itself
+        if self._steps_home:
             self._marks[MARK_APPLYING] = reduced.iteration + 1
         if self._exponents is not None:  # under `ExactArithmetic` this would take much longer
             vector = self._reduced[reduced.buffer]
@@ -455,7 +456,7 @@ class TrainingState:
             if finite:
                 self.replicated.apply()
             self.image.changed()
-            if reduced.is_read or not self.image.apart:
+            if reduced.is_read or self._steps_home:
                 self.bring_home()
         self._note()
         return Applied(reduced.iteration, loss, not finite, self.meta())
@@ -493,7 +494,7 @@ class TrainingState:
             if self._exponents is not None:
                 self._exponents.adopt()
             for name, tensor in self._fixed_strays().items():
-                tensor.copy_(self.image.stray(name))
+                tensor.copy_(self.image.at_home(name))
         self.scaling.adopt(meta.loss_scale)
         self.buffers.restore()
         self._drop_gradients()
@@ -542,9 +543,10 @@ class TrainingState:
         # All iterations share the first buffer for their weights.
         weights = vector if missed else self._reduced[0]
         shards.apply(reduced, weights, self.scaling.scale, missed=missed)
+        self.image.send_out(self._fixed_strays())
         self._slots.rehome()
         start = self.vector.gradient_elements
-        mean = vector[start:] / reduced.weight
+        mean = self.image.received(vector[start:] / reduced.weight)
         self.buffers.apply(self.buffers.section(self.vector, mean, start), reduced.integer_buffers)
 
     def _end_round(self, finite: bool) -> None:

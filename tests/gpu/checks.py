@@ -7,11 +7,14 @@ that is kept apart from the shared memory.
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from edgeagent.errors import UsageError
@@ -25,6 +28,7 @@ from edgeagent.trainer.staging import Staging
 from edgeagent.trainer.streams import RandomStreams
 from tests.gpu.replica import OPTIMIZERS, Replica, network, step
 from tests.scenarios.cluster import Agent, Cluster
+from tests.unit.trainer import divided
 
 ITERATIONS = 5
 STEPS = "60"
@@ -200,6 +204,29 @@ def state_on_two_devices(device: torch.device) -> str:
     return f"{len(one.state._strays())} tensors copied beside the image"
 
 
+def divided_updates_are_the_processors(device: torch.device) -> str:
+    """With a divided optimizer a model on the device gets the bits that one on the CPU gets."""
+    for kind, options in divided.OPTIMIZERS:
+        there = divided.Device(kind, options, shards=True, at=device, mirror=True)
+        here = divided.Device(kind, options, shards=True)
+        for seed in range(ITERATIONS):
+            said = there.compute(seed)
+            total = there.memory.contribution.array("float32").copy()
+            squares = divided.squares_of(total, there.state.vector.chunk_elements)
+            results = []
+            for each in (there, here):
+                each.put_sums(total)
+                results.append(each.publish(said, squares))
+            assert np.array_equal(*results), kind.__name__
+            for each in (there, here):
+                each.apply(said, squares, results[0])
+        name = kind.__name__
+        assert bytes(there.memory.state.view()) == bytes(here.memory.state.view()), name
+        for a, b in zip(there.model.parameters(), here.model.parameters(), strict=True):
+            assert torch.equal(a.detach().cpu(), b.detach()), name
+    return ", ".join(kind.__name__ for kind, _ in divided.OPTIMIZERS)
+
+
 def files_go_between_devices(device: torch.device) -> str:
     """A file that is saved from the device is resumed on the CPU, and the other way."""
     there, here = Replica(device), Replica(CPU)
@@ -271,11 +298,33 @@ def agents_on_device_and_processor(device: torch.device) -> str:
         return line
 
 
-def _equal_digests(alice: Agent, bob: Agent) -> str:
-    known = {e["iteration"]: e["state"] for e in alice.all("digest")}
-    shared = {e["iteration"]: e["state"] for e in bob.all("digest")}
-    assert shared, "bob was no member when a digest was taken"
-    assert shared == {i: known.get(i) for i in shared}
+def divided_agents_on_device_and_processor(device: torch.device) -> str:
+    """With --shard-optimizer an agent on the device trains with two on the CPU, one of which is
+    killed, and then goes on alone."""
+    options = ("--steps", "500", "--shard-optimizer")
+    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), options=options) as cluster:
+        bob = cluster.start("bob", "--device", "cpu")
+        bob.wait("joined", START_S)
+        with bob.held():
+            alice = cluster.start("alice", "--device", str(device), peers=[bob])
+            carol = cluster.start("carol", "--device", "cpu", peers=[bob])
+            for agent in (alice, carol):
+                agent.wait_until("its trainer", partial(agent.said, "global batch"), START_S)
+        bob.wait_members("alice", "bob", "carol")
+        alice.wait_members("alice", "bob", "carol")
+        alice.wait_steps(10)
+        carol.signal(signal.SIGKILL)
+        bob.wait_members("alice", "bob")
+        alice.wait_steps(10)
+        assert bob.interrupt()[0] == 0, bob.log
+        assert alice.wait_exit(START_S) == 0, alice.log
+        return f"{_equal_digests(alice, bob)}, then alone to step {alice.iteration}"
+
+
+def _equal_digests(one: Agent, other: Agent) -> str:
+    shared = one.digests.keys() & other.digests.keys()
+    assert shared, "there is no digest that both have taken"
+    assert all(one.digests[i] == other.digests[i] for i in shared)
     return f"{len(shared)} equal digests"
 
 
@@ -293,10 +342,12 @@ CHECKS: dict[str, Callable[[torch.device], str]] = {
         seldom_read_state_is_the_same,
         few_copies_in_an_iteration,
         state_on_two_devices,
+        divided_updates_are_the_processors,
         files_go_between_devices,
         update_is_compared_with_the_processors,
         one_agent_trains,
         two_agents_on_one_device,
         agents_on_device_and_processor,
+        divided_agents_on_device_and_processor,
     )
 }

@@ -14,7 +14,11 @@ from edgeagent.trainer.image import CPU
 from tests.gpu.checks import CHECKS, Skip
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gpu-check"
-WITH_AGENTS = ("one-agent-trains", "two-agents-on-one-device")  # as the scenarios do
+WITH_AGENTS = (  # as the scenarios do
+    "one-agent-trains",
+    "two-agents-on-one-device",
+    "divided-agents-on-device-and-processor",
+)
 NEEDS_A_GPU = (
     "second-device-has-its-own-stream",
     "few-copies-in-an-iteration",

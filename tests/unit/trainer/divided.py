@@ -10,6 +10,7 @@ import torch
 
 from edgeagent.dataplane.weight_chunks import WeightChunks
 from edgeagent.handover import REPLAY_BUFFER, Publish, Reduced
+from edgeagent.trainer.image import CPU
 from edgeagent.trainer.state import TrainingState
 
 if TYPE_CHECKING:
@@ -41,13 +42,25 @@ def squares_of(vector: np.ndarray[Any, Any], size: int) -> tuple[float, ...]:
 
 
 class Device:
-    """A trainer's state without an agent: this class hands the sums round."""
+    """A trainer's state without an agent: this class hands the sums round. Its model is on the
+    device `at`; with `mirror` it is apart from the shared memory, also on the CPU."""
 
-    def __init__(self, kind: type[torch.optim.Optimizer], options: Any, *, shards: bool) -> None:
-        self.model = net()
+    def __init__(
+        self,
+        kind: type[torch.optim.Optimizer],
+        options: Any,
+        *,
+        shards: bool,
+        at: torch.device = CPU,
+        mirror: bool = False,
+    ) -> None:
+        self.at = at
+        self.model = net().to(at)
         self.optimizer = kind(self.model.parameters(), **options)
         schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.5)
-        self.state = TrainingState(self.model, self.optimizer, schedule, 0.5, shards=shards)
+        self.state = TrainingState(
+            self.model, self.optimizer, schedule, 0.5, shards=shards, mirror=mirror
+        )
         self.memory: SharedMemory = self.state.share()
 
     @property
@@ -65,7 +78,7 @@ class Device:
         state.start_iteration(0)
         state.start_micro_batch(0)
         torch.manual_seed(seed)
-        inputs, labels = torch.randn(16, 70), torch.randint(0, 10, (16,))
+        inputs, labels = torch.randn(16, 70).to(self.at), torch.randint(0, 10, (16,)).to(self.at)
         loss = torch.nn.functional.cross_entropy(self.model(inputs), labels)
         loss.backward()
         state.collect(0, loss)

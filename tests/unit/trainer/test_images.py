@@ -225,7 +225,7 @@ def test_the_image_lies_on_the_device() -> None:
     assert {tensor.device for tensor in image.views.values()} == {META}
     assert image.views["b"].shape == (2, 5)
     assert (image.holds(META), image.holds(CPU)) == (True, False)
-    assert image.stray("a").device == CPU
+    assert image.at_home("a").device == CPU
     assert device_of([torch.ones(1), torch.ones(1, device=META)]) == META
 
 

@@ -88,6 +88,15 @@ def test_layout_is_aligned_ascending_and_disjoint(sizes: list[tuple[int, str]]) 
     assert [spec.name for spec in layout.specs] == sorted(f"t{n}" for n in range(len(sizes)))
 
 
+def test_spans_join_neighbours() -> None:
+    sizes = {"a": 3, "b": 16, "c": 0, "d": 20, "e": 1}
+    layout = plan_layout([TensorSpec(name, "F32", (size,)) for name, size in sizes.items()])
+    assert layout.size == 320
+    assert layout.spans({"a", "b", "e"}) == ((0, 128), (256, 320))
+    assert layout.spans({"b", "c", "d"}) == ((64, 256),)
+    assert layout.spans({"c", "z"}) == ()
+
+
 def test_equal_names_are_refused() -> None:
     with pytest.raises(UsageError, match="called x"):
         plan_layout([TensorSpec("x", "F32", (1,)), TensorSpec("x", "F32", (2,))])

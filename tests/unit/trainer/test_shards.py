@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.handover import Publish
 from edgeagent.slots_file import slots_path
-from edgeagent.trainer.shards import steps_alike
+from edgeagent.trainer.shards import trouble_in_slices
 from edgeagent.trainer.slot_files import load_slots, save_slots
 from edgeagent.trainer.state import TrainingState
 from tests.unit.trainer.divided import OPTIMIZERS, Device, net, squares_of
@@ -41,6 +42,55 @@ def test_parts_are_stepped_to_the_same_bits(
         base = number * parts.shards.layout.elements + start
         here = torch.from_numpy(parts.held[base : base + place[2].numel()])
         assert torch.equal(here, place[2].reshape(-1)), spec.spec.name
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_model_apart_from_the_shared_memory_gets_the_same_bits(
+    kind: type[torch.optim.Optimizer], options: dict[str, Any]
+) -> None:
+    both = [Device(kind, options, shards=True, mirror=mirror) for mirror in (False, True)]
+    for seed in range(5):
+        for device in both:
+            device.step(seed, spoilt=seed == 2, replay=seed == 3)
+    here, apart = both
+    assert bytes(here.memory.state.view()) == bytes(apart.memory.state.view())
+    assert here.state.meta() == apart.state.meta()
+    assert np.array_equal(here.held, apart.held, equal_nan=True)
+    for (name, a), b in zip(
+        here.model.state_dict().items(), apart.model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(a, b), name
+
+
+def test_a_model_apart_from_the_shared_memory_adopts_and_goes_on() -> None:
+    here = Device(torch.optim.AdamW, {}, shards=True)
+    apart = Device(torch.optim.AdamW, {}, shards=True, mirror=True)
+    here.step(0)
+    here.step(1)
+    apart.memory.state.memory[:] = here.memory.state.memory[:]
+    apart.state.adopt(2, here.state.meta())
+    apart.held[:] = here.held
+    for device in (here, apart):
+        device.shards.keep(range(device.shards.layout.stripes))
+        device.step(2)
+    assert bytes(here.memory.state.view()) == bytes(apart.memory.state.view())
+    assert here.state.meta() == apart.state.meta()
+
+
+def test_weights_elsewhere_are_copies_which_never_come_home() -> None:
+    here = Device(torch.optim.AdamW, {}, shards=True)
+    apart = Device(torch.optim.AdamW, {}, shards=True, mirror=True)
+    said = here.compute(0)
+    total = here.memory.contribution.array("float32").copy()
+    squares = squares_of(total, here.state.vector.chunk_elements)
+    apart.compute(0)
+    for parameter in apart.model.parameters():
+        parameter.data.fill_(3.0)
+    for device in (here, apart):
+        device.put_sums(total)
+        device.apply(said, squares, device.publish(said, squares))
+    for a, b in zip(here.model.parameters(), apart.model.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_parameters_without_a_gradient_stay() -> None:
@@ -93,11 +143,17 @@ class Picky(torch.optim.SGD):
         return super().step(closure)
 
 
-@pytest.mark.parametrize("kind", [PerTensor, Picky])
-def test_optimizers_that_need_whole_parameters_are_refused(kind: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (PerTensor, "gives other numbers if parameters are stepped in slices"),
+        (Picky, r"cannot step parameters in slices on the CPU \(no matrix\)"),
+    ],
+)
+def test_optimizers_that_need_whole_parameters_are_refused(kind: Any, why: str) -> None:
     optimizer = kind(net().parameters(), lr=0.1, momentum=0.9)
-    assert not steps_alike(optimizer)
-    with pytest.raises(UsageError, match="other numbers if parameters are stepped in slices"):
+    assert re.fullmatch(why, trouble_in_slices(optimizer))
+    with pytest.raises(UsageError, match=f"{why}, so its state cannot be divided"):
         Device(kind, {"lr": 0.1, "momentum": 0.9}, shards=True)
 
 
@@ -112,7 +168,7 @@ def test_what_cannot_be_divided_is_named() -> None:
     adagrad = torch.optim.Adagrad(model.parameters())
     refused(model, adagrad, "must not have stepped before")
     wide = net().double()
-    refused(wide, torch.optim.AdamW(wide.parameters()), "parameters are float32")
+    refused(wide, torch.optim.AdamW(wide.parameters()), "is torch.float64: .* are float32")
     turned = torch.nn.Linear(6, 8)
     turned.weight = torch.nn.Parameter(torch.zeros(6, 8).t())
     refused(turned, torch.optim.AdamW(turned.parameters()), "not contiguous")
