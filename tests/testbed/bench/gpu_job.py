@@ -36,6 +36,7 @@ def options() -> argparse.ArgumentParser:
     add("--width", type=int, required=True)
     add("--steps", type=int, default=0)
     add("--times", type=Path)
+    add("--divided", action="store_true", help="have the trainer divide the optimizer's state")
     add("--rank", type=int, default=0)
     add("--port", type=int, default=0, help="at which the two processes of ddp meet")
     return parser
@@ -66,8 +67,14 @@ def by_trainer(args: argparse.Namespace) -> None:
 
     model = network(args.layers, args.width).to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    batches = {"global_batch": 2 * BATCH, "micro_batch": BATCH}
-    trainer = Trainer(model, optimizer, **batches, steps=args.steps or None)
+    trainer = Trainer(
+        model,
+        optimizer,
+        global_batch=2 * BATCH,
+        micro_batch=BATCH,
+        steps=args.steps or None,
+        shard_optimizer=args.divided or None,  # else as the command line says
+    )
     for (batch,) in trainer.loader(TensorDataset(tokens())):
         loss = loss_of(model, batch)
         loss.backward()
