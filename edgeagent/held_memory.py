@@ -77,7 +77,20 @@ class HeldLayout:
         """Return the elements of the region that have a sum which a late trainer has missed."""
         return self._at(self.slots + 1, chunk)
 
+    def part_of_slot(self, number: int, first: int, length: int) -> slice:
+        """Return the elements of the region that have a slot of `length` elements of the vector,
+        from `first` on."""
+        return self._part(number, first, length)
+
+    def part_of_sums(self, first: int, length: int, *, missed: bool) -> slice:
+        """Return those that have the sums of these elements; `missed`: of those missed by a late
+        trainer."""
+        return self._part(self.slots + missed, first, length)
+
     def _at(self, vector: int, chunk: int) -> slice:
         start, end = self.span(chunk)
-        base = vector * self.elements
-        return slice(base + start, base + end)
+        return self._part(vector, start, end - start)
+
+    def _part(self, vector: int, first: int, length: int) -> slice:
+        start = vector * self.elements + first
+        return slice(start, start + length)

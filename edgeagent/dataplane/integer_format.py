@@ -95,8 +95,8 @@ class Integers:
         """Copy a reduced chunk to `vector`."""
         vector[:] = np.frombuffer(data, vector.dtype)
 
-    def settle(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
-        """Make float32 numbers of the integers of a complete sum, in place; return its bytes.
+    def settle(self, chunk: int, vector: Vector, *, own: bool) -> None:
+        """Make float32 numbers of the integers of a complete sum, in place.
 
         Each is the nearest float32 of the exact sum, so that it does not depend on the order of
         additions either. The numbers of lost blocks become NaN.
@@ -114,7 +114,6 @@ class Integers:
             for block, row in rows.items():
                 numbers[block] = np.ldexp(row.astype(np.float64), units[block])
         numbers[(marks & LOST) != 0] = np.nan
-        return vector.data.cast("B")
 
     def square_sum(self, vector: Vector) -> float:
         """Return the sum of the squares of the numbers, in double precision.

@@ -59,6 +59,7 @@ Early = tuple[Key, BulkKind, int]
 # Late chunks of this many lineages that the node has left are recognised and dropped; chunks of
 # older lineages are no longer on their way.
 _PAST_LINEAGES = 16
+_UNKNOWN = -1  # a checksum that has not been computed yet
 SLICE_SECONDS = 0.01  # work on a round for this long, then let other events be handled
 
 
@@ -88,7 +89,8 @@ class _Result:
     """What belongs to the R of an iteration in addition to the vector."""
 
     square_sums: list[float] = field(default_factory=list)
-    checks: list[int] = field(default_factory=list)  # checksum of each chunk
+    # The checksum of each chunk, _UNKNOWN until the chunk is sent: who sends none needs none.
+    checks: list[int] = field(default_factory=list)
     word: ControlWord | None = None
 
 
@@ -271,7 +273,7 @@ class Reducer:
         for chunk in now.owned:
             result = self.memory.part(now.spec.iteration, chunk)
             result[:] = self._slice(self._contribution, chunk)
-            self._result.checks[chunk] = checksum(result.data.cast("B"), 0.0)
+            self._result.checks[chunk] = _UNKNOWN  # what is known is that of the sums
         self._drive(now.publish())
 
     def forget(self, peer: bytes) -> None:
@@ -481,8 +483,7 @@ class Reducer:
             case SendDown(chunk, to):
                 self._send_down(spec, chunk, to)
             case SendSum(chunk, to):
-                check = self._results[spec.iteration].checks[chunk]
-                self._send(spec, BulkKind.SUM, to, chunk, False, 0.0, check)
+                self._send(spec, BulkKind.SUM, to, chunk, False, 0.0)
             case KeepSum(chunk):
                 if self._held is not None:
                     self._held.keep(chunk, self.memory.part(spec.iteration, chunk))
@@ -533,12 +534,11 @@ class Reducer:
         if own:
             result[:] = self._own(chunk)
         numbers = self._formats.of(chunk)
-        payload = numbers.settle(chunk, result, own=own)
+        numbers.settle(chunk, result, own=own)
         squares = self.square_sums[chunk - 1] = numbers.square_sum(result)
         if spec.is_held and self._held is not None:
             self._held.summed(chunk, squares)
-            squares = 0.0  # the word tells it, as the result has others
-        self._result.checks[chunk] = checksum(payload, squares)
+        self._result.checks[chunk] = _UNKNOWN
 
     def _word_of_mine(self, spec: RoundSpec) -> ControlWord | None:
         """Return this node's own word. Where chunks have holders, it also says how large the sums
@@ -550,8 +550,9 @@ class Reducer:
 
     def _send_down(self, spec: RoundSpec, chunk: int, to: tuple[bytes, ...]) -> None:
         result = self._results[spec.iteration]
+        # Where chunks have holders, the word tells the squares of sums, as the result has others.
         squares = result.square_sums[chunk - 1] if chunk and not spec.is_held else 0.0
-        self._send(spec, BulkKind.DOWN, to, chunk, False, squares, result.checks[chunk])
+        self._send(spec, BulkKind.DOWN, to, chunk, False, squares)
 
     def _send(
         self,
@@ -561,7 +562,6 @@ class Reducer:
         chunk: int,
         own: bool,
         squares: float,
-        check: int = 0,
     ) -> None:
         """Send a chunk to each neighbour in `to`.
 
@@ -579,6 +579,12 @@ class Reducer:
             payload = numbers.ascending(chunk, mine, own=own) if up else numbers.descending(mine)
             if numbers.in_place and (not up or (own and self._own_word is None)):
                 payload = memoryview(bytes(payload))
+        check = 0
+        if kind is not BulkKind.UP:
+            checks = self._results[spec.iteration].checks
+            if checks[chunk] == _UNKNOWN:
+                checks[chunk] = checksum(payload, squares)
+            check = checks[chunk]
         header = BulkHeader(
             kind,
             spec.lineage,

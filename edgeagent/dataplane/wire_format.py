@@ -47,8 +47,8 @@ class WireFormat(Protocol):
     def ascending(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
         """Return the bytes of a partial sum: those in the memory of `vector`, or a copy."""
 
-    def settle(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
-        """Give a complete sum the values that its receivers will have; return its bytes."""
+    def settle(self, chunk: int, vector: Vector, *, own: bool) -> None:
+        """Give a complete sum the values that its receivers will have."""
 
     def descending(self, vector: Vector) -> memoryview:
         """Return the bytes of a reduced chunk: those in its memory if `in_place`, else a copy."""
@@ -80,10 +80,8 @@ class AsTheyAre:
         del chunk, own
         return vector.data.cast("B")
 
-    def settle(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
-        """Return the memory of `vector`, which stays as it is."""
-        del chunk, own
-        return vector.data.cast("B")
+    def settle(self, chunk: int, vector: Vector, *, own: bool) -> None:
+        """Do nothing: `vector` stays as it is."""
 
     def descending(self, vector: Vector) -> memoryview:
         """Return the memory of `vector`."""
@@ -119,12 +117,10 @@ class BFloat16:
         del chunk, own
         return _rounded(vector)
 
-    def settle(self, chunk: int, vector: Vector, *, own: bool) -> memoryview:
-        """Round `vector`, and return the rounded numbers."""
+    def settle(self, chunk: int, vector: Vector, *, own: bool) -> None:
+        """Round `vector`."""
         del chunk, own
-        packed = _rounded(vector)
-        vector[:] = _widened(packed)
-        return packed
+        vector[:] = _widened(_rounded(vector))
 
     def descending(self, vector: Vector) -> memoryview:
         """Return the rounded numbers of `vector`."""

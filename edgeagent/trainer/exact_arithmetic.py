@@ -53,6 +53,12 @@ class ExactArithmetic(TorchDispatchMode):
         return func(*args, **keywords) if done is None else done
 
 
+def divides_exactly(device: torch.device) -> bool:
+    """Return whether divisions on `device` give the nearest numbers, as IEEE 754 prescribes; those
+    of Metal need not."""
+    return device.type in ("cpu", "cuda")
+
+
 def exact_sqrt_(tensor: torch.Tensor) -> None:
     """Replace each element of a float32 or float64 tensor by its correctly rounded square root."""
     if tensor.device.type == "cpu":

@@ -7,9 +7,9 @@ starts at a multiple of 16 elements, and padding is zero. If there are buffers, 
 gradients ends where a chunk ends, so that no chunk holds both: the squares of whole chunks give the
 norm of the gradients.
 
-A node sums on its own device and copies the vector into the shared memory once for its share. What
-the step sees is divided and clipped on the CPU, from the reduced bytes alone, so that it is the
-same on all replicas whatever devices they have. Then it goes to the device as one vector.
+A node sums on its own device and copies the vector into the shared memory once for its share. The
+reduced vector goes to the device as a whole and is divided and clipped there, by operations that
+round alike on all devices (`exact_arithmetic.py`); on the CPU, if the device has no such division.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.integer_blocks import BLOCK, BLOCK_WORDS, MOST_BLOCKS
+from edgeagent.trainer.exact_arithmetic import divides_exactly
 from edgeagent.trainer.image import CPU
 from protocols import limits
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from mmap import mmap
 
+    from edgeagent.trainer.image import StateImage
     from edgeagent.trainer.staging import Staging
 
 # Tensors and chunks start at multiples of this number of elements: 64 bytes in float32, which is a
@@ -319,7 +321,7 @@ def mean_of(
     coefficient: float | None,
     scale: float = 1.0,
 ) -> torch.Tensor:
-    """Return the mean that the step sees, as a new vector on the CPU.
+    """Return the mean that the step sees, as a new vector where `reduced` is.
 
     `reduced` is the summed vector, which is not changed, and `weight` the number of micro-batches
     in it. The gradients, and not the buffers, are divided by `scale`, by which every loss was
@@ -335,6 +337,23 @@ def mean_of(
     if coefficient is not None:
         gradients *= coefficient
     return mean
+
+
+def mean_at(
+    image: StateImage,
+    layout: VectorLayout,
+    reduced: torch.Tensor,
+    weight: int,
+    coefficient: float | None,
+    scale: float,
+) -> torch.Tensor:
+    """Return what `mean_of` returns, on the device of `image`; `reduced` is on the CPU.
+
+    A GPU divides more numbers in a second than the CPU, and needs no new memory of the host for it.
+    """
+    if divides_exactly(image.device):
+        return mean_of(layout, image.received(reduced), weight, coefficient, scale)
+    return image.received(mean_of(layout, reduced, weight, coefficient, scale))
 
 
 def set_gradients(

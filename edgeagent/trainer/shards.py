@@ -26,6 +26,7 @@ from edgeagent.handover import MARK_STRIPES
 from edgeagent.held_memory import HeldLayout
 from edgeagent.trainer.gradients import clip_coefficient, is_finite
 from edgeagent.trainer.image import CPU
+from edgeagent.trainer.pieces import joined, pieces_of
 from edgeagent.trainer.settings import NOT_SCALARS
 from edgeagent.trainer.slots import discover_slots, lone_optimizer
 from edgeagent.trainer.stand_ins import StandIns
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from edgeagent.trainer.gradients import VectorLayout
     from edgeagent.trainer.image import StateImage
     from edgeagent.trainer.layout import StateLayout
+    from edgeagent.trainer.pieces import Piece
 
 # The shape of the parameter with which slices are tried out, and where it is cut.
 _TRIAL_SHAPE = (61, 67)
@@ -49,17 +51,6 @@ _TRIAL_STEPS = 3
 # About how many elements are stepped at a time: enough that the fixed cost of a step does not
 # matter, and so few that their mean gradients and copied slots take little memory.
 _AT_ONCE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of one chunk that belongs to one parameter: `length` elements from `start` on of the
-    parameter with this number, which lie `at` elements behind the beginning of the chunk."""
-
-    parameter: int
-    start: int
-    length: int
-    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +106,7 @@ class Shards:
         self.layout = HeldLayout(len(self.slot_names), vector.elements, vector.chunk_elements)
         self.stand_ins = StandIns(optimizer, names, self.layout.stripes)
         self._names = tuple(names.values())
-        self._pieces = self._cut()
+        self._pieces = pieces_of(vector, [p.numel() for p in self._parameters])
         numbers = {p: n for n, p in enumerate(self._parameters)}
         self._members = [
             {numbers[p] for p in group["params"] if p in numbers}
@@ -140,21 +131,6 @@ class Shards:
                 f"{type(optimizer).__name__} {trouble}, so its state cannot be divided: leave"
                 " --shard-optimizer away"
             )
-
-    def _cut(self) -> dict[int, list[Piece]]:
-        """Return the pieces in each chunk of gradients."""
-        found: dict[int, list[Piece]] = {}
-        size = self._vector.chunk_elements
-        offsets = self._vector.gradient_offsets
-        for number, (parameter, offset) in enumerate(zip(self._parameters, offsets, strict=True)):
-            at, end = offset, offset + parameter.numel()
-            while at < end:
-                chunk = at // size + 1
-                stop = min(end, chunk * size)
-                piece = Piece(number, at - offset, stop - at, at - (chunk - 1) * size)
-                found.setdefault(chunk, []).append(piece)
-                at = stop
-        return found
 
     @property
     def written_home(self) -> set[str]:
@@ -212,13 +188,13 @@ class Shards:
             elif chunk > self._vector.gradient_chunks:
                 self._results[start:end] = self._held[self.layout.sums(chunk)]
             for piece in self._pieces.get(chunk, []):
-                self._result(chunk, piece).copy_(self._weights(piece))
+                self._result(piece).copy_(self._weights(piece))
         update = self._update_of(wanted, scale)
         if update is None:
             return
         anew = dict.fromkeys(self._chunks(self.stand_ins.with_these(wanted.anew)))
-        for some in self._batches([c for c in chunks if c not in lost]):
-            self._step(some, self._result, self.layout.sums, update, keep=False, anew=anew)
+        for some in self._batches([c for c in chunks if c not in lost], anew):
+            self._step(some, self._result, update, keep=False, anew=anew)
 
     def begin_anew(self, stripes: Iterable[int], kept: Container[int]) -> None:
         """Have the slots of these stripes begin anew, because all who had kept them are lost. Only
@@ -229,10 +205,9 @@ class Shards:
             for number in range(len(self.slot_names)):
                 self.slot_memory(number, chunk).zero_()
 
-    def _result(self, chunk: int, piece: Piece) -> torch.Tensor:
-        """Return where the result of a piece of a chunk lies."""
-        start = self.layout.span(chunk)[0] + piece.at
-        return self._results[start : start + piece.length]
+    def _result(self, piece: Piece) -> torch.Tensor:
+        """Return where the result of a piece lies."""
+        return self._results[piece.first : piece.first + piece.length]
 
     def apply(self, reduced: Reduced, vector: torch.Tensor, scale: float, *, missed: bool) -> None:
         """Make the update of an iteration: step the slots that this device keeps with the sums in
@@ -247,9 +222,8 @@ class Shards:
         update = self._update_of(reduced, scale)
         if update is None:
             return
-        where = self.layout.missed if missed else self.layout.sums
         for some in self._batches(self._chunks(reduced.stripes)):
-            self._step(some, lambda _, piece: self._weights(piece), where, update, keep=True)
+            self._step(some, self._weights, update, keep=True, missed=missed)
 
     def _weights(self, piece: Piece) -> torch.Tensor:
         """Return where the weights of a piece lie."""
@@ -269,37 +243,40 @@ class Shards:
         bitmap = int.from_bytes(told.gradient_bitmap, "little")
         return _Update(weight, scale, coefficient, bitmap)
 
-    def _batches(self, chunks: list[int]) -> Iterator[list[int]]:
-        """Yield those of these chunks that have weights, several at a time, since each step has a
-        fixed cost."""
-        chunks = [c for c in chunks if c <= self._vector.gradient_chunks]
+    def _batches(self, chunks: list[int], anew: Container[int] = ()) -> Iterator[list[Piece]]:
+        """Yield the pieces in these chunks of which an optimizer remembers the same kind of things:
+        several at a time, since each step has a fixed cost."""
         count = max(1, _AT_ONCE // self._vector.chunk_elements)
+
+        def kind(chunk: int) -> tuple[int, bool]:
+            return self.stand_ins.generation(self.layout.stripe_of(chunk)), chunk in anew
+
         for first in range(0, len(chunks), count):
-            yield chunks[first : first + count]
+            some = chunks[first : first + count]
+            yield joined((piece for c in some for piece in self._pieces.get(c, [])), kind)
 
     def _step(
         self,
-        chunks: list[int],
-        place: Callable[[int, Piece], torch.Tensor],
-        sums: Callable[[int], slice],
+        pieces: list[Piece],
+        place: Callable[[Piece], torch.Tensor],
         update: _Update,
         *,
         keep: bool,
+        missed: bool = False,
         anew: Container[int] = (),
     ) -> None:
-        """Step what lies at the `place` of each piece of these chunks; with `keep` the slots are
-        stepped, too. Of the chunks `anew` nothing is remembered."""
-        pieces = [(c, piece) for c in chunks for piece in self._pieces.get(c, [])]
-        means = {c: update.mean(self._held[sums(c)]) for c in chunks}
-        leaves = [torch.nn.Parameter(place(chunk, piece)) for chunk, piece in pieces]
-        optimizer = self._momentary([piece for _, piece in pieces], leaves)
+        """Step what lies at the `place` of each piece; with `keep` the slots are stepped, too. Sums
+        are those `missed`, if so. Of the chunks `anew` nothing is remembered."""
+        leaves = [torch.nn.Parameter(place(piece)) for piece in pieces]
+        optimizer = self._momentary(pieces, leaves)
         views: list[dict[str, torch.Tensor]] = []
-        for (chunk, piece), leaf in zip(pieces, leaves, strict=True):
+        for piece, leaf in zip(pieces, leaves, strict=True):
             if update.bitmap >> piece.parameter & 1:
-                leaf.grad = means[chunk][piece.at : piece.at + piece.length]
-            views.append(self._views(chunk, piece))
+                sums = self.layout.part_of_sums(piece.first, piece.length, missed=missed)
+                leaf.grad = update.mean(self._held[sums])
+            views.append(self._views(piece))
             memory = (
-                {} if chunk in anew else self._memory_of(chunk, piece, views[-1], copied=not keep)
+                {} if piece.chunk in anew else self._memory_of(piece, views[-1], copied=not keep)
             )
             if memory:
                 optimizer.state[leaf] = memory
@@ -324,20 +301,19 @@ class Shards:
                 groups.append({**scalars, "params": mine})
         return lone_optimizer(self._optimizer, groups)
 
-    def _views(self, chunk: int, piece: Piece) -> dict[str, torch.Tensor]:
+    def _views(self, piece: Piece) -> dict[str, torch.Tensor]:
         """Return where the slots of a piece lie, by name."""
-        found: dict[str, torch.Tensor] = {}
-        for number, slot in enumerate(self.slot_names):
-            place = self._held[self.layout.slot(number, chunk)]
-            found[slot] = place[piece.at : piece.at + piece.length]
-        return found
+        return {
+            slot: self._held[self.layout.part_of_slot(number, piece.first, piece.length)]
+            for number, slot in enumerate(self.slot_names)
+        }
 
     def _memory_of(
-        self, chunk: int, piece: Piece, views: Mapping[str, torch.Tensor], *, copied: bool
+        self, piece: Piece, views: Mapping[str, torch.Tensor], *, copied: bool
     ) -> dict[str, Any]:
         """Return what an optimizer remembers of a piece, as its stand-in says what there is."""
         memory: dict[str, Any] = {}
-        stripe = self.layout.stripe_of(chunk)
+        stripe = self.layout.stripe_of(piece.chunk)
         for slot, value in self.stand_ins.memory(piece.parameter, stripe).items():
             if isinstance(value, torch.Tensor) and slot in views:
                 memory[slot] = views[slot].clone() if copied else views[slot]

@@ -38,7 +38,7 @@ from edgeagent.trainer.gradients import (
     backward_order,
     clip_coefficient,
     is_finite,
-    mean_of,
+    mean_at,
     plan_vector,
     set_gradients,
 )
@@ -530,7 +530,7 @@ class TrainingState:
         coefficient = clip_coefficient(
             reduced.square_sums, self.vector, reduced.weight * scale, self._max_grad_norm
         )
-        mean = self.image.received(mean_of(self.vector, vector, reduced.weight, coefficient, scale))
+        mean = mean_at(self.image, self.vector, vector, reduced.weight, coefficient, scale)
         set_gradients(self.vector, mean, list(self._trainable), reduced.gradient_bitmap)
         self._optimizer.step()
         self._drop_gradients()
