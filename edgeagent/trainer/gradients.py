@@ -22,7 +22,6 @@ import torch
 
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.integer_blocks import BLOCK, BLOCK_WORDS, MOST_BLOCKS
-from edgeagent.trainer.exact_arithmetic import divides_exactly
 from edgeagent.trainer.image import CPU
 from protocols import limits
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from mmap import mmap
 
-    from edgeagent.trainer.image import StateImage
+    from edgeagent.trainer.mean import Mean
     from edgeagent.trainer.staging import Staging
 
 # Tensors and chunks start at multiples of this number of elements: 64 bytes in float32, which is a
@@ -314,67 +313,40 @@ def clip_coefficient(
     return coefficient if coefficient < 1.0 else None
 
 
-def mean_of(
-    layout: VectorLayout,
-    reduced: torch.Tensor,
-    weight: int,
-    coefficient: float | None,
-    scale: float = 1.0,
-) -> torch.Tensor:
+def mean_of(layout: VectorLayout, reduced: torch.Tensor, mean: Mean) -> torch.Tensor:
     """Return the mean that the step sees, as a new vector where `reduced` is.
 
-    `reduced` is the summed vector, which is not changed, and `weight` the number of micro-batches
-    in it. The gradients, and not the buffers, are divided by `scale`, by which every loss was
-    multiplied, and multiplied by `coefficient` unless that is None. Raises `EdgeAgentError` if the
-    weight is impossible.
+    `reduced` is the summed vector, which is not changed. The buffers are divided by the weight
+    alone. Raises `EdgeAgentError` if the weight is impossible.
     """
-    if weight < 1:
+    if mean.weight < 1:
         raise EdgeAgentError("the agent reported an impossible reduction")
-    mean = (layout.numbers(reduced) / weight).view(-1)
-    gradients = mean[: layout.gradient_elements]
-    if scale != 1.0:
-        gradients /= scale  # apart from the weight: float32 may not hold the product of the two
-    if coefficient is not None:
-        gradients *= coefficient
-    return mean
+    means = (layout.numbers(reduced) / mean.weight).view(-1)
+    mean.finished(means[: layout.gradient_elements])
+    return means
 
 
-def mean_at(
-    image: StateImage,
-    layout: VectorLayout,
-    reduced: torch.Tensor,
-    weight: int,
-    coefficient: float | None,
-    scale: float,
-) -> torch.Tensor:
-    """Return what `mean_of` returns, on the device of `image`; `reduced` is on the CPU.
-
-    A GPU divides more numbers in a second than the CPU, and needs no new memory of the host for it.
-    """
-    if divides_exactly(image.device):
-        return mean_of(layout, image.received(reduced), weight, coefficient, scale)
-    return image.received(mean_of(layout, reduced, weight, coefficient, scale))
+def gradient_bits(bitmap: bytes, count: int) -> int:
+    """Return the `bitmap` of `count` parameters as a number: bit k says whether any micro-batch of
+    the cluster gave parameter k a gradient. Raises `EdgeAgentError` if it is impossible."""
+    bits = int.from_bytes(bitmap, "little")
+    if len(bitmap) != math.ceil(count / 8) or bits >> count:
+        raise EdgeAgentError("the agent reported an impossible reduction")
+    return bits
 
 
 def set_gradients(
     layout: VectorLayout,
-    mean: torch.Tensor,
+    means: torch.Tensor,
     parameters: Sequence[torch.nn.Parameter],
-    bitmap: bytes,
+    bits: int,
 ) -> None:
-    """Set `.grad` of each parameter to its part of `mean`, or None where nobody had a gradient.
-
-    `bitmap` has one bit for each parameter, little-endian: whether any micro-batch of the cluster
-    gave it a gradient. Raises `EdgeAgentError` if it is impossible.
-    """
-    bits = int.from_bytes(bitmap, "little")
-    if len(bitmap) != math.ceil(len(parameters) / 8) or bits >> len(parameters):
-        raise EdgeAgentError("the agent reported an impossible reduction")
+    """Set `.grad` of each parameter to its part of `means`, or None where its bit is not set."""
     for number, (offset, parameter) in enumerate(
         zip(layout.gradient_offsets, parameters, strict=True)
     ):
         if bits >> number & 1:
-            gradient = mean[offset : offset + parameter.numel()].view(parameter.shape)
+            gradient = means[offset : offset + parameter.numel()].view(parameter.shape)
             parameter.grad = gradient.to(parameter.dtype).to(parameter.device)
         else:
             parameter.grad = None

@@ -135,6 +135,11 @@ class Guards:
             self._hook.remove()
         self._hook = None
 
+    @property
+    def hooks(self) -> int:
+        """How many hooks of the optimizer are this object's."""
+        return int(self._hook is not None)
+
     @contextlib.contextmanager
     def own_change(self) -> Iterator[None]:
         """Allow the trainer to step the optimizer inside this context; `note` must follow."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edgeagent.errors import UsageError
+from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.guards import Place, module_places
 from edgeagent.trainer.layout import TensorSpec, tensor_spec
 
@@ -122,13 +123,15 @@ class ReplicatedTensors:
         }
 
     def apply(self) -> None:
-        """Call every update, and see to it that its results are in the state.
+        """Call every update, so that it rounds alike everywhere, and see to it that its results are
+        in the state.
 
         Raises `UsageError` if an update moved a tensor or replaced it by one of another shape.
         """
         for entry in self._entries:
             if entry.update is not None:
-                entry.update(self._model)
+                with ExactArithmetic():
+                    entry.update(self._model)
                 for place in entry.places:
                     _back_in_place(place)
         for name, tensor in self.tensors().items():

@@ -24,8 +24,11 @@ import torch
 from edgeagent.errors import UsageError
 from edgeagent.handover import MARK_STRIPES
 from edgeagent.held_memory import HeldLayout
+from edgeagent.trainer.block_steps import count_of, is_ready, steps_of
+from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.gradients import clip_coefficient, is_finite
 from edgeagent.trainer.image import CPU
+from edgeagent.trainer.mean import Mean
 from edgeagent.trainer.pieces import joined, pieces_of
 from edgeagent.trainer.settings import NOT_SCALARS
 from edgeagent.trainer.slots import discover_slots, lone_optimizer
@@ -55,21 +58,10 @@ _AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """How the sums of an iteration become the gradients that an optimizer sees."""
+    """How the sums of an iteration become gradients, and which parameters have one (bits)."""
 
-    weight: int
-    scale: float
-    coefficient: float | None
+    mean: Mean
     bitmap: int
-
-    def mean(self, total: torch.Tensor) -> torch.Tensor:
-        """Return the mean gradient of a part of the vector, in the same steps as `mean_of`."""
-        mean = total / self.weight
-        if self.scale != 1.0:
-            mean /= self.scale
-        if self.coefficient is not None:
-            mean *= self.coefficient
-        return mean
 
 
 class Shards:
@@ -105,6 +97,7 @@ class Shards:
             )
         self.layout = HeldLayout(len(self.slot_names), vector.elements, vector.chunk_elements)
         self.stand_ins = StandIns(optimizer, names, self.layout.stripes)
+        self._blocks = steps_of(optimizer, CPU)
         self._names = tuple(names.values())
         self._pieces = pieces_of(vector, [p.numel() for p in self._parameters])
         numbers = {p: n for n, p in enumerate(self._parameters)}
@@ -215,7 +208,8 @@ class Shards:
         R."""
         self._step_slots(reduced, scale, missed=missed)
         self._take_weights(vector)
-        self.stand_ins.step(reduced.gradient_bitmap)
+        with ExactArithmetic():
+            self.stand_ins.step(reduced.gradient_bitmap)
 
     def _step_slots(self, reduced: Reduced, scale: float, *, missed: bool) -> None:
         """Step the slots of the stripes that this device keeps, and their weights with them."""
@@ -241,15 +235,16 @@ class Shards:
             told.square_sums, self._vector, weight * scale, self._max_grad_norm
         )
         bitmap = int.from_bytes(told.gradient_bitmap, "little")
-        return _Update(weight, scale, coefficient, bitmap)
+        return _Update(Mean(weight, scale, coefficient), bitmap)
 
     def _batches(self, chunks: list[int], anew: Container[int] = ()) -> Iterator[list[Piece]]:
         """Yield the pieces in these chunks of which an optimizer remembers the same kind of things:
         several at a time, since each step has a fixed cost."""
         count = max(1, _AT_ONCE // self._vector.chunk_elements)
+        generations = self.stand_ins.generations()
 
         def kind(chunk: int) -> tuple[int, bool]:
-            return self.stand_ins.generation(self.layout.stripe_of(chunk)), chunk in anew
+            return generations[self.layout.stripe_of(chunk)], chunk in anew
 
         for first in range(0, len(chunks), count):
             some = chunks[first : first + count]
@@ -267,20 +262,46 @@ class Shards:
     ) -> None:
         """Step what lies at the `place` of each piece; with `keep` the slots are stepped, too. Sums
         are those `missed`, if so. Of the chunks `anew` nothing is remembered."""
-        leaves = [torch.nn.Parameter(place(piece)) for piece in pieces]
-        optimizer = self._momentary(pieces, leaves)
+        groups = self._groups()
+        others: list[tuple[Piece, torch.Tensor]] = []
+        for piece in pieces:
+            if not update.bitmap >> piece.parameter & 1:
+                continue
+            sums = self._held[self.layout.part_of_sums(piece.first, piece.length, missed=missed)]
+            group, stripe = groups[piece.parameter], self.layout.stripe_of(piece.chunk)
+            memory = self.stand_ins.memory(piece.parameter, stripe)
+            blocks = self._blocks if piece.chunk not in anew else None
+            if blocks is not None and is_ready(self._optimizer, group, memory):
+                slots = {k: view for k, view in self._views(piece).items() if k in memory}
+                count = count_of(memory) + 1
+                blocks.step(place(piece), sums, update.mean, slots, group, count, keep=keep)
+            else:
+                others.append((piece, sums))
+        if others:
+            self._step_others(others, place, update, keep=keep, anew=anew)
+
+    def _step_others(
+        self,
+        pieces: list[tuple[Piece, torch.Tensor]],
+        place: Callable[[Piece], torch.Tensor],
+        update: _Update,
+        *,
+        keep: bool,
+        anew: Container[int],
+    ) -> None:
+        """Step pieces, each given with its sums, with an optimizer that is made for this moment."""
+        leaves = [torch.nn.Parameter(place(piece)) for piece, _ in pieces]
+        optimizer = self._momentary([piece for piece, _ in pieces], leaves)
         views: list[dict[str, torch.Tensor]] = []
-        for piece, leaf in zip(pieces, leaves, strict=True):
-            if update.bitmap >> piece.parameter & 1:
-                sums = self.layout.part_of_sums(piece.first, piece.length, missed=missed)
-                leaf.grad = update.mean(self._held[sums])
+        for (piece, sums), leaf in zip(pieces, leaves, strict=True):
+            leaf.grad = update.mean.of(sums)
             views.append(self._views(piece))
-            memory = (
-                {} if piece.chunk in anew else self._memory_of(piece, views[-1], copied=not keep)
-            )
-            if memory:
+            if piece.chunk in anew:
+                continue
+            if memory := self._memory_of(piece, views[-1], copied=not keep):
                 optimizer.state[leaf] = memory
-        type(optimizer).step(optimizer)
+        with ExactArithmetic():
+            type(optimizer).step(optimizer)
         if not keep:
             return
         for leaf, known in zip(leaves, views, strict=True):
@@ -290,6 +311,11 @@ class Shards:
                     continue
                 if value.data_ptr() != view.data_ptr():
                     view.copy_(value)
+
+    def _groups(self) -> dict[int, dict[str, Any]]:
+        """Return the parameter group of each parameter, by number."""
+        both = zip(self._optimizer.param_groups, self._members, strict=True)
+        return {number: group for group, members in both for number in members}
 
     def _momentary(self, pieces: list[Piece], leaves: list[torch.nn.Parameter]) -> Optimizer:
         """Return an optimizer over these pieces, without memory."""

@@ -76,14 +76,15 @@ class StandIns:
         view.copy_(self._of)
         self._of = view
 
-    def generation(self, stripe: int) -> int:
-        """Return the generation of a stripe."""
-        return int(self._of[stripe])
+    def generations(self) -> list[int]:
+        """Return the generation of each stripe."""
+        found: list[int] = self._of.tolist()
+        return found
 
     def memory(self, parameter: int, stripe: int) -> dict[str, Any]:
         """Return what the optimizer remembers of the parameter with this number in a stripe; what
         has the shape of a stand-in are slots of full size."""
-        stand_in = self._all[self.generation(stripe)][parameter]
+        stand_in = self._all[int(self._of[stripe])][parameter]
         found: dict[str, Any] = self.optimizer.state.get(stand_in, {})
         return found
 

@@ -32,21 +32,19 @@ from edgeagent.handover import (
 from edgeagent.memory import room
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
-from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.exponents import Exponents
 from edgeagent.trainer.gradients import (
     backward_order,
     clip_coefficient,
     is_finite,
-    mean_at,
     plan_vector,
-    set_gradients,
 )
 from edgeagent.trainer.guards import GradientWatch, Guards, module_places, watched_words
 from edgeagent.trainer.image import StateImage, device_of
 from edgeagent.trainer.integer_sum import own_sum
 from edgeagent.trainer.layout import plan_layout, tensor_spec
 from edgeagent.trainer.losses import LossSum
+from edgeagent.trainer.mean import Mean
 from edgeagent.trainer.meta import StateMeta
 from edgeagent.trainer.model_keys import model_notes
 from edgeagent.trainer.overlap import Overlap
@@ -59,6 +57,7 @@ from edgeagent.trainer.shards import Shards
 from edgeagent.trainer.slots import OptimizerSlots, discover_slots
 from edgeagent.trainer.subnets.steps import SubnetSteps
 from edgeagent.trainer.undeclared import warn_of_undeclared_averages
+from edgeagent.trainer.whole_steps import WholeSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,6 +133,7 @@ class TrainingState:
             self._optimizer, stepped = stand_ins.optimizer, stand_ins.names
         self._stepped = stepped
         self._slot_specs = discover_slots(self._optimizer, stepped)
+        self._steps = WholeSteps(self._optimizer, list(stepped), self.vector, self.device)
         self.plan()
         self._notes: dict[str, str] | None = None
         self.iteration = 0
@@ -437,10 +437,10 @@ class TrainingState:
         self._settings.put(reduced.settings, reduced.other_settings)
         if self._steps_home:
             self._marks[MARK_APPLYING] = reduced.iteration + 1
-        if self._exponents is not None:  # under `ExactArithmetic` this would take much longer
+        if self._exponents is not None:
             vector = self._reduced[reduced.buffer]
             self._exponents.follow(vector, self.iteration, finite=finite)
-        with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
+        with torch.no_grad(), self.guards.own_change():
             if self.shards is not None:
                 self.shards.keep(reduced.stripes)
                 self.shards.begin_anew(reduced.anew, reduced.stripes)
@@ -468,7 +468,7 @@ class TrainingState:
             raise EdgeAgentError("the agent wants results of another iteration than the trainer's")
         self.guards.check()
         self._settings.put(wanted.settings, wanted.other_settings)
-        with torch.no_grad(), self.guards.own_change(), ExactArithmetic():
+        with torch.no_grad(), self.guards.own_change():
             self.shards.publish(wanted, self.scaling.scale)
         self._sum.spoil()
         self._note()
@@ -530,12 +530,13 @@ class TrainingState:
         coefficient = clip_coefficient(
             reduced.square_sums, self.vector, reduced.weight * scale, self._max_grad_norm
         )
-        mean = mean_at(self.image, self.vector, vector, reduced.weight, coefficient, scale)
-        set_gradients(self.vector, mean, list(self._trainable), reduced.gradient_bitmap)
-        self._optimizer.step()
+        mean, bitmap = Mean(reduced.weight, scale, coefficient), reduced.gradient_bitmap
+        changes = self._steps.step(self.image, vector, mean, bitmap, self.guards.hooks)
         self._drop_gradients()
         self._slots.rehome()
-        self.buffers.apply(self.buffers.section(self.vector, mean), reduced.integer_buffers)
+        start = self.vector.gradient_elements
+        means = self.buffers.section(self.vector, changes, start)
+        self.buffers.apply(means, reduced.integer_buffers)
 
     def _take_results(self, shards: Shards, reduced: Reduced, vector: torch.Tensor) -> None:
         """Step the slots kept here, and take over the weights that their owners have made."""

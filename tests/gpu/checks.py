@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from edgeagent.errors import UsageError
+from edgeagent.trainer.block_steps import steps_of
 from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
 from edgeagent.trainer.devices import place_on, usable_device
 from edgeagent.trainer.fingerprint import update_digest
@@ -204,6 +205,29 @@ def state_on_two_devices(device: torch.device) -> str:
     return f"{len(one.state._strays())} tensors copied beside the image"
 
 
+def updates_in_blocks_are_the_processors(device: torch.device) -> str:
+    """A whole optimizer that is stepped block by block leaves the bits that it leaves on the
+    CPU."""
+    kinds = [(k, o) for k, o in divided.OPTIMIZERS if steps_of(k([_parameter()], **o), CPU)]
+    for kind, options in kinds:
+        there = divided.Device(kind, options, shards=False, at=device, mirror=True)
+        here = divided.Device(kind, options, shards=False)
+        for seed in range(ITERATIONS):
+            said = there.compute(seed)
+            total = there.memory.contribution.array("float32").copy()
+            squares = divided.squares_of(total, there.state.vector.chunk_elements)
+            for each in (there, here):
+                each.apply(said, squares, total)
+        there.state.bring_home()
+        same = bytes(there.memory.state.view()) == bytes(here.memory.state.view())
+        assert same, kind.__name__
+    return ", ".join(kind.__name__ for kind, _ in kinds)
+
+
+def _parameter() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.zeros(3))
+
+
 def divided_updates_are_the_processors(device: torch.device) -> str:
     """With a divided optimizer a model on the device gets the bits that one on the CPU gets."""
     for kind, options in divided.OPTIMIZERS:
@@ -342,6 +366,7 @@ CHECKS: dict[str, Callable[[torch.device], str]] = {
         seldom_read_state_is_the_same,
         few_copies_in_an_iteration,
         state_on_two_devices,
+        updates_in_blocks_are_the_processors,
         divided_updates_are_the_processors,
         files_go_between_devices,
         update_is_compared_with_the_processors,

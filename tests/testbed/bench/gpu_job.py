@@ -76,7 +76,7 @@ def by_trainer(args: argparse.Namespace) -> None:
         shard_optimizer=args.divided or None,  # else as the command line says
     )
     for (batch,) in trainer.loader(TensorDataset(tokens())):
-        loss = loss_of(model, batch)
+        loss = loss_of(model, batch.to(args.device))
         loss.backward()
         trainer.update(loss)
 

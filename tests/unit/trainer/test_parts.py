@@ -19,6 +19,7 @@ from edgeagent.trainer.buffers import ModelBuffers
 from edgeagent.trainer.fingerprint import dataset_fields, job_fields, update_digest
 from edgeagent.trainer.gradients import (
     clip_coefficient,
+    gradient_bits,
     is_finite,
     mean_of,
     plan_vector,
@@ -26,6 +27,7 @@ from edgeagent.trainer.gradients import (
 )
 from edgeagent.trainer.layout import ALIGNMENT, TensorSpec, plan_layout
 from edgeagent.trainer.loader import moved
+from edgeagent.trainer.mean import Mean
 from edgeagent.trainer.order import SampleOrder
 from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer.streams import RandomStreams, derived_seed
@@ -139,19 +141,22 @@ def test_clipping_follows_torch() -> None:
         total[offset : offset + count] = torch.randn(count, generator=generator).double() * 9
     sums = tuple(float((c**2).sum()) for c in total.split(layout.chunk_elements))
     coefficient = clip_coefficient(sums, layout, 3, 0.7)
-    set_gradients(layout, mean_of(layout, total, 3, coefficient), parameters, b"\x03")
+    set_gradients(layout, mean_of(layout, total, Mean(3, 1.0, coefficient)), parameters, 3)
     clipped = [p.grad.clone() for p in parameters if p.grad is not None]
-    set_gradients(layout, mean_of(layout, total, 3, None), parameters, b"\x03")
+    set_gradients(layout, mean_of(layout, total, Mean(3)), parameters, 3)
     torch.nn.utils.clip_grad_norm_(parameters, 0.7)
     for ours, parameter in zip(clipped, parameters, strict=True):
         assert torch.allclose(ours, parameter.grad, rtol=1e-5)  # type: ignore[arg-type]
     assert clip_coefficient(sums, layout, 3, None) is None
     assert clip_coefficient(sums, layout, 3, 1e9) is None
-    set_gradients(layout, mean_of(layout, total, 3, None), parameters, b"\x01")
+    set_gradients(layout, mean_of(layout, total, Mean(3)), parameters, 1)
     assert parameters[1].grad is None
-    for bitmap, weight in ((b"", 1), (b"\x07", 1), (b"\x01", 0)):
+    with pytest.raises(EdgeAgentError):
+        mean_of(layout, total, Mean(0))
+    assert gradient_bits(b"\x02", 2) == 2
+    for bitmap in (b"", b"\x07"):
         with pytest.raises(EdgeAgentError):
-            set_gradients(layout, mean_of(layout, total, weight, None), parameters, bitmap)
+            gradient_bits(bitmap, 2)
 
 
 def test_only_gradient_chunks_decide_about_skipping() -> None:
