@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 CPU_BLOCK = 1 << 17
 # Elements of a block on another device, where operations have a fixed cost and memory is fast.
 DEVICE_BLOCK = 1 << 22
+_MOST_ROOMS = 1000  # how many lengths of blocks are remembered; a model has few
 # Settings of a group with other values than these are not known here.
 _OFF = ("capturable", "differentiable", "fused")
 _TRIAL_ELEMENTS = 4087
@@ -46,7 +47,7 @@ _TRIAL_STEPS = 3
 _TRIAL_DECAY = 0.01
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Block:
     """What a kernel works on, all of one length: weights and slots, which it steps, the gradient,
     which it may change, and two vectors for what is in between."""
@@ -68,6 +69,8 @@ class BlockSteps:
         self._block = block
         self._device = device
         self._scratch = torch.empty((0, 0), device=device)
+        # Parts of it by number and length: making these takes longer than a small step.
+        self._rooms: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
 
     def step(
         self,
@@ -82,23 +85,45 @@ class BlockSteps:
     ) -> None:
         """Step `weights` with the sums `total`, and the `slots` with `keep`; all float32 [n], and
         contiguous. `count`: how many steps these slots have behind them afterwards."""
-        names = list(slots)
-        vectors = [vector.split(self._block) for vector in (weights, total, *slots.values())]
-        for part, sums, *mine in zip(*vectors, strict=True):
-            gradient, first, second, *copies = self._room(3 + (0 if keep else len(mine)), len(part))
-            mean.into(gradient, sums)
-            if not keep:
-                mine = [copy.copy_(slot) for copy, slot in zip(copies, mine, strict=True)]
+        if len(weights) <= self._block:
+            self._step_block(weights, total, mean, slots, settings, count, keep=keep)
+            return
+        names, vectors = list(slots), (weights, total, *slots.values())
+        parts = [vector.split(self._block) for vector in vectors]
+        for part, sums, *mine in zip(*parts, strict=True):
             own = dict(zip(names, mine, strict=True))
-            self._kernel(Block(part, gradient, own, first, second), settings, count)
+            self._step_block(part, sums, mean, own, settings, count, keep=keep)
+
+    def _step_block(
+        self,
+        weights: torch.Tensor,
+        total: torch.Tensor,
+        mean: Mean,
+        slots: Slots,
+        settings: Mapping[str, Any],
+        count: float,
+        *,
+        keep: bool,
+    ) -> None:
+        room = self._room(3 + (0 if keep else len(slots)), len(weights))
+        mean.into(room[0], total)
+        if not keep:
+            copies = zip(room[3:], slots.items(), strict=True)
+            slots = {name: copy.copy_(slot) for copy, (name, slot) in copies}
+        self._kernel(Block(weights, room[0], slots, room[1], room[2]), settings, count)
 
     def _room(self, count: int, length: int) -> Sequence[torch.Tensor]:
         """Return so many vectors, of which the values do not matter."""
+        if (known := self._rooms.get((count, length))) is not None:
+            return known
         if self._scratch.shape[0] < count or self._scratch.shape[1] < length:
             shape = (max(count, self._scratch.shape[0]), max(length, self._scratch.shape[1]))
             self._scratch = torch.empty(shape, device=self._device)
-        scratch = self._scratch[:count]
-        return (scratch if scratch.shape[1] == length else scratch[:, :length]).unbind()
+            self._rooms = {}  # they were in the vectors before
+        if len(self._rooms) >= _MOST_ROOMS:
+            self._rooms = {}
+        found = self._rooms[count, length] = self._scratch[:count, :length].unbind()
+        return found
 
 
 def steps_of(optimizer: Optimizer, device: torch.device) -> BlockSteps | None:

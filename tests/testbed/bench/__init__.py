@@ -19,6 +19,7 @@ from tests.testbed.bench import (
     parts,
     scaleout,
     standby,
+    steps,
     subnets,
     trouble,
 )
@@ -38,6 +39,7 @@ KINDS: dict[str, ModuleType] = {
     "parts": parts,
     "scale-out": scaleout,
     "standby": standby,
+    "steps": steps,
     "subnets": subnets,
     "trouble": trouble,
 }
