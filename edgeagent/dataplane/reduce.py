@@ -585,18 +585,8 @@ class Reducer:
             if checks[chunk] == _UNKNOWN:
                 checks[chunk] = checksum(payload, squares)
             check = checks[chunk]
-        header = BulkHeader(
-            kind,
-            spec.lineage,
-            spec.view,
-            spec.policy,
-            spec.iteration,
-            spec.attempt,
-            chunk,
-            len(payload),
-            squares,
-            term=spec.term,
-            check=check,
-        )
+        tags = (spec.lineage, spec.view, spec.policy, spec.iteration, spec.attempt)
+        about = (chunk, len(payload), squares)
+        header = BulkHeader(kind, *tags, *about, term=spec.term, check=check)
         for neighbour in to:
             self._wire.send_bulk(neighbour, header, payload)
