@@ -29,6 +29,7 @@ from tests.scenarios.cluster import Cluster, free_ports
 from tests.testbed.bench.gpu_job import network
 from tests.testbed.bench.ground import say, turns, why
 from tests.testbed.bench.report import Run, write
+from tests.testbed.namespaces import TestbedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,8 +73,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write and print; return the exit status."""
-    usable_device(args.device)
+    """Measure, write and print; return the exit status.
+
+    Raises `TestbedError` if there is no such device.
+    """
+    try:
+        usable_device(args.device)
+    except UsageError as error:
+        raise TestbedError(str(error)) from None
     runs: list[Run] = []
     parts: dict[str, Any] = {}
     bounds: dict[str, float] = {}

@@ -1,0 +1,34 @@
+"""`scripts/bench steps` and `scripts/bench gpu`, as far as they can be tried in little time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.bench import gpu, steps
+from tests.testbed.bench.gpu_job import network
+from tests.testbed.namespaces import TestbedError
+
+
+def test_all_contenders_make_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "SHAPES", {"2 of 6": [(2, 3)] * 2})
+    args = argparse.Namespace(out=tmp_path / "out", threads=[1], repeat=2)
+    assert steps.run(args) == 0
+    found = json.loads((args.out / "steps.json").read_text())
+    assert len(found) == len(steps.OPTIMIZERS)
+    assert all(entry[name] > 0 for entry in found for name in steps.CONTENDERS)
+    assert "2 of 6" in (args.out / "steps.md").read_text()
+
+
+def test_without_a_gpu_there_is_one_line(tmp_path: Path) -> None:
+    args = argparse.Namespace(device="cuda:77", out=tmp_path)
+    with pytest.raises(TestbedError, match="cuda:77 cannot be used"):
+        gpu.run(args)
+
+
+def test_only_the_measured_steps_count() -> None:
+    assert gpu._median([0.0, 9.0, 10.0, 11.0, 13.0], 3) == 1.0
+    assert sum(p.numel() for p in network(1, 64).parameters()) > 300_000
