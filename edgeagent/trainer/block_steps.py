@@ -45,6 +45,7 @@ _TRIAL_ELEMENTS = 4087
 _TRIAL_BLOCK = 1000
 _TRIAL_STEPS = 3
 _TRIAL_DECAY = 0.01
+_TRIAL_RATE = 0.01
 
 
 @dataclass(slots=True)
@@ -136,9 +137,11 @@ def steps_of(optimizer: Optimizer, device: torch.device) -> BlockSteps | None:
         decays = {group["weight_decay"], 0.0, _TRIAL_DECAY}  # a script may set it while training
         for decay in sorted(decays, key=repr):
             settings = {k: v for k, v in group.items() if k not in NOT_SCALARS}
-            if not _is_known(settings) or not _agrees(
-                optimizer, kernel, {**settings, "weight_decay": decay}, device
-            ):
+            if not _is_known(settings):
+                return None
+            # A warm-up begins with 0, which would leave the weights as they are.
+            trial = {**settings, "weight_decay": decay, "lr": settings["lr"] or _TRIAL_RATE}
+            if not _agrees(optimizer, kernel, trial, device):
                 return None
     return BlockSteps(kernel, device)
 

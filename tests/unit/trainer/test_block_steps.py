@@ -97,12 +97,12 @@ def test_a_kernel_that_rounds_otherwise_is_not_used(monkeypatch: pytest.MonkeyPa
     right = block_steps._KERNELS[torch.optim.AdamW]
 
     def wrong(block: Block, settings: Mapping[str, Any], count: float) -> None:
-        right(block, settings, count)
-        block.weights[-1] = torch.nextafter(block.weights[-1], torch.tensor(9.0))
+        right(block, {**settings, "eps": 1.001 * settings["eps"]}, count)
 
-    assert steps_of(optimizer(), CPU) is not None
+    rates = (1e-3, 0.0)  # 0: the begin of a warm-up
+    assert all(steps_of(optimizer(lr=rate), CPU) is not None for rate in rates)
     monkeypatch.setitem(block_steps._KERNELS, torch.optim.AdamW, wrong)
-    assert steps_of(optimizer(), CPU) is None
+    assert all(steps_of(optimizer(lr=rate), CPU) is None for rate in rates)
 
 
 class Own(torch.optim.AdamW):
