@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DYING = "tests.scenarios.dying_agent"
 JOB = str(Path(__file__).parent / "scripts" / "whole_numbers.py")
 LAYERS = 3
-LAST = 300
+LAST = 450  # so many that a newcomer joins, and its parts are learned, well before the end
 OPTIONS = ("--steps", str(LAST))
 OTHERS = [
     ("sums", 2, 1),
