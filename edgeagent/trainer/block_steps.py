@@ -26,7 +26,7 @@ from edgeagent.trainer.settings import NOT_SCALARS
 from edgeagent.trainer.slots import lone_optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch.optim import Optimizer
 
@@ -86,32 +86,32 @@ class BlockSteps:
     ) -> None:
         """Step `weights` with the sums `total`, and the `slots` with `keep`; all float32 [n], and
         contiguous. `count`: how many steps these slots have behind them afterwards."""
-        if len(weights) <= self._block:
-            self._step_block(weights, total, mean, slots, settings, count, keep=keep)
-            return
         names, vectors = list(slots), (weights, total, *slots.values())
-        parts = [vector.split(self._block) for vector in vectors]
-        for part, sums, *mine in zip(*parts, strict=True):
+        parts: Iterable[tuple[torch.Tensor, ...]] = [vectors]
+        if len(weights) > self._block:
+            parts = zip(*(vector.split(self._block) for vector in vectors), strict=True)
+        for part, sums, *mine in parts:
+            gradient, first, second, *copies = self._room(3 + (0 if keep else len(mine)), len(part))
+            mean.into(gradient, sums)
+            if not keep:
+                mine = [copy.copy_(slot) for copy, slot in zip(copies, mine, strict=True)]
             own = dict(zip(names, mine, strict=True))
-            self._step_block(part, sums, mean, own, settings, count, keep=keep)
+            self._kernel(Block(part, gradient, own, first, second), settings, count)
 
-    def _step_block(
+    def step_parameter(
         self,
-        weights: torch.Tensor,
+        parameter: torch.nn.Parameter,
         total: torch.Tensor,
         mean: Mean,
-        slots: Slots,
+        memory: Mapping[str, Any],
         settings: Mapping[str, Any],
-        count: float,
-        *,
-        keep: bool,
     ) -> None:
-        room = self._room(3 + (0 if keep else len(slots)), len(weights))
-        mean.into(room[0], total)
-        if not keep:
-            copies = zip(room[3:], slots.items(), strict=True)
-            slots = {name: copy.copy_(slot) for copy, (name, slot) in copies}
-        self._kernel(Block(weights, room[0], slots, room[1], room[2]), settings, count)
+        """Step a whole parameter, and all that the optimizer remembers of it."""
+        if "step" in memory:
+            memory["step"].add_(1)
+        slots = {k: slot.view(-1) for k, slot in memory.items() if k != "step"}
+        flat = parameter.detach().view(-1)
+        self.step(flat, total, mean, slots, settings, count_of(memory))
 
     def _room(self, count: int, length: int) -> Sequence[torch.Tensor]:
         """Return so many vectors, of which the values do not matter."""
@@ -207,7 +207,7 @@ def _agrees(
             with torch.no_grad(), ExactArithmetic():
                 theirs.grad = mean.of(total)
                 type(lone).step(lone)
-        except Exception:
+        except Exception:  # whatever an optimizer raises: it is then left to step, and to raise
             return False
         found = lone.state.get(theirs, {})
         if not count:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from edgeagent.trainer.block_steps import count_of, is_ready, steps_of
+from edgeagent.trainer.block_steps import is_ready, steps_of
 from edgeagent.trainer.exact_arithmetic import ExactArithmetic, divides_exactly
 from edgeagent.trainer.gradients import gradient_bits, mean_of, set_gradients
 from edgeagent.trainer.mean import Mean
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from edgeagent.trainer.block_steps import BlockSteps
     from edgeagent.trainer.gradients import VectorLayout
     from edgeagent.trainer.image import StateImage
 
@@ -51,8 +52,9 @@ class WholeSteps:
         impossible.
         """
         bits, start = gradient_bits(bitmap, len(self._parameters)), self._layout.gradient_elements
-        todo = self._todo(bits) if not _has_hooks(self._optimizer, own_hooks) else None
-        if todo is None:
+        blocks = self._blocks if not _has_hooks(self._optimizer, own_hooks) else None
+        todo = self._todo(bits) if blocks is not None else None
+        if blocks is None or todo is None:
             means = mean_at(image, self._layout, reduced, mean)
             set_gradients(self._layout, means, self._parameters, bits)
             with ExactArithmetic():
@@ -60,17 +62,15 @@ class WholeSteps:
             return means[start:]
         if self._layout.in_blocks:  # between the numbers there are marks
             means = mean_at(image, self._layout, reduced, mean)
-            self._step_blocks(todo, means, Mean(1))
+            self._step_blocks(blocks, todo, means, Mean(1))
             return means[start:]
         there = image.received(reduced)
-        self._step_blocks(todo, there, mean)
+        self._step_blocks(blocks, todo, there, mean)
         with ExactArithmetic():
             return there[start:] / mean.weight
 
     def _todo(self, bits: int) -> _Todo | None:
         """Return what is to be stepped block by block; None if that is not possible now."""
-        if self._blocks is None:
-            return None
         numbers = {p: n for n, p in enumerate(self._parameters) if bits >> n & 1}
         found = []
         for group in self._optimizer.param_groups:
@@ -83,18 +83,14 @@ class WholeSteps:
                 found.append((number, parameter, group))
         return found
 
-    def _step_blocks(self, todo: _Todo, total: torch.Tensor, mean: Mean) -> None:
-        blocks = self._blocks
-        if blocks is None:
-            return
+    def _step_blocks(
+        self, blocks: BlockSteps, todo: _Todo, total: torch.Tensor, mean: Mean
+    ) -> None:
         for number, parameter, group in todo:
+            start = self._layout.gradient_offsets[number]
+            sums = total[start : start + parameter.numel()]
             memory = self._optimizer.state.get(parameter, {})
-            if "step" in memory:
-                memory["step"].add_(1)
-            slots = {k: slot.view(-1) for k, slot in memory.items() if k != "step"}
-            weights, start = parameter.detach().view(-1), self._layout.gradient_offsets[number]
-            sums = total[start : start + len(weights)]
-            blocks.step(weights, sums, mean, slots, group, count_of(memory))
+            blocks.step_parameter(parameter, sums, mean, memory, group)
 
 
 def mean_at(

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -209,46 +210,42 @@ def updates_in_blocks_are_the_processors(device: torch.device) -> str:
     """A whole optimizer that is stepped block by block leaves the bits that it leaves on the
     CPU."""
     kinds = [(k, o) for k, o in divided.OPTIMIZERS if steps_of(k([_parameter()], **o), CPU)]
-    for kind, options in kinds:
-        there = divided.Device(kind, options, shards=False, at=device, mirror=True)
-        here = divided.Device(kind, options, shards=False)
-        for seed in range(ITERATIONS):
-            said = there.compute(seed)
-            total = there.memory.contribution.array("float32").copy()
-            squares = divided.squares_of(total, there.state.vector.chunk_elements)
-            for each in (there, here):
-                each.apply(said, squares, total)
-        there.state.bring_home()
-        same = bytes(there.memory.state.view()) == bytes(here.memory.state.view())
-        assert same, kind.__name__
-    return ", ".join(kind.__name__ for kind, _ in kinds)
+    return ", ".join(_updated_alike(device, *kind, shards=False) for kind in kinds)
+
+
+def divided_updates_are_the_processors(device: torch.device) -> str:
+    """With a divided optimizer a model on the device gets the bits that one on the CPU gets."""
+    return ", ".join(_updated_alike(device, *kind, shards=True) for kind in divided.OPTIMIZERS)
 
 
 def _parameter() -> torch.nn.Parameter:
     return torch.nn.Parameter(torch.zeros(3))
 
 
-def divided_updates_are_the_processors(device: torch.device) -> str:
-    """With a divided optimizer a model on the device gets the bits that one on the CPU gets."""
-    for kind, options in divided.OPTIMIZERS:
-        there = divided.Device(kind, options, shards=True, at=device, mirror=True)
-        here = divided.Device(kind, options, shards=True)
-        for seed in range(ITERATIONS):
-            said = there.compute(seed)
-            total = there.memory.contribution.array("float32").copy()
-            squares = divided.squares_of(total, there.state.vector.chunk_elements)
-            results = []
+def _updated_alike(
+    device: torch.device, kind: type[torch.optim.Optimizer], options: Any, *, shards: bool
+) -> str:
+    """Make some updates of a model on `device` and of one on the CPU; return the optimizer's name.
+    Fails if their bits differ."""
+    there = divided.Device(kind, options, shards=shards, at=device, mirror=True)
+    here = divided.Device(kind, options, shards=shards)
+    for seed in range(ITERATIONS):
+        said = there.compute(seed)
+        result = there.memory.contribution.array("float32").copy()
+        squares = divided.squares_of(result, there.state.vector.chunk_elements)
+        if shards:
             for each in (there, here):
-                each.put_sums(total)
-                results.append(each.publish(said, squares))
-            assert np.array_equal(*results), kind.__name__
-            for each in (there, here):
-                each.apply(said, squares, results[0])
-        name = kind.__name__
-        assert bytes(there.memory.state.view()) == bytes(here.memory.state.view()), name
-        for a, b in zip(there.model.parameters(), here.model.parameters(), strict=True):
-            assert torch.equal(a.detach().cpu(), b.detach()), name
-    return ", ".join(kind.__name__ for kind, _ in divided.OPTIMIZERS)
+                each.put_sums(result)
+            result, other = (each.publish(said, squares) for each in (there, here))
+            assert np.array_equal(result, other), kind.__name__
+        for each in (there, here):
+            each.apply(said, squares, result)
+    there.state.bring_home()
+    same = bytes(there.memory.state.view()) == bytes(here.memory.state.view())
+    assert same, kind.__name__
+    for a, b in zip(there.model.parameters(), here.model.parameters(), strict=True):
+        assert torch.equal(a.detach().cpu(), b.detach()), kind.__name__
+    return kind.__name__
 
 
 def files_go_between_devices(device: torch.device) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edgeagent.trainer.block_steps import count_of, steps_of
+from edgeagent.trainer.block_steps import steps_of
 from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.image import CPU
 from edgeagent.trainer.mean import Mean
@@ -78,11 +78,7 @@ def _measured(
         group = optimizer.param_groups[0]
         for parameter, total in zip(parameters, totals, strict=True):
             memory = optimizer.state[parameter]
-            if "step" in memory:
-                memory["step"].add_(1)
-            slots = {k: slot.view(-1) for k, slot in memory.items() if k != "step"}
-            flat = parameter.detach().view(-1)
-            steps.step(flat, total.view(-1), MEAN, slots, group, count_of(memory))
+            steps.step_parameter(parameter, total.view(-1), MEAN, memory, group)
 
     def rounded_alike() -> None:
         with ExactArithmetic():
