@@ -32,10 +32,12 @@ USUAL_STEPS = 20  # a stall is the time beyond the median of this many steps
 # step is done. If no step follows, it is written after this time.
 FAREWELL_SECONDS = 10.0
 # What follows if devices do not come back that alone have a part of the optimizer's state.
-_AFTER_LOSS = {
+_AFTER_LOSS: dict[str, str] = {
     OnLost.WAIT: "if it does not come back, end with Ctrl+C, and go on from files (--resume)",
     OnLost.STOP: f"within {limits.PARTS_WAIT_SECONDS:.0f} s this device stops without it",
     OnLost.FRESH: f"within {limits.PARTS_WAIT_SECONDS:.0f} s that part begins anew without it",
+    "end": f"the last step is done, so within {limits.PARTS_WAIT_SECONDS:.0f} s this device ends"
+    " without it",
 }
 # Reports about members, which are not written before this device is a member itself.
 _OF_MEMBERS = ("member_joined", "member_left", "member_late", "diverged")

@@ -165,6 +165,11 @@ class Context:
         return any(p.view.nodes != (self.node,) for p in self._that_count)
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether the last update is in the state here, so that nothing is left to be trained."""
+        return self.iteration >= self.steps
+
+    @property
     def is_isolated(self) -> bool:
         """Whether the view has other members, but no link to any of them is open."""
         policy = self.policy

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols.cluster.ancestry import Past
-from protocols.cluster.stripes import begun_anew, held_by, owned_by
+from protocols.cluster.stripes import begun_anew, held_by, lost_in, owned_by
 from protocols.effects import (
     Apply,
     BeginTraining,
@@ -212,8 +212,7 @@ class Cycle:
             self.state = CYCLE_TABLE.step(self.state, "decided", CycleState.PUBLISHING)
             at, members = (context.iteration, context.attempt), len(policy.view.members)
             anew = begun_anew(policy.stripes, context.iteration)
-            lost = begun_anew(policy.stripes, context.iteration + 1)
-            lost = tuple(s for s in lost if s in owned)
+            lost = tuple(s for s in lost_in(policy.stripes, context.iteration) if s in owned)
             self._trainer.publish(Publish(*at, word, members, owned, anew, lost))
 
     def published(self, event: Published) -> None:
@@ -265,8 +264,7 @@ class Cycle:
             context.steps = min(context.steps, context.iteration)
         self._before_id, self._attempt_id = self._attempt_id, bytes(32)
         self._given, self._answer, self._owed, self._refuses = (), None, 0, False
-        at_end = context.iteration >= context.steps
-        if (context.iteration % DIGEST_EVERY == 0 or at_end) and not self._trainer.is_stale:
+        if (context.iteration % DIGEST_EVERY == 0 or context.is_at_end) and not self._trainer.is_stale:
             context.do(TakeDigest(context.iteration, context.commit))
         self._word = None
         self._next("applied")
@@ -531,7 +529,7 @@ class Cycle:
                 mine = decision.work[policy.view.nodes.index(context.node)]
                 work = control_word.numbers(mine, context.config.micro_batches)
                 spread = () if decision.applied else kept_chunks(context, decision)
-        if context.iteration >= context.steps and context.is_member:
+        if context.is_at_end and context.is_member:
             self.state = CYCLE_TABLE.step(self.state, event, CycleState.FAREWELL)
             self._start_round(())
             offered = self._offered()

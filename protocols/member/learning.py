@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.cluster.stripes import lost_in
 from protocols.cluster.view import edge
 from protocols.effects import LendStripes
 from protocols.wire.messages import StripesLearned, StripesWanted
@@ -79,10 +80,11 @@ class Learning:
 
     def stripes(self, policy: Policy) -> tuple[int, ...]:
         """Return the stripes whose slots this member has under `policy` in the running iteration:
-        as a holder or, what it has learned, as a learner. Those that are to begin anew in the next
-        iteration are lost, with their sums."""
-        me, after = policy.view.nodes.index(self._context.node), self._context.iteration + 1
-        every = [(s, x) for s, x in enumerate(policy.stripes) if x.anew != after]
+        as a holder or, what it has learned, as a learner. Those that are to begin anew later are
+        lost, with their sums."""
+        me = policy.view.nodes.index(self._context.node)
+        lost = lost_in(policy.stripes, self._context.iteration)
+        every = [(s, x) for s, x in enumerate(policy.stripes) if s not in lost]
         return tuple(s for s, x in every if me in x.holders or (me in x.learners and self._has(s)))
 
     def _has(self, stripe: int) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.stripes import OnLost, orphans, renumbered
+from protocols.cluster.stripes import OnLost, lost_in, orphans, renumbered
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
@@ -31,13 +31,20 @@ class MissingParts:
     def deadline(self) -> float | None:
         """When members that are not proven dead are given up, None if that may not come."""
         until = self._since + limits.PARTS_WAIT_SECONDS
-        gives_up = self._told and self._context.config.on_lost is not OnLost.WAIT
+        gives_up = self._told and not self._waits
         return until if gives_up and until > self._context.now else None
+
+    @property
+    def _waits(self) -> bool:
+        """Whether members that alone have a part are waited for without limit. After the last
+        update nobody here needs their parts. They are still given time to come back, since they
+        may need ours to make that update, too."""
+        return self._context.config.on_lost is OnLost.WAIT and not self._context.is_at_end
 
     def given_up(self, now: float, lost: Lost) -> bool:
         """Whether members that alone have a part are waited for no more, as far as `tell` knows
         them: they are proven dead, or have been out of reach for long."""
-        if not self._told or self._context.config.on_lost is OnLost.WAIT:
+        if not self._told or self._waits:
             return False
         dead = all(n in lost.dead for n in self._told)
         return dead or now >= self._since + limits.PARTS_WAIT_SECONDS
@@ -72,7 +79,8 @@ class MissingParts:
                 self._since = now
             found = (policy.view.member(n) for n in missing)
             names = [m.name for m in found if m is not None]
-            context.report("parts_missing", nodes=names, then=context.config.on_lost.value)
+            then = "end" if context.is_at_end else context.config.on_lost.value
+            context.report("parts_missing", nodes=names, then=then)
         else:
             context.report("parts_complete", seconds=round(now - self._since, 6))
         self._told = missing
@@ -97,9 +105,10 @@ class MissingParts:
         before = policy.stripes if policy is not None else stripes
         pairs = enumerate(zip(before, stripes, strict=True))
         found = [s for s, (old, new) in pairs if new.anew != old.anew]
+        at = restart.iteration + restart.applied
         if found:
             self._told = ()  # they are waited for no more
-            at = restart.iteration + restart.applied
+        if found and not lost_in(stripes, at):  # otherwise this is the end, where nothing begins
             self._context.report("parts_anew", parts=found, of=len(stripes), iteration=at)
 
     def forget(self) -> None:

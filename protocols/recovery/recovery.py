@@ -375,7 +375,7 @@ class Recovery:
         self._missing_parts.tell(now, lost)
         self._dial(now, missing)
         gives_up = self._missing_parts.given_up(now, lost)
-        if gives_up and context.config.on_lost is OnLost.STOP:
+        if gives_up and context.config.on_lost is OnLost.STOP and not context.is_at_end:
             self._cycle.leave("parts lost", self._missing_parts.words)
             return
         if context.node in lost.out:
@@ -472,6 +472,7 @@ class Recovery:
             lost,
             context.config.chunks,
             context.config.micro_batches,
+            context.steps,
             context.planner,
             now,
             at=(context.iteration, context.attempt),

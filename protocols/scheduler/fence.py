@@ -104,6 +104,7 @@ class FenceLeader:
         lost: Lost,
         chunks: int,
         micro_batches: int,
+        steps: int,
         planner: Planner,
         now: float,
         *,
@@ -115,8 +116,8 @@ class FenceLeader:
     ) -> None:
         """`own`: the policy in force here; a report may show a newer one. `stored`: the electorates
         of it and of newer policies stored here; `known`: those of all policies stored here, of
-        other lineages, too. `at`: the running iteration and attempt. `pauses`: never go on without
-        a quorum. `waited`: the election has waited for a quorum already, so this fence need not.
+        other lineages, too. `steps`: after how many iterations training ends. `at`: the running
+        iteration and attempt. `pauses`: never go on without a quorum. `waited`: the election has waited for a quorum already, so this fence need not.
         `begins_anew`: stripes whose holders are all lost for good begin anew."""
         self.state = FENCE_TABLE.initial
         self.epoch = epoch
@@ -135,6 +136,7 @@ class FenceLeader:
         self._lost = lost
         self._chunks = chunks
         self._micro_batches = micro_batches
+        self._steps = steps
         self._planner = planner
         self._reports: dict[bytes, FenceReport] = {}
         self._answers: dict[bytes, None] = {}  # members that answered what is repeated at present
@@ -322,13 +324,15 @@ class FenceLeader:
         waits first, because a short sleep or a loose cable should cost a pause and no steps."""
         return 2 * len(here) > sum(n not in self._lost.dead for n in self.base.view.nodes)
 
-    def _gives_up(self, now: float, base: Policy) -> bool:
-        """Whether the stripes that no reporter holds begin anew, since nobody who held them will
-        come back with them."""
+    def _gives_up(self, now: float, base: Policy, here: list[bytes]) -> bool:
+        """Whether those `here` go on without the stripes that none of them holds, since nobody who
+        held them will come back with them. If one of them is past the last update, all can have its
+        results, and need no slots."""
         nodes = base.view.nodes
         held_by = (nodes[k] for s in self.orphans for k in base.stripes[s].holders)
         dead = all(n in self._lost.dead for n in held_by)
-        return self._begins_anew and (dead or now >= self._anew_at)
+        ends = any(self._reports[n].iteration >= self._steps for n in here)
+        return (self._begins_anew or ends) and (dead or now >= self._anew_at)
 
     def _try(self, now: float, event: str) -> list[Letter]:
         """Decide, if every member has reported or is lost, and those that have may go on."""
@@ -354,7 +358,7 @@ class FenceLeader:
         proven = all(n in self._lost.dead for n in missing)
         decides = quorum and (now >= self._half_at or self._is_most(here))
         self.orphans = orphans(_held(base, self._reports, here))
-        is_lacking = bool(self.orphans) and not self._gives_up(now, base)
+        is_lacking = bool(self.orphans) and not self._gives_up(now, base, here)
         if is_lacking or (not decides and not proven and now < self._partition_at):
             self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
             return []
@@ -365,6 +369,7 @@ class FenceLeader:
             self.epoch,
             self._chunks,
             self._micro_batches,
+            self._steps,
             self._planner,
             self._node,
             forks=self.forks,
@@ -388,12 +393,14 @@ def decide(
     epoch: Epoch,
     chunks: int,
     micro_batches: int,
+    steps: int,
     planner: Planner,
     leader: bytes,
     *,
     forks: bool,
 ) -> Restart:
-    """Return how the reporters go on (protocol.md, 8.5)."""
+    """Return how the reporters go on (protocol.md, 8.5). `steps`: after how many iterations training
+    ends."""
     members = [m for m in base.view.members if m.node in reports]
     lineage = base.view.lineage
     if forks:
@@ -429,7 +436,8 @@ def decide(
     redo = max((r.attempt + 1 for r in again), default=0)
     at = first + 1 if applied else first
     pulls = _carried(base, stay, stripes)
-    stripes = taken_over(stripes, len(view.nodes), at)
+    # Stripes that nobody holds begin anew with the next update; after the last one they never do.
+    stripes = taken_over(stripes, len(view.nodes), at if at < steps else at + 1)
     whole_plan = (plan.parents, plan.shares, pulls, plan.reason, (), stripes)
     policy = Policy(epoch[0], version, view, *whole_plan)
     # Work of an iteration that is finished does not count for the next one.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PLANNER = StandardPlanner()
 EPOCH = (3, 7)
 RUNNING, BEFORE = b"r" * 32, b"b" * 32
-CHUNKS, BATCH = 4, 6
+CHUNKS, BATCH, STEPS = 4, 6, 100
 
 
 def report_of(

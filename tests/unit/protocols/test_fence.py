@@ -20,7 +20,7 @@ from protocols.table import StateTable
 from protocols.wire.messages import Commit, Fence, Letter, Prepare, Restart
 
 from .records import node, star_policy, view_of
-from .reports import BATCH, CHUNKS, EPOCH, PLANNER, report_of
+from .reports import BATCH, CHUNKS, EPOCH, PLANNER, STEPS, report_of
 
 NOTHING = Lost()
 AT = (5, 0)  # the iteration and the attempt that are running
@@ -48,7 +48,7 @@ class Bench:
             self.policy = replace(self.policy, view=view, parents=plan.parents, shares=plan.shares)
         self.now = 0.0
         total = sum(self.policy.shares)
-        make = (node_id, epoch, self.policy, (), lost, CHUNKS, total, PLANNER, self.now)
+        make = (node_id, epoch, self.policy, (), lost, CHUNKS, total, STEPS, PLANNER, self.now)
         self.leader = FenceLeader(*make, at=AT)
         self.said: list[Letter] = []
 
@@ -443,7 +443,8 @@ def test_a_decision_that_nobody_stores_is_overdue_after_a_while(
 def test_who_has_waited_before_the_election_does_not_wait_twice() -> None:
     bench = Bench(2, Lost(nodes=(ONE,)), TWO)
     total = sum(bench.policy.shares)
-    make = (TWO, EPOCH, bench.policy, (), Lost(nodes=(ONE,)), CHUNKS, total, PLANNER, 0.0)
+    job = (CHUNKS, total, STEPS, PLANNER)
+    make = (TWO, EPOCH, bench.policy, (), Lost(nodes=(ONE,)), *job, 0.0)
     bench.leader = FenceLeader(*make, at=AT, waited=True)
     bench.report(TWO)
     bench.wait(limits.FENCE_REPORT_SECONDS - 0.5)
@@ -456,9 +457,8 @@ def test_who_has_waited_before_the_election_does_not_wait_twice() -> None:
 def test_one_that_pauses_waits_for_ever() -> None:
     policy = star_policy(3)
     lost = Lost(nodes=(TWO, THREE))
-    leader = FenceLeader(
-        ONE, EPOCH, policy, (), lost, CHUNKS, sum(policy.shares), PLANNER, 0.0, at=AT, pauses=True
-    )
+    job = (CHUNKS, sum(policy.shares), STEPS, PLANNER)
+    leader = FenceLeader(ONE, EPOCH, policy, (), lost, *job, 0.0, at=AT, pauses=True)
     leader.report(0.0, ONE, report_of(policy))
     leader.tick(1e6)
     assert leader.state is FenceState.WAITING

@@ -12,7 +12,7 @@ import pytest
 from edgeagent.advice import leaving_waits_for
 from protocols import limits
 from protocols.cluster.policy import Pull
-from protocols.cluster.stripes import OnLost, Stripe, begun_anew, orphans, taken_over
+from protocols.cluster.stripes import OnLost, Stripe, begun_anew, lost_in, orphans, taken_over
 from protocols.events import LeaveWanted
 from protocols.recovery.missing_parts import MissingParts
 from protocols.scheduler.fence import FenceLeader, Lost, decide
@@ -21,7 +21,7 @@ from tests.simulation.world import World
 from tests.unit.protocols.clusters import enter, node_of
 from tests.unit.protocols.divided_clusters import STRIPES, divided, ends, is_level
 from tests.unit.protocols.records import member, node, star_policy
-from tests.unit.protocols.reports import BATCH, BEFORE, CHUNKS, EPOCH, PLANNER, RUNNING, report_of
+from tests.unit.protocols.reports import BATCH, BEFORE, CHUNKS, EPOCH, PLANNER, RUNNING, STEPS, report_of
 from tests.variants import variants
 
 if TYPE_CHECKING:
@@ -152,6 +152,8 @@ def test_parts_are_taken_over_by_those_that_hold_least() -> None:
     assert begun_anew(found, 9) == (1, 3)
     assert begun_anew(found, 8) == ()
     assert begun_anew(stripes, 0) == ()
+    assert lost_in(found, 8) == lost_in(found, 7) == (1, 3)
+    assert lost_in(found, 9) == ()
 
 
 ONE, TWO, THREE = (node(k) for k in range(1, 4))
@@ -166,7 +168,7 @@ def holding(*holders: bytes) -> Policy:
 def without_three(policy: Policy, **report: Any) -> Restart:
     """Return the decision of members 1 and 2, who have reported the same."""
     found = {n: report_of(policy, links=(ONE, TWO), **report) for n in (ONE, TWO)}
-    return decide(policy, found, EPOCH, CHUNKS, BATCH, PLANNER, ONE, forks=False)
+    return decide(policy, found, EPOCH, CHUNKS, BATCH, STEPS, PLANNER, ONE, forks=False)
 
 
 def test_a_fence_names_the_iteration_at_which_parts_begin_anew() -> None:
@@ -192,17 +194,20 @@ def test_an_update_without_the_lost_sums_is_another_one() -> None:
     assert lacking.attempt_id not in (RUNNING, BEFORE)
     assert lacking.attempt_id == without_three(policy, have=(0, 1, 3)).attempt_id
     found = {n: report_of(policy, links=(ONE, TWO), iteration=at) for n, at in ((ONE, 5), (TWO, 6))}
-    ahead = decide(policy, found, EPOCH, CHUNKS, BATCH, PLANNER, ONE, forks=False)
+    ahead = decide(policy, found, EPOCH, CHUNKS, BATCH, STEPS, PLANNER, ONE, forks=False)
     assert ahead.attempt_id == BEFORE
 
 
-def leader(*, begins_anew: bool, lost: Lost) -> FenceLeader:
-    """Return a fence of member 1 to which members 1 and 2 have reported at time 0."""
+def leader(
+    *, begins_anew: bool, lost: Lost, at: tuple[int, int] = (5, 5), steps: int = STEPS
+) -> FenceLeader:
+    """Return a fence of member 1 to which members 1 and 2 have reported at time 0, where they are
+    `at` these iterations."""
     policy = holding(b"\0", b"\2", b"\2\1")
-    options = (policy, (policy.electorate,), lost, CHUNKS, BATCH, PLANNER, 0.0)
-    fence = FenceLeader(ONE, EPOCH, *options, at=(5, 0), begins_anew=begins_anew)
-    for reporter in (ONE, TWO):
-        fence.report(0.0, reporter, report_of(policy, links=(ONE, TWO)))
+    options = (policy, (policy.electorate,), lost, CHUNKS, BATCH, steps, PLANNER, 0.0)
+    fence = FenceLeader(ONE, EPOCH, *options, at=(at[0], 0), begins_anew=begins_anew)
+    for reporter, iteration in zip((ONE, TWO), at, strict=True):
+        fence.report(0.0, reporter, report_of(policy, links=(ONE, TWO), iteration=iteration))
     return fence
 
 
@@ -219,6 +224,57 @@ def test_a_fence_waits_for_who_may_come_back_with_a_part() -> None:
     assert patient.restart is None
     patient.tick(late)
     assert patient.restart is not None
+
+
+@pytest.mark.parametrize("at", [(6, 6), (5, 6), (6, 5)])
+def test_after_the_last_update_members_end_without_parts(at: tuple[int, int]) -> None:
+    dead, away = Lost(dead=(THREE,)), Lost(nodes=(THREE,))
+    waits = leader(begins_anew=False, lost=dead, at=at, steps=7)
+    waits.tick(10 * limits.PARTS_WAIT_SECONDS)
+    assert waits.restart is None  # one more update is to be made, which needs the parts
+    for lost, seconds in ((dead, 0.0), (away, limits.PARTS_WAIT_SECONDS)):
+        fence = leader(begins_anew=False, lost=lost, at=at, steps=6)
+        fence.tick(seconds - 1.0)
+        assert (fence.restart is None) is (lost is away)
+        fence.tick(seconds)
+        assert fence.restart is not None
+        assert fence.restart.applied is (5 in at)
+        # The part begins anew in an iteration that never comes, so it is nowhere taken for real.
+        assert [s.anew for s in fence.restart.policy.stripes] == [0, 7, 0]
+
+
+@pytest.mark.parametrize("moment", variants(range(0, 60, 5), range(60)))
+@pytest.mark.parametrize("on_lost", OnLost)
+def test_one_is_killed_after_the_last_update(moment: int, on_lost: OnLost) -> None:
+    world, hosts = divided(12 + moment, 3, 0, 40, on_lost)
+    dead = hosts[moment % 3]
+    # One that still lacks the result of the last update gets it from the others; with `stop` it
+    # leaves, because it cannot know that they have it.
+    most = 3 if on_lost is OnLost.STOP else 2
+    world.run(lambda: sum(h.iteration == world.steps for h in hosts) >= most)
+    ahead = [h for h in hosts if h.iteration == world.steps]
+    held = {h: dict(h.slots.here) for h in hosts}
+    world.before(moment // 3 + 1, lambda: dead.gone or world.kill(dead))
+    ends(world, dead)
+    for host in hosts:
+        if host is not dead:
+            assert not told(host, "parts_anew")
+            assert not host.slots.losses
+            # It saves what it held, and no zeros in the place of what is lost.
+            assert host.slots.here.keys() == held[host].keys()
+            if host in ahead:
+                assert all(x["then"] == "end" for x in told(host, "parts_missing"))
+
+
+def test_after_the_last_update_who_is_out_of_reach_is_given_time_to_come_back() -> None:
+    world, hosts = divided(13, 3, 0, 40)
+    world.run(lambda: all(h.iteration == world.steps for h in hosts))
+    for other in hosts[:2]:
+        world.cut(hosts[2], other)
+    before = world.now
+    ends(world)
+    assert world.now - before >= limits.PARTS_WAIT_SECONDS
+    assert told(hosts[0], "parts_missing")
 
 
 def test_who_waits_for_a_part_may_leave_soon() -> None:

@@ -14,7 +14,7 @@ from protocols.scheduler import testimony
 from protocols.scheduler.fence import FenceLeader, FenceState, Lost
 
 from .records import node, star_policy
-from .reports import CHUNKS, EPOCH, PLANNER, report_of
+from .reports import CHUNKS, EPOCH, PLANNER, STEPS, report_of
 
 ONE, TWO, THREE, FOUR, FIVE = (node(k) for k in range(1, 6))
 OWN = star_policy(3)
@@ -70,7 +70,7 @@ def leader(size: int, known: tuple[Electorate, ...] = ()) -> tuple[FenceLeader, 
     policy = star_policy(size)
     total = sum(policy.shares)
     made = FenceLeader(
-        ONE, EPOCH, policy, (), Lost(), CHUNKS, total, PLANNER, 0.0, at=AT, known=known
+        ONE, EPOCH, policy, (), Lost(), CHUNKS, total, STEPS, PLANNER, 0.0, at=AT, known=known
     )
     return made, policy
 
