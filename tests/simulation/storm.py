@@ -51,6 +51,8 @@ FIRST_WITH_STRIPES = 910_000
 MOST_STRIPES = 4
 # From this seed on devices do not wait for those that alone have a part of it, but stop or go on.
 FIRST_WITH_LOSSES = 960_000
+# From this seed on some wait, too, and parts may be so large that few are learned at once.
+FIRST_WITH_LARGE_STRIPES = 980_000
 # After so many seconds of calm a history ends in which a part of that state is lost for good.
 LOST_SECONDS = 20.0
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
@@ -141,6 +143,9 @@ class Storm:
             self.world.stripe_copies = stripes.choice((1, 1, 2))
             if seed >= FIRST_WITH_LOSSES:
                 self.world.on_lost = stripes.choice((OnLost.FRESH, OnLost.FRESH, OnLost.STOP))
+            if seed >= FIRST_WITH_LARGE_STRIPES:
+                self.world.on_lost = stripes.choice((OnLost.WAIT, self.world.on_lost))
+                self.world.stripe_bytes = stripes.choice((0, 6 << 20, 16 << 20))
         standby = faults.stream(seed, "standby")
         self._stands_by = standby if seed >= FIRST_WITH_STANDBY else None
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))

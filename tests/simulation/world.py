@@ -80,6 +80,7 @@ class World:
         self.streams = False  # trainers announce chunks while they compute
         self.stripes = 0  # into which the optimizer's state is divided; 0: all keep all of it
         self.stripe_copies = 0  # of each
+        self.stripe_bytes = 0  # of the slots of one, of which policies let 16 MiB be learned
         self.on_lost = OnLost.WAIT  # what devices do if all holders of one are lost
         # Lineage and iteration -> what of the state at its start was lost before.
         self.losses: dict[tuple[bytes, int], Losses] = {}
@@ -286,6 +287,7 @@ class World:
                 config,
                 stripes=self.stripes,
                 copies=self.stripe_copies,
+                stripe_bytes=self.stripe_bytes,
                 on_lost=self.on_lost,
             )
         if not self.is_frozen:
