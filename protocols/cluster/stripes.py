@@ -9,8 +9,7 @@ sums, and the slots as they are when the policy that names it comes into force.
 
 If all holders of a stripe are lost, the others wait for them, stop, or have the stripe begin anew,
 as if the optimizer had never stepped its chunks (`OnLost`). After the last update nobody needs the
-slots any more, so the members that are left end without them: the stripe then begins anew only in
-an iteration that never comes, which keeps zeros out of the files that they save.
+slots any more, so the members that are left end without them.
 
 Members are numbered as in the view, so that a stripe is a few bytes on the wire.
 """
@@ -121,12 +120,6 @@ def with_learned(
 def orphans(stripes: Sequence[Stripe]) -> tuple[int, ...]:
     """Return the stripes that nobody holds."""
     return tuple(s for s, stripe in enumerate(stripes) if not stripe.holders)
-
-
-def lost_in(stripes: Sequence[Stripe], iteration: int) -> tuple[int, ...]:
-    """Return the stripes whose slots and sums of `iteration` are lost, since they begin anew only
-    later."""
-    return tuple(s for s, stripe in enumerate(stripes) if stripe.anew > iteration)
 
 
 def begun_anew(stripes: Sequence[Stripe], iteration: int) -> tuple[int, ...]:

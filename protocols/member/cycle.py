@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols.cluster.ancestry import Past
-from protocols.cluster.stripes import begun_anew, held_by, lost_in, owned_by
+from protocols.cluster.stripes import begun_anew, held_by, owned_by
 from protocols.effects import (
     Apply,
     BeginTraining,
@@ -212,7 +212,8 @@ class Cycle:
             self.state = CYCLE_TABLE.step(self.state, "decided", CycleState.PUBLISHING)
             at, members = (context.iteration, context.attempt), len(policy.view.members)
             anew = begun_anew(policy.stripes, context.iteration)
-            lost = tuple(s for s in lost_in(policy.stripes, context.iteration) if s in owned)
+            lost = begun_anew(policy.stripes, context.iteration + 1)
+            lost = tuple(s for s in lost if s in owned)
             self._trainer.publish(Publish(*at, word, members, owned, anew, lost))
 
     def published(self, event: Published) -> None:
@@ -264,7 +265,8 @@ class Cycle:
             context.steps = min(context.steps, context.iteration)
         self._before_id, self._attempt_id = self._attempt_id, bytes(32)
         self._given, self._answer, self._owed, self._refuses = (), None, 0, False
-        if (context.iteration % DIGEST_EVERY == 0 or context.is_at_end) and not self._trainer.is_stale:
+        hashed = context.iteration % DIGEST_EVERY == 0 or context.is_at_end
+        if hashed and not self._trainer.is_stale:
             context.do(TakeDigest(context.iteration, context.commit))
         self._word = None
         self._next("applied")

@@ -4,7 +4,8 @@ When a policy comes into force that names this member as a learner, it asks a ne
 holders for the slots as they are at the start of that iteration. Neither of the two applies the
 update of the iteration before the learner has them, or rather, before the holder has copied them
 for it. From then on the learner steps the slots with the sums that it receives like a holder, and
-tells the scheduler, whose next policy names it as one. Nobody relies on it before.
+tells everyone. The scheduler's next policy names it as one; if the scheduler is lost, the others
+count on what they have learned.
 
 A fence ends all learning, because its policy names no learners.
 """
@@ -14,10 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.stripes import lost_in
 from protocols.cluster.view import edge
 from protocols.effects import LendStripes
-from protocols.wire.messages import StripesLearned, StripesWanted
+from protocols.wire.messages import EVERYONE, StripesLearned, StripesWanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,16 +75,15 @@ class Learning:
     @property
     def deadline(self) -> float | None:
         """When `tick` has something to do although nothing has happened."""
-        waits = (self._wanted or self._known) and not self._context.freeze.holds
+        waits = self._known or (self._wanted and not self._context.freeze.holds)
         return self._again_at if waits else None
 
     def stripes(self, policy: Policy) -> tuple[int, ...]:
         """Return the stripes whose slots this member has under `policy` in the running iteration:
-        as a holder or, what it has learned, as a learner. Those that are to begin anew later are
-        lost, with their sums."""
-        me = policy.view.nodes.index(self._context.node)
-        lost = lost_in(policy.stripes, self._context.iteration)
-        every = [(s, x) for s, x in enumerate(policy.stripes) if s not in lost]
+        as a holder or, what it has learned, as a learner. Those that are to begin anew in the next
+        iteration are lost, with their sums."""
+        me, after = policy.view.nodes.index(self._context.node), self._context.iteration + 1
+        every = [(s, x) for s, x in enumerate(policy.stripes) if x.anew != after]
         return tuple(s for s, x in every if me in x.holders or (me in x.learners and self._has(s)))
 
     def _has(self, stripe: int) -> bool:
@@ -120,11 +119,13 @@ class Learning:
             self._context.send(source, StripesWanted(self._context.iteration, stripes))
 
     def tick(self, now: float) -> None:
-        """Ask again for what has not come, and tell the scheduler again what was learned."""
-        if self._again_at is None or now < self._again_at or self._context.freeze.holds:
+        """Ask again for what has not come, and tell again what was learned. A fence does not end
+        that, since an heir has to know what the members in reach have together."""
+        if self._again_at is None or now < self._again_at:
             return
         self._again_at = now + limits.RETRY_SECONDS
-        self._ask()
+        if not self._context.freeze.holds:
+            self._ask()
         if self._known:
             self._tell()
 
@@ -161,8 +162,7 @@ class Learning:
 
     def _tell(self) -> None:
         self._again_at = self._context.now + limits.RETRY_SECONDS
-        message = StripesLearned(tuple(self._known))
-        self._mail.post(self._context.election.scheduler, message)
+        self._mail.post(EVERYONE, StripesLearned(tuple(self._known)))
 
     def _release(self) -> None:
         if not self.is_busy:

@@ -6,9 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.stripes import OnLost, lost_in, orphans, renumbered
+from protocols.cluster.stripes import OnLost, orphans, renumbered, with_learned
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from protocols.cluster.policy import Policy
     from protocols.member.context import Context
     from protocols.scheduler.fence import Lost
@@ -26,6 +28,7 @@ class MissingParts:
         self._survives = 0
         self._seen: Policy | None = None  # what was looked at the last time
         self._lost: Lost | None = None
+        self._learned: dict[bytes, tuple[int, ...]] = {}  # learner -> the stripes that it has
 
     @property
     def deadline(self) -> float | None:
@@ -49,6 +52,28 @@ class MissingParts:
         dead = all(n in lost.dead for n in self._told)
         return dead or now >= self._since + limits.PARTS_WAIT_SECONDS
 
+    def learned(self, sender: bytes, stripes: tuple[int, ...]) -> None:
+        """Note that a member says that it has learned these stripes."""
+        policy = self._context.policy
+        if policy is not None and sender in policy.view.nodes:
+            self._learned[sender] = stripes
+            self._seen = None
+
+    def switched(self) -> None:
+        """Another policy is in force. Learners of stripes that it names say anew what they have."""
+        self._learned = {}
+
+    def lacking(self, policy: Policy, here: Sequence[bytes]) -> tuple[int, ...]:
+        """Return the stripes that none of the members `here` holds or has learned."""
+        nodes, known = policy.view.nodes, self._learned
+        learners = [[nodes[k] for k in stripe.learners] for stripe in policy.stripes]
+        learned = {
+            n: [s for s in known[n] if s < len(learners) and n in learners[s]]
+            for n in here
+            if n in known
+        }
+        return orphans(with_learned(renumbered(policy.stripes, nodes, here), here, learned))
+
     def holders(self, lost: Lost) -> tuple[bytes, ...]:
         """Return those of the `lost` members that alone had some stripe, so that the others cannot
         go on without them."""
@@ -57,8 +82,7 @@ class MissingParts:
             return ()
         gone = (*lost.nodes, *lost.dead, *lost.out)
         nodes = policy.view.nodes
-        here = [n for n in nodes if n not in gone]
-        without = orphans(renumbered(policy.stripes, nodes, here))
+        without = self.lacking(policy, [n for n in nodes if n not in gone])
         return tuple(dict.fromkeys(nodes[k] for s in without for k in policy.stripes[s].holders))
 
     def tell(self, now: float, lost: Lost) -> None:
@@ -108,7 +132,7 @@ class MissingParts:
         at = restart.iteration + restart.applied
         if found:
             self._told = ()  # they are waited for no more
-        if found and not lost_in(stripes, at):  # otherwise this is the end, where nothing begins
+        if found and at < self._context.steps:
             self._context.report("parts_anew", parts=found, of=len(stripes), iteration=at)
 
     def forget(self) -> None:

@@ -79,8 +79,6 @@ class Desk:
                 self._recovery.reported(now, sender, message)
             case m.Outside(term, number):
                 self._recovery.outside(now, sender, (term, number))
-            case m.StripesLearned(stripes):
-                negotiator.learned(sender, stripes)
             case m.LinkWish(peer, wanted):
                 mail = negotiator.link_wish(sender, peer, wanted=wanted)
             case m.Expel(node):

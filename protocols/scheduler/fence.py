@@ -116,9 +116,10 @@ class FenceLeader:
     ) -> None:
         """`own`: the policy in force here; a report may show a newer one. `stored`: the electorates
         of it and of newer policies stored here; `known`: those of all policies stored here, of
-        other lineages, too. `steps`: after how many iterations training ends. `at`: the running
-        iteration and attempt. `pauses`: never go on without a quorum. `waited`: the election has waited for a quorum already, so this fence need not.
-        `begins_anew`: stripes whose holders are all lost for good begin anew."""
+        other lineages, too. `steps`: the iteration after which training ends. `at`: the running
+        iteration and attempt. `pauses`: never go on without a quorum. `waited`: the election has
+        waited for a quorum already, so this fence need not. `begins_anew`: stripes whose holders
+        are all lost for good begin anew."""
         self.state = FENCE_TABLE.initial
         self.epoch = epoch
         self.restart: Restart | None = None
@@ -369,7 +370,6 @@ class FenceLeader:
             self.epoch,
             self._chunks,
             self._micro_batches,
-            self._steps,
             self._planner,
             self._node,
             forks=self.forks,
@@ -393,14 +393,12 @@ def decide(
     epoch: Epoch,
     chunks: int,
     micro_batches: int,
-    steps: int,
     planner: Planner,
     leader: bytes,
     *,
     forks: bool,
 ) -> Restart:
-    """Return how the reporters go on (protocol.md, 8.5). `steps`: after how many iterations training
-    ends."""
+    """Return how the reporters go on (protocol.md, 8.5)."""
     members = [m for m in base.view.members if m.node in reports]
     lineage = base.view.lineage
     if forks:
@@ -436,8 +434,7 @@ def decide(
     redo = max((r.attempt + 1 for r in again), default=0)
     at = first + 1 if applied else first
     pulls = _carried(base, stay, stripes)
-    # Stripes that nobody holds begin anew with the next update; after the last one they never do.
-    stripes = taken_over(stripes, len(view.nodes), at if at < steps else at + 1)
+    stripes = taken_over(stripes, len(view.nodes), at)  # after the last update nothing comes of it
     whole_plan = (plan.parents, plan.shares, pulls, plan.reason, (), stripes)
     policy = Policy(epoch[0], version, view, *whole_plan)
     # Work of an iteration that is finished does not count for the next one.

@@ -123,7 +123,9 @@ class StripesWanted(Message):
 
 @dataclass(frozen=True, slots=True)
 class StripesLearned(Message):
-    """Learner to scheduler: I have the slots of these stripes and keep them up to date."""
+    """Flooded, by a learner: I have the slots of these stripes and keep them up to date. The
+    scheduler makes the sender a holder; if the scheduler is lost, the others know what they have
+    without it."""
 
     TAG: ClassVar[int] = 48
     stripes: tuple[int, ...] = wire(Many(UInt(limits.MAX_STRIPES), limits.MAX_STRIPES))

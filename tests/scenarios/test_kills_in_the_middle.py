@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DYING = "tests.scenarios.dying_agent"
 JOB = str(Path(__file__).parent / "scripts" / "whole_numbers.py")
 LAYERS = 3
-LAST = 450  # so many that a newcomer joins, and its parts are learned, well before the end
+LAST = 300
 OPTIONS = ("--steps", str(LAST))
 OTHERS = [
     ("sums", 2, 1),
@@ -32,7 +32,7 @@ OTHERS = [
     ("sums", 9, 2),
     ("results", 0, 2),
 ]
-SCRIPT = ["5"]  # ms that a micro-batch takes
+MILLISECONDS = "5"  # that a micro-batch takes
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +81,19 @@ def test_owners_die_in_the_middle_of(
     moments = {"DIES_AT": moment, "DIES_AFTER": str(after), "DIES_WHEN": str(die)}
     options = (*OPTIONS, "--shard-optimizer", "--copies", str(copies))
     with Cluster(tmp_path, job=JOB, options=options) as cluster:
-        alice = cluster.start("alice", script=SCRIPT)
+        alice = cluster.start("alice", script=[MILLISECONDS])
         alice.wait("joined")
         with alice.held():
             names = ["bob", "carol", "dave"]
             others = [
-                cluster.start(name, script=SCRIPT, peers=[alice], module=DYING, environment=moments)
+                cluster.start(
+                    name, script=[MILLISECONDS], peers=[alice], module=DYING, environment=moments
+                )
                 for name in names[:copies]
             ]
-            others += [cluster.start(name, script=SCRIPT, peers=[alice]) for name in names[copies:]]
+            others += [
+                cluster.start(name, script=[MILLISECONDS], peers=[alice]) for name in names[copies:]
+            ]
             for agent in others:
                 agent.wait_ready()
         alice.wait_members("alice", *names)
@@ -105,25 +109,27 @@ def test_owners_die_in_the_middle_of(
 
 @pytest.mark.parametrize("moment", ["lends", "learns"])
 def test_one_dies_while_a_newcomer_learns(tmp_path: Path, undisturbed: Path, moment: str) -> None:
-    die = tmp_path / "die"
+    die, dead_file = tmp_path / "die", tmp_path / "dead"
+    script = [MILLISECONDS, str(dead_file)]  # steps are slow until the death: it comes in time
     moments = {"DIES_AT": moment, "DIES_AFTER": "3", "DIES_WHEN": str(die)}
     options = (*OPTIONS, "--shard-optimizer", "--copies", "1")
     modules = {"carol": "edgeagent", "dave": "edgeagent"}
     dead = "carol" if moment == "lends" else "dave"
     modules[dead] = DYING
     with Cluster(tmp_path, job=JOB, options=options) as cluster:
-        alice, bob = cluster.together("alice", "bob", script=SCRIPT)
+        alice, bob = cluster.together("alice", "bob", script=script)
         agents = {"alice": alice, "bob": bob}
         for name, module in modules.items():
             alice.wait_until("copies", lambda: survives(alice) == 1, 60)
             if name == "dave":
                 die.touch()
             agents[name] = cluster.start(
-                name, script=SCRIPT, peers=[alice], module=module, environment=moments
+                name, script=script, peers=[alice], module=module, environment=moments
             )
             if name == "carol":
                 agents[name].wait_members("alice", "bob", "carol")
         have_died([agents.pop(dead)])
+        dead_file.touch()
         alice.wait_members(*agents)
         alice.wait_until("copies again", lambda: survives(alice) == 1, 60)
         all_end_alike(agents.values(), undisturbed)

@@ -47,6 +47,20 @@ def promote_who_has_not_learned() -> Iterator[None]:
 
 
 @contextmanager
+def wait_for_parts_that_nobody_needs() -> Iterator[None]:
+    """After the last update members wait without limit for parts that are lost."""
+
+    def gives_up(leader: Any, now: float, base: Any, _here: Any) -> bool:
+        nodes = base.view.nodes
+        held_by = (nodes[k] for s in leader.orphans for k in base.stripes[s].holders)
+        dead = all(n in leader._lost.dead for n in held_by)
+        return bool(leader._begins_anew and (dead or now >= leader._anew_at))
+
+    with patch.object(fence.FenceLeader, "_gives_up", gives_up):
+        yield
+
+
+@contextmanager
 def lend_what_was_changed() -> Iterator[None]:
     """A holder lends slots without holding its update until it has copied them."""
     real = Learning.asked
@@ -161,4 +175,5 @@ DIVIDED_MUTATIONS: tuple[Callable[[], AbstractContextManager[None]], ...] = (
     name_an_update_without_sums_like_the_whole_one,
     go_on_with_slots_that_nobody_has,
     carry_joins_over_a_loss,
+    wait_for_parts_that_nobody_needs,
 )

@@ -132,6 +132,21 @@ def a_loss_while_a_device_copies(seed: int) -> None:
         assert host.gone == "steps", f"{host.me.name} ended with {host.gone}"
 
 
+def a_death_after_the_last_update(seed: int) -> None:
+    """A member that alone has a part of the optimizer's state is killed when others have made the
+    last update."""
+    dice = random.Random(seed)
+    world = HarshWorld(seed, Intensities(), micro_batches=6, steps=40)
+    world.stripes = 3
+    hosts = [world.start(k, first=k == 0) for k in range(3)]
+    dead = dice.choice(hosts)
+    world.run(lambda: sum(h.iteration == world.steps for h in hosts) >= 2)
+    world.kill(dead)
+    world.run(lambda: all(h.gone is not None for h in hosts))
+    for host in hosts:
+        assert host is dead or host.gone == "steps", f"{host.me.name} ended with {host.gone}"
+
+
 def end(world: World) -> None:
     """Run to the end, and check the states."""
     world.joins_end = True
@@ -145,4 +160,5 @@ HISTORIES: dict[str, Callable[[int], None]] = {
     "keep_sums_that_lack_work": a_death_while_work_is_handed_back,
     "offer_what_nobody_stores": leavers_cut_off,
     "carry_joins_over_a_loss": a_loss_while_a_device_copies,
+    "wait_for_parts_that_nobody_needs": a_death_after_the_last_update,
 }

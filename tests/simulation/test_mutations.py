@@ -52,6 +52,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "name_an_update_without_sums_like_the_whole_one": (960072, 1),
     "go_on_with_slots_that_nobody_has": (960026, 1),
     "carry_joins_over_a_loss": (1, 1),
+    "wait_for_parts_that_nobody_needs": (1, 1),
     "two_votes": (60016, 3),
     "keep_sums_that_lack_work": (60000, 3),
     "offer_what_nobody_stores": (60000, 10),

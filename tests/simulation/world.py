@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from edgeagent.planner import StandardPlanner
 from protocols import events
 from protocols.cluster.ancestry import Past
-from protocols.cluster.stripes import OnLost, lost_in
+from protocols.cluster.stripes import OnLost, begun_anew
 from protocols.cluster.view import Member
 from protocols.member.context import NodeConfig
 from protocols.member.node import Node
@@ -391,7 +391,7 @@ class World:
             if 0 < x.anew <= at
             for c in chunks_of((s,), self.stripes)
         }
-        lost = chunks_of(lost_in(stripes, at), self.stripes)
+        lost = chunks_of(begun_anew(stripes, at + 1), self.stripes)
         whole = self.right(at + 1, host.slots.losses | anew)
         if host.iteration == at:
             lost = [c for c in lost if c in chunks and reduce.partial[c] == host.state[c - 1]]

@@ -228,12 +228,13 @@ def test_who_alone_has_a_part_of_the_optimizer_is_named(monkeypatch: pytest.Monk
     assert said[0].startswith("waiting for bob, eve: only there is a part of the optimizer's state")
     assert said[0].endswith("go on from files (--resume)")
     assert said[1] == "all parts of the optimizer's state are in reach again"
-    for then in ("stop", "fresh"):
+    for then in ("stop", "fresh", "end"):
         bench.observer.report("parts_missing", {"nodes": ["bob"], "then": then})
     assert said[2].endswith("within 30 s this device stops without it")
     assert said[3].endswith("within 30 s that part begins anew without it")
+    assert said[4].endswith("the last step is done, so within 30 s this device ends without it")
     bench.observer.report("parts_anew", {"parts": [1, 3], "of": 128, "iteration": 40})
-    assert said[4].startswith("2 of 128 parts of the optimizer's state are lost")
+    assert said[5].startswith("2 of 128 parts of the optimizer's state are lost")
     assert [e["parts"] for e in bench.all("parts_anew")] == [[1, 3]]
     assert [e["nodes"] for e in bench.all("parts_missing")][:1] == [["bob", "eve"]]
     assert [e["seconds"] for e in bench.all("parts_complete")] == [2.5]

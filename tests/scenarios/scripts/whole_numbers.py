@@ -2,11 +2,14 @@
 
 However many devices train, and whoever dies, the weights have to end with the same bits.
 
-Usage: edgeagent run whole_numbers.py -- MILLISECONDS   (that a micro-batch takes)
+Usage: edgeagent run whole_numbers.py -- MILLISECONDS [FILE]
+
+A micro-batch takes so many milliseconds, and ten times as long until FILE exists.
 """
 
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -19,7 +22,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 data = torch.utils.data.TensorDataset(torch.randint(-8, 9, (1024, 64)).float())
 trainer = Trainer(model, optimizer, global_batch=32, micro_batch=8)
 for (x,) in trainer.loader(data):
-    time.sleep(float(sys.argv[1]) / 1000)
+    slow = 1 if all(Path(name).exists() for name in sys.argv[2:]) else 10
+    time.sleep(slow * float(sys.argv[1]) / 1000)
     loss = torch.stack([(layer * x.mean(0)).sum() for layer in model]).sum()
     loss.backward()
     trainer.update(loss)

@@ -378,7 +378,7 @@ class World:
             forks = not is_quorum(base.view.nodes, dict.fromkeys(self.reports))
             epoch = (1, self.fences)
             self.decision = decide(
-                base, self.reports, epoch, CHUNKS, BATCH, LAST + 1, self.planner, name, forks=forks
+                base, self.reports, epoch, CHUNKS, BATCH, self.planner, name, forks=forks
             )
             self.applied += self.decision.applied
             self.kept += not self.decision.applied and any(self.decision.have)

@@ -20,7 +20,7 @@ from protocols.scheduler.fence import attempt_id, decide, open_links, share_out
 from protocols.wire.messages import FenceReport, Restart
 
 from .records import node, plain, star_policy, view_of
-from .reports import BATCH, BEFORE, CHUNKS, EPOCH, PLANNER, RUNNING, STEPS, report_of
+from .reports import BATCH, BEFORE, CHUNKS, EPOCH, PLANNER, RUNNING, report_of
 
 if TYPE_CHECKING:
     import random
@@ -33,7 +33,7 @@ ALL = control_word.bits(tuple(range(CHUNKS)))
 
 def decided(policy: Policy, reports: dict[bytes, FenceReport], *, forks: bool = False) -> Restart:
     """Return the decision of node 1."""
-    return decide(policy, reports, EPOCH, CHUNKS, BATCH, STEPS, PLANNER, ONE, forks=forks)
+    return decide(policy, reports, EPOCH, CHUNKS, BATCH, PLANNER, ONE, forks=forks)
 
 
 def chosen(bitmap: bytes) -> tuple[int, ...]:
@@ -275,7 +275,7 @@ def test_a_fork_has_a_lineage_that_tells_who_made_it_when() -> None:
     reports = {TWO: report_of(policy), THREE: report_of(policy)}
     made = []
     for leader, epoch in ((TWO, (3, 7)), (THREE, (3, 7)), (TWO, (3, 8)), (TWO, (4, 7))):
-        restart = decide(policy, reports, epoch, CHUNKS, BATCH, STEPS, PLANNER, leader, forks=True)
+        restart = decide(policy, reports, epoch, CHUNKS, BATCH, PLANNER, leader, forks=True)
         made.append(restart.policy.view.lineage)
         assert len(made[-1]) == limits.LINEAGE_BYTES
     assert len({policy.view.lineage, *made}) == 5

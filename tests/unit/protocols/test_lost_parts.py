@@ -12,16 +12,25 @@ import pytest
 from edgeagent.advice import leaving_waits_for
 from protocols import limits
 from protocols.cluster.policy import Pull
-from protocols.cluster.stripes import OnLost, Stripe, begun_anew, lost_in, orphans, taken_over
+from protocols.cluster.stripes import OnLost, Stripe, begun_anew, orphans, taken_over
 from protocols.events import LeaveWanted
 from protocols.recovery.missing_parts import MissingParts
 from protocols.scheduler.fence import FenceLeader, Lost, decide
 from tests.simulation.sharding import ANEW, LOST
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import enter, node_of
-from tests.unit.protocols.divided_clusters import STRIPES, divided, ends, is_level
+from tests.unit.protocols.divided_clusters import STRIPES, divided, ends, is_level, policy_of
 from tests.unit.protocols.records import member, node, star_policy
-from tests.unit.protocols.reports import BATCH, BEFORE, CHUNKS, EPOCH, PLANNER, RUNNING, STEPS, report_of
+from tests.unit.protocols.reports import (
+    BATCH,
+    BEFORE,
+    CHUNKS,
+    EPOCH,
+    PLANNER,
+    RUNNING,
+    STEPS,
+    report_of,
+)
 from tests.variants import variants
 
 if TYPE_CHECKING:
@@ -152,8 +161,6 @@ def test_parts_are_taken_over_by_those_that_hold_least() -> None:
     assert begun_anew(found, 9) == (1, 3)
     assert begun_anew(found, 8) == ()
     assert begun_anew(stripes, 0) == ()
-    assert lost_in(found, 8) == lost_in(found, 7) == (1, 3)
-    assert lost_in(found, 9) == ()
 
 
 ONE, TWO, THREE = (node(k) for k in range(1, 4))
@@ -168,7 +175,7 @@ def holding(*holders: bytes) -> Policy:
 def without_three(policy: Policy, **report: Any) -> Restart:
     """Return the decision of members 1 and 2, who have reported the same."""
     found = {n: report_of(policy, links=(ONE, TWO), **report) for n in (ONE, TWO)}
-    return decide(policy, found, EPOCH, CHUNKS, BATCH, STEPS, PLANNER, ONE, forks=False)
+    return decide(policy, found, EPOCH, CHUNKS, BATCH, PLANNER, ONE, forks=False)
 
 
 def test_a_fence_names_the_iteration_at_which_parts_begin_anew() -> None:
@@ -194,7 +201,7 @@ def test_an_update_without_the_lost_sums_is_another_one() -> None:
     assert lacking.attempt_id not in (RUNNING, BEFORE)
     assert lacking.attempt_id == without_three(policy, have=(0, 1, 3)).attempt_id
     found = {n: report_of(policy, links=(ONE, TWO), iteration=at) for n, at in ((ONE, 5), (TWO, 6))}
-    ahead = decide(policy, found, EPOCH, CHUNKS, BATCH, STEPS, PLANNER, ONE, forks=False)
+    ahead = decide(policy, found, EPOCH, CHUNKS, BATCH, PLANNER, ONE, forks=False)
     assert ahead.attempt_id == BEFORE
 
 
@@ -239,8 +246,12 @@ def test_after_the_last_update_members_end_without_parts(at: tuple[int, int]) ->
         fence.tick(seconds)
         assert fence.restart is not None
         assert fence.restart.applied is (5 in at)
-        # The part begins anew in an iteration that never comes, so it is nowhere taken for real.
-        assert [s.anew for s in fence.restart.policy.stripes] == [0, 7, 0]
+
+
+def kill(world: World, host: Host) -> None:
+    """Kill a device, unless it has ended already."""
+    if host.gone is None:
+        world.kill(host)
 
 
 @pytest.mark.parametrize("moment", variants(range(0, 60, 5), range(60)))
@@ -254,7 +265,7 @@ def test_one_is_killed_after_the_last_update(moment: int, on_lost: OnLost) -> No
     world.run(lambda: sum(h.iteration == world.steps for h in hosts) >= most)
     ahead = [h for h in hosts if h.iteration == world.steps]
     held = {h: dict(h.slots.here) for h in hosts}
-    world.before(moment // 3 + 1, lambda: dead.gone or world.kill(dead))
+    world.before(moment // 3 + 1, partial(kill, world, dead))
     ends(world, dead)
     for host in hosts:
         if host is not dead:
@@ -266,15 +277,41 @@ def test_one_is_killed_after_the_last_update(moment: int, on_lost: OnLost) -> No
                 assert all(x["then"] == "end" for x in told(host, "parts_missing"))
 
 
+def test_what_a_member_in_reach_has_learned_is_not_missing() -> None:
+    world, hosts = divided(14, 3, 0, 4000)
+    context = node_of(hosts[0]).context
+    me, other, third = (h.me.node for h in hosts)
+    nodes = policy_of(hosts[0]).view.nodes
+    numbers = {n: nodes.index(n) for n in nodes}
+    mine, theirs = bytes([numbers[me]]), bytes([numbers[third]])
+    stripes = (Stripe(mine), Stripe(theirs, bytes([numbers[other]])), Stripe(theirs), Stripe(mine))
+    policy = context.policy = replace(policy_of(hosts[0]), stripes=stripes)
+    parts, lost = MissingParts(context), Lost(dead=(third,))
+    parts.tell(world.now, lost)
+    assert parts.lacking(policy, (me, other)) == (1, 2)
+    parts.learned(other, (1, 2, 99))  # of stripe 2 it is no learner, and there is none of number 99
+    parts.learned(node(99), (2,))
+    assert parts.lacking(policy, (me, other)) == (2,)
+    assert parts.lacking(policy, (me,)) == (1, 2)
+    assert parts.holders(lost) == (third,)
+    parts.switched()
+    assert parts.lacking(policy, (me, other)) == (1, 2)
+    context.policy = None
+    parts.learned(other, (1,))
+    context.effects.clear()
+
+
 def test_after_the_last_update_who_is_out_of_reach_is_given_time_to_come_back() -> None:
     world, hosts = divided(13, 3, 0, 40)
-    world.run(lambda: all(h.iteration == world.steps for h in hosts))
+    world.run(lambda: hosts[0].iteration == world.steps)
     for other in hosts[:2]:
         world.cut(hosts[2], other)
     before = world.now
-    ends(world)
+    world.run(lambda: all(h.gone for h in hosts[:2]))
     assert world.now - before >= limits.PARTS_WAIT_SECONDS
-    assert told(hosts[0], "parts_missing")
+    for host in hosts[:2]:
+        assert host.gone == "steps"
+        assert told(host, "parts_missing")
 
 
 def test_who_waits_for_a_part_may_leave_soon() -> None:
