@@ -468,9 +468,7 @@ class Node:
             case m.Accused(peer, reason):
                 self.recovery.accused(sender, peer, reason)
             case m.StripesLearned(stripes):
-                self.recovery.missing_parts.learned(sender, stripes)
-                if self.negotiator is not None:
-                    self.negotiator.learned(sender, stripes)
+                self.recovery.learned(sender, stripes)
             case m.LinkLost(peer, reset):
                 self.recovery.link_lost(now, sender, peer, reset)
             case m.Fence(term, number):

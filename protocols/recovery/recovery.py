@@ -77,7 +77,7 @@ class Recovery:
         self._handled = Lost()  # the losses that the open or last fence was opened for
         self._gone: dict[bytes, LinkEnd] = {}  # node whose link here has ended -> why
         self._standstill = Standstill(context)
-        self.missing_parts = MissingParts(context)
+        self._missing_parts = MissingParts(context)
         self.fenced = Fenced(context, mail, cycle, entry, succession, self._standstill)
         # Node whose link ended cleanly, so that it probably leaves -> when it is missed all the
         # same.
@@ -105,7 +105,7 @@ class Recovery:
             self.losses.deadline(self._context.now) if self._wants_fence else None,
             self.relinking.deadline,
             self.elsewhere.deadline,
-            self.missing_parts.deadline,
+            self._missing_parts.deadline,
             *self.fenced.deadlines,
         )
 
@@ -178,7 +178,7 @@ class Recovery:
         self._missed_from = {n: t for n, t in self._missed_from.items() if n in self._gone}
         self._standstill.switched()
         self._stragglers.switched()
-        self.missing_parts.switched()
+        self._missing_parts.switched()
 
     def led(self) -> None:
         """Another node is the scheduler now."""
@@ -366,18 +366,18 @@ class Recovery:
                 context.send(m.EVERYONE, m.LinkLost(node, False))
         self._dial(now, missing if context.is_member else [])
         if not context.is_member:
-            self.missing_parts.forget()
+            self._missing_parts.forget()
             return
         self.fenced.plead(now)
         if self.fence is not None:
             self._mail.post_all(self.fence.tick(now))
             self._close_fence()
         lost = self._lost(now, policy.view)
-        self.missing_parts.tell(now, lost)
+        self._missing_parts.tell(now, lost)
         self._dial(now, missing)
-        gives_up = self.missing_parts.given_up(now, lost)
+        gives_up = self._missing_parts.given_up(now, lost)
         if gives_up and context.config.on_lost is OnLost.STOP and not context.is_at_end:
-            self._cycle.leave("parts lost", self.missing_parts.words)
+            self._cycle.leave("parts lost", self._missing_parts.words)
             return
         if context.node in lost.out:
             self.fence = None
@@ -404,7 +404,7 @@ class Recovery:
 
     def _dial(self, now: float, missing: list[bytes]) -> None:
         """Dial the `missing` neighbours, and others without which this member cannot go on."""
-        sought = self.missing_parts.sought if self._context.is_member else ()
+        sought = self._missing_parts.sought if self._context.is_member else ()
         wanted = dict.fromkeys((*missing, *sought))
         self.relinking.watch(now, [n for n in wanted if self._may_come_back(n)])
 
@@ -414,7 +414,13 @@ class Recovery:
         policy = self._context.policy
         if policy is None:
             return ()
-        return self.missing_parts.holders(self._lost(self._context.now, policy.view))
+        return self._missing_parts.holders(self._lost(self._context.now, policy.view))
+
+    def learned(self, sender: bytes, stripes: tuple[int, ...]) -> None:
+        """A member has learned these stripes."""
+        self._missing_parts.learned(sender, stripes)
+        if (negotiator := self._succession.negotiator) is not None:
+            negotiator.learned(sender, stripes)
 
     def _watch_scheduler(self, now: float, policy: Policy, lost: Lost) -> None:
         """Stand for election once the scheduler is lost. The heirs stand in the order of their ids,
@@ -427,8 +433,8 @@ class Recovery:
             return
         heirs = [n for n in policy.view.nodes if n not in gone]
         rank = heirs.index(context.node) if context.node in heirs else len(heirs)
-        lacks = bool(self.missing_parts.lacking(policy, heirs))
-        has_all = not lacks or self.missing_parts.given_up(now, lost)
+        lacks = bool(self._missing_parts.lacking(policy, heirs))
+        has_all = not lacks or self._missing_parts.given_up(now, lost)
         self._candidacy.lost(now, rank, len(heirs), has_all=has_all)
         if not has_all and not all(is_quorum(e.nodes, heirs) for e in context.electorates):
             # It could win no election, and would only void the votes for a member that can.
@@ -529,7 +535,7 @@ class Recovery:
         self._handled = Lost()
         self._end_changes(restart.policy)
         forks = restart.policy.view.lineage != context.lineage
-        self.missing_parts.begun_anew(restart)
+        self._missing_parts.begun_anew(restart)
         self._cycle.restart(restart)
         if forks:
             for node in sorted(n for n in context.links if n not in restart.policy.view.nodes):
