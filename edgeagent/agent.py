@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from edgeagent import advice, handover
 from edgeagent.administration import Administration
 from edgeagent.admission import Admission
-from edgeagent.config import PAUSE
+from edgeagent.config import PAUSE, split_address
 from edgeagent.dataplane.shards import state_digest
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.event_file import EventWriter
@@ -50,6 +50,7 @@ from edgeagent.transport.discovery import Discovery
 from edgeagent.transport.identity import load_identity, renew_identity
 from edgeagent.transport.job import script_difference
 from edgeagent.transport.rounding import numeric_class
+from edgeagent.transport.sockets import own_hosts
 from edgeagent.transport.tcp import TcpTransport
 from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token, token_text
 from protocols import limits
@@ -151,7 +152,8 @@ class Agent:
             loop.add_signal_handler(number, self._interrupted)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has it ignored
             loop.add_signal_handler(signal.SIGHUP, self._hung_up)
-        page = PageServer(self._administration, self.observer)
+        folder = self.state_dir.path
+        page = PageServer(self._administration, self.observer, folder, self._page_host)
         api = LocalApi(self.state_dir.socket_path, self._administration, page.open)
         started = loop.time()
         status = 1
@@ -175,6 +177,12 @@ class Agent:
             stop_logging()
             self.state_dir.release()
         return status
+
+    def _page_host(self) -> str:
+        """Return the host at which a browser on another device reaches this agent, "" if none."""
+        if self._where:
+            return split_address(self._where)[0]
+        return next(iter(own_hosts(self._config.interface)), "")
 
     async def _listen(self) -> None:
         """Open the ports and begin to look for others, unless this agent trains alone."""

@@ -22,16 +22,27 @@ DESCRIPTION = """\
 Open the web page of the agent on this device: the cluster as a picture, loss
 and samples per second, who is waited for and why, joins, the log, and buttons
 to leave, to add and remove links and to expel members. The agent serves it to
-this device only. The printed address can be opened once, within 5 minutes;
-whoever opens it can do what the page can.
+this device only, unless --remote is given. The printed address can be opened
+once, within 5 minutes; whoever opens it can do what the page can.
+
+--remote is for a browser elsewhere, on a phone for example. The agent then
+listens at this device's address, by TLS, until it ends. Nobody vouches for its
+certificate, so the browser warns: compare the fingerprint that is printed with
+the one that the browser shows before you go on.
 """
 EXAMPLES = """\
   edgeagent page
   edgeagent page --name alice         when several agents run on this device
   edgeagent page --no-open            print the address only
-from another device (PORT is the number in the address that is printed):
+  edgeagent page --remote             for a browser on another device
+the same over SSH, which checks the device for you (PORT is the number in the
+address that `edgeagent page` prints there):
   ssh -L PORT:127.0.0.1:PORT DEVICE   then open the address on this side
 """
+_REMOTE = """\
+edgeagent: open it on the other device, once, within 5 minutes. Its browser will warn that it does
+not know the certificate: go on only if its SHA-256 fingerprint is
+  {}"""
 
 
 def add_parser(commands: Commands) -> None:
@@ -45,6 +56,9 @@ def add_parser(commands: Commands) -> None:
         examples=EXAMPLES,
     )
     parser.add_argument("--no-open", action="store_true", help="print the address only")
+    parser.add_argument(
+        "--remote", action="store_true", help="serve it to a browser on another device, by TLS"
+    )
     add_agent_option(parser)
 
 
@@ -52,8 +66,12 @@ def execute(args: argparse.Namespace) -> int:
     """Print the page's address and have a browser open it; return the exit status."""
     from edgeagent.local.api import ask_for_page
 
-    url = ask_for_page(chosen_agent(args.name, os.environ).socket_path)
+    found = ask_for_page(chosen_agent(args.name, os.environ).socket_path, remote=args.remote)
+    url = found.url
     print(url, flush=True)
+    if args.remote:
+        print(_REMOTE.format(found.fingerprint), file=sys.stderr)
+        return 0
     if not args.no_open and not (has_screen(os.environ) and _opened(url)):
         print("edgeagent: no browser was found: open the printed address in one", file=sys.stderr)
     return 0

@@ -6,7 +6,9 @@
     POST /link        {"node": "bob", "wanted": true}  -> 202, JSON (local.changes.ChangeStatus)
     POST /expel       {"node": "bob"}                  -> 202, the same
     POST /token       no body                          -> 202, the same
-    POST /page        no body     -> 200, {"url": "http://..."}: where the page can be opened, once
+    POST /page        no body, or {"remote": true}  -> 200, {"url": "...", "fingerprint": "..."}:
+                      where the page can be opened, once, and the SHA-256 of the certificate that
+                      browsers elsewhere see
     GET  /changes/N   -> 200, the same, of change N; a final state is given once
     GET  /token       -> 200, JSON (local.changes.TokenShown)
 
@@ -26,6 +28,7 @@ import json
 import os
 import socket
 import stat
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from edgeagent.errors import EdgeAgentError, UsageError
@@ -35,7 +38,7 @@ from edgeagent.plain_json import json_text
 from edgeagent.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from aiohttp import web
 
@@ -83,6 +86,21 @@ class Handler(Protocol):
         """Return how far a change is, None if there is no such change."""
 
 
+@dataclass(frozen=True, slots=True)
+class PageAddress:
+    """Where the page can be opened, once and soon. `fingerprint`: the SHA-256 of the certificate
+    that a browser elsewhere sees, "" for browsers of this device."""
+
+    url: str
+    fingerprint: str = ""
+
+
+class OpenPage(Protocol):
+    """Returns where a new page can be opened."""
+
+    async def __call__(self, *, remote: bool) -> PageAddress: ...
+
+
 class NoAgent(EdgeAgentError):
     """No agent listens on this socket, or none any more."""
 
@@ -94,9 +112,10 @@ class LocalApi:
         self,
         path: str,
         handler: Handler,
-        open_page: Callable[[], Awaitable[str]] | None = None,
+        open_page: OpenPage | None = None,
     ) -> None:
-        """`open_page` returns the address of a new page, or raises `EdgeAgentError`."""
+        """`open_page(remote=...)` returns where a new page can be opened, by a browser of this
+        device or of another one, or raises `EdgeAgentError`."""
         self.path = path
         self._handler = handler
         self._open_page = open_page
@@ -178,7 +197,10 @@ class LocalApi:
         if self._open_page is None:
             return web.json_response({"error": "this agent has no page"}, status=409)
         try:
-            return web.json_response({"url": await self._open_page()})
+            found = await self._open_page(remote=_is_remote(await request.read()))
+            return web.json_response({"url": found.url, "fingerprint": found.fingerprint})
+        except UsageError as error:
+            return web.json_response({"error": str(error)}, status=400)
         except EdgeAgentError as error:
             return web.json_response({"error": str(error)}, status=409)
 
@@ -236,12 +258,14 @@ def fetch_token(path: str) -> TokenShown:
     return cast("TokenShown", _request(path, "GET", "/token"))
 
 
-def ask_for_page(path: str) -> str:
-    """Ask the agent at `path` for its page and return the address; it can be opened once.
+def ask_for_page(path: str, *, remote: bool = False) -> PageAddress:
+    """Ask the agent at `path` for its page, for a browser of this device or a `remote` one; return
+    where that can be opened, once.
 
     Raises `NoAgent` if none answers there, `EdgeAgentError` with its reason if it has no page.
     """
-    return str(_request(path, "POST", "/page")["url"])
+    said = _request(path, "POST", "/page", {"remote": True} if remote else None)
+    return PageAddress(str(said["url"]), str(said["fingerprint"]))
 
 
 def fetch_change(path: str, number: int) -> ChangeStatus:
@@ -323,6 +347,14 @@ def _reason_in(answer: bytes) -> str:
         return str(json.loads(answer)["error"])
     except (ValueError, KeyError, TypeError):
         return ""
+
+
+def _is_remote(body: bytes) -> bool:
+    """Return whether the page is asked for by a browser elsewhere; raise `UsageError` if `body` is
+    something else."""
+    if body in (b"", b'{"remote": true}'):
+        return bool(body)
+    raise UsageError('the request\'s body must be empty or {"remote": true}')
 
 
 def _listen(path: str) -> socket.socket:

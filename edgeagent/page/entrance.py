@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgeagent.errors import EdgeAgentError
@@ -29,24 +30,49 @@ MAX_SECRET = 64  # characters that are looked at
 CODE_S = 300.0  # after which a code that was not used is void
 MAX_CODES = 8  # that wait to be used; of more, the oldest are void
 MAX_PAGES = 16  # bearers; of more, the oldest are void
-_OWN_NAME = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
+_LOOPBACK_NAME = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
 
 
 class NotLetIn(EdgeAgentError):
     """This code or bearer is not, or no longer, valid."""
 
 
-def is_own_name(host: str) -> bool:
-    """Return whether the header `Host` names this device as only its own users do.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the page is served: by which scheme, and at which HOST:PORT; "" is loopback."""
 
-    Any port is accepted, because a tunnel (`ssh -L`) may end at another one than the agent's.
-    """
-    return _OWN_NAME.fullmatch(host) is not None
+    scheme: str
+    where: str = ""
+
+    @property
+    def socket_scheme(self) -> str:
+        """The scheme of the page's WebSockets."""
+        return "wss" if self.scheme == "https" else "ws"
+
+    @property
+    def other_name(self) -> str:
+        """What is answered to a request under another name."""
+        whom = "at this address only" if self.where else "to this device only"
+        return f"this page is served {whom}, under its own address"
+
+    def is_own_name(self, host: str) -> bool:
+        """Return whether the header `Host` is that of a browser which was sent here: loopback as
+        only this device's users name it, or exactly the address that was printed.
+
+        Any port of loopback is accepted, because a tunnel (`ssh -L`) may end at another one than
+        the agent's.
+        """
+        if self.where:
+            return host == self.where
+        return _LOOPBACK_NAME.fullmatch(host) is not None
+
+    def is_own_origin(self, origin: str, host: str) -> bool:
+        """Return whether a page that was loaded from `host` has sent a request with this
+        `Origin`."""
+        return self.is_own_name(host) and origin == f"{self.scheme}://{host}"
 
 
-def is_own_origin(origin: str, host: str) -> bool:
-    """Return whether a page that was loaded from `host` has sent a request with this `Origin`."""
-    return is_own_name(host) and origin == f"http://{host}"
+LOOPBACK = Place("http")
 
 
 class Entrance:

@@ -74,9 +74,11 @@ class Live:
         look: Callable[[], str],
         knows: Callable[[str], bool],
         say: Callable[[str], None],
+        let_in: Callable[[web.Request], None],
     ) -> None:
         """`look` returns a snapshot as text, `knows` whether a bearer is valid; `say` tells the
-        user of an error."""
+        user of an error; `let_in` is called with a request that has shown its bearer."""
+        self._let_in = let_in
         self._look = look
         self._knows = knows
         self._say = say
@@ -106,6 +108,7 @@ class Live:
             if not await self._is_let_in(viewer, socket):
                 await viewer.close(NOT_LET_IN)
                 return socket
+            self._let_in(request)
             writing = asyncio.create_task(viewer.write())
             self._begin()
             viewer.put(self._look())

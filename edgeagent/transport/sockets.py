@@ -91,6 +91,14 @@ def told_addresses(sockets: tuple[socket.socket, ...], interface: str = "") -> t
     return tuple(join_address(host, ports[host]) for host in unique)[: limits.MAX_ADDRESSES]
 
 
+def own_hosts(interface: str = "") -> tuple[str, ...]:
+    """Return the addresses of this device (with `interface`, of that one) that others may reach,
+    best first. Raises OSError if the system does not tell its addresses."""
+    here = tuple(found for found in read_interfaces() if interface in ("", found.name))
+    hosts = [host for _, host in ranked(here, preferred_hosts())]
+    return tuple(host for host in hosts if not ipaddress.ip_address(host).is_loopback)
+
+
 def _with_peers(
     hosts: tuple[str, ...], join: list[socket.socket], interface: str = ""
 ) -> Listening:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import shutil
@@ -82,6 +83,16 @@ class Browser:
         kill_session(self._process.pid)
         self._process.wait()
         self._loop.close()
+
+    def trust_all(self) -> None:
+        """Go on where the certificate is one that nobody vouches for, as a user may."""
+        self.send("Security.enable")
+        self.send("Security.setIgnoreCertificateErrors", ignore=True)
+
+    def fingerprint(self, origin: str) -> str:
+        """Return the SHA-256 of the certificate that `origin` has shown, as it is printed."""
+        shown = self.send("Network.getCertificate", origin=origin)["tableNames"][0]
+        return hashlib.sha256(base64.b64decode(shown)).digest().hex(":").upper()
 
     async def _connect(self) -> None:
         port_file = self._profile / "DevToolsActivePort"

@@ -60,6 +60,33 @@ def test_a_cluster_seen_and_left_in_the_browser(tmp_path: Path) -> None:
         assert expected == []
 
 
+def test_a_browser_elsewhere(tmp_path: Path) -> None:
+    with Cluster(tmp_path, job=SMALL) as cluster, Browser(tmp_path, *PHONE) as browser:
+        alice, bob = cluster.together("alice", "bob")
+        bob.wait_steps(3)
+        opened = cluster.command("page", "--remote", "--name", "bob")
+        assert opened.returncode == 0
+        url = opened.stdout.strip()
+        origin = url.partition("/#")[0]
+        assert origin.startswith("https://127.0.0.1:")
+
+        browser.open(url)  # nobody vouches for the certificate, so the page is not shown
+        browser.wait("document.title !== ''")
+        assert "Privacy error" in browser.evaluate("document.title")
+
+        browser.trust_all()
+        browser.open("about:blank")
+        browser.open(url)
+        browser.wait(SHOWN)
+        assert browser.fingerprint(origin) in opened.stderr
+        assert "alice" in browser.text("#members")
+        browser.click("#quit")
+        browser.click("#dialog-yes")
+        assert bob.wait_exit() == 0
+        browser.wait("document.querySelector('#connection').dataset.state === 'ended'")
+        assert alice.wait("member_left", node="bob")["reason"] == "leave"
+
+
 @contextlib.contextmanager
 def hostile() -> Iterator[str]:
     """Serve a page of names that try to do harm; yield its address."""

@@ -68,7 +68,8 @@ async function request(method, path, values) {
 export function watch(onSnapshot, onState) {
   let wait = FIRST_RETRY_MS;
   const connect = () => {
-    const socket = new WebSocket(`ws://${location.host}/live`);
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const socket = new WebSocket(`${scheme}://${location.host}/live`);
     socket.onopen = () => socket.send(JSON.stringify({ bearer }));
     socket.onmessage = (message) => {
       wait = FIRST_RETRY_MS;

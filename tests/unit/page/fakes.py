@@ -8,6 +8,7 @@ serves it until it is interrupted, with names that try to do harm, and prints it
 from __future__ import annotations
 
 import asyncio
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.local.changes import ChangeStatus
@@ -116,18 +117,23 @@ def hostile_status() -> Status:
 class Served:
     """A page that is being served: `async with Served() as served`."""
 
-    def __init__(self, status: Status | None = None) -> None:
+    def __init__(self, status: Status | None = None, *, remote: bool = False) -> None:
         self.handler = FakeHandler(status or sample_status())
+        self.remote = remote
+        self.host = "127.0.0.1"  # where others reach this device
 
     async def __aenter__(self) -> Served:
         clock = asyncio.get_running_loop().time
         self.observer = Observer("alice", "default", Recorder(clock), Silence(), clock)
-        self.server = PageServer(self.handler, self.observer)
-        self.url = await self.server.open()
+        self.folder = TemporaryDirectory(prefix="ea-")
+        self.server = PageServer(self.handler, self.observer, self.folder.name, lambda: self.host)
+        found = await self.server.open(remote=self.remote)
+        self.url, self.fingerprint = found.url, found.fingerprint
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.server.close()
+        self.folder.cleanup()
 
     @property
     def address(self) -> str:

@@ -14,22 +14,24 @@ import pytest
 from edgeagent.cli import main
 from edgeagent.commands.page import has_screen
 from edgeagent.errors import EdgeAgentError
-from edgeagent.local.api import LocalApi
+from edgeagent.local.api import LocalApi, OpenPage, PageAddress
 from edgeagent.local.state_dir import claim_state_dir
 from tests.unit.cli.samples import sample_status
 from tests.unit.page.fakes import FakeHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
 URL = "http://127.0.0.1:1/#code"
+FAR_URL, FINGERPRINT = "https://192.168.1.20:7440/#code", "AB:CD:EF"
 
 
-async def _address() -> str:
-    return URL
+async def _address(*, remote: bool) -> PageAddress:
+    return PageAddress(FAR_URL, FINGERPRINT) if remote else PageAddress(URL)
 
 
-async def _refuse() -> str:
+async def _refuse(*, remote: bool) -> PageAddress:
+    assert not remote
     raise EdgeAgentError("cannot serve the page: no port is left")
 
 
@@ -43,7 +45,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
-def run(home: Path, *argv: str, opens: Callable[[], Awaitable[str]] | None = _address) -> int:
+def run(home: Path, *argv: str, opens: OpenPage | None = _address) -> int:
     """Run the command beside an agent."""
 
     async def body() -> int:
@@ -78,6 +80,18 @@ def test_the_address_is_printed_and_opened(
     assert run(home) == 0
     assert capsys.readouterr() == (URL + "\n", "")
     assert opened == [URL]
+
+
+def test_for_a_browser_elsewhere_the_fingerprint_is_printed_and_none_opens_here(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webbrowser, "open", lambda _url: pytest.fail("a browser opens"))
+    monkeypatch.setitem(os.environ, "DISPLAY", ":0")
+    assert run(home, "--remote") == 0
+    said = capsys.readouterr()
+    assert said.out == FAR_URL + "\n"
+    assert "go on only if its SHA-256 fingerprint is" in said.err
+    assert FINGERPRINT in said.err
 
 
 def test_why_there_is_no_page(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

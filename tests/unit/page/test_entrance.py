@@ -6,12 +6,12 @@ import pytest
 
 from edgeagent.page.entrance import (
     CODE_S,
+    LOOPBACK,
     MAX_CODES,
     MAX_PAGES,
     Entrance,
     NotLetIn,
-    is_own_name,
-    is_own_origin,
+    Place,
 )
 
 
@@ -86,12 +86,23 @@ def test_codes_and_pages_are_bounded() -> None:
     ],
 )
 def test_only_names_of_this_device_alone_are_its_own(host: str, own: bool) -> None:
-    assert is_own_name(host) == own
-    assert is_own_origin(f"http://{host}", host) == own
+    assert LOOPBACK.is_own_name(host) == own
+    assert LOOPBACK.is_own_origin(f"http://{host}", host) == own
 
 
 @pytest.mark.parametrize(
     "origin", ["", "null", "http://evil.example", "http://127.0.0.1:81", "https://127.0.0.1:80"]
 )
 def test_another_origin_is_not_the_page(origin: str) -> None:
-    assert not is_own_origin(origin, "127.0.0.1:80")
+    assert not LOOPBACK.is_own_origin(origin, "127.0.0.1:80")
+
+
+def test_elsewhere_only_the_printed_address_is_its_own() -> None:
+    place = Place("https", "192.168.1.20:7440")
+    assert place.is_own_name("192.168.1.20:7440")
+    assert place.is_own_origin("https://192.168.1.20:7440", "192.168.1.20:7440")
+    assert not place.is_own_origin("http://192.168.1.20:7440", "192.168.1.20:7440")
+    for host in ("127.0.0.1:7440", "192.168.1.20", "192.168.1.20:7441", "evil.example:7440", ""):
+        assert not place.is_own_name(host)
+        assert not place.is_own_origin(f"https://{host}", host)
+    assert (place.socket_scheme, LOOPBACK.socket_scheme) == ("wss", "ws")

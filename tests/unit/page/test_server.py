@@ -14,7 +14,7 @@ import pytest
 
 from edgeagent.errors import EdgeAgentError
 from edgeagent.local.changes import NoSuchMember
-from edgeagent.page import live, server
+from edgeagent.page import live, server, site
 from edgeagent.page.live import ENDED, MAX_QUEUE, MAX_VIEWERS, NOT_LET_IN
 from tests.unit.page.fakes import HOSTILE, TOKEN, Served, hostile_status
 
@@ -45,7 +45,7 @@ class Client:
 
     async def enter(self) -> None:
         """Exchange the code of a new address."""
-        code = (await self.served.server.open()).partition("#")[2]
+        code = (await self.served.server.open()).url.partition("#")[2]
         status, said, _ = await self.ask("POST", "/session", {"code": code})
         assert status == 200, said
         self.bearer = said["bearer"]
@@ -129,7 +129,7 @@ def test_another_origin_can_change_nothing(origin: str) -> None:
         for method, path, body in ACTS[:3]:
             status, _, _ = await client.ask(method, path, body, Origin=origin)
             assert status == 403
-        code = (await client.served.server.open()).partition("#")[2]
+        code = (await client.served.server.open()).url.partition("#")[2]
         status, _, _ = await client.ask("POST", "/session", {"code": code}, Origin=origin)
         assert status == 403
         with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
@@ -171,7 +171,7 @@ def test_a_strange_code_is_refused(body: bytes) -> None:
 
 def test_the_files_keep_the_browser_in() -> None:
     async def test(client: Client) -> None:
-        for path in server.FILES:
+        for path in site.FILES:
             status, text, headers = await client.ask("GET", path, Origin="", Authorization="")
             assert status == 200
             policy = headers["Content-Security-Policy"]
@@ -289,7 +289,7 @@ def test_sockets_are_bounded() -> None:
 
 def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
-    monkeypatch.setattr(server, "KEEPALIVE_S", 2 * WAIT_S)  # else it is closed for idleness
+    monkeypatch.setattr(site, "KEEPALIVE_S", 2 * WAIT_S)  # else it is closed for idleness
 
     async def test(client: Client) -> None:
         port = int(client.served.address.rpartition(":")[2])
@@ -325,7 +325,9 @@ def test_a_slow_reader_is_dropped_and_nobody_waits_for_it(monkeypatch: pytest.Mo
             said = json.dumps({"bearer": client.bearer}).encode()
             frame = bytes([0x81, 0x80 | len(said)]) + bytes(4) + said  # masked with zeros
             await asyncio.to_thread(slow.sendall, head.encode() + frame)
-            viewers = client.served.server._live._viewers
+            page = client.served.server._site
+            assert page is not None
+            viewers = page._live._viewers
             quick = await client.watch()
             await quick.receive_json()
             assert len(viewers) == 2
@@ -353,12 +355,15 @@ def test_a_failing_snapshot_ends_the_page_and_not_the_agent() -> None:
 
 def test_nothing_listens_before_it_is_asked_for() -> None:
     async def test(client: Client) -> None:
-        unasked = server.PageServer(client.served.handler, client.served.observer)
+        handler, folder = client.served.handler, client.served.folder.name
+        unasked = server.PageServer(handler, client.served.observer, folder)
         assert unasked._server is None
         await unasked.close()
         before, after = await asyncio.gather(unasked.open(), unasked.open())
-        assert before.partition("#")[0] == after.partition("#")[0]
+        assert before.url.partition("#")[0] == after.url.partition("#")[0]
         assert before != after
+        with pytest.raises(EdgeAgentError, match="no address that others reach"):
+            await unasked.open(remote=True)
         await unasked.close()
         await unasked.close()
 
