@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in ("Trainer", "prepare", "subnets"):
+        from edgeagent.supported import check_system
+
+        check_system()
         from edgeagent import trainer
 
         return getattr(trainer, name)

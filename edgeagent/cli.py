@@ -19,6 +19,7 @@ from edgeagent.commands import COMMANDS
 from edgeagent.commands.options import Parser
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.launch import check_protocols
+from edgeagent.supported import check_system
 from edgeagent.terminal.text import accept_all, clean
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     accept_all(sys.stdout, sys.stderr)
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
+        check_system()
         check_protocols()
         status: int = args.execute(args)
         sys.stdout.flush()

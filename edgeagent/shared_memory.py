@@ -56,7 +56,8 @@ class SharedRegion:
 
     def release(self, start: int = 0, end: int | None = None) -> None:
         """Give the memory of these bytes back to the system, as far as it is whole pages; by
-        default all. What is read there later is zeros. Does nothing where the system cannot."""
+        default all. What is read there later is zeros; where the system cannot do that, it is what
+        was there, so nobody may count on either."""
         page = mmap.PAGESIZE
         first = -(-start // page) * page
         last = mapped_bytes(self.size) if end is None else end // page * page
