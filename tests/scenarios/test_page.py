@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,36 @@ def test_a_cluster_seen_and_left_in_the_browser(tmp_path: Path) -> None:
         assert all(address.startswith(schemes) for address in browser.requests)
         expected = [error for error in browser.errors if "409" not in error]
         assert expected == []
+
+
+def findings(browser: Browser) -> list[str]:
+    """Return what keeps somebody out of what is shown now, as axe finds it."""
+    pytest.importorskip("axe_core_python")
+    axe = resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    browser.send("Page.setBypassCSP", enabled=True)  # axe itself reads text as HTML
+    browser.evaluate(axe + "; true")
+    found = browser.evaluate(
+        "axe.run().then(r => r.violations.map(v => `${v.id}: ${v.nodes[0].html}`))"
+    )
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1200, 900), PHONE])
+def test_axe_finds_nothing(tmp_path: Path, size: tuple[int, int], scheme: str) -> None:
+    with hostile() as url, Browser(tmp_path, *size) as browser:
+        browser.resize(*size, phone=size == PHONE)
+        browser.prefer(prefers_color_scheme=scheme)
+        browser.open(url)
+        browser.wait(SHOWN)
+        browser.wait("document.querySelector('#joins ul li')")
+        assert findings(browser) == []
+        browser.evaluate("document.querySelector('[aria-label^=Expel]:not([hidden])').click()")
+        browser.wait("document.querySelector('#dialog').open")
+        assert findings(browser) == []
+        browser.evaluate("document.querySelector('#dialog').append(document.createElement('img'))")
+        assert findings(browser) == ["image-alt: <img>"]  # so it does look
 
 
 def test_a_browser_elsewhere(tmp_path: Path) -> None:
