@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from PIL import Image
+
 from edgeagent.transport.token import new_token
 from tests.scenarios.browser import Browser
 from tests.scenarios.cluster import Cluster
 from tests.testbed.pictures.terminal import Film, Pane
 
 ROOT = Path(__file__).resolve().parents[3]
-DOCS = ROOT / "docs"
 JOB = str(Path(__file__).with_name("large_state.py"))
 NAMES = ("alice", "bob", "carol", "dave", "erin", "frank")
 DESKTOP, PHONE = (1200, 900), (390, 844)
@@ -50,6 +51,10 @@ def page(folder: Path) -> None:
                 alice.wait_members(*[n for n in NAMES if n != "bob"], "grace")
                 alice.wait_steps(5)
                 shoot(folder, "failed", wide, small)
+    # What the documentation shows is the first screen.
+    for whole, shown, size in (("joining", "", DESKTOP), ("training-phone", "-phone", PHONE)):
+        picture = Image.open(folder / f"page-{whole}.png")
+        picture.crop((0, 0, picture.width, size[1])).save(folder / f"page{shown}.png")
 
 
 def shoot(folder: Path, moment: str, wide: Browser, small: Browser) -> None:
@@ -119,7 +124,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/pictures", description=__doc__)
     kinds = {"page": page, "session": session, "narrow": narrow}
     parser.add_argument("what", choices=list(kinds))
-    parser.add_argument("--folder", type=Path, default=DOCS, help="where to save (docs)")
+    where = ROOT / "pictures"
+    parser.add_argument("--folder", type=Path, default=where, help="where to save (pictures)")
     args = parser.parse_args()
     folder = args.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
