@@ -13,7 +13,7 @@ from functools import partial
 
 from tests.scenarios.failure_times import stop_session
 from tests.scenarios.processes import living
-from tests.testbed.bench.trouble_stage import ONE_WAY, Case, Stage
+from tests.testbed.bench.trouble_stage import OFFLINE, ONE_WAY, Case, Stage
 from tests.testbed.shaping import MBIT
 
 THREE = ("alice", "bob", "carol")
@@ -266,6 +266,32 @@ ALL = [
     Case("loop", "a loop without end, of two", loop),
     Case("stop-trainer", "SIGSTOP of a trainer, 20 s, of two", partial(stop_trainer, seconds=20.0)),
     Case("stop-device", "SIGSTOP of a device, 5 s, of two", partial(stop_device, seconds=5.0)),
+    Case(
+        "lid",
+        "a lid closed for 30 s (SIGSTOP of a device), of three",
+        partial(stop_device, seconds=30.0),
+        names=THREE,
+        others=("alice", "carol"),
+    ),
+    Case(
+        "lid-of-two",
+        "a lid closed for 30 s (SIGSTOP of a device), of two",
+        partial(stop_device, seconds=30.0),
+    ),
+    Case(
+        "offline",
+        "bob without a network for 60 s, of three",
+        partial(spoil, kind=OFFLINE, seconds=60.0),
+        names=THREE,
+        others=("alice", "carol"),
+        in_namespaces=True,
+    ),
+    Case(
+        "offline-of-two",
+        "bob without a network for 60 s, of two",
+        partial(spoil, kind=OFFLINE, seconds=60.0),
+        in_namespaces=True,
+    ),
     Case("kill-agent", "`kill -9` of an agent whose trainer loops, of two", kill_agent),
     Case("leave", "`edgeagent leave` where the trainer loops, of two", leave),
     Case("expel", "`edgeagent expel` of whose trainer loops, of two", expel),

@@ -49,6 +49,7 @@ REJECTS = {
 CONNECTION = re.compile(r"\S+ +\S+ +\S+:(\d+) +\S+:(\d+)")  # of a line of `ss`
 BYTES = re.compile(r"bytes_(?:acked|received):(\d+)")
 ONE_WAY = "one-way"  # what the first agent sends does not arrive, the other way is well
+OFFLINE = "offline"  # the second one's cable is unplugged
 
 
 class Room(Cluster):
@@ -249,10 +250,11 @@ class Stage:
     @contextlib.contextmanager
     def spoilt(self, kind: str) -> Iterator[None]:
         """While the block runs, have packets between the first two agents reset, rejected, dropped
-        or swallowed if large, or have the cable unplugged, as `kind` says."""
+        or swallowed if large, or have the cables of both (or that of the second one) unplugged, as
+        `kind` says."""
         names = self.case.all_names[:2]
         with contextlib.ExitStack() as stack:
-            for name in names[1:] if kind == ONE_WAY else names:
+            for name in names[1:] if kind in (ONE_WAY, OFFLINE) else names:
                 stack.callback(partial(self._filter, name, kind, False))
                 self._filter(name, kind, True)
             yield
@@ -260,7 +262,7 @@ class Stage:
     def _filter(self, name: str, kind: str, on: bool) -> None:
         net = self.room.net
         assert net is not None
-        if kind == "cable":
+        if kind in ("cable", OFFLINE):
             port = f"port{net.nodes.index(name)}"
             ip(net.owner.namespace(SWITCH), f"link set {port} {'down' if on else 'up'}")
             return
