@@ -20,7 +20,7 @@ from edgeagent.administration import Administration
 from edgeagent.admission import Admission
 from edgeagent.config import PAUSE, split_address
 from edgeagent.dataplane.shards import state_digest
-from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.errors import EdgeAgentError, JobMismatch, UsageError
 from edgeagent.event_file import EventWriter
 from edgeagent.late_listener import LateListener
 from edgeagent.local.api import LocalApi
@@ -28,7 +28,7 @@ from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.local.status import phase_of, status_of
 from edgeagent.local.token_store import renew_token
 from edgeagent.logs import start_logging, stop_logging
-from edgeagent.membership import Membership
+from edgeagent.membership import OTHER_BATCH, Membership
 from edgeagent.network import NoNetwork, standing_of
 from edgeagent.observer import Observer
 from edgeagent.page.server import PageServer
@@ -78,10 +78,15 @@ def run_agent(config: AgentConfig, trainer_socket: socket.socket, trainer: OwnCh
     """Run an agent for the trainer at the other end of `trainer_socket`; return the exit status.
 
     `trainer` is the trainer's process if this agent's process has started it. Raises
-    `EdgeAgentError` for errors that the user can correct.
+    `EdgeAgentError` for errors that the user can correct, `JobMismatch` if it may begin again with
+    the batch of the cluster.
     """
     with agent_runner() as runner:
-        return runner.run(Agent(config, trainer_socket, trainer).run())
+        agent = Agent(config, trainer_socket, trainer)
+        status: int = runner.run(agent.run())
+    if agent.other_batch is not None:
+        raise agent.other_batch
+    return status
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class Agent:
         self._listener = LateListener()
         self.admission = Admission(self, config.recipe)
         self.trainer_status = 0
+        self.takes_batch = config.takes_batch
+        self.other_batch: JobMismatch | None = None  # set if it ends to begin again with that
         self.shell: Shell | None = None
         self._administration = Administration(self)
         self.trainer_link = TrainerLink(self._from_trainer, self._trainer_ended)
@@ -307,7 +314,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         shell, node = self.shell, self.shell.node if self.shell else None
         iteration = node.context.iteration if node else 0
-        if ending.message:
+        if ending.message and ending.why != OTHER_BATCH:
             self.observer.error(ending.message)
         whole = shell is None or shell.is_whole
         if not self._life.trainer_gone:  # the job's last output must come below the live line

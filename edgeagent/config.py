@@ -89,6 +89,7 @@ class AgentConfig:
     pause_on_battery: bool = False
     pause_on_activity: int = 0  # seconds since the device was last used, 0 = never pause for that
     pause_on_metered: bool = False
+    takes_batch: bool = False  # whether it may end to begin again with the cluster's batch
 
 
 @dataclass(frozen=True, slots=True)

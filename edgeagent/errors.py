@@ -26,7 +26,12 @@ class UsageError(EdgeAgentError):
 
 
 class JobMismatch(EdgeAgentError):
-    """The cluster trains a job whose fingerprint differs; the first difference is named."""
+    """The cluster trains a job whose fingerprint differs; the first difference is named. `batch`:
+    its global batch and micro-batch in samples, if nothing else differs."""
+
+    def __init__(self, message: str, batch: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.batch = batch
 
 
 class JoinRefused(EdgeAgentError):

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from protocols.cluster.ancestry import Past
 
 
+OTHER_BATCH = "other batch"  # why an agent ends that begins again with the cluster's batch
+
+
 class Surroundings(Protocol):
     """The agent, as far as its memberships need it."""
 
@@ -51,6 +54,8 @@ class Surroundings(Protocol):
     observer: Observer
     origin: Past
     trainer_status: int
+    takes_batch: bool
+    other_batch: JobMismatch | None
 
     def make_shell(self, hello: handover.Hello, memory: SharedMemory) -> Shell:
         """Build what runs the node."""
@@ -58,7 +63,7 @@ class Surroundings(Protocol):
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Start a task whose failure ends the agent."""
 
-    def end(self, why: str, message: str = "", status: int = 0) -> None:
+    def end(self, why: str, message: str = "", status: int = 0, *, told: bool = False) -> None:
         """End the agent."""
 
     def standing(self) -> Standing:
@@ -294,6 +299,10 @@ class Membership:
     def other_job(self, error: JobMismatch) -> bool:
         """End the agent if the cluster that was found trains another job; return whether it
         ends."""
+        if not self.life.has_node and error.batch is not None and self._agent.takes_batch:
+            self._agent.other_batch = error
+            self._agent.end(OTHER_BATCH, str(error), error.exit_status, told=True)
+            return True
         return self._not_let_in(error)
 
     def not_let_in(self, error: JoinRefused) -> bool:

@@ -14,7 +14,12 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--steps", metavar="N", type=positive, help="stop after N steps (the founder's N holds)"
     )
-    group.add_argument("--global-batch", metavar="N", type=positive, help="samples a step")
+    group.add_argument(
+        "--global-batch",
+        metavar="N",
+        type=positive,
+        help="samples a step (default: the cluster's, or the job's own)",
+    )
     group.add_argument(
         "--micro-batch",
         metavar="N",

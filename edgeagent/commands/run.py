@@ -44,7 +44,7 @@ from edgeagent.config import (
     split_address,
     state_root,
 )
-from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.errors import EdgeAgentError, JobMismatch, UsageError
 from edgeagent.launch import (
     BUILT_IN_JOBS,
     Job,
@@ -316,7 +316,20 @@ def execute(args: argparse.Namespace) -> int:
 
         rehearsal = replace(trainer, dry_run=True, save="", save_every=0)
         return dry_run(job, rehearsal, as_json=args.json)
-    return _run(job, agent, trainer)
+    try:
+        return _run(job, agent, trainer)
+    except JobMismatch as error:
+        if error.batch is None or not agent.takes_batch:
+            raise
+        size, micro = error.batch
+    print(
+        f"edgeagent: the cluster's global batch is {size}, in micro-batches of {micro} samples: "
+        "beginning again with these",
+        file=sys.stderr,
+    )
+    args.global_batch, args.micro_batch = size, micro
+    agent = agent_config(args, job, os.environ)
+    return _run(job, agent, trainer_config(args, job, os.environ))
 
 
 def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, str]) -> AgentConfig:
@@ -368,6 +381,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         pause_on_battery=args.pause_on_battery or base.pause_on_battery,
         pause_on_activity=args.pause_on_activity or base.pause_on_activity,
         pause_on_metered=args.pause_on_metered or base.pause_on_metered,
+        takes_batch=args.global_batch is None and args.micro_batch is None,
     )
 
 

@@ -39,6 +39,7 @@ def pairs_of(status: Status) -> list[PairStatus]:
             "there_mbit_s": link["out_mbit_s"],
             "back_mbit_s": link["in_mbit_s"],
             "in_tree": False,
+            "part": 0.0,
         }
         pairs.append(new)
     return pairs

@@ -22,13 +22,14 @@ from edgeagent.local.status_model import (
 )
 from protocols import limits
 from protocols.cluster.stripes import held_by
+from protocols.cluster.view import edge
 
 if TYPE_CHECKING:
     from edgeagent.observer import Observer, PullMeter
     from edgeagent.shell import Shell
     from protocols.cluster.life import Life
     from protocols.cluster.policy import Policy
-    from protocols.cluster.view import Member
+    from protocols.cluster.view import Edge, Member
     from protocols.member.node import Node
     from protocols.wire.messages import JoinProgress
 
@@ -186,7 +187,7 @@ def _member(node: Node, member: Member, share: int, scheduler: bool) -> MemberSt
 
 def _mesh(node: Node, policy: Policy) -> list[PairStatus]:
     known, found = node.monitor.measures.links, []
-    up = dict(zip(policy.view.nodes, policy.parents, strict=True))
+    parts = _parts(policy)
     for e in policy.view.edges:
         there, back = known.get((e.low, e.high)), known.get((e.high, e.low))
         delays = [rate.delay_s for rate in (there, back) if rate is not None]
@@ -197,9 +198,27 @@ def _mesh(node: Node, policy: Policy) -> list[PairStatus]:
                 delay_ms=_ms(min(delays)) if delays else None,
                 there_mbit_s=mbit_s(there.rate if there else None),
                 back_mbit_s=mbit_s(back.rate if back else None),
-                in_tree=e.high == up[e.low] or e.low == up[e.high],
+                in_tree=parts.get(e, 0.0) > 0.0,
+                # Where the slots are divided, each owner's part goes along a tree of its own.
+                part=None if policy.stripes else round(parts.get(e, 0.0), 3),
             )
         )
+    return found
+
+
+def _parts(policy: Policy) -> dict[Edge, float]:
+    """Return which part of the gradients crosses each link: with several ways as their weights
+    say, else all of it crosses the links of the tree."""
+    nodes = policy.view.nodes
+    found: dict[Edge, float] = {}
+    if not policy.ways:
+        pairs = zip(nodes, policy.parents, strict=True)
+        return {edge(node, parent): 1.0 for node, parent in pairs if parent}
+    total = sum(way.weight for way in policy.ways)
+    for way in policy.ways:
+        both = ((k, parent) for tree in (way.up, way.down) for k, parent in enumerate(tree))
+        for crossed in {edge(nodes[k], nodes[parent]) for k, parent in both if k != parent}:
+            found[crossed] = found.get(crossed, 0.0) + way.weight / total
     return found
 
 

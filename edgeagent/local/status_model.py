@@ -48,7 +48,9 @@ class LinkStatus(TypedDict):
 
 
 class PairStatus(TypedDict):
-    """One link of the cluster, between members `a` and `b`, with rates from a to b and back."""
+    """One link of the cluster, between members `a` and `b`, with rates from a to b and back.
+    `in_tree`: sums travel along it, in the tree or in one of the ways in force; `part`: which part
+    of the gradients crosses it, from 0 to 1, None if that is not known."""
 
     a: str
     b: str
@@ -56,6 +58,7 @@ class PairStatus(TypedDict):
     there_mbit_s: float | None
     back_mbit_s: float | None
     in_tree: bool
+    part: float | None
 
 
 class TreeStatus(TypedDict):

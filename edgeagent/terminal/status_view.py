@@ -201,6 +201,12 @@ def _waited_for(status: Status) -> list[RenderableType]:
     return [Text(line, overflow="fold") for line in lines]
 
 
+def _used(pair: PairStatus) -> str:
+    """Return whether sums travel along a link, with the part of them if that is not all."""
+    part = pair["part"]
+    return "" if not pair["in_tree"] else "yes" if part in (None, 1.0) else f"{part:.0%}"
+
+
 def _links(pairs: Iterable[PairStatus]) -> Table:
     figures = ["delay ms", "Mbit/s there", "Mbit/s back"]
     table = _table(["link from", "to"], figures, "in tree")
@@ -211,7 +217,7 @@ def _links(pairs: Iterable[PairStatus]) -> Table:
             ms_text(pair["delay_ms"]),
             mbit_text(pair["there_mbit_s"]),
             mbit_text(pair["back_mbit_s"]),
-            "yes" if pair["in_tree"] else "",
+            _used(pair),
         )
     return table
 

@@ -23,6 +23,7 @@ _SHOWN = 120  # letters of a text; the rest is cut off
 _LONG = 60  # letters of a value; of a longer one only this many are shown, where it differs
 _BEFORE = 16  # letters that are shown before the first that differs
 _HASH = re.compile("[0-9a-f]{64}")
+BATCH = ("global batch", "micro batch")  # fields that a newcomer may take from the cluster
 ABSENT = "absent"
 KIND = "kind"  # the name for what stands before the brackets in a value such as "Adam(lr=0.1)"
 UNNAMED = ("optimizer group 0",)  # fields whose settings are clear without the field's name
@@ -76,6 +77,19 @@ def first_difference(ours: Job, theirs: Job) -> Difference | None:
         if ours_field != theirs_field:
             return Difference("order of fields", ours_field, theirs_field)
     return None
+
+
+def batch_there(ours: Job, theirs: Job) -> tuple[int, int] | None:
+    """Return their global batch and micro-batch in samples if the two jobs differ in these alone,
+    None otherwise."""
+    mine, others = dict(compared(ours)), dict(compared(theirs))
+    if any(mine.get(f) != others.get(f) for f in (*mine, *others) if f not in BATCH):
+        return None
+    texts = [others.get(field, "") for field in BATCH]
+    if not all(text.isascii() and text.isdecimal() and len(text) < 10 for text in texts):
+        return None
+    size, micro = map(int, texts)
+    return (size, micro) if micro and size and size % micro == 0 else None
 
 
 def difference_text(difference: Difference) -> str:

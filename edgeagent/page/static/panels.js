@@ -113,7 +113,7 @@ function fillMember(row, member) {
 export function links({ pairs, pairs_in_all: all }) {
   const place = byId("links");
   if (!place.firstElementChild) {
-    const titles = ["From", "To", "Delay, ms", "Mbit/s there", "Mbit/s back", "In tree"];
+    const titles = ["From", "To", "Delay, ms", "Mbit/s there", "Mbit/s back", "Carries sums"];
     const head = el("thead", {}, el("tr", {}, ...titles.map((text) => el("th", { scope: "col" }, text))));
     place.append(el("table", {}, head, el("tbody")), el("p", { class: "quiet" }));
   }
@@ -132,7 +132,7 @@ export function links({ pairs, pairs_in_all: all }) {
     (row, pair) => {
       const figures = [words.ms(pair.delay_ms), words.mbit(pair.there_mbit_s), words.mbit(pair.back_mbit_s)];
       const cells = row.querySelectorAll(".number");
-      [...figures, pair.in_tree ? "yes" : ""].forEach((text, k) => setText(cells[k], text));
+      [...figures, words.used(pair)].forEach((text, k) => setText(cells[k], text));
     },
   );
   const more = all > pairs.length ? `and ${words.plural(all - pairs.length, "link")} more` : "";

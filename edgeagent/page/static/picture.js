@@ -154,7 +154,7 @@ function description(snapshot, hidden) {
   const more = hidden > 0 ? ` (${hidden} not drawn)` : "";
   return (
     `${plural(snapshot.members_in_all, "member")}${more}, ${plural(snapshot.pairs_in_all, "link")}, ` +
-    `${inTree} of them in the tree; scheduler ${status.scheduler || "not known"}. ` +
+    `${inTree} of them carry sums; scheduler ${status.scheduler || "not known"}. ` +
     "The tables below say the same."
   );
 }

@@ -38,6 +38,12 @@ export function mbit(value) {
   return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0);
 }
 
+/** Whether sums travel along a link, with the part of them if that is not all. */
+export function used(pair) {
+  if (!pair.in_tree) return "";
+  return pair.part === null || pair.part === 1 ? "yes" : `${Math.round(100 * pair.part)}%`;
+}
+
 /** A loss with four significant places. */
 export function loss(value) {
   if (value === null) return "-";

@@ -48,8 +48,10 @@ def pair(
     back: float | None = None,
     *,
     in_tree: bool = False,
+    part: float | None = None,
 ) -> PairStatus:
-    """Return one link of the cluster; rates in Mbit/s."""
+    """Return one link of the cluster; rates in Mbit/s. All of the sums cross it if it is in the
+    tree, unless a `part` is given."""
     return {
         "a": a,
         "b": b,
@@ -57,6 +59,7 @@ def pair(
         "there_mbit_s": there,
         "back_mbit_s": back,
         "in_tree": in_tree,
+        "part": float(in_tree) if part is None else part,
     }
 
 

@@ -51,8 +51,20 @@ def trainer(*options: str, **environment: str) -> TrainerConfig:
 def test_defaults_of_the_agent() -> None:
     assert (AgentConfig().on_partition, AgentConfig().rotate_every) == ("go-on", 1000)
     assert agent() == AgentConfig(
-        token=TOKEN, job="digits", command=("digits",), state_dir="/h", recipe=Recipe("digits")
+        token=TOKEN,
+        job="digits",
+        command=("digits",),
+        state_dir="/h",
+        recipe=Recipe("digits"),
+        takes_batch=True,
     )
+
+
+def test_who_names_a_batch_takes_no_other() -> None:
+    assert not AgentConfig().takes_batch
+    assert agent("--steps", "9").takes_batch
+    assert not agent("--global-batch", "64").takes_batch
+    assert not agent("--micro-batch", "8").takes_batch
 
 
 def test_the_recipe_has_what_belongs_to_the_job_and_nothing_of_the_device(folder: Path) -> None:
@@ -94,6 +106,7 @@ def test_every_option_of_the_agent(folder: Path) -> None:
         on_partition="pause",
         rotate_every=250,
         recipe=Recipe("digits"),
+        takes_batch=True,
     )
 
 

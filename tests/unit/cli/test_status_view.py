@@ -118,6 +118,18 @@ def test_what_is_not_measured_is_a_dash() -> None:
     assert "`- b          -            -         -" in lines
 
 
+def test_of_several_ways_each_link_shows_its_part() -> None:
+    mesh = [
+        pair("alice", "bob", in_tree=True, part=0.625),
+        pair("alice", "carol", in_tree=True, part=1.0),
+        pair("bob", "carol"),
+    ]
+    lines = [line.split() for line in shown(mesh=mesh, links=[])]
+    assert ["alice", "bob", "-", "-", "-", "62%"] in lines
+    assert ["alice", "carol", "-", "-", "-", "yes"] in lines
+    assert ["bob", "carol", "-", "-", "-"] in lines
+
+
 def test_a_trainer_that_is_waited_for_is_named_with_the_time() -> None:
     slow, late = member("bob", 8), member("carol", 8)
     slow["trainer"], slow["owes_s"] = "slow", 7.4

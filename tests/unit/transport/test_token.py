@@ -13,6 +13,7 @@ from edgeagent.errors import UsageError
 from edgeagent.transport.job import (
     Difference,
     Script,
+    batch_there,
     difference_text,
     first_difference,
     job_fingerprint,
@@ -210,6 +211,34 @@ def test_scripts_are_compared_statement_by_statement() -> None:
     assert script_difference((), script_digests(ours)) is None
     assert script_difference(ours, b"") is None
     assert script_difference(script("\x1b" * 500), b"1234") == "at " + "?" * 117 + "..."
+
+
+JOB = (("optimizer", "SGD"), ("global batch", "128"), ("micro batch", "8"), ("about me", "x"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "batch"),
+    [
+        ({"global batch": "256"}, (256, 8)),
+        ({"global batch": "256", "micro batch": "16", "about me": "y"}, (256, 16)),
+        ({}, (128, 8)),
+        ({"optimizer": "Adam", "global batch": "256"}, None),
+        ({"global batch": "250"}, None),
+        ({"global batch": "0"}, None),
+        ({"micro batch": "0"}, None),
+        ({"global batch": "-256"}, None),
+        ({"global batch": "2**9"}, None),
+        ({"global batch": "1" * 10}, None),
+        ({"global batch": "\u0661\u0662\u0668"}, None),
+    ],
+)
+def test_jobs_that_differ_in_the_batch_alone(
+    changed: dict[str, str], batch: tuple[int, int] | None
+) -> None:
+    theirs = tuple((field, changed.get(field, value)) for field, value in JOB)
+    assert batch_there(JOB, theirs) == batch
+    assert batch_there(JOB, theirs[:1]) is None
+    assert batch_there(JOB, (*theirs, ("more", "1"))) is None
 
 
 def test_equal_jobs_have_no_difference() -> None:

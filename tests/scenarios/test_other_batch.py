@@ -1,0 +1,40 @@
+"""A newcomer with another batch takes that of the cluster, unless its user named one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.scenarios.cluster import SMALL, Cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OTHER = ("--global-batch", "64", "--micro-batch", "16")
+
+
+@pytest.mark.parametrize("job", ["digits", SMALL])
+def test_a_newcomer_takes_the_batch_of_the_cluster(tmp_path: Path, job: str) -> None:
+    with Cluster(tmp_path, job=job) as cluster:
+        alice = cluster.start("alice", *OTHER)
+        alice.wait("joined")
+        bob = cluster.start("bob", peers=[alice])
+        said = bob.wait_said("the cluster's global batch is 64, in micro-batches of 16 samples")
+        assert said.endswith("beginning again with these")
+        bob.wait_members("alice", "bob")
+        bob.wait_until("a digest of both", lambda: alice.digests.keys() & bob.digests.keys())
+        both = alice.digests.keys() & bob.digests.keys()
+        assert all(alice.digests[at] == bob.digests[at] for at in both)
+        assert not bob.all("error")
+        assert [bob.interrupt()[0], alice.interrupt()[0]] == [0, 0]
+
+
+def test_who_names_another_batch_is_refused(tmp_path: Path) -> None:
+    with Cluster(tmp_path, job=SMALL) as cluster:
+        alice = cluster.start("alice", *OTHER)
+        alice.wait("joined")
+        bob = cluster.start("bob", "--global-batch", "32", peers=[alice])
+        assert bob.wait_exit() == 1
+        assert bob.said("global batch is 64 there and 32 here")
+        assert alice.interrupt()[0] == 0
