@@ -11,6 +11,7 @@ from tests.scenarios.cluster import SMALL, Cluster
 if TYPE_CHECKING:
     from pathlib import Path
 
+TWO_STARTS_S = 120.0  # its trainer starts twice
 OTHER = ("--global-batch", "64", "--micro-batch", "16")
 
 
@@ -20,9 +21,10 @@ def test_a_newcomer_takes_the_batch_of_the_cluster(tmp_path: Path, job: str) -> 
         alice = cluster.start("alice", *OTHER)
         alice.wait("joined")
         bob = cluster.start("bob", peers=[alice])
-        said = bob.wait_said("the cluster's global batch is 64, in micro-batches of 16 samples")
+        text = "the cluster's global batch is 64, in micro-batches of 16 samples"
+        said = bob.wait_said(text, TWO_STARTS_S)
         assert said.endswith("beginning again with these")
-        bob.wait_members("alice", "bob")
+        bob.wait_until("members", lambda: bob.members == ["alice", "bob"], TWO_STARTS_S)
         bob.wait_until("a digest of both", lambda: alice.digests.keys() & bob.digests.keys())
         both = alice.digests.keys() & bob.digests.keys()
         assert all(alice.digests[at] == bob.digests[at] for at in both)
