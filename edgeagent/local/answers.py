@@ -11,13 +11,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.local.changes import NoSuchMember
+from edgeagent.local.changes import NoSuchMember, parse_link, parse_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from aiohttp import web
 
+    from edgeagent.local.api import Handler
     from edgeagent.local.changes import ChangeStatus
 
 TRACE_LINES = 16  # lines of a trace that are made before the agent does other work
@@ -45,6 +46,31 @@ def far(change: ChangeStatus | None) -> web.Response:
     if change is None:
         return web.json_response({"error": "the agent knows of no such change"}, status=404)
     return web.json_response(change)
+
+
+def add_changes(app: web.Application, handler: Handler) -> None:
+    """Have `app` answer POST /leave, /link, /expel and GET /changes/N."""
+    from aiohttp import web
+
+    async def leave(_request: web.Request) -> web.Response:
+        await handler.leave()
+        return web.json_response({"leaving": True}, status=202)
+
+    async def link(request: web.Request) -> web.Response:
+        body = await request.read()
+        return begun(lambda: handler.change_link(*parse_link(body)))
+
+    async def expel(request: web.Request) -> web.Response:
+        body = await request.read()
+        return begun(lambda: handler.expel(parse_node(body)))
+
+    async def change(request: web.Request) -> web.Response:
+        return far(handler.change(int(request.match_info["number"])))
+
+    app.router.add_post("/leave", leave)
+    app.router.add_post("/link", link)
+    app.router.add_post("/expel", expel)
+    app.router.add_get(r"/changes/{number:[0-9]{1,9}}", change)
 
 
 async def send_trace(

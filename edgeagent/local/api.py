@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.local.answers import begun, far, send_trace
-from edgeagent.local.changes import NoSuchMember, parse_link, parse_node
+from edgeagent.local.answers import add_changes, begun, send_trace
+from edgeagent.local.changes import NoSuchMember, parse_remote
 from edgeagent.plain_json import json_text
 from edgeagent.suggestions import did_you_mean
 
@@ -131,13 +131,10 @@ class LocalApi:
         app = web.Application(client_max_size=MAX_REQUEST_BYTES)
         app.router.add_get("/status", self._status)
         app.router.add_get("/trace", self._trace)
-        app.router.add_post("/leave", self._leave)
-        app.router.add_post("/link", self._link)
-        app.router.add_post("/expel", self._expel)
+        add_changes(app, self._handler)
         app.router.add_post("/token", self._token)
         app.router.add_get("/token", self._show_token)
         app.router.add_post("/page", self._page)
-        app.router.add_get(r"/changes/{number:[0-9]{1,9}}", self._change)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, keepalive_timeout=KEEPALIVE_S
         )
@@ -163,20 +160,6 @@ class LocalApi:
     async def _trace(self, request: web.Request) -> web.StreamResponse:
         return await send_trace(request, self._handler.trace)
 
-    async def _leave(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
-        await self._handler.leave()
-        return web.json_response({"leaving": True}, status=202)
-
-    async def _link(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        return begun(lambda: self._handler.change_link(*parse_link(body)))
-
-    async def _expel(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        return begun(lambda: self._handler.expel(parse_node(body)))
-
     async def _token(self, request: web.Request) -> web.Response:
         return begun(self._handler.rotate_token)
 
@@ -188,16 +171,13 @@ class LocalApi:
         except EdgeAgentError as error:
             return web.json_response({"error": str(error)}, status=409)
 
-    async def _change(self, request: web.Request) -> web.Response:
-        return far(self._handler.change(int(request.match_info["number"])))
-
     async def _page(self, request: web.Request) -> web.Response:
         from aiohttp import web
 
         if self._open_page is None:
             return web.json_response({"error": "this agent has no page"}, status=409)
         try:
-            found = await self._open_page(remote=_is_remote(await request.read()))
+            found = await self._open_page(remote=parse_remote(await request.read()))
             return web.json_response({"url": found.url, "fingerprint": found.fingerprint})
         except UsageError as error:
             return web.json_response({"error": str(error)}, status=400)
@@ -347,14 +327,6 @@ def _reason_in(answer: bytes) -> str:
         return str(json.loads(answer)["error"])
     except (ValueError, KeyError, TypeError):
         return ""
-
-
-def _is_remote(body: bytes) -> bool:
-    """Return whether the page is asked for by a browser elsewhere; raise `UsageError` if `body` is
-    something else."""
-    if body in (b"", b'{"remote": true}'):
-        return bool(body)
-    raise UsageError('the request\'s body must be empty or {"remote": true}')
 
 
 def _listen(path: str) -> socket.socket:

@@ -86,6 +86,12 @@ def parse_node(body: bytes) -> str:
     return _node_text(_parse(body, {"node": str})["node"])
 
 
+def parse_remote(body: bytes) -> bool:
+    """Return whether the page is for a browser elsewhere: the `remote` of `{"remote": true}`, false
+    if there is no body; raise `UsageError` if `body` is something else."""
+    return bool(body) and bool(_parse(body, {"remote": bool})["remote"])
+
+
 def _parse(body: bytes, shape: dict[str, type]) -> dict[str, Any]:
     try:
         values = json.loads(body)

@@ -98,6 +98,7 @@ class RemotePage:
             await self._site.close()
         if self._gate is not None:
             await self._gate.stop()
+        self._complaints.close()
 
     def hurry(self) -> None:
         """Send open pages a snapshot soon."""

@@ -18,8 +18,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from edgeagent.local.answers import begun, far, send_trace
-from edgeagent.local.changes import parse_link, parse_node
+from edgeagent.local.answers import add_changes, send_trace
 from edgeagent.page.entrance import NotLetIn
 from edgeagent.page.live import Live
 
@@ -96,10 +95,7 @@ class Site:
         app.router.add_post("/session", self._session)
         app.router.add_get("/live", self._live.serve)
         app.router.add_get("/trace", self._trace)
-        app.router.add_post("/leave", self._leave)
-        app.router.add_post("/link", self._link)
-        app.router.add_post("/expel", self._expel)
-        app.router.add_get(r"/changes/{number:[0-9]{1,9}}", self._change)
+        add_changes(app, self._handler)
         runner = self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -184,23 +180,6 @@ class Site:
     async def _trace(self, request: web.Request) -> web.StreamResponse:
         headers = self._headers(request.headers.get("Host", ""))
         return await send_trace(request, self._handler.trace, headers)
-
-    async def _leave(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
-        await self._handler.leave()
-        return web.json_response({"leaving": True}, status=202)
-
-    async def _link(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        return begun(lambda: self._handler.change_link(*parse_link(body)))
-
-    async def _expel(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        return begun(lambda: self._handler.expel(parse_node(body)))
-
-    async def _change(self, request: web.Request) -> web.Response:
-        return far(self._handler.change(int(request.match_info["number"])))
 
 
 def _refused(status: int, why: str) -> web.Response:

@@ -304,7 +304,7 @@ class TrainerDebt:
         self._is_back()
         context = self._context
         # The digest at the end was not taken while the trainer's state lacked updates.
-        if effect is None and context.iteration >= context.steps:
+        if effect is None and context.is_at_end:
             context.do(TakeDigest(context.iteration, context.commit))
         if effect is not None:
             self.apply(effect)

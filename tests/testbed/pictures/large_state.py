@@ -2,7 +2,6 @@
 that nobody trains, and that each device begins with other numbers, so a joiner pulls them."""
 
 import os
-import sys
 import time
 
 import torch
@@ -19,7 +18,7 @@ model.register_parameter("table", nn.Parameter(table, requires_grad=False))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 trainer = Trainer(model, optimizer, global_batch=256, micro_batch=16)
 for inputs, labels in trainer.loader(dataset):
-    time.sleep(0.03 * float(sys.argv[1]) if sys.argv[1:] else 0.03)
+    time.sleep(0.03)
     loss = nn.functional.cross_entropy(model(inputs), labels)
     loss.backward()
     trainer.update(loss)

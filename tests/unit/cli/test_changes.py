@@ -13,6 +13,7 @@ from edgeagent.local.changes import (
     find_member,
     parse_link,
     parse_node,
+    parse_remote,
 )
 from protocols.cluster.view import Member
 
@@ -109,6 +110,15 @@ def test_bodies_that_are_wrong(body: bytes) -> None:
     if body != b'{"node": "bob"}':
         with pytest.raises(UsageError):
             parse_node(body)
+
+
+def test_whether_the_page_is_for_a_browser_elsewhere() -> None:
+    assert not parse_remote(b"")
+    assert not parse_remote(b'{"remote": false}')
+    assert parse_remote(b'{"remote":true}')
+    for body in (b"{}", b'{"remote": 1}', b'{"remote": true, "more": 1}', b"[" * 4000):
+        with pytest.raises(UsageError):
+            parse_remote(body)
 
 
 def test_random_bodies_raise_nothing_else() -> None:
