@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.local.changes import NoSuchMember, parse_link, parse_node
@@ -18,10 +18,39 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from edgeagent.local.api import Handler
-    from edgeagent.local.changes import ChangeStatus
+    from edgeagent.local.changes import ChangeStatus, TokenShown
+    from edgeagent.local.status_model import Status
 
 TRACE_LINES = 16  # lines of a trace that are made before the agent does other work
+
+
+class Handler(Protocol):
+    """What an agent offers to those that answer its user: the command socket and the page."""
+
+    def status(self) -> Status:
+        """Return the agent's status; called on the agent's loop."""
+
+    def trace(self) -> Iterator[str]:
+        """Return the lines of a trace up to now; raise `EdgeAgentError` if nothing is recorded."""
+
+    async def leave(self) -> None:
+        """Start to leave gracefully and return once that is under way. Idempotent."""
+
+    def change_link(self, asked: str, wanted: bool) -> ChangeStatus:
+        """Begin to add or remove the link to a member; raise `EdgeAgentError` if that is not
+        possible."""
+
+    def expel(self, asked: str) -> ChangeStatus:
+        """Begin to expel a member; raise `EdgeAgentError` if that is not possible."""
+
+    def rotate_token(self) -> ChangeStatus:
+        """Begin to change the token; raise `EdgeAgentError` if that is not possible."""
+
+    def show_token(self) -> TokenShown:
+        """Return the present token; raise `EdgeAgentError` if there is none."""
+
+    def change(self, number: int) -> ChangeStatus | None:
+        """Return how far a change is, None if there is no such change."""
 
 
 def begun(begin: Callable[[], ChangeStatus]) -> web.Response:

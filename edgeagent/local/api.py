@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from edgeagent.local.answers import Handler
     from edgeagent.local.changes import ChangeStatus, TokenShown
     from edgeagent.local.state_dir import RunningAgent
     from edgeagent.local.status_model import Status
@@ -55,35 +56,6 @@ BACKLOG = 16  # connections that wait to be accepted
 CLIENT_TIMEOUT_S = 5.0  # for an answer; the agent answers from memory
 KEEPALIVE_S = 1.0  # after which an idle connection is closed
 _REFUSALS = {400: UsageError, 404: NoSuchMember, 409: EdgeAgentError}
-
-
-class Handler(Protocol):
-    """What the agent offers to the server of this interface."""
-
-    def status(self) -> Status:
-        """Return the agent's status; called on the agent's loop."""
-
-    def trace(self) -> Iterator[str]:
-        """Return the lines of a trace up to now; raise `EdgeAgentError` if nothing is recorded."""
-
-    async def leave(self) -> None:
-        """Start to leave gracefully and return once that is under way. Idempotent."""
-
-    def change_link(self, asked: str, wanted: bool) -> ChangeStatus:
-        """Begin to add or remove the link to a member; raise `EdgeAgentError` if that is not
-        possible."""
-
-    def expel(self, asked: str) -> ChangeStatus:
-        """Begin to expel a member; raise `EdgeAgentError` if that is not possible."""
-
-    def rotate_token(self) -> ChangeStatus:
-        """Begin to change the token; raise `EdgeAgentError` if that is not possible."""
-
-    def show_token(self) -> TokenShown:
-        """Return the present token; raise `EdgeAgentError` if there is none."""
-
-    def change(self, number: int) -> ChangeStatus | None:
-        """Return how far a change is, None if there is no such change."""
 
 
 @dataclass(frozen=True, slots=True)

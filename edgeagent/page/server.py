@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from edgeagent.local.api import Handler
+    from edgeagent.local.answers import Handler
     from edgeagent.observer import Observer
     from edgeagent.page.remote import RemotePage
 

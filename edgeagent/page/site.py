@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from edgeagent.local.api import Handler
+    from edgeagent.local.answers import Handler
     from edgeagent.page.entrance import Entrance, Place
 
     Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
