@@ -15,7 +15,7 @@ import pytest
 from tests.scenarios.cluster import Cluster
 from tests.variants import variants
 
-STEPS = 12
+STEPS = 60  # enough that the second device, on a busy machine, is a member before they are over
 BATCH = ("--global-batch", "16", "--micro-batch", "4")
 TEXT = b"A room full of laptops trains one model. " * 200
 

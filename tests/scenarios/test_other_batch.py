@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TWO_STARTS_S = 120.0  # its trainer starts twice
-OTHER = ("--global-batch", "64", "--micro-batch", "16")
+OTHER = ("--global-batch", "64", "--micro-batch", "16", "--steps", "100000")  # for ever
 
 
 @pytest.mark.parametrize("job", ["digits", SMALL])
