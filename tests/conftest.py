@@ -3,8 +3,8 @@
 The exit status is pytest's own. A `Trainer` that a test has left open would otherwise end the
 interpreter with the status of its script, as it must in a script.
 
-Tests marked `long` repeat what another test shows with one more random history. They run only with
-`--long`.
+Tests marked `long` show a variant of what another test shows, or what only a release needs. They
+run only with `--long`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import covering
+
 # For other interpreters, on which only the language differs: fewer examples, the same in every run.
 hypothesis.settings.register_profile("few", max_examples=10, deadline=None, derandomize=True)
 
@@ -27,9 +29,10 @@ REAL = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--long` adds the tests that only a release needs; `--rewrite` is for golden histories."""
+    """Name the options; `scripts/test` and CONTRIBUTING.md say what they are for."""
     parser.addoption("--long", action="store_true", help="run the tests marked `long`, too")
     parser.addoption("--rewrite", action="store_true", help="write tests/golden/*.txt anew")
+    parser.addoption("--covering", choices=covering.WAYS, help="tests of covering.txt, or others")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -42,7 +45,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         place = Path(item.path).relative_to(Path(__file__).parent).as_posix()
         if place.startswith(REAL):
             item.add_marker(pytest.mark.flaky(reruns=2))
-    if config.getoption("--long"):
+    if way := config.getoption("--covering"):
+        items[:], others = covering.select(way, items)
+        config.hook.pytest_deselected(items=others)
+    if config.getoption("--long") or way == "only":
         return
     long = [item for item in items if item.get_closest_marker("long")]
     if long:

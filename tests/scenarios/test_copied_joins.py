@@ -64,6 +64,7 @@ def test_equal_bits_after_a_join_that_nobody_waited_for(cluster: Cluster, optimi
         assert not agent.said("skipped 0"), "no step was skipped: choose a larger scale"
 
 
+@pytest.mark.long
 def test_a_source_is_killed_while_a_device_copies(cluster: Cluster) -> None:
     agents, steps = two_members(cluster, "AdamW")
     carol = cluster.start("carol", script=["AdamW"], peers=agents, environment=steps)

@@ -97,6 +97,7 @@ def test_ctrl_c_with_workers(cluster: Cluster) -> None:
     assert not agent.said("Traceback"), agent.describe()
 
 
+@pytest.mark.long
 def test_states_are_saved_every_so_many_steps(cluster: Cluster) -> None:
     agent = cluster.start("alice", "--save-every", "10", "--keep", "2")
     ended(agent, STEPS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
 from safetensors import safe_open
 
 from edgeagent.local.api import fetch_status
@@ -49,6 +50,7 @@ def test_joins_a_leave_and_kills_lose_nothing(tmp_path: Path) -> None:
         assert more.iteration == 230
 
 
+@pytest.mark.long
 def test_parts_of_several_devices_are_put_together(tmp_path: Path) -> None:
     options = (*DIVIDED, "--copies", "0", "--steps", "120")
     with Cluster(tmp_path, options=options) as cluster:
@@ -93,6 +95,7 @@ def test_a_device_that_rounds_otherwise_takes_part_and_survives(tmp_path: Path) 
             assert all(agent.digests[k] == carol.digests[k] for k in common)
 
 
+@pytest.mark.long
 def test_without_a_divided_optimizer_such_a_device_is_refused(tmp_path: Path) -> None:
     end = tmp_path / "end"
     job = str(SCRIPTS / "other_roots.py")

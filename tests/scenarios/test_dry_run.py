@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from edgeagent.memory import room
 from tests.scenarios.cluster import SCRIPTS, Cluster
 
@@ -33,6 +35,7 @@ def test_the_memory_that_is_foretold_is_what_a_run_takes(tmp_path: Path) -> None
         alice.interrupt()
 
 
+@pytest.mark.long
 def test_people_get_a_table_and_a_script_goes_no_further_than_one_update(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     text = (SCRIPTS / "ten_lines.py").read_text()

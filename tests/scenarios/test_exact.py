@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.scenarios.cluster import SCRIPTS, Cluster
 
 SCRIPT = str(SCRIPTS / "optimizers.py")
@@ -13,6 +15,7 @@ OPTIMIZER = ["AdamW"]
 TRAINING_S = 240.0  # 200 steps, with tests beside, on a machine a quarter as fast as usual
 
 
+@pytest.mark.long
 def test_the_same_result_alone_and_with_joins_a_leave_and_a_kill(tmp_path: Path) -> None:
     with Cluster(tmp_path, job=SCRIPT, options=("--exact",)) as cluster:
         alone = cluster.start("alone", "--cluster", "other", script=OPTIMIZER, environment=STEPS)

@@ -25,18 +25,21 @@ Command = tuple[str, ...]  # the script and its arguments
 
 RUNS: tuple[Command, ...] = (
     ("plain_loop",),
-    ("gradient_accumulation",),
     ("mixed_precision", "--dtype", "float16"),
+    ("ddp_ported",),
+    ("huggingface_trainer",),
+)
+# What these show has scenarios of its own (local steps, subnets, workers) or tests of the trainer.
+OTHERS: tuple[Command, ...] = (
+    ("mixed_precision", "--dtype", "bfloat16"),
+    ("gradient_accumulation",),
     ("compiled_model", "--backend", "aot_eager"),
     ("workers_and_collate", "--workers", "1"),
     ("iterable_dataset",),
     ("local_steps",),
     ("subnets",),
-    ("ddp_ported",),
-    ("huggingface_trainer",),
     ("lightning_fit",),
 )
-OTHERS: tuple[Command, ...] = (("mixed_precision", "--dtype", "bfloat16"),)
 ELSEWHERE = {"ddp_before"}  # has a test of its own
 
 

@@ -63,6 +63,7 @@ def test_rates_set_by_hand_are_the_same_everywhere(cluster: Cluster, habit: str)
         assert founder.losses[iteration] == pytest.approx(alone.losses[iteration], rel=ROUNDING)
 
 
+@pytest.mark.long
 def test_a_scaler_that_the_trainer_knows(cluster: Cluster) -> None:
     founder, joiner = in_mid_training(cluster, "a declared scaler")
     check_equal(founder, joiner)
@@ -76,12 +77,14 @@ def test_a_replicated_copy_is_the_same_everywhere(cluster: Cluster) -> None:
     assert founder.said(f"of {STEPS}")
 
 
+@pytest.mark.long
 def test_a_copy_that_is_not_replicated_is_worth_a_warning(cluster: Cluster) -> None:
     agent = cluster.start("alice", script=["a copy"])
     assert agent.wait_exit() == 0, agent.describe()
     assert agent.said("UserWarning: an AveragedModel is not part of the training state")
 
 
+@pytest.mark.long
 def test_a_schedule_that_will_differ_is_another_job(cluster: Cluster) -> None:
     founder = cluster.start("alice", script=["a schedule", "0"])
     founder.wait("joined")

@@ -10,6 +10,8 @@ import signal
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.scenarios.cluster import SMALL, Agent, Cluster
 from tests.scenarios.test_deaths import has_members
 from tests.scenarios.test_story import every_step_once, same_digests
@@ -56,6 +58,7 @@ def test_the_others_go_on_and_it_catches_up(tmp_path: Path) -> None:
         every_step_once([alice, bob])
 
 
+@pytest.mark.long
 def test_it_leaves_although_its_trainer_hangs_and_its_agent_saves(tmp_path: Path) -> None:
     with Cluster(tmp_path, job=SMALL) as cluster:
         alice, bob = pair(cluster)

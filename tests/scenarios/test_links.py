@@ -178,6 +178,7 @@ def test_the_token_is_changed_twice(tmp_path: Path) -> None:
         check_undisturbed([alice, bob, newcomer])
 
 
+@pytest.mark.long
 def test_who_trains_without_a_token_has_none_to_change(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         script = tmp_path / "train.py"

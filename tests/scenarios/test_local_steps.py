@@ -124,6 +124,7 @@ def test_the_scheduler_is_killed_and_a_trainer_hangs_in_the_middle_of_a_round(
     assert len(saved) == 1
 
 
+@pytest.mark.long
 def test_a_built_in_job_trains_in_rounds(tmp_path: Path) -> None:
     options = ("--local-steps", "10", "--outer", "nesterov", "--wire", "bf16")
     with Cluster(tmp_path, options=options) as cluster:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.test_divided import chunks_in
 
@@ -64,6 +66,7 @@ def test_what_is_done_about_a_loss_is_for_a_divided_optimizer(tmp_path: Path) ->
         assert alice.said("give shard_optimizer, too"), alice.log
 
 
+@pytest.mark.long
 def test_ctrl_c_twice_saves_the_parts_too(tmp_path: Path) -> None:
     options = (*WITHOUT_COPIES, "wait", "--steps", "4000")
     with Cluster(tmp_path, options=options) as cluster:

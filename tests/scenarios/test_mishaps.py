@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.scenarios.cluster import SCRIPTS, SMALL, Cluster, free_ports
 
 FAILS = str(SCRIPTS / "fails.py")
@@ -81,6 +83,7 @@ def test_ctrl_c_while_the_script_still_loads(tmp_path: Path) -> None:
         assert agent.said("before training begins")
 
 
+@pytest.mark.long
 def test_those_who_name_only_the_same_agent_become_one_cluster(tmp_path: Path) -> None:
     names = ["alice", "bob", "carol", "dave"]
     with Cluster(tmp_path, job=SMALL) as cluster:

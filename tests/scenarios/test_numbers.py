@@ -37,6 +37,7 @@ def test_one_node_and_four(tmp_path: Path, precision: str) -> None:
         assert together > 0
 
 
+@pytest.mark.long
 def test_rounded_gradients_are_the_same_everywhere(tmp_path: Path) -> None:
     with Cluster(tmp_path, job=SCRIPT, options=("--wire", "bf16")) as cluster:
         full = cluster.plain("full", SCRIPT, "float32")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.scenarios.cluster import SMALL, Cluster
+from tests.variants import variants
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +16,7 @@ TWO_STARTS_S = 120.0  # its trainer starts twice
 OTHER = ("--global-batch", "64", "--micro-batch", "16", "--steps", "100000")  # for ever
 
 
-@pytest.mark.parametrize("job", ["digits", SMALL])
+@pytest.mark.parametrize("job", variants(["digits"], long=[SMALL]))
 def test_a_newcomer_takes_the_batch_of_the_cluster(tmp_path: Path, job: str) -> None:
     with Cluster(tmp_path, job=job) as cluster:
         alice = cluster.start("alice", *OTHER)
@@ -32,6 +33,7 @@ def test_a_newcomer_takes_the_batch_of_the_cluster(tmp_path: Path, job: str) -> 
         assert [bob.interrupt()[0], alice.interrupt()[0]] == [0, 0]
 
 
+@pytest.mark.long
 def test_who_names_another_batch_is_refused(tmp_path: Path) -> None:
     with Cluster(tmp_path, job=SMALL) as cluster:
         alice = cluster.start("alice", *OTHER)

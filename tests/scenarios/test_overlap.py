@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
 
 SCRIPT = str(SCRIPTS / "layered.py")
@@ -17,6 +19,7 @@ def announced(agent: Agent) -> int:
     return int(line.split()[-1])
 
 
+@pytest.mark.long
 def test_files_are_the_same_with_joins_leaves_and_deaths(tmp_path: Path) -> None:
     end = tmp_path / "end"
     script = [str(end), *SIZES]

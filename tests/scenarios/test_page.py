@@ -17,6 +17,7 @@ import pytest
 from tests.scenarios.browser import Browser, found
 from tests.scenarios.cluster import SMALL, Cluster
 from tests.unit.page.fakes import HOSTILE
+from tests.variants import variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.skipif(not found(), reason="no Chromium is installed (D
 
 SHOWN = "!document.querySelector('#main').hidden"
 PHONE = (360, 740)
+WIDE = (1200, 900)
 
 
 def test_a_cluster_seen_and_left_in_the_browser(tmp_path: Path) -> None:
@@ -74,8 +76,13 @@ def findings(browser: Browser) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [(1200, 900), PHONE])
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    variants(
+        [(WIDE, "light"), (PHONE, "dark")],
+        long=[(WIDE, "dark"), (PHONE, "light")],
+    ),
+)
 def test_axe_finds_nothing(tmp_path: Path, size: tuple[int, int], scheme: str) -> None:
     with hostile() as url, Browser(tmp_path, *size) as browser:
         browser.resize(*size, phone=size == PHONE)

@@ -142,6 +142,7 @@ def test_three_wrong_codes_void_it_and_ctrl_c_takes_it_back(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_agent_that_runs_is_joined_and_a_new_token_is_kept(tmp_path: Path) -> None:
     """The newcomer's device has nothing but a code, and no token is in any environment."""
     with Cluster(tmp_path, job=SMALL) as cluster:

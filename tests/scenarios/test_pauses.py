@@ -80,6 +80,7 @@ def stands_still(agent: Agent) -> bool:
     return agent.iteration <= before + 1
 
 
+@pytest.mark.long
 def test_alone_on_battery_it_stands_still_but_lets_a_newcomer_in(tmp_path: Path) -> None:
     plugged(tmp_path / "sys", True)
     with Cluster(tmp_path, job=SMALL) as cluster:
@@ -129,6 +130,7 @@ def test_where_all_pause_training_stands_still_until_one_is_back(tmp_path: Path)
         assert json.dumps(alice.all("diverged")) == "[]"
 
 
+@pytest.mark.long
 def test_a_metered_device_leaves_and_joins_again(tmp_path: Path) -> None:
     answer = tmp_path / "metered"
     answer.write_text("u 2\n")

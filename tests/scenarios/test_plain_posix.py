@@ -15,9 +15,11 @@ import pytest
 from tests.scenarios.cluster import SMALL, WAIT_S, Cluster
 from tests.scenarios.processes import living
 from tests.scenarios.test_data import SCRIPT as DATA_JOB
+from tests.variants import variants
 
 FOLDER = Path(__file__).parent / "plain_posix"
 ENVIRONMENT = {"PYTHONPATH": str(FOLDER)}
+DIVIDED = ("--shard-optimizer", "--copies", "1")
 
 
 def wait_until_gone(pid: int) -> None:
@@ -41,7 +43,7 @@ def test_what_only_linux_has_is_gone() -> None:
     assert said.stdout.split() == ["None", "False", "None"]
 
 
-@pytest.mark.parametrize("options", [(), ("--shard-optimizer", "--copies", "1")])
+@pytest.mark.parametrize("options", variants([DIVIDED], long=[()]))
 def test_devices_train_join_die_and_leave(tmp_path: Path, options: tuple[str, ...]) -> None:
     with Cluster(tmp_path, job=SMALL, options=options) as cluster:
         alice, bob = cluster.together("alice", "bob", environment=ENVIRONMENT)

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.skipif(
     not (find_spec("build") and find_spec("hatchling")), reason="build and hatchling are not here"
 )
+@pytest.mark.long
 def test_both_distributions_train(tmp_path: Path) -> None:
     done = subprocess.run(
         [str(ROOT / "scripts" / "release-check"), str(tmp_path / "dist")],

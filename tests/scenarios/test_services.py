@@ -8,6 +8,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from edgeagent.cli import parse
 from edgeagent.commands.service import planned
 from edgeagent.services.systems import system_for
@@ -61,6 +63,7 @@ def test_it_trains_stops_gracefully_and_goes_on(tmp_path: Path) -> None:
             assert agent.save_path.stat().st_size > 0
 
 
+@pytest.mark.long
 def test_all_agents_of_a_user_stop(tmp_path: Path) -> None:
     with Cluster(tmp_path, job=SMALL) as cluster:
         alice, bob = cluster.together("alice", "bob")

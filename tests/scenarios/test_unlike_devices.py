@@ -29,6 +29,7 @@ def test_devices_of_two_kinds_train_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="needs a torch with Muon")
+@pytest.mark.long
 def test_an_update_that_cannot_be_made_alike_is_refused_in_words(tmp_path: Path) -> None:
     with Cluster(tmp_path, job=str(SCRIPTS / "matrices.py")) as cluster:
         alice = cluster.start("alice")

@@ -94,6 +94,7 @@ def test_resets_from_something_on_the_way_cost_a_pause(tmp_path: Path, net: Netw
 
 @pytest.mark.netns
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_short_sleep_of_one_of_two_costs_a_pause(tmp_path: Path, net: Network) -> None:
     with Cluster(tmp_path) as cluster:
         alice, bob = pair(cluster, net)

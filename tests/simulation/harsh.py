@@ -22,12 +22,15 @@ from protocols.cluster.founding import GIVE_UP_SECONDS
 from protocols.errors import RemoteProtocolError
 from protocols.member.node import Node
 from protocols.network.link_end import LinkEnd
+from protocols.rounds import control_word
 from protocols.wire import codec
 from protocols.wire.messages import EVERYONE, Message
 from tests.simulation.faults import HITTING_KINDS, KINDS, Intensities, stream
+from tests.simulation.gathering import Gathering
 from tests.simulation.host import Host
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME, Narrow
 from tests.simulation.seeker import Seeker
+from tests.simulation.training import KINDS as KINDS_OF_TRAINING
 from tests.simulation.truth import Truth
 from tests.simulation.waits import Waits
 from tests.simulation.world import World, decoded, member
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
     from protocols.cluster.view import Member
     from protocols.rounds.round import RoundSpec
+    from tests.simulation.host import Reduce
 
 SILENCE_SECONDS = (1.5, 3.0)  # a random time-out between these, as real ones follow the delay
 LATE_SECONDS = 1.5  # by how much a frame comes late at most
@@ -504,3 +508,30 @@ class HarshWorld(World):
 
     def completed(self, host: Host, iteration: int) -> None:
         self.truth.completed(host, iteration)
+
+    def worked(self, host: Host, micro_batches: tuple[int, ...]) -> None:
+        if self.gathering is not None:
+            self.gathering.worked(host, micro_batches)
+
+    def contributed(self, host: Host, reduce: Reduce) -> None:
+        if self.gathering is not None:
+            self.gathering.contributed(host, reduce)
+
+    def kept(self, host: Host, reduce: Reduce, have: bytes) -> None:
+        if self.gathering is not None:
+            chunks = control_word.numbers(have, reduce.round.spec.chunks)
+            self.gathering.kept(host, reduce, chunks)
+        else:
+            super().kept(host, reduce, have)
+
+    def is_right(self, host: Host) -> bool:
+        if self.gathering is not None:
+            return self.gathering.is_right(host, self.commit_of(host))
+        return super().is_right(host)
+
+    def train(self, kind: str) -> None:
+        """From the beginning on have devices train in this way (`training.py`), not by sums of
+        gradients."""
+        self.training, self.is_long = KINDS_OF_TRAINING[kind], True
+        batches = self.micro_batches
+        self.gathering = Gathering(micro_batches=batches, subnets=kind == "subnets")

@@ -41,7 +41,6 @@ from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
 from tests.simulation.numbers import (
     STATE_ELEMENTS,
     VECTOR,
-    contribution,
     settings,
     state_bytes,
     weights_of,
@@ -94,7 +93,8 @@ class Host:
         self.apart = False  # whether the trainer works elsewhere, so that `home` may be older
         self.iteration = 0
         self.done: tuple[int, ...] = ()  # the micro-batches in `own`
-        self.own = [0] * VECTOR  # this node's sum of gradients
+        self.training = world.training(world.micro_batches)
+        self.own = [0] * VECTOR  # what this node adds to the sum of the round
         self.ahead = self.own  # that sum with what the trainer still computes
         self.reduce: Reduce | None = None  # the round under way
         # Chunks of rounds that have not begun here yet: sender, round, direction, chunk and value.
@@ -184,6 +184,7 @@ class Host:
         self.reduce = None
         self.early, self.sums, self.kept, self.pulled, self.made = [], {}, {}, {}, {}
         self.done, self.own, self.turn = (), [0] * VECTOR, 0
+        self.training.begin()
         self.armed = math.inf
 
     # --- effects ------------------------------------------------------------------------------
@@ -356,14 +357,15 @@ class Host:
             return
         if work.turn != self.turn:
             self.turn, self.done, self.own = work.turn, (), [0] * VECTOR
+            self.training.begin()
         if self.refuses:
             micro_batches = ()
         elif self.most_work is not None:
             micro_batches = micro_batches[: self.most_work]
-        for m in micro_batches:
-            assert m not in self.done, "a micro-batch given twice"
-            self.own = [a + b for a, b in zip(self.own, contribution(iteration, m), strict=True)]
-            self.own[0] += self.is_wrong  # another state has another gradient
+        assert not set(micro_batches) & set(self.done), "a micro-batch given twice"
+        self.world.worked(self, micro_batches)
+        self.own = list(self.training.add(iteration, micro_batches, self.state))
+        self.own[0] += self.is_wrong  # another state has another gradient
         self.done += micro_batches
         wanted = settings(iteration) if self.done else b""
         said = (iteration, self.done, float(len(self.done)), b"", b"", True, self.turn, wanted, b"")
@@ -387,6 +389,7 @@ class Host:
         self.home = self.state if is_read else self.home
         self.iteration += 1
         self.done, self.own = (), [0] * VECTOR
+        self.training.begin()
         if self.node is not None and (self.node.context.is_member or self.node.over):
             self.spoilt, self.trained = False, True
             self.past = replace(self.node.context.past, iteration=self.iteration)
@@ -468,6 +471,7 @@ class Host:
         assert self.reduce is not None
         own = list(self.own) if word.done else [0] * VECTOR
         self.reduce.own, self.reduce.word = own, word
+        self.world.contributed(self, self.reduce)
         self.drive(self.reduce.round.contribute())
 
     def chunk(

@@ -38,6 +38,7 @@ from protocols.scheduler.fence import FenceLeader
 from protocols.scheduler.negotiator import Negotiator
 from tests.simulation.divided_mutations import DIVIDED_MUTATIONS
 from tests.simulation.host import Host
+from tests.simulation.rounds_mutations import ROUNDS_MUTATIONS
 from tests.simulation.seeker import Seeker
 
 if TYPE_CHECKING:
@@ -497,6 +498,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         enter_while_behind,
         ship_before_completion,
         *DIVIDED_MUTATIONS,
+        *ROUNDS_MUTATIONS,
         # Found by histories of their own (`rare.py`), since other rules nearly always hide them.
         two_votes,
         keep_sums_that_lack_work,

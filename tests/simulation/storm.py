@@ -53,6 +53,9 @@ MOST_STRIPES = 4
 FIRST_WITH_LOSSES = 960_000
 # From this seed on some wait, too, and parts may be so large that few are learned at once.
 FIRST_WITH_LARGE_STRIPES = 980_000
+# From this seed on a round is not a sum of gradients but of what devices did in local steps or with
+# subnets of their own, so it matters who computed what; no optimizer is divided there.
+FIRST_WITH_ROUNDS = 1_000_000
 # After so many seconds of calm a history ends in which a part of that state is lost for good.
 LOST_SECONDS = 20.0
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
@@ -137,7 +140,13 @@ class Storm:
         if seed >= FIRST_BESIDE and seed // 3 % 2:
             self.world.join_way = JoinWay.BESIDE
             self.world.memory_is_short = True
-        if seed >= FIRST_WITH_STRIPES:
+        self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
+        if seed >= FIRST_WITH_ROUNDS:
+            rounds = faults.stream(seed, "rounds")
+            self.world.train(rounds.choice(("local steps", "subnets")))
+            self.world.streams = False
+            self.world.most_compute = rounds.choice((0.1, 1.0, 4.0))
+        elif seed >= FIRST_WITH_STRIPES:
             stripes = faults.stream(seed, "stripes")
             self.world.stripes = stripes.randint(1, MOST_STRIPES)
             self.world.stripe_copies = stripes.choice((1, 1, 2))
@@ -148,7 +157,6 @@ class Storm:
                 self.world.stripe_bytes = stripes.choice((0, 6 << 20, 16 << 20))
         standby = faults.stream(seed, "standby")
         self._stands_by = standby if seed >= FIRST_WITH_STANDBY else None
-        self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         self._size = size
         # Whether faults begin at once, while the devices still come together.
@@ -216,7 +224,8 @@ class Storm:
         for host in world.hosts.values():
             assert host.gone in ENDINGS, f"{host.me.name} ended with {host.gone!r}"
             if host.gone == "steps":
-                assert host.state == world.right(world.steps, host.slots.losses)
+                assert host.iteration == world.steps, f"{host.me.name} ended early"
+                assert world.is_right(host), f"{host.me.name} ended with a wrong state"
         assert not world.deserted, f"{world.deserted} gave up beside a cluster"
 
     def _start(self, *, first: bool = False) -> None:

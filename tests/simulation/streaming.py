@@ -26,6 +26,11 @@ def give(host: Host, work: effects.GiveWork) -> None:
     now, dice = host.world.now, host.world.random
     begins = max(now, host.busy_until)
     host.soon(host.computing(), partial(host.work, partial(host.compute, work)))
+    if host.world.is_long and len(work.micro_batches) > 1:
+        middle = dice.uniform(begins, host.busy_until)
+        computed = dice.randint(1, len(work.micro_batches) - 1)
+        said = events.Progressed(work.iteration, computed, work.turn)
+        host.soon(middle - now, partial(host.work, partial(host.handle, said)))
     if not host.world.streams or not work.micro_batches:
         return
     for _ in range(dice.randint(0, MOST_ANNOUNCEMENTS)):

@@ -14,6 +14,7 @@ from protocols.member.joining import JoiningState
 from protocols.wire import messages as m
 from tests.simulation.test_failures import cluster
 from tests.simulation.test_small_world import stop
+from tests.variants import variants
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(2)))
 @pytest.mark.parametrize(("size", "kind"), CASES)
 def test_a_join_whose_messages_are_lost_once(size: int, kind: type[m.Message], seed: int) -> None:
     world, hosts = cluster(seed, size, steps=300)

@@ -53,6 +53,8 @@ FOUND: dict[str, tuple[int, int]] = {
     "go_on_with_slots_that_nobody_has": (960026, 1),
     "carry_joins_over_a_loss": (5, 1),
     "wait_for_parts_that_nobody_needs": (1, 1),
+    "keep_steps_that_others_take": (1_000_033, 1),
+    "train_cells_that_come_later": (1_000_001, 1),
     "two_votes": (60016, 3),
     "keep_sums_that_lack_work": (60000, 3),
     "offer_what_nobody_stores": (60000, 10),

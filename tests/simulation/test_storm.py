@@ -26,13 +26,12 @@ REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 
 
 DIVIDED = range(910_000, 910_012)  # no member keeps all of the optimizer's state
-FEW = [*range(8), *DIVIDED, *(s for s in ONCE_FAILED if s not in TAKE_LONG), *SEARCHING]
-MANY = [*range(150), *TAKE_LONG, *range(910_000, 910_300)]
+ROUNDS = range(1_000_000, 1_000_008)  # rounds of local steps and of subnets
+FEW = [*range(8), *DIVIDED, *ROUNDS, *(s for s in ONCE_FAILED if s not in TAKE_LONG), *SEARCHING]
+MANY = [*range(150), *TAKE_LONG, *range(910_000, 910_300), *range(1_000_000, 1_000_100)]
 
 
-@pytest.mark.parametrize(
-    "seed", variants(FEW, long=[*range(150), *TAKE_LONG, *range(910_000, 910_300)])
-)
+@pytest.mark.parametrize("seed", variants(FEW, long=MANY))
 def test_storm(seed: int) -> None:
     storm.run(seed)
 

@@ -85,8 +85,7 @@ class Truth:
         self._seen[node] = (context, context.iteration, context.commit)
 
     def _applied(self, host: Host, iteration: int) -> None:
-        right = self._world.right(host.iteration, host.slots.losses)
-        assert host.state == right or host.is_wrong, f"{host.me.name}: wrong state {host.iteration}"
+        self._updated(host)
         behind = len(host.node.debt.kept) if host.node is not None else 0
         joining = host.node.joining if host.node is not None else None
         if joining is not None and joining.state is JoiningState.FAILED:
@@ -104,6 +103,17 @@ class Truth:
                 losses = host.slots.losses
                 known_losses = self._losses.setdefault(commit, losses)
                 assert known_losses == losses, "one commit id where two things were lost"
+
+    def _updated(self, host: Host) -> None:
+        """Check the state of `host` after an update."""
+        gathering = self._world.gathering
+        if host.is_wrong:
+            return
+        if gathering is None:
+            assert self._world.is_right(host), f"{host.me.name}: wrong state {host.iteration}"
+        else:
+            commit = self._world.commit_of(host) if host.is_member else b""
+            gathering.updated(host, commit, dict(host.made[host.iteration - 1]))
 
     def _limits(self, host: Host) -> None:
         node = host.node

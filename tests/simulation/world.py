@@ -39,6 +39,7 @@ from tests.simulation.numbers import (
 )
 from tests.simulation.numbers import expected_state as expected_state
 from tests.simulation.sharding import ANEW, Losses, chunks_of, expected
+from tests.simulation.training import Sums, Training
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from protocols.rounds.round import RoundSpec
     from protocols.scheduler.planning import Planner
     from protocols.wire.envelope import Envelope
+    from tests.simulation.gathering import Gathering
     from tests.simulation.host import Reduce
     from tests.simulation.ways import WaysPlanner
 
@@ -78,6 +80,9 @@ class World:
         self.tamper: Callable[[Host, int, bytes], bytes] = lambda _host, _shard, piece: piece
         self.is_frozen = False  # a part of the state never changes, and most devices start with it
         self.streams = False  # trainers announce chunks while they compute
+        self.training: Callable[[int], Training] = Sums  # how devices train
+        self.gathering: Gathering | None = None  # checks rounds where it matters who computed what
+        self.is_long = False  # whether trainers say in the middle of a round how far they are
         self.stripes = 0  # into which the optimizer's state is divided; 0: all keep all of it
         self.stripe_copies = 0  # of each
         self.stripe_bytes = 0  # of the slots of one, of which policies let 16 MiB be learned
@@ -363,6 +368,12 @@ class World:
     def begun(self, host: Host, spec: RoundSpec) -> None:
         """Called when `host` is about to begin a round."""
 
+    def worked(self, host: Host, micro_batches: tuple[int, ...]) -> None:
+        """Called when the trainer of `host` has computed micro-batches of its iteration."""
+
+    def contributed(self, host: Host, reduce: Reduce) -> None:
+        """Called when `host` contributes to its attempt of a round."""
+
     def kept(self, host: Host, reduce: Reduce, have: bytes) -> None:
         """Check the chunks `have` that `host`, which has frozen, reports of its round: a fence may
         keep them, so each must be the sum of all micro-batches."""
@@ -411,6 +422,10 @@ class World:
         if self.stripes:
             return expected(iteration, self.micro_batches, losses)[0]
         return expected_state(iteration, self.micro_batches)
+
+    def is_right(self, host: Host) -> bool:
+        """Return whether the state of `host` is the right one."""
+        return host.state == self.right(host.iteration, host.slots.losses)
 
     @property
     def members(self) -> list[Host]:

@@ -11,6 +11,7 @@ import pytest
 from tests.testbed.bench import KINDS, loader
 
 
+@pytest.mark.long
 def test_both_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     KINDS["loader"].add_options(parser)

@@ -131,6 +131,7 @@ def test_the_table_has_both_trees_side_by_side() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_case_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = options("--case", "own-step")
     args.out = tmp_path

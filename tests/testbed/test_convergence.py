@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 CURVE = Curve(Plan(4), (2.0, 1.0), (0.0, 0.5), (4, 4), None, {"accuracy": 0.5}, "d")
 
 
+@pytest.mark.long
 def test_a_device_that_leaves_changes_no_loss_by_more_than_rounding(tmp_path: Path) -> None:
     said: list[str] = []
     changed = train("digits", Plan(2, -1), 40, tmp_path / "changed", (), said.append)

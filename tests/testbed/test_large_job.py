@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.testbed.large_job import MIB, measure, table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.long
 def test_a_job_is_joined_saved_resumed_and_survives_within_the_foretold_memory(
     tmp_path: Path,
 ) -> None:

@@ -4,7 +4,8 @@ However many devices train, and whoever dies, the weights have to end with the s
 
 Usage: edgeagent run whole_numbers.py -- MILLISECONDS [FILE]
 
-A micro-batch takes so many milliseconds, and ten times as long until FILE exists.
+A micro-batch takes so many milliseconds, and forty times as long until FILE exists, so that
+devices have time to start and to join on a busy machine.
 """
 
 import sys
@@ -22,7 +23,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 data = torch.utils.data.TensorDataset(torch.randint(-8, 9, (1024, 64)).float())
 trainer = Trainer(model, optimizer, global_batch=32, micro_batch=8)
 for (x,) in trainer.loader(data):
-    slow = 1 if all(Path(name).exists() for name in sys.argv[2:]) else 10
+    slow = 1 if all(Path(name).exists() for name in sys.argv[2:]) else 40
     time.sleep(slow * float(sys.argv[1]) / 1000)
     loss = torch.stack([(layer * x.mean(0)).sum() for layer in model]).sum()
     loss.backward()

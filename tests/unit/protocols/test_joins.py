@@ -103,7 +103,7 @@ def test_a_newer_incarnation_ends_the_older_ones_join() -> None:
 
 
 @each_state
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
 def test_scheduler_leaves_while_somebody_joins(seed: int, state: JoiningState) -> None:
     world, hosts = cluster(seed, beside=state in BESIDE)
     joiner = world.join(9, hosts[1])

@@ -420,7 +420,7 @@ def ahead(host: Host, world: World, by: int) -> None:
     world.run(lambda: host.iteration >= begun + by)
 
 
-@pytest.mark.parametrize("seed", variants(range(2), long=range(4)))
+@pytest.mark.parametrize("seed", variants(range(1), long=range(4)))
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("promised", [True, False])
 def test_the_others_go_on_without_a_trainer_that_does_not_answer(

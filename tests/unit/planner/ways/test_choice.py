@@ -13,6 +13,7 @@ from edgeagent.planner.ways.packed import packed
 from edgeagent.planner.ways.single import one
 from edgeagent.planner.ways.way import Way
 from tests.unit.planner.ways.overlays import all_pairs, overlay
+from tests.variants import variants
 
 
 def test_small_vectors_take_one_tree_and_large_ones_many_ways() -> None:
@@ -25,7 +26,7 @@ def test_small_vectors_take_one_tree_and_large_ones_many_ways() -> None:
     assert "one tree would take" in large.reason
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", variants(range(3), long=range(8)))
 @pytest.mark.parametrize("payload", [0.0, 3e5, 1e7])
 def test_no_candidate_is_better(seed: int, payload: float) -> None:
     network = overlay(seed)

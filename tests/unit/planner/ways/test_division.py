@@ -22,6 +22,7 @@ from protocols.network.measures import NOTHING_KNOWN, Measures, Rate
 from protocols.scheduler.planning import Found
 from tests.unit.planner.ways.overlays import overlay
 from tests.unit.planner.ways.test_of_view import CHUNK, MBIT, PAYLOAD, mesh
+from tests.variants import variants
 
 if TYPE_CHECKING:
     from protocols.cluster.view import View
@@ -44,7 +45,7 @@ def rooted(ways: tuple[Way, ...], count: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", variants(range(6), long=range(16)))
 def test_no_member_is_the_root_of_more_than_it_may_be(seed: int) -> None:
     network = overlay(seed)
     for copies in (0, 1):
