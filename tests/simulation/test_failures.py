@@ -11,7 +11,7 @@ from tests.simulation.test_small_world import finish
 from tests.simulation.world import Host, World
 from tests.variants import variants
 
-SEEDS = variants(range(6), long=range(60))
+SEEDS = variants(range(3), long=range(60))
 
 
 def cluster(seed: int, size: int, steps: int = 60) -> tuple[World, list[Host]]:

@@ -14,6 +14,6 @@ ONCE_STUCK = (190, 811)
 
 
 @pytest.mark.parametrize("history", list(rare.HISTORIES.values()))
-@pytest.mark.parametrize("seed", variants([*range(8), *ONCE_STUCK], long=range(50)))
+@pytest.mark.parametrize("seed", variants([*range(2), *ONCE_STUCK], long=range(50)))
 def test_rare(history: Callable[[int], None], seed: int) -> None:
     history(seed)

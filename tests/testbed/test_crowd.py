@@ -18,6 +18,7 @@ JOIN_S = 120.0
 @pytest.mark.netns
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.long
 def test_a_crowd_needs_less_from_the_member_than_each_alone(tmp_path: Path) -> None:
     """What the member can send is the limit: three copies of the state would take three times as
     long as one. How long all of it takes here depends on the machine, so bytes are counted."""

@@ -6,6 +6,10 @@ import { Refused, ask, fetchTrace } from "./session.js";
 const POLL_MS = 300;
 const TOAST_MS = 12000;
 
+// Answers the question that the dialog asks. A dialog that closes says so a moment later ("close"),
+// and by then it may already ask the next one.
+let answer = null;
+
 /** Leave the cluster with this agent. */
 export async function quit(name) {
   const text =
@@ -100,6 +104,7 @@ async function showToken(name, token) {
 function asked(title, text, yes, no, token) {
   const dialog = byId("dialog");
   if (dialog.open) return Promise.resolve(false);
+  answer?.();
   byId("dialog-title").textContent = title;
   byId("dialog-text").textContent = text;
   byId("dialog-no").textContent = no;
@@ -111,10 +116,15 @@ function asked(title, text, yes, no, token) {
   dialog.showModal();
   byId("dialog-no").focus();
   return new Promise((done) => {
-    const ended = () => {
+    const closed = () => {
+      if (!dialog.open) answer(); // otherwise it is the question before that has closed
+    };
+    answer = () => {
+      answer = null;
+      dialog.removeEventListener("close", closed);
       byId("dialog-token").value = "";
       done(dialog.returnValue === "yes");
     };
-    dialog.addEventListener("close", ended, { once: true });
+    dialog.addEventListener("close", closed);
   });
 }
