@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -79,10 +80,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: the process's own); return the exit status."""
+    """Run the command line `argv` (default: the process's own); return the exit status.
+
+    A process whose own command line it was ends with that status, even if Ctrl+C is pressed while
+    the interpreter ends, which takes some tenths of a second.
+    """
     accept_all(sys.stdout, sys.stderr)
+    status = _executed(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return status
+
+
+def _executed(argv: Sequence[str]) -> int:
     try:
-        args = parse(sys.argv[1:] if argv is None else argv)
+        args = parse(argv)
         check_system()
         check_protocols()
         status: int = args.execute(args)

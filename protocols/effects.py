@@ -128,6 +128,14 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class PassOver:
+    """Let the update of `iteration` pass by, as there is no trainer any more to apply it. Answer
+    with `Applied` once R is on its way to all who follow this node."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
 class Publish:
     """Tell the trainer to put into R the new weights of `stripes`, which it makes of the sums that
     are kept here; it changes nothing else, since the others may have to do it in its place. The
@@ -339,7 +347,15 @@ class SearchWays:
 PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe
 RoundEffect = StartRound | ServeRound | FreezeRound | ContributeChunks | Contribute | PublishChunks
 TrainerEffect = (
-    BeginTraining | GiveWork | Publish | Apply | KeepUpdate | TakePieces | Differs | TakeDigest
+    BeginTraining
+    | GiveWork
+    | Publish
+    | Apply
+    | PassOver
+    | KeepUpdate
+    | TakePieces
+    | Differs
+    | TakeDigest
 )
 ShardEffect = SendManifest | SendShards | HashOwnShards
 CopyEffect = TakeSnapshot | DropSnapshot | LogUpdate | DropUpdates | SendUpdate

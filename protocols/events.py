@@ -114,6 +114,11 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainerEnded:
+    """The trainer's process has ended. The node answers in its place from now on."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoundReduced:
     """Every chunk of the round is reduced here; `word` is its chunk 0."""
 
@@ -331,6 +336,7 @@ Event = (
     | ChunksReady
     | Progressed
     | Contributed
+    | TrainerEnded
     | RoundDecided
     | Published
     | RoundReduced

@@ -36,7 +36,7 @@ from protocols.member.recorder import Recorder
 from protocols.network.routing import Router
 from protocols.wire import codec
 from protocols.wire.bulk import BulkHeader, BulkKind
-from protocols.wire.messages import PullBegins, UpdateRecord
+from protocols.wire.messages import UpdateRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from edgeagent.transport.api import Link
     from protocols.cluster.view import Member
     from protocols.network.link_end import LinkEnd
-    from protocols.wire.envelope import Envelope
 
 READ_AFTER_PROBES = 4  # probe frames after which the gauges are read, as a probe may end any time
 
@@ -202,10 +201,9 @@ class Shell:
         self.handle(events.LeaveWanted())
 
     def orphaned(self) -> None:
-        """Hand back the work of the trainer, which has ended, and leave, so that no one waits."""
-        self.trainer.gone()
-        if self.node is not None:
-            self.leave()
+        """Leave, as the trainer has ended."""
+        self.handle(events.TrainerEnded())
+        self.leave()
 
     async def drop_links(self) -> None:
         """Close all links and forget the node."""
@@ -339,9 +337,7 @@ class Shell:
         self._arm()
 
     def _perform_one(self, effect: effects.Effect) -> None:
-        if isinstance(effect, effects.Send) and self._stale(effect.envelope):
-            self.peers.perform(effects.CloseLink(effect.to))  # makes the joiner use other sources
-        elif isinstance(effect, effects.Apply):
+        if isinstance(effect, effects.Apply | effects.PassOver):
             self.rounds.when_followed(partial(self.trainer.perform, effect))
         elif isinstance(effect, effects.PeerEffect):
             self.peers.perform(effect)
@@ -376,10 +372,6 @@ class Shell:
                 self._owner.join_failed(reason, pause_s, stands_by)
             case _:
                 assert_never(effect)
-
-    def _stale(self, envelope: Envelope) -> bool:
-        """Whether this offers a state that is out of date because the trainer has ended."""
-        return self.trainer.is_gone and isinstance(envelope.message, PullBegins)
 
     # --- time -------------------------------------------------------------------------------------
 

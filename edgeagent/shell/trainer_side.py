@@ -1,9 +1,8 @@
 """The trainer as the shell sees it: the node's work goes to it, and its answers become events.
 
 This module decides nothing. Whatever the node wants of the trainer becomes one hand-over message,
-and every message of the trainer becomes one event. If the trainer has ended, this module answers in
-its place: micro-batches that it had handed in count, and no others. Updates that a late trainer has
-missed are kept here and reach it through a memory region of their own.
+and every message of the trainer becomes one event. Updates that a late trainer has missed are kept
+here and reach it through a memory region of their own.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ class TrainerSide:
         self.stripes: Stripes | None = None  # set once it is made, which needs this
         self._held_by: dict[int, tuple[int, ...]] = {}  # iteration -> stripes to be stepped
         self._sums: dict[int, dict[int, Vector]] = {}  # sums that belong to these, by chunk
-        self._contribution = rounds.contribution
         self._reducer = rounds.reducer
         self._copies = copies
         self._hub = hub
@@ -96,12 +94,10 @@ class TrainerSide:
         self.kept_state: OwnState | None = self.own_state
         self._kept_at = self._loop.time()
         self._reads: dict[int, bool] = {}  # iteration -> whether the state after it was asked for
-        self.is_gone = False
         self._script_away = self._paused = False
         self.hashing: asyncio.Task[None] | None = None
         self._next: effects.Apply | None = None  # waits until the state before it is hashed
         self._words: dict[int, ControlWord] = {}
-        self._contributed: handover.Contributed | None = None
 
     def note_own_state(self) -> None:
         """Note the state of a member's trainer as whole, so that a cluster could be founded from
@@ -128,7 +124,6 @@ class TrainerSide:
         """Turn a message of the trainer into an event."""
         match message:
             case handover.Contributed():
-                self._contributed = message
                 self._observer.contributed(message.compute_seconds, len(message.micro_batches))
                 self._gauges.contributed(len(message.micro_batches), message.compute_seconds)
                 self._handle(
@@ -198,17 +193,6 @@ class TrainerSide:
         if node is not None and takes_part and node.debt.is_away is not away:
             self._handle(events.AwayWanted(away))
 
-    def gone(self) -> None:
-        """Hand back the work of the trainer, which has ended."""
-        self.is_gone = True
-        if (node := self._hub.node) is not None:
-            node.debt.is_gone = True
-            if node.cycle.state == "computing":
-                self._contributed = None  # P may lack a part of what was to be added
-            for iteration in node.debt.kept[:1]:
-                self._handle(events.Applied(iteration, b""))
-            self._answer(node.context.iteration)
-
     # --- to the trainer -----------------------------------------------------------------------
 
     def perform(self, effect: effects.TrainerEffect) -> None:
@@ -224,6 +208,8 @@ class TrainerSide:
                 self._publish(effect)
             case effects.Apply():
                 self._apply(effect)
+            case effects.PassOver(iteration):
+                self._handle(events.Applied(iteration, b""))
             case effects.TakePieces(iteration):
                 self._take_pieces(iteration)
             case effects.Differs():
@@ -268,10 +254,7 @@ class TrainerSide:
     def _give_work(self, work: effects.GiveWork) -> None:
         """Have the trainer compute these micro-batches."""
         self._observer.work_given()
-        if self.is_gone:
-            self._loop.call_soon(self._answer, work.iteration)
-        else:
-            self._send(handover.Work(work.iteration, work.micro_batches, work.turn))
+        self._send(handover.Work(work.iteration, work.micro_batches, work.turn))
 
     def forget(self) -> None:
         """Drop what was kept for the node before, which is of no use to another, and an update of
@@ -295,10 +278,6 @@ class TrainerSide:
         word = effect.word
         self._words[effect.iteration] = word
         self._observer.apply_sent()
-        if self.is_gone:
-            applied = events.Applied(effect.iteration, b"")
-            self._loop.call_soon(self._handle, applied)
-            return
         buffer, squares = self._lend(effect.iteration)
         self._held_by = {effect.iteration: effect.stripes}
         self._reads[effect.iteration] = is_read = self._reads_state(effect.iteration)
@@ -343,34 +322,6 @@ class TrainerSide:
             self._held.put_missed(self._sums.get(iteration, {}))
         return handover.REPLAY_BUFFER, squares
 
-    def _answer(self, iteration: int) -> None:
-        """Report in the trainer's place what it had finished of `iteration`, and nothing more."""
-        last, node = self._contributed, self._hub.node
-        turn = node.debt.turn if node is not None else 0
-        same = last is not None and (last.iteration, last.turn) == (iteration, turn)
-        done = last.micro_batches if last is not None and same else ()
-        if not done:
-            self._contribution.fill(0)
-        if node is not None and node.cycle.state == "applying":
-            self._handle(events.Applied(iteration, b""))
-        elif last is not None and done:
-            self._handle(
-                events.Contributed(
-                    iteration,
-                    done,
-                    last.loss_sum,
-                    last.gradient_bitmap,
-                    last.integer_buffers,
-                    last.integer_buffers_agree,
-                    turn,
-                    last.settings,
-                    last.other_settings,
-                    last.stop,
-                )
-            )
-        else:
-            self._handle(events.Contributed(iteration, (), 0.0, b"", b"", True, turn))
-
     def _stepped(self, iteration: int, skipped: bool) -> None:
         node, word = self._hub.node, self._words.pop(iteration, None)
         policy = node.context.policy if node is not None else None
@@ -404,7 +355,7 @@ class TrainerSide:
     def _take_digest(self, iteration: int, commit: bytes) -> None:
         """Hash the state, which does not change before the next update."""
         node = self._hub.node
-        if node is None or self.is_gone:
+        if node is None:
             return
         meta = node.context.meta
         if len(self._state) <= HASH_INLINE_BYTES:

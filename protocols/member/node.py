@@ -48,6 +48,7 @@ from protocols.events import (
     StripeArrived,
     Tick,
     TokenWanted,
+    TrainerEnded,
     UpdateArrived,
     UpdateLogged,
     WaysFound,
@@ -58,6 +59,7 @@ from protocols.member.copies import Copies
 from protocols.member.cycle import Cycle
 from protocols.member.cycle_table import CycleState
 from protocols.member.departure import Departure
+from protocols.member.ended_trainer import EndedTrainer
 from protocols.member.introductions import Introductions
 from protocols.member.joining import Entry, Joining, JoiningState
 from protocols.member.mail import Mail
@@ -99,6 +101,7 @@ class Node:
         self.mail = Mail(context)
         self.entry = Entry()
         self.debt = TrainerDebt(context, self._wish_away, lambda: self.cycle.hand_back())
+        self.ended_trainer = EndedTrainer()
         self.monitor = Monitor(context, lambda: self.debt.standing)
         context.incoming = self.monitor.incoming
         self.replicas = Replicas(context, self.debt, self.entry, self._blame)
@@ -218,8 +221,13 @@ class Node:
             case Progressed():
                 self.debt.progressed(event)
             case Contributed():
+                self.ended_trainer.contributed(event)
                 if self.debt.contributed(event):
                     self.cycle.contributed(event)
+            case TrainerEnded():
+                self.debt.is_gone = True
+                at, turn = self.context.iteration, self.debt.turn
+                self.ended_trainer.ended(at, turn, self.cycle.state, self.debt.kept)
             case Frozen(have):
                 self.recovery.fenced.frozen(have)
             case Applied():
@@ -341,13 +349,21 @@ class Node:
 
     def _flush(self, now: float) -> list[Effect]:
         """Let all parts act on what has changed, and return the effects."""
+        effects = self._settled(now)
+        while self.ended_trainer.answers:
+            self._take(now, self.ended_trainer.answers.popleft())
+            effects += self._settled(now)
+        return self.departure.hold(now, effects)
+
+    def _settled(self, now: float) -> list[Effect]:
+        """Return the effects of what has happened so far."""
         context = self.context
         self._settle(now)
         while context.own:
             self._applied(now, context.own.popleft())
             self._settle(now)
         effects, context.effects = context.effects, []
-        return self.departure.hold(now, effects)
+        return self.ended_trainer.stand_in(effects)
 
     def _settle(self, now: float) -> None:
         """Let deadlines, the scheduler's part and a wish to leave act on what has changed."""

@@ -130,6 +130,7 @@ class Host:
         self.turn = 0  # of the work that the trainer does, as the node counts
         self.hangs = False  # whether the trainer answers nothing at present
         self.undone: list[Callable[[], None]] = []  # what the trainer has to do after it has hung
+        self.lost_trainer = False  # whether the trainer's process has ended
         self.slips = False  # whether the next update goes wrong here, unnoticed by this device
         self.is_wrong = False  # whether the state differs from that of the others
         self.past = Past()  # the ancestry of its state, for when it has to join or found again
@@ -266,6 +267,9 @@ class Host:
             case effects.Apply(iteration, word, _, stripes, anew):
                 assert (word.settings, word.other_settings) == (settings(iteration), b"")
                 self.give_update(iteration, stripes, anew)
+            case effects.PassOver(iteration):
+                over = partial(self.handle, events.Applied(iteration, b""))
+                self.soon(world.compute(), over)
             case effects.TakePieces(iteration):
                 self.handle(events.PiecesTaken(iteration, self.digest()))
             case effects.TakeDigest(iteration, commit):
@@ -313,6 +317,8 @@ class Host:
 
     def work(self, what: Callable[[], None]) -> None:
         """Have the trainer do something now, or after it has hung."""
+        if self.lost_trainer:
+            return
         if self.hangs:
             self.undone.append(partial(self.awake, self.life, what))
         else:
@@ -333,6 +339,11 @@ class Host:
         if promised:
             self.handle(events.AwayWanted(True))
         self.world.later(seconds, partial(self.wake, promised=promised))
+
+    def lose_trainer(self) -> None:
+        """End the trainer's process."""
+        self.lost_trainer, self.undone = True, []
+        self.handle(events.TrainerEnded())
 
     def stand_by(self) -> None:
         """Have the node find that the others are faster without it."""
@@ -401,7 +412,7 @@ class Host:
 
         It is b"" where the agent does not see the present state, because the trainer has it.
         """
-        if self.apart and self.home is not self.state:
+        if self.lost_trainer or (self.apart and self.home is not self.state):
             return b""
         return hashlib.sha256(repr(self.state).encode()).digest()[: limits.CLAIM_BYTES]
 

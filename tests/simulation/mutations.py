@@ -18,10 +18,12 @@ from protocols import limits
 from protocols.cluster.ancestry import Past
 from protocols.cluster.election import Election
 from protocols.cluster.founding import Founding, Heard
+from protocols.effects import Send
 from protocols.member.context import Context
 from protocols.member.copies import Copies
 from protocols.member.copying import Copying
 from protocols.member.cycle import Cycle
+from protocols.member.ended_trainer import EndedTrainer
 from protocols.member.holds import Holds
 from protocols.member.joining import Joining
 from protocols.member.pull import Pull
@@ -36,6 +38,7 @@ from protocols.scheduler import fence
 from protocols.scheduler.asked_links import AskedLinks
 from protocols.scheduler.fence import FenceLeader
 from protocols.scheduler.negotiator import Negotiator
+from protocols.wire.messages import PullBegins
 from tests.simulation.divided_mutations import DIVIDED_MUTATIONS
 from tests.simulation.host import Host
 from tests.simulation.rounds_mutations import ROUNDS_MUTATIONS
@@ -44,6 +47,7 @@ from tests.simulation.seeker import Seeker
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.cluster.view import Member
+    from protocols.effects import Effect
     from protocols.events import Applied, ChunksReady, Contributed, RoundReduced
     from protocols.member.pull import PullEffect
     from protocols.wire import messages as m
@@ -464,6 +468,19 @@ def ship_before_completion() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def offer_the_state_of_an_ended_trainer() -> Iterator[None]:
+    """A source whose trainer has ended offers its state, which lacks the updates since then."""
+    real = EndedTrainer.stand_in
+
+    def stand_in(own: EndedTrainer, effects: list[Effect]) -> list[Effect]:
+        offers = [e for e in effects if type(e) is Send and type(e.envelope.message) is PullBegins]
+        return [*offers, *real(own, [e for e in effects if e not in offers])]
+
+    with patch.object(EndedTrainer, "stand_in", stand_in):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -499,6 +516,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         ship_before_completion,
         *DIVIDED_MUTATIONS,
         *ROUNDS_MUTATIONS,
+        offer_the_state_of_an_ended_trainer,
         # Found by histories of their own (`rare.py`), since other rules nearly always hide them.
         two_votes,
         keep_sums_that_lack_work,

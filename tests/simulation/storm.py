@@ -56,6 +56,9 @@ FIRST_WITH_LARGE_STRIPES = 980_000
 # From this seed on a round is not a sum of gradients but of what devices did in local steps or with
 # subnets of their own, so it matters who computed what; no optimizer is divided there.
 FIRST_WITH_ROUNDS = 1_000_000
+ROUNDS = ("local steps", "subnets")
+# From this seed on trainers of up to two devices end for good, in each way to train.
+FIRST_WITH_ENDED_TRAINERS = 1_010_000
 # After so many seconds of calm a history ends in which a part of that state is lost for good.
 LOST_SECONDS = 20.0
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
@@ -141,12 +144,14 @@ class Storm:
             self.world.join_way = JoinWay.BESIDE
             self.world.memory_is_short = True
         self.world.most_compute = dice.choice((0.02, 0.1, 0.3))
-        if seed >= FIRST_WITH_ROUNDS:
-            rounds = faults.stream(seed, "rounds")
-            self.world.train(rounds.choice(("local steps", "subnets")))
+        rounds = faults.stream(seed, "rounds")
+        kinds = ROUNDS if seed < FIRST_WITH_ENDED_TRAINERS else (*ROUNDS, "sums", "divided")
+        kind = rounds.choice(kinds) if seed >= FIRST_WITH_ROUNDS else ""
+        if kind in ROUNDS:
+            self.world.train(kind)
             self.world.streams = False
             self.world.most_compute = rounds.choice((0.1, 1.0, 4.0))
-        elif seed >= FIRST_WITH_STRIPES:
+        elif seed >= FIRST_WITH_STRIPES and kind != "sums":
             stripes = faults.stream(seed, "stripes")
             self.world.stripes = stripes.randint(1, MOST_STRIPES)
             self.world.stripe_copies = stripes.choice((1, 1, 2))
@@ -158,6 +163,8 @@ class Storm:
         standby = faults.stream(seed, "standby")
         self._stands_by = standby if seed >= FIRST_WITH_STANDBY else None
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
+        ended = faults.stream(seed, "ended trainers")
+        self._end_trainers = ended if seed >= FIRST_WITH_ENDED_TRAINERS else None
         self._size = size
         # Whether faults begin at once, while the devices still come together.
         self._together = dice.random() < 0.3
@@ -183,6 +190,9 @@ class Storm:
         if self._stands_by is not None:
             for _ in range(self._stands_by.randint(0, 3)):
                 world.later(self._stands_by.uniform(0.0, window), self._stand_by)
+        if self._end_trainers is not None:
+            for _ in range(self._end_trainers.randint(1, 2)):
+                world.later(self._end_trainers.uniform(0.0, window), self._end_trainer)
         self._calm(window)
         world.run(self._is_over, self._patience)
         self._judge()
@@ -397,6 +407,14 @@ class Storm:
         members = [h for h in self._running if h.node is not None and h.node.context.is_member]
         if members and self._stands_by is not None:
             self._stands_by.choice(members).stand_by()
+
+    def _end_trainer(self) -> None:
+        """Let the trainer of a member end, so that its agent leaves."""
+        members = [h for h in self._running if h.is_member and not h.lost_trainer]
+        if members and self._end_trainers is not None:
+            victim = self._end_trainers.choice(members)
+            victim.lose_trainer()
+            self.world.seekers[victim.me.node].leave()
 
     def _measure(self, dice: random.Random, kind: str) -> None:
         """Let most devices measure other speeds at the same time, so that the plan changes."""

@@ -62,7 +62,7 @@ class Truth:
             return
         context = node.context
         self._follow(host.me.node, context)
-        if type(event) is events.Applied and not node.over:
+        if type(event) is events.Applied and not node.over and not host.lost_trainer:
             self._applied(host, context.iteration)
         policy = context.policy
         if policy is not None and policy is not self._last.get(host.me.node):

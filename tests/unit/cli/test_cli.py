@@ -216,6 +216,24 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert result.stderr == b""
 
 
+def test_ctrl_c_at_the_very_end_changes_nothing() -> None:
+    """Handlers run in reverse order, so the signal comes while the interpreter ends."""
+    program = (
+        "import atexit, os, signal, sys; sys.argv = ['edgeagent', 'token', 'new'];"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT));"
+        "from edgeagent.cli import main; sys.exit(main())"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=package_environment(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    parse_token(ended.stdout.strip())
+
+
 def test_the_command_line_imports_nothing_heavy() -> None:
     code = "import sys, edgeagent.cli; print(' '.join(sys.modules))"
     result = subprocess.run(
