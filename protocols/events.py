@@ -315,6 +315,7 @@ class TokenWanted:
 
 
 # What concerns copies of the training state, at a joiner or at a source.
+TrainerEvent = ChunksReady | Progressed | Contributed | TrainerEnded | Published | PiecesTaken
 CopyEvent = (
     ShardArrived
     | ManifestReady

@@ -19,8 +19,6 @@ from protocols.errors import RemoteProtocolError
 from protocols.events import (
     Applied,
     AwayWanted,
-    ChunksReady,
-    Contributed,
     CopyEvent,
     DialFailed,
     Event,
@@ -35,9 +33,6 @@ from protocols.events import (
     ManifestReady,
     Measured,
     OwnShardsHashed,
-    PiecesTaken,
-    Progressed,
-    Published,
     Received,
     RoundDecided,
     RoundReduced,
@@ -48,7 +43,7 @@ from protocols.events import (
     StripeArrived,
     Tick,
     TokenWanted,
-    TrainerEnded,
+    TrainerEvent,
     UpdateArrived,
     UpdateLogged,
     WaysFound,
@@ -59,7 +54,6 @@ from protocols.member.copies import Copies
 from protocols.member.cycle import Cycle
 from protocols.member.cycle_table import CycleState
 from protocols.member.departure import Departure
-from protocols.member.ended_trainer import EndedTrainer
 from protocols.member.introductions import Introductions
 from protocols.member.joining import Entry, Joining, JoiningState
 from protocols.member.mail import Mail
@@ -69,6 +63,7 @@ from protocols.member.replicas import Replicas
 from protocols.member.serving import Serving
 from protocols.member.standing import Standing
 from protocols.member.trainer_debt import TrainerDebt
+from protocols.member.trainer_desk import TrainerDesk
 from protocols.member.wishes import Wishes
 from protocols.network.monitor import Monitor
 from protocols.network.routing import Router
@@ -101,7 +96,6 @@ class Node:
         self.mail = Mail(context)
         self.entry = Entry()
         self.debt = TrainerDebt(context, self._wish_away, lambda: self.cycle.hand_back())
-        self.ended_trainer = EndedTrainer()
         self.monitor = Monitor(context, lambda: self.debt.standing)
         context.incoming = self.monitor.incoming
         self.replicas = Replicas(context, self.debt, self.entry, self._blame)
@@ -109,6 +103,7 @@ class Node:
         differs = self.replicas.found
         parts_of = (self.debt, differs, copies, self.mail)
         self.cycle = Cycle(context, self._offered, self._switched, *parts_of)
+        self.trainer_desk = TrainerDesk(context, self.debt, self.cycle, self.replicas)
         self.serving = Serving(context, self.cycle, copies)
         self.succession = Succession(context, lambda: self.recovery, self._ask_again)
         self.recovery = Recovery(
@@ -207,6 +202,9 @@ class Node:
         if isinstance(event, CopyEvent):
             self._copies(event)
             return
+        if isinstance(event, TrainerEvent):
+            self.trainer_desk.take(event)
+            return
         match event:
             case Received(via, envelope):
                 self._received(now, via, envelope)
@@ -214,20 +212,6 @@ class Node:
                 self.cycle.reduced(event)
             case RoundDecided():
                 self.cycle.decided(event)
-            case Published():
-                self.cycle.published(event)
-            case ChunksReady():
-                self.cycle.ready(event)
-            case Progressed():
-                self.debt.progressed(event)
-            case Contributed():
-                self.ended_trainer.contributed(event)
-                if self.debt.contributed(event):
-                    self.cycle.contributed(event)
-            case TrainerEnded():
-                self.debt.is_gone = True
-                at, turn = self.context.iteration, self.debt.turn
-                self.ended_trainer.ended(at, turn, self.cycle.state, self.debt.kept)
             case Frozen(have):
                 self.recovery.fenced.frozen(have)
             case Applied():
@@ -246,8 +230,6 @@ class Node:
                 self.neighbours.dial_failed(now, node)
             case Located(node, addresses):
                 self.recovery.relinking.located(now, node, addresses)
-            case PiecesTaken():
-                self.replicas.taken(event)
             case LeaveWanted():
                 self.departure.leave(now)
             case YieldWanted():
@@ -350,8 +332,9 @@ class Node:
     def _flush(self, now: float) -> list[Effect]:
         """Let all parts act on what has changed, and return the effects."""
         effects = self._settled(now)
-        while self.ended_trainer.answers:
-            self._take(now, self.ended_trainer.answers.popleft())
+        answers = self.trainer_desk.ended.answers
+        while answers:
+            self._take(now, answers.popleft())
             effects += self._settled(now)
         return self.departure.hold(now, effects)
 
@@ -363,7 +346,7 @@ class Node:
             self._applied(now, context.own.popleft())
             self._settle(now)
         effects, context.effects = context.effects, []
-        return self.ended_trainer.stand_in(effects)
+        return self.trainer_desk.ended.stand_in(effects)
 
     def _settle(self, now: float) -> None:
         """Let deadlines, the scheduler's part and a wish to leave act on what has changed."""

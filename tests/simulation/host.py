@@ -35,7 +35,7 @@ from protocols.rounds.round import (
     SendUp,
 )
 from protocols.wire import codec
-from tests.simulation import pulls, streaming
+from tests.simulation import pulls, streaming, trainer_effects
 from tests.simulation.copies import CopyStore
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
 from tests.simulation.numbers import (
@@ -220,6 +220,9 @@ class Host:
         if isinstance(effect, effects.CopyEffect):
             self.copies.perform(effect)
             return
+        if isinstance(effect, effects.TrainerEffect):
+            trainer_effects.perform(self, effect)
+            return
         if isinstance(effect, effects.StripeEffect):
             self.slots.lend(effect)
             return
@@ -241,10 +244,6 @@ class Host:
                 end = self.ends.get(node)
                 # What was sent before arrives first, as a real link is flushed before it closes.
                 world.later(world.most_delay, lambda: self.hang_up(node, end))
-            case effects.BeginTraining(iteration, adopt, _, _):
-                self.iteration = iteration
-                if adopt:
-                    self.adopt()
             case effects.StartRound(spec):
                 world.begun(self, spec)
                 self.start_round(spec)
@@ -252,30 +251,12 @@ class Host:
                 self.serve_round(spec)
             case effects.FreezeRound():
                 self.handle(events.Frozen(self.freeze()))
-            case effects.GiveWork():
-                streaming.give(self, effect)
-            case effects.KeepUpdate():
-                pass  # the sums of all iterations are kept
             case effects.ContributeChunks(chunks):
                 streaming.contribute(self, chunks)
             case effects.Contribute(word):
                 self.contribute(word)
-            case effects.Publish():
-                self.slots.publish(effect)
             case effects.PublishChunks():
                 self.publish()
-            case effects.Apply(iteration, word, _, stripes, anew):
-                assert (word.settings, word.other_settings) == (settings(iteration), b"")
-                self.give_update(iteration, stripes, anew)
-            case effects.PassOver(iteration):
-                over = partial(self.handle, events.Applied(iteration, b""))
-                self.soon(world.compute(), over)
-            case effects.TakePieces(iteration):
-                self.handle(events.PiecesTaken(iteration, self.digest()))
-            case effects.TakeDigest(iteration, commit):
-                lineage = self.node.context.lineage if self.node else b""
-                about = (lineage, commit, tuple(self.home), self.slots.losses)
-                self.history[iteration] = about
             case effects.SearchWays():
                 self.search_ways(effect)
             case effects.Report():

@@ -35,6 +35,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.Tick(),
     events.Contributed(3, (1, 2), -math.inf, b"\1", b"", False, 4, b"a", b"b", True),
     events.ChunksReady(3, (1, 2), b"\6", 4),
+    events.TrainerEnded(),
     events.Progressed(3, 2, 4),
     events.RoundReduced(3, 1, WORD),
     events.Applied(3, b"meta", b"claim"),
