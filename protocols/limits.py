@@ -149,6 +149,9 @@ CLAIM_BYTES = 8  # of the digest of a state that a control word carries
 MAX_CLAIMS_BYTES = MAX_MEMBERS * (CLAIM_BYTES + MAX_MEMBERS // 8)
 # One claim covers so many bytes of the state's tensors; the next one covers the bytes behind them.
 CLAIM_WINDOW_BYTES = 64 << 10
+# So much of the state is hashed in `cycle.DIGEST_EVERY` iterations at most, on average: about a
+# tenth of a second of one core.
+DIGEST_BYTES = 64 << 20
 MAX_PIECES = 1024  # tensors that one such window may touch
 MAX_SETTINGS_BYTES = 64 << 10  # what scripts set of the optimizer's scalars in one iteration
 MAX_SHARDS = 16384

@@ -7,10 +7,16 @@ caller makes sure that the state does not change while it is read.
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 from protocols.errors import RemoteProtocolError
 from protocols.member.shard_sizes import shard_count
 from protocols.wire.bulk import BulkHeader, BulkKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HASHED_AT_ONCE = 8 << 20  # bytes: some milliseconds, after which hashing may be given up
 
 
 def shard_view(state: memoryview, shard_bytes: int, shard: int) -> memoryview:
@@ -45,4 +51,15 @@ def state_digest(state: memoryview, meta: bytes) -> str:
     """Return the hexadecimal SHA-256 of the training state: its scalars, then its tensors."""
     digest = hashlib.sha256(hashlib.sha256(meta).digest())
     digest.update(state)
+    return digest.hexdigest()
+
+
+def state_digest_while(is_wanted: Callable[[], bool], state: memoryview, meta: bytes) -> str | None:
+    """Return `state_digest` unless it `is_wanted` no more, which is asked before each
+    `HASHED_AT_ONCE` bytes; then None."""
+    digest = hashlib.sha256(hashlib.sha256(meta).digest())
+    for first in range(0, len(state), HASHED_AT_ONCE):
+        if not is_wanted():
+            return None
+        digest.update(state[first : first + HASHED_AT_ONCE])
     return digest.hexdigest()

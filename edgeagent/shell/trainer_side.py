@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from edgeagent import handover
 from edgeagent.dataplane.claims import piece_digests, pieces, state_claim
-from edgeagent.dataplane.shards import state_digest
+from edgeagent.dataplane.shards import state_digest, state_digest_while
 from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
 from edgeagent.state_difference import where
 from protocols import effects, events, limits
@@ -96,7 +96,8 @@ class TrainerSide:
         self._reads: dict[int, bool] = {}  # iteration -> whether the state after it was asked for
         self._script_away = self._paused = False
         self.hashing: asyncio.Task[None] | None = None
-        self._next: effects.Apply | None = None  # waits until the state before it is hashed
+        # The iteration of which the state is being hashed; None once that state is not there.
+        self._hashed: int | None = None
         self._words: dict[int, ControlWord] = {}
 
     def note_own_state(self) -> None:
@@ -257,24 +258,17 @@ class TrainerSide:
         self._send(handover.Work(work.iteration, work.micro_batches, work.turn))
 
     def forget(self) -> None:
-        """Drop what was kept for the node before, which is of no use to another, and an update of
-        that node which still waits to be sent."""
-        self._next = None
+        """Drop what was kept for the node before, which is of no use to another."""
+        self._hashed = None
         self._kept.clear()
         self._sums.clear()
         self._words.clear()
         self._reads.clear()
 
     def _apply(self, effect: effects.Apply) -> None:
-        """Have the update applied as soon as the state before it is hashed."""
-        self._next = effect
-        if self.hashing is None:
-            self._send_apply()
-
-    def _send_apply(self) -> None:
-        effect, self._next = self._next, None
-        if effect is None:
-            return
+        """Have the update applied. A digest of the state before it that is not ready yet is given
+        up: no step waits for it."""
+        self._hashed = None
         word = effect.word
         self._words[effect.iteration] = word
         self._observer.apply_sent()
@@ -361,13 +355,16 @@ class TrainerSide:
         if len(self._state) <= HASH_INLINE_BYTES:
             self._digest_taken(iteration, commit, state_digest(self._state, meta))
         else:
+            self._hashed = iteration
             self.hashing = self._spawn(self._hash(iteration, commit, meta))
 
     async def _hash(self, iteration: int, commit: bytes, meta: bytes) -> None:
-        digest = await asyncio.to_thread(state_digest, self._state, meta)
-        self.hashing = None
-        self._digest_taken(iteration, commit, digest)
-        self._send_apply()
+        def is_there() -> bool:
+            return self._hashed == iteration
+
+        digest = await asyncio.to_thread(state_digest_while, is_there, self._state, meta)
+        if digest is not None and is_there():
+            self._digest_taken(iteration, commit, digest)
 
     def _digest_taken(self, iteration: int, commit: bytes, digest: str) -> None:
         self._observer.event("digest", iteration=iteration, state=digest, commit=commit.hex())

@@ -16,6 +16,7 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from protocols import limits
 from protocols.cluster.ancestry import Past
 from protocols.cluster.stripes import begun_anew, held_by, owned_by
 from protocols.effects import (
@@ -52,11 +53,21 @@ if TYPE_CHECKING:
     from protocols.rounds.round import Spread
     from protocols.wire.messages import Restart
 
-DIGEST_EVERY = 10  # iterations; a digest of the whole state is taken after each of these
+# After every so many iterations a digest is taken of the whole state, if that is small: of a large
+# one as much more seldom as it is larger than `limits.DIGEST_BYTES`.
+DIGEST_EVERY = 10
 _WRONG_END = (
     "after the last step the training state of this device differed from that of the others: use "
     "the model that another device has saved"
 )
+
+
+def digest_every(state_bytes: int) -> int:
+    """Return after every how many iterations a digest of a state of this size is taken.
+
+    A digest of a gigabyte takes seconds of a core on a small device, which then does not train.
+    """
+    return DIGEST_EVERY * max(1, -(-state_bytes // limits.DIGEST_BYTES))
 
 
 class Cycle:
@@ -265,7 +276,8 @@ class Cycle:
             context.steps = min(context.steps, context.iteration)
         self._before_id, self._attempt_id = self._attempt_id, bytes(32)
         self._given, self._answer, self._owed, self._refuses = (), None, 0, False
-        hashed = context.iteration % DIGEST_EVERY == 0 or context.is_at_end
+        every = digest_every(context.config.state_bytes)
+        hashed = context.iteration % every == 0 or context.is_at_end
         if hashed and not self._trainer.is_stale:
             context.do(TakeDigest(context.iteration, context.commit))
         self._word = None

@@ -208,12 +208,12 @@ def test_a_state_that_was_brought_here_for_another_reason_is_claimed(
 def test_the_last_digest_is_waited_for(
     tmp_path: Path, written: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slowly(state: memoryview, meta: bytes) -> str:
+    def slowly(_is_wanted: object, _state: memoryview, _meta: bytes) -> str:
         time.sleep(0.3)
         return "ab"
 
     monkeypatch.setattr(trainer_side, "HASH_INLINE_BYTES", 0)
-    monkeypatch.setattr(trainer_side, "state_digest", slowly)
+    monkeypatch.setattr(trainer_side, "state_digest_while", slowly)
     assert Trainer(lambda trainer, message: False).run(tmp_path) == 0
     (digest,), (left,) = written("digest"), written("left")
     assert (digest["iteration"], digest["state"]) == (5, "ab")

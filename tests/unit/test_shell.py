@@ -178,10 +178,10 @@ def test_who_founds_again_forgets_the_updates_of_the_cluster_before() -> None:
         await shell.drop_links()
         trainer = shell.trainer
         trainer._kept[at + 1] = shell.rounds.reducer.kept(at - 1)
-        trainer._next = effects.Apply(at, EMPTY, 2)
+        trainer._hashed = at
         trainer._words[at] = EMPTY
         shell.found(b"anew" * 4)
-        assert not any((trainer._kept, trainer._next, trainer._words))
+        assert not any((trainer._kept, trainer._hashed, trainer._words))
         world.hosts[0].gone = second.gone = "cut"  # what they make of it is not looked at
         world.hosts[0].shell.node = shell.node = None
 

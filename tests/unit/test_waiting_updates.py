@@ -1,4 +1,5 @@
-"""An update that waits until the state before it is hashed, while the rounds go on."""
+"""Updates on their way to the trainer: no digest holds them up, and a trainer that was late gets
+those that were kept."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from edgeagent import handover
 from edgeagent.dataplane.reduce import Reducer
+from edgeagent.dataplane.shards import state_digest, state_digest_while
 from edgeagent.shell import trainer_side
 from edgeagent.shell.trainer_side import TrainerSide
 from protocols import effects
@@ -23,18 +25,24 @@ if TYPE_CHECKING:
     import pytest
 
 AT = 10
+STATE = bytes(range(8))
 
 
 class Bench:
     """The agent's side of a trainer, of which the state takes as long to hash as a test likes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.hashed = threading.Event()
+        self.goes_on = threading.Event()
+
+        def slowly(is_wanted: Callable[[], bool], state: memoryview, meta: bytes) -> str | None:
+            self.goes_on.wait(9)
+            return state_digest_while(is_wanted, state, meta)
+
         monkeypatch.setattr(trainer_side, "HASH_INLINE_BYTES", 0)
-        monkeypatch.setattr(trainer_side, "state_digest", lambda *_: str(self.hashed.wait(9)))
+        monkeypatch.setattr(trainer_side, "state_digest_while", slowly)
         self.sent: list[handover.Message] = []
         memory = Mock()
-        memory.state.view.return_value = memoryview(bytes(8))
+        memory.state.view.return_value = memoryview(STATE)
         memory.marks.array.return_value = np.zeros(8, np.int64)
         self.region = memory.replay
         self.region.array.return_value = self.replay = np.zeros(4, np.float32)
@@ -44,55 +52,78 @@ class Bench:
         copies.update.return_value = None
         owner.to_trainer = self.sent.append
         owner.spawn = asyncio.get_running_loop().create_task
-        hub = Mock(node=node_of(cluster(0)[1][0]))
+        self.hub = Mock(node=node_of(cluster(0)[1][0]))
+        self.observer = Mock()
         hello = Mock(iteration=AT, meta=b"", micro_batches=1, micro_batch_size=1)
-        parts: tuple[Any, ...] = (hub, rounds, copies, hello, memory, Mock(), Mock(), owner)
+        first: tuple[Any, ...] = (self.hub, rounds, copies, hello, memory)
+        parts: tuple[Any, ...] = (*first, self.observer, Mock(), owner)
         self.trainer = TrainerSide(*parts)
+        for iteration in (AT, AT + 1):
+            self.round(iteration)
 
     def round(self, iteration: int) -> None:
         """Begin the round of `iteration`, of which the sum is that number."""
         self.reducer.memory.make_room(iteration)
         self.reducer.memory.part(iteration, 1)[:] = iteration
-        self.reducer._results[iteration] = _result()
+        result: Any = Mock(square_sums=[1.0])
+        self.reducer._results[iteration] = result
 
-    async def ends(self) -> None:
-        """Let the hashing end."""
-        self.hashed.set()
+    async def hashing_ends(self) -> list[tuple[int, str]]:
+        """Let the hashing end; return the iterations and the digests that were told."""
+        self.goes_on.set()
         if self.trainer.hashing is not None:
             await self.trainer.hashing
+        told = [call.kwargs for call in self.observer.event.call_args_list]
+        return [(values["iteration"], values["state"]) for values in told]
 
 
-def _result() -> Any:
-    """Return what else belongs to the R of an iteration."""
-    return Mock(square_sums=[1.0])
+def play(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Bench], None]) -> Any:
+    """Have the state hashed; return what is told of it, and the bench. `meanwhile` happens before
+    the hashing goes on."""
 
-
-def play(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Bench], None]) -> Bench:
-    """Give the trainer the update of `AT` while the state is hashed; return the bench at the end
-    of the hashing, before which `meanwhile` happens."""
-
-    async def run() -> Bench:
+    async def run() -> Any:
         bench = Bench(monkeypatch)
         bench.trainer.perform(effects.TakeDigest(AT, bytes(32)))
-        bench.round(AT)
-        bench.trainer.perform(effects.Apply(AT, EMPTY, 3))
-        assert bench.sent == []
+        await asyncio.sleep(0)  # the thread begins
         meanwhile(bench)
-        await bench.ends()
-        return bench
+        return await bench.hashing_ends(), bench
 
     return asyncio.run(run())
 
 
-def test_it_is_sent_from_what_was_kept_if_its_trainer_was_late_meanwhile(
+def test_a_digest_is_told_if_no_update_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, bench = play(monkeypatch, lambda _: None)
+    meta = node_of(bench.hub).context.meta
+    assert told == [(AT, state_digest(memoryview(STATE), meta))]
+
+
+def test_no_update_waits_for_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be one of a state that is half another one."""
+
+    def applies(bench: Bench) -> None:
+        bench.trainer.perform(effects.Apply(AT, EMPTY, 3))
+        assert [type(message) for message in bench.sent] == [handover.Reduced]
+
+    told, _ = play(monkeypatch, applies)
+    assert told == []
+
+
+def test_the_digest_of_a_node_that_was_given_up_is_told_to_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert play(monkeypatch, lambda bench: bench.trainer.forget())[0] == []
+
+
+def test_an_update_is_sent_from_what_was_kept_if_its_trainer_was_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def goes_on(bench: Bench) -> None:
         bench.trainer.perform(effects.KeepUpdate(AT))
         for iteration in (AT + 1, AT + 2):
             bench.round(iteration)
+        bench.trainer.perform(effects.Apply(AT, EMPTY, 3))
 
-    bench = play(monkeypatch, goes_on)
+    _, bench = play(monkeypatch, goes_on)
     (message,) = bench.sent
     assert isinstance(message, handover.Reduced)
     assert (message.iteration, message.buffer) == (AT, handover.REPLAY_BUFFER)
@@ -100,13 +131,3 @@ def test_it_is_sent_from_what_was_kept_if_its_trainer_was_late_meanwhile(
     bench.region.release.assert_not_called()
     bench.trainer.received(handover.Applied(AT, 0.0, False, b""))
     bench.region.release.assert_called_once_with()
-
-
-def test_it_is_not_sent_any_more_if_the_node_was_given_up_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def gives_up(bench: Bench) -> None:
-        bench.trainer.forget()
-        bench.reducer.reset()
-
-    assert play(monkeypatch, gives_up).sent == []

@@ -8,11 +8,19 @@ import pytest
 
 from edgeagent.dataplane.claims import piece_digests, pieces, state_claim, window
 from protocols import limits
-from protocols.member.cycle import DIGEST_EVERY
+from protocols.member.cycle import DIGEST_EVERY, digest_every
 from protocols.rounds.divergence import PIECE_BYTES, first_difference
 
 SIZE = 3 * limits.CLAIM_WINDOW_BYTES + 1000
 TENSORS = (("small", 0, 100), ("large", 128, 2 * limits.CLAIM_WINDOW_BYTES), ("last", SIZE - 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("size", "every"),
+    [(0, 10), (64 << 20, 10), ((64 << 20) + 1, 20), (1 << 30, 160), (3 << 30, 480)],
+)
+def test_a_large_state_is_hashed_more_seldom(size: int, every: int) -> None:
+    assert digest_every(size) == every
 
 
 def test_the_windows_cover_the_state_in_turn() -> None:
