@@ -1,4 +1,4 @@
-"""`scripts/bench steps` and `scripts/bench gpu`, as far as they can be tried in little time."""
+"""`scripts/bench` `steps`, `gpu` and `frozen`, as far as they can be tried in little time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.bench import gpu, steps
+from tests.testbed.bench import frozen, gpu, steps
 from tests.testbed.bench.gpu_job import network
 from tests.testbed.namespaces import TestbedError
 
@@ -32,3 +32,18 @@ def test_without_a_gpu_there_is_one_line(tmp_path: Path) -> None:
 def test_only_the_measured_steps_count() -> None:
     assert gpu._median([0.0, 9.0, 10.0, 11.0, 13.0], 3) == 1.0
     assert sum(p.numel() for p in network(1, 64).parameters()) > 300_000
+
+
+@pytest.mark.long
+def test_a_frozen_base_is_trained_beside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = argparse.Namespace(
+        out=tmp_path, millions=0.1, milliseconds=1.0, steps=30, repeat=1, tree=[frozen.ROOT]
+    )
+    assert frozen.run(args) == 0
+    steps = json.loads((tmp_path / "frozen.json").read_text())["steps_s"]
+    assert list(steps) == [frozen.TORCH, f"edgeagent, {frozen.ROOT.name}"]
+    assert all(len(several) == 30 - frozen.WARM - 1 for several in steps.values())
+    assert min(steps[frozen.TORCH]) >= 0.001
+    assert "torch alone |" in capsys.readouterr().out
