@@ -7,6 +7,10 @@ over" copies the shared memory into the image. Each is one copy of the whole blo
 for each tensor would cost far more than its bytes. A tensor that cannot lie in the image, such as
 the step counter that Adam keeps on the CPU, is called a stray and copied by itself.
 
+Tensors that never change, such as a frozen base, lie at the beginning of the state. They are the
+largest part of it where a low-rank adapter is trained, and once the shared memory has them they are
+not copied again.
+
 With a divided optimizer the update of the weights is made in the shared memory, by the processor of
 every device alike. These tensors are "written at home": they go out to the image after each update,
 and never come home.
@@ -58,6 +62,8 @@ class StateImage:
         others = {spec.name for spec in layout.specs}.difference(written_home)
         self._to_device = layout.spans(written_home) if self.apart else ()
         self._to_home = layout.spans(others) if self.apart else ()
+        self._constant_bytes = layout.constant_bytes
+        self._has_constants = False  # whether the shared memory has those of the image
 
     def holds(self, device: torch.device) -> bool:
         """Return whether a tensor on `device` can be a view of the image; else it is a stray."""
@@ -67,15 +73,19 @@ class StateImage:
         """Note that the trainer has changed the image, so the shared memory may be out of date."""
         self.is_home = not self.apart
 
-    def bring_home(self, strays: Mapping[str, torch.Tensor]) -> None:
+    def bring_home(self, strays: Mapping[str, torch.Tensor], *, whole: bool = False) -> None:
         """Copy the image, and each of the `strays` by its name, into the shared memory; but not
-        what updates write there."""
+        what updates write there, and, unless the `whole` state is wanted, not what never changes
+        and is there."""
+        known = self._constant_bytes if self._has_constants and not whole else 0
         for start, end in self._to_home:
-            self.staging.copy(self._flat[start:end], self._shared[start:end])
+            first = max(start, known)
+            if first < end:
+                self.staging.copy(self._flat[first:end], self._shared[first:end])
         for name, tensor in strays.items():
             if name not in self._written_home:
                 self._shared_views[name].copy_(tensor)
-        self.is_home = True
+        self.is_home = self._has_constants = True
 
     def send_out(self, strays: Mapping[str, torch.Tensor]) -> None:
         """Copy what is written in the shared memory into the image, and into those of the `strays`
@@ -90,7 +100,7 @@ class StateImage:
         """Copy the shared memory into the image. Strays are left to the caller; see `at_home`."""
         if self.apart:
             self.staging.copy(self._shared, self._flat)
-        self.is_home = True
+        self.is_home = self._has_constants = True
 
     def received(self, vector: torch.Tensor) -> torch.Tensor:
         """Return `vector`, which is on the CPU, where the image is; the same one on the CPU."""

@@ -149,7 +149,7 @@ class Saving:
     def _write(self, path: str) -> None:
         if self.memory is None:
             raise EdgeAgentError(f"cannot save {path}: there is no training state yet")
-        self._state.bring_home()
+        self._state.bring_home(whole=True)
         memory, notes = self.memory.state.view(), self._state.notes()
         save_checkpoint(path, self._state.layout, memory, self._meta, notes)
         if (shards := self._state.shards) is not None:

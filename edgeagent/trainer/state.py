@@ -229,8 +229,9 @@ class TrainingState:
         """Return the device of each parameter."""
         return [parameter.device for parameter in self.parameters.values()]
 
-    def bring_home(self) -> None:
-        """Bring the shared memory up to date, for whoever is going to read the state there.
+    def bring_home(self, *, whole: bool = False) -> None:
+        """Bring the shared memory up to date, for whoever is going to read the state there; frozen
+        tensors again only if the `whole` state is wanted: a pull may have overwritten some of them.
 
         While it is being written, a mark beside it says so: if this process dies meanwhile, nobody
         takes half a state for a whole one.
@@ -238,7 +239,7 @@ class TrainingState:
         image = self.image
         if not image.is_home:
             self._marks[MARK_APPLYING] = self.iteration + 1
-            image.bring_home(self._strays())
+            image.bring_home(self._strays(), whole=whole)
         self._marks[MARK_ITERATION] = self.iteration
         self._marks[MARK_APPLYING] = 0
 

@@ -229,6 +229,29 @@ def test_the_image_lies_on_the_device() -> None:
     assert device_of([torch.ones(1), torch.ones(1, device=META)]) == META
 
 
+def test_what_never_changes_comes_home_once() -> None:
+    specs = [TensorSpec("base", "F32", (64,)), TensorSpec("head", "F32", (64,))]
+    layout = plan_layout(specs, {"base"})
+    memory = create_shared_memory(layout.size, 16, "float32")
+    image = StateImage(layout, memory.state.memory, CPU, apart=True)
+
+    def brought_home(value: float, *, whole: bool = False) -> tuple[float, float]:
+        for view in image.views.values():
+            view.fill_(value)
+        image.changed()
+        image.bring_home({}, whole=whole)
+        assert image.is_home
+        return image.at_home("base")[0].item(), image.at_home("head")[0].item()
+
+    assert brought_home(1.0) == (1.0, 1.0)
+    assert brought_home(2.0) == (1.0, 2.0)
+    assert brought_home(3.0, whole=True) == (3.0, 3.0)
+    image.at_home("base").fill_(4.0)  # a pull brings another base
+    image.take_over()
+    assert image.views["base"][0] == 4.0
+    assert brought_home(5.0) == (4.0, 5.0)
+
+
 @pytest.mark.parametrize("kind", [*OPTIMIZERS, "adamw loaded"])
 def test_slots_are_found_where_the_optimizer_has_them(kind: str) -> None:
     """On the meta device whatever is made elsewhere fails, except Adam's counter on the CPU."""
