@@ -16,15 +16,17 @@ from protocols.wire.bulk import BulkHeader, BulkKind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgeagent.dataplane.snapshot import Snapshot
+
 HASHED_AT_ONCE = 8 << 20  # bytes: some milliseconds, after which hashing may be given up
 
 
-def shard_view(state: memoryview, shard_bytes: int, shard: int) -> memoryview:
+def shard_view(state: memoryview | Snapshot, shard_bytes: int, shard: int) -> memoryview:
     """Return the bytes of one shard."""
     return state[shard * shard_bytes : (shard + 1) * shard_bytes]
 
 
-def leaves(state: memoryview, shard_bytes: int) -> tuple[bytes, ...]:
+def leaves(state: memoryview | Snapshot, shard_bytes: int) -> tuple[bytes, ...]:
     """Return the SHA-256 (32 bytes) of every shard, in order."""
     count = shard_count(len(state), shard_bytes)
     return tuple(hashlib.sha256(shard_view(state, shard_bytes, k)).digest() for k in range(count))

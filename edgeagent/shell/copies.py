@@ -1,10 +1,11 @@
 """Joins beside the training: snapshots and updates that are kept for joiners, and updates that a
 joiner receives.
 
-A snapshot is a copy of the whole state in memory of this process, made in a thread in blocks, so
-that neither the event loop nor the page cache of the system is kept busy with it. An update travels
-as the bytes of R, followed by the sum of squares of each chunk as float64, because the clipping of
-gradients needs these sums exactly as the root has computed them.
+A snapshot is a copy of what changes of the state in memory of this process
+(`dataplane/snapshot.py`), made in a thread in blocks, so that neither the event loop nor the page
+cache of the system is kept busy with it. An update travels as the bytes of R, followed by the sum
+of squares of each chunk as float64, because the clipping of gradients needs these sums exactly as
+the root has computed them.
 
 A joiner may have to keep many updates until the snapshot is here. They lie in a file without a
 name, so that the system can write them to the disk when memory is short.
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
+from edgeagent.dataplane.snapshot import Snapshot
 from edgeagent.memory import room
 from protocols import effects, events
 from protocols.errors import RemoteProtocolError
@@ -56,7 +58,7 @@ def leaves_of(data: memoryview) -> tuple[bytes, ...]:
 
 class Copies:
     """What one agent keeps for joiners, and the updates that it receives as one. `state` is the
-    training state in shared memory."""
+    training state in shared memory, of which the first `constant_bytes` never change."""
 
     def __init__(
         self,
@@ -64,19 +66,20 @@ class Copies:
         peers: Peers,
         rounds: Rounds,
         state: memoryview,
+        constant_bytes: int,
         spawn: Spawn,
     ) -> None:
         self._hub = hub
         self._peers = peers
         self._reducer = rounds.reducer
         self._shape = rounds.shape
-        self._state = state
+        self._constant, self._changing = state[:constant_bytes], state[constant_bytes:]
         self._spawn = spawn
         self._dtype = rounds.contribution.dtype
         self._vector_bytes = rounds.contribution.nbytes
         # What a joiner receives of each update.
         self.update_bytes = self._vector_bytes + 8 * (self._reducer.chunks - 1)
-        self._snapshots: dict[int, memoryview] = {}
+        self._snapshots: dict[int, Snapshot] = {}
         self._updates: dict[int, memoryview] = {}  # as a source
         self._logging: dict[int, None] = {}  # iterations of which R is being copied
         self._incoming: dict[int, memoryview] = {}  # as a joiner
@@ -109,7 +112,7 @@ class Copies:
             case _:
                 assert_never(effect)
 
-    def snapshot(self, iteration: int) -> memoryview | None:
+    def snapshot(self, iteration: int) -> Snapshot | None:
         """Return the snapshot of `iteration`, None if there is none any more."""
         return self._snapshots.get(iteration)
 
@@ -120,13 +123,13 @@ class Copies:
         then, whose snapshots these are not."""
         node, free = self._hub.node, room().free
         copied: memoryview | None = None
-        if free is None or free >= SPARE * len(self._state):
+        if free is None or free >= SPARE * len(self._changing):
             with contextlib.suppress(OSError, MemoryError):
-                copied = await asyncio.to_thread(_copy, self._state)
+                copied = await asyncio.to_thread(_copy, self._changing)
         if self._hub.node is not node:
             return
         if copied is not None:
-            self._snapshots[iteration] = copied
+            self._snapshots[iteration] = Snapshot(self._constant, copied)
         self._hub.handle(events.SnapshotTaken(iteration, copied is not None))
 
     async def _log(

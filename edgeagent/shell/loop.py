@@ -88,7 +88,8 @@ class Shell:
         )
         self.rounds = Rounds(self, self.peers, hello, memory, observer, gauges)
         state = memory.state.view()
-        self.copies = copies = Copies(self, self.peers, self.rounds, state, owner.spawn)
+        known = (state, hello.constant_bytes)
+        self.copies = copies = Copies(self, self.peers, self.rounds, *known, owner.spawn)
         side = TrainerSide(self, self.rounds, copies, hello, memory, observer, gauges, owner)
         self.trainer = side
         self.pulls = Pulls(self, self.peers, side, copies, state, observer, owner.spawn)

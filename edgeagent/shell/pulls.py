@@ -10,6 +10,7 @@ from edgeagent.dataplane.shards import leaves, shard_header, shard_target, shard
 from protocols import effects, events
 
 if TYPE_CHECKING:
+    from edgeagent.dataplane.snapshot import Snapshot
     from edgeagent.observer import Observer
     from edgeagent.search import Spawn
     from edgeagent.shell.copies import Copies
@@ -115,7 +116,7 @@ class Pulls:
         self._hub.handle(events.ManifestReady(wanted.joiner, wanted.join, found))
 
     async def _digests(
-        self, state: memoryview, at: int | None, shard_bytes: int
+        self, state: memoryview | Snapshot, at: int | None, shard_bytes: int
     ) -> tuple[bytes, ...]:
         """Return the digests of the shards of `state`. Those of the snapshot of iteration `at` are
         computed once for all joiners that copy it."""

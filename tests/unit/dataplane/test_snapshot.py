@@ -1,0 +1,34 @@
+"""A snapshot gives the bytes of the state at its time, whatever shards are cut from it."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from edgeagent.dataplane.shards import leaves, shard_view
+from edgeagent.dataplane.snapshot import Snapshot
+
+STATE = bytes(range(100))
+
+
+@pytest.mark.parametrize("constant", [0, 1, 32, 50, 99, 100])
+@pytest.mark.parametrize("shard_bytes", [7, 10, 50, 100, 1000])
+def test_shards_are_those_of_the_state(constant: int, shard_bytes: int) -> None:
+    live = bytearray(STATE)
+    snapshot = Snapshot(memoryview(live)[:constant], memoryview(STATE[constant:]))
+    live[constant:] = bytes(100 - constant)  # the training goes on
+    assert len(snapshot) == len(STATE)
+    count = -(-len(STATE) // shard_bytes)
+    shards = [bytes(shard_view(snapshot, shard_bytes, k)) for k in range(count)]
+    assert b"".join(shards) == STATE
+    assert leaves(snapshot, shard_bytes) == tuple(hashlib.sha256(s).digest() for s in shards)
+
+
+def test_what_lies_on_one_side_is_not_copied() -> None:
+    live = bytearray(STATE)
+    snapshot = Snapshot(memoryview(live)[:40], memoryview(STATE[40:]))
+    before, across = snapshot[0:20], snapshot[30:50]
+    live[:40] = bytes(40)
+    assert bytes(before) == bytes(20)
+    assert bytes(across) == STATE[30:50]
