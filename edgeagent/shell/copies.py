@@ -34,6 +34,7 @@ from protocols.rounds.word_check import check_word
 from protocols.wire.bulk import BulkHeader, BulkKind
 
 if TYPE_CHECKING:
+    from edgeagent import handover
     from edgeagent.dataplane.reduce import Vector
     from edgeagent.search import Spawn
     from edgeagent.shell.hub import Hub
@@ -58,22 +59,23 @@ def leaves_of(data: memoryview) -> tuple[bytes, ...]:
 
 class Copies:
     """What one agent keeps for joiners, and the updates that it receives as one. `state` is the
-    training state in shared memory, of which the first `constant_bytes` never change."""
+    training state in shared memory, and `hello` says how much of it never changes."""
 
     def __init__(
         self,
         hub: Hub,
         peers: Peers,
         rounds: Rounds,
+        hello: handover.Hello,
         state: memoryview,
-        constant_bytes: int,
         spawn: Spawn,
     ) -> None:
         self._hub = hub
         self._peers = peers
         self._reducer = rounds.reducer
         self._shape = rounds.shape
-        self._constant, self._changing = state[:constant_bytes], state[constant_bytes:]
+        self._constant = state[: hello.constant_bytes]
+        self._changing = state[hello.constant_bytes :]
         self._spawn = spawn
         self._dtype = rounds.contribution.dtype
         self._vector_bytes = rounds.contribution.nbytes

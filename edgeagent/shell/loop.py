@@ -88,8 +88,7 @@ class Shell:
         )
         self.rounds = Rounds(self, self.peers, hello, memory, observer, gauges)
         state = memory.state.view()
-        known = (state, hello.constant_bytes)
-        self.copies = copies = Copies(self, self.peers, self.rounds, *known, owner.spawn)
+        self.copies = copies = Copies(self, self.peers, self.rounds, hello, state, owner.spawn)
         side = TrainerSide(self, self.rounds, copies, hello, memory, observer, gauges, owner)
         self.trainer = side
         self.pulls = Pulls(self, self.peers, side, copies, state, observer, owner.spawn)

@@ -1,4 +1,4 @@
-"""What spares the trainers of scenarios some parts of PyTorch does so, and only that."""
+"""What spares the trainers of scenarios the import of PyTorch's compiler does so, and only that."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ optimizer = torch.optim.AdamW([weight], lr=0.5)
 weight.sum().backward()
 optimizer.step()
 optimizer.zero_grad()
-parts = "torch._dynamo.symbolic_convert", "torch.export.exported_program"
-print(*(part in sys.modules for part in parts), weight.tolist()[0] < 1.0)
+print("torch._dynamo.symbolic_convert" in sys.modules, weight.tolist()[0] < 1.0)
 double = torch.compile(lambda x: x * 2, backend="eager")
-print(*(part in sys.modules for part in parts), double(torch.ones(1)).item())
-on_meta = torch.nn.Embedding(3, 2, device="meta")(torch.zeros(4, dtype=torch.long, device="meta"))
-print(tuple(on_meta.shape), torch.export.export.__module__)
+print("torch._dynamo.symbolic_convert" in sys.modules, double(torch.ones(1)).item())
 """
 
 
-def test_parts_are_loaded_only_where_they_are_used(tmp_path: Path) -> None:
+def test_the_compiler_is_loaded_only_where_it_is_used(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env=Cluster(tmp_path).environment({}),
@@ -34,8 +31,4 @@ def test_parts_are_loaded_only_where_they_are_used(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert ended.stdout.splitlines() == [
-        "False False True",
-        "True True 2.0",
-        "(4, 2) torch.export",
-    ], ended.stderr
+    assert ended.stdout.splitlines() == ["False True", "True 2.0"], ended.stderr

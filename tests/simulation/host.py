@@ -356,7 +356,7 @@ class Host:
             micro_batches = micro_batches[: self.most_work]
         assert not set(micro_batches) & set(self.done), "a micro-batch given twice"
         self.world.worked(self, micro_batches)
-        self.own = list(self.training.add(iteration, micro_batches, self.state))
+        self.own = self.training.add(self.own, iteration, micro_batches, self.state)
         self.own[0] += self.is_wrong  # another state has another gradient
         self.done += micro_batches
         wanted = settings(iteration) if self.done else b""

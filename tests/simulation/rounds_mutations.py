@@ -38,9 +38,15 @@ def train_cells_that_come_later() -> Iterator[None]:
     """A trainer trains a subnet of cells, too, that were dealt to it after its own."""
     real = Subnets.add
 
-    def add(own: Subnets, at: int, cells: Sequence[int], state: Sequence[int]) -> list[int]:
-        own._cells = ()
-        return real(own, at, cells, state)
+    def add(
+        subnets: Subnets,
+        own: Sequence[int],
+        iteration: int,
+        cells: Sequence[int],
+        state: Sequence[int],
+    ) -> list[int]:
+        subnets._cells = ()
+        return real(subnets, own, iteration, cells, state)
 
     with patch.object(Subnets, "add", add):
         yield

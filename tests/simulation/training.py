@@ -28,14 +28,18 @@ class Sums:
 
     def begin(self) -> None:
         """Forget what was computed of the round: another one begins, or the same one anew."""
-        self.own = [0] * VECTOR
 
-    def add(self, iteration: int, micro_batches: Sequence[int], _state: Sequence[int]) -> list[int]:
-        """Compute these, too, from the state at the start of the round; return what the device
-        contributes then."""
+    def add(
+        self,
+        own: Sequence[int],
+        iteration: int,
+        micro_batches: Sequence[int],
+        state: Sequence[int],
+    ) -> list[int]:
+        """Compute these, too, from the `state` at the start of the round. Return what the device
+        contributes then, if it was `own` before."""
         parts = [contribution(iteration, m) for m in micro_batches]
-        self.own = [sum(column) for column in zip(self.own, *parts, strict=True)]
-        return self.own
+        return [sum(column) for column in zip(own, *parts, strict=True)]
 
 
 class LocalSteps(Sums):
@@ -43,11 +47,16 @@ class LocalSteps(Sums):
     contributes how far they have come, times the number of its micro-batches."""
 
     def begin(self) -> None:
-        super().begin()
         self._weights: list[int] | None = None  # None: those of the start
         self._steps = 0
 
-    def add(self, iteration: int, micro_batches: Sequence[int], state: Sequence[int]) -> list[int]:
+    def add(
+        self,
+        own: Sequence[int],
+        iteration: int,
+        micro_batches: Sequence[int],
+        state: Sequence[int],
+    ) -> list[int]:
         weights = list(state if self._weights is None else self._weights)
         for m in micro_batches:
             moves = contribution(iteration, m)
@@ -55,8 +64,7 @@ class LocalSteps(Sums):
         self._weights = weights
         self._steps += len(micro_batches)
         far = [(w - start) % PRIME for w, start in zip(weights, state, strict=True)]
-        self.own = [self._steps * way for way in far]
-        return self.own
+        return [self._steps * way for way in far]
 
 
 class Subnets(Sums):
@@ -64,19 +72,25 @@ class Subnets(Sums):
     that belong to them, all others stay. Cells that come later count as done and change nothing."""
 
     def begin(self) -> None:
-        super().begin()
         self._cells: tuple[int, ...] = ()
 
-    def add(self, iteration: int, micro_batches: Sequence[int], state: Sequence[int]) -> list[int]:
+    def add(
+        self,
+        own: Sequence[int],
+        iteration: int,
+        micro_batches: Sequence[int],
+        state: Sequence[int],
+    ) -> list[int]:
+        changes = list(own)
         if self._cells or not micro_batches:
-            return self.own
+            return changes
         self._cells = tuple(micro_batches)
         for k in range(VECTOR):
             if cell_of(iteration, k, self._in_all) in self._cells:
                 # What a number becomes depends on all that is trained together with it.
                 together = sum(contribution(iteration, m)[k] for m in self._cells)
-                self.own[k] = self._in_all * ((3 * state[k] + together) % PRIME)
-        return self.own
+                changes[k] = self._in_all * ((3 * state[k] + together) % PRIME)
+        return changes
 
 
 def cell_of(iteration: int, number: int, cells: int) -> int:
