@@ -29,6 +29,7 @@ def test_a_joiner_pulls_the_base_only_if_it_lacks_it(tmp_path: Path, own: str) -
         with founder.held():
             joiner = cluster.start("bob", "--join-only", peers=[founder], script=(own,))
             joiner.wait_ready()
+            joiner.wait("link_up")
         joined = joiner.wait("joined")
         for agent in (founder, joiner):
             assert agent.wait_exit() == 0, agent.describe()
