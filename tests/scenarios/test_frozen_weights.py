@@ -13,7 +13,7 @@ import pytest
 from tests.scenarios.cluster import SCRIPTS, Cluster
 from tests.variants import variants
 
-STEPS = 60
+STEPS = 240  # some seconds, in which a joiner that has to ask again is let in
 # Bytes of the base: the linear layers of `frozen_base.py`.
 BASE = 4 * (4096 * 65 + 256 * 4097 + 10 * 257)
 # A shard is at most this large, and one may hold the end of the base and the beginning of the rest.

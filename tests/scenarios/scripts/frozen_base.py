@@ -14,7 +14,7 @@ torch.manual_seed(1)
 add_adapters(model, "*", rank=2)
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
 data = torch.utils.data.TensorDataset(torch.randn(1024, 64), torch.randint(10, (1024,)))
-trainer = Trainer(model, optimizer, 64, steps=60)
+trainer = Trainer(model, optimizer, 64, steps=240)
 for x, y in trainer.loader(data):
     loss = nn.functional.cross_entropy(model(x), y)
     loss.backward()
