@@ -5,9 +5,9 @@ Both are bugs that a trainer could have. `mutations.py` says what a planted bug 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from tests.simulation.host import Host
@@ -38,15 +38,9 @@ def train_cells_that_come_later() -> Iterator[None]:
     """A trainer trains a subnet of cells, too, that were dealt to it after its own."""
     real = Subnets.add
 
-    def add(
-        subnets: Subnets,
-        own: Sequence[int],
-        iteration: int,
-        cells: Sequence[int],
-        state: Sequence[int],
-    ) -> list[int]:
+    def add(subnets: Subnets, *work: Any) -> list[int]:
         subnets._cells = ()
-        return real(subnets, own, iteration, cells, state)
+        return real(subnets, *work)
 
     with patch.object(Subnets, "add", add):
         yield

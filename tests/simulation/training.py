@@ -15,6 +15,8 @@ from tests.simulation.numbers import VECTOR, contribution
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    Numbers = Sequence[int]
+
 PRIME = 1_000_003
 
 
@@ -29,16 +31,10 @@ class Sums:
     def begin(self) -> None:
         """Forget what was computed of the round: another one begins, or the same one anew."""
 
-    def add(
-        self,
-        own: Sequence[int],
-        iteration: int,
-        micro_batches: Sequence[int],
-        state: Sequence[int],
-    ) -> list[int]:
-        """Compute these, too, from the `state` at the start of the round. Return what the device
-        contributes then, if it was `own` before."""
-        parts = [contribution(iteration, m) for m in micro_batches]
+    def add(self, own: Numbers, at: int, batches: Numbers, state: Numbers) -> list[int]:
+        """Compute these micro-batches of iteration `at`, too, from the `state` at its start. Return
+        what the device contributes then, if it was `own` before."""
+        parts = [contribution(at, m) for m in batches]
         return [sum(column) for column in zip(own, *parts, strict=True)]
 
 
@@ -50,19 +46,13 @@ class LocalSteps(Sums):
         self._weights: list[int] | None = None  # None: those of the start
         self._steps = 0
 
-    def add(
-        self,
-        own: Sequence[int],
-        iteration: int,
-        micro_batches: Sequence[int],
-        state: Sequence[int],
-    ) -> list[int]:
+    def add(self, own: Numbers, at: int, batches: Numbers, state: Numbers) -> list[int]:
         weights = list(state if self._weights is None else self._weights)
-        for m in micro_batches:
-            moves = contribution(iteration, m)
+        for m in batches:
+            moves = contribution(at, m)
             weights = [(3 * w + g) % PRIME for w, g in zip(weights, moves, strict=True)]
         self._weights = weights
-        self._steps += len(micro_batches)
+        self._steps += len(batches)
         far = [(w - start) % PRIME for w, start in zip(weights, state, strict=True)]
         return [self._steps * way for way in far]
 
@@ -74,21 +64,15 @@ class Subnets(Sums):
     def begin(self) -> None:
         self._cells: tuple[int, ...] = ()
 
-    def add(
-        self,
-        own: Sequence[int],
-        iteration: int,
-        micro_batches: Sequence[int],
-        state: Sequence[int],
-    ) -> list[int]:
+    def add(self, own: Numbers, at: int, batches: Numbers, state: Numbers) -> list[int]:
         changes = list(own)
-        if self._cells or not micro_batches:
+        if self._cells or not batches:
             return changes
-        self._cells = tuple(micro_batches)
+        self._cells = tuple(batches)
         for k in range(VECTOR):
-            if cell_of(iteration, k, self._in_all) in self._cells:
+            if cell_of(at, k, self._in_all) in self._cells:
                 # What a number becomes depends on all that is trained together with it.
-                together = sum(contribution(iteration, m)[k] for m in self._cells)
+                together = sum(contribution(at, m)[k] for m in self._cells)
                 changes[k] = self._in_all * ((3 * state[k] + together) % PRIME)
         return changes
 
