@@ -212,12 +212,14 @@ class TakeDigest:
 
 @dataclass(frozen=True, slots=True)
 class SendManifest:
-    """Hash the state in shards of `shard_bytes`; answer with `ManifestReady`. `snapshot`: hash the
-    snapshot of this iteration instead of the state as it is now."""
+    """Hash the shards of `shard_bytes` of the state, from number `first` on; answer with
+    `ManifestReady`. `snapshot`: hash the snapshot of this iteration instead of the state as it is
+    now."""
 
     joiner: bytes
     join: int
     shard_bytes: int
+    first: int = 0
     snapshot: int | None = None
 
 

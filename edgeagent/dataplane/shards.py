@@ -26,10 +26,10 @@ def shard_view(state: memoryview | Snapshot, shard_bytes: int, shard: int) -> me
     return state[shard * shard_bytes : (shard + 1) * shard_bytes]
 
 
-def leaves(state: memoryview | Snapshot, shard_bytes: int) -> tuple[bytes, ...]:
-    """Return the SHA-256 (32 bytes) of every shard, in order."""
-    count = shard_count(len(state), shard_bytes)
-    return tuple(hashlib.sha256(shard_view(state, shard_bytes, k)).digest() for k in range(count))
+def leaves(state: memoryview | Snapshot, shard_bytes: int, first: int = 0) -> tuple[bytes, ...]:
+    """Return the SHA-256 (32 bytes) of every shard from number `first` on, in order."""
+    numbers = range(first, shard_count(len(state), shard_bytes))
+    return tuple(hashlib.sha256(shard_view(state, shard_bytes, k)).digest() for k in numbers)
 
 
 def shard_header(

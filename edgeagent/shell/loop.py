@@ -185,10 +185,12 @@ class Shell:
     def _note_constants(self) -> None:
         """Note which constant part the state here has: the cluster's of which this node was a
         member, and none that is known once a pull has overwritten some of it."""
+        if self.node is None:
+            return  # it was noted when the last node was given up
         known = self._config.constants
-        if self.node is not None and self.node.was_member:
+        if self.node.was_member:
             known = self.node.context.constants
-        elif self.spoilt:
+        elif self.spoilt and not (self.node.joining and self.node.joining.keeps_constants):
             known = b""
         self._config = replace(self._config, constants=known)
 

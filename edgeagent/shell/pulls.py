@@ -42,8 +42,8 @@ class Pulls:
         self._observer = observer
         self._spawn = spawn
         self._aside: dict[tuple[bytes, int], memoryview] = {}  # (fellow, shard) -> what arrives
-        # (iteration of a snapshot, size of its shards) -> their digests.
-        self._hashed: dict[tuple[int, int], asyncio.Future[tuple[bytes, ...]]] = {}
+        # (iteration of a snapshot, size of its shards, first of them) -> their digests.
+        self._hashed: dict[tuple[int, int, int], asyncio.Future[tuple[bytes, ...]]] = {}
 
     def forget(self) -> None:
         """Free what was kept for the node before."""
@@ -112,20 +112,20 @@ class Pulls:
         state = self._state if at is None else self._copies.snapshot(at)
         if state is None:
             return  # the joiner needs it no more
-        found = await self._digests(state, at, wanted.shard_bytes)
+        found = await self._digests(state, at, wanted.shard_bytes, wanted.first)
         self._hub.handle(events.ManifestReady(wanted.joiner, wanted.join, found))
 
     async def _digests(
-        self, state: memoryview | Snapshot, at: int | None, shard_bytes: int
+        self, state: memoryview | Snapshot, at: int | None, shard_bytes: int, first: int
     ) -> tuple[bytes, ...]:
-        """Return the digests of the shards of `state`. Those of the snapshot of iteration `at` are
-        computed once for all joiners that copy it."""
+        """Return the digests of the shards of `state` from `first` on. Those of the snapshot of
+        iteration `at` are computed once for all joiners that ask for the same ones."""
         if at is None:
-            return await asyncio.to_thread(leaves, state, shard_bytes)
-        copies, key = self._copies, (at, shard_bytes)
+            return await asyncio.to_thread(leaves, state, shard_bytes, first)
+        copies, key = self._copies, (at, shard_bytes, first)
         self._hashed = {k: v for k, v in self._hashed.items() if copies.snapshot(k[0]) is not None}
         if key not in self._hashed:
-            hashing = asyncio.to_thread(leaves, state, shard_bytes)
+            hashing = asyncio.to_thread(leaves, state, shard_bytes, first)
             self._hashed[key] = asyncio.ensure_future(hashing)
         return await self._hashed[key]
 

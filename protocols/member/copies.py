@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from protocols.cluster.policy import Policy, Pull
     from protocols.events import SnapshotTaken, UpdateLogged
     from protocols.member.context import Context
-    from protocols.wire.messages import Message
+    from protocols.wire.messages import ManifestRequest, Message
 
 
 def update_part_bytes(update_bytes: int) -> int:
@@ -182,11 +182,11 @@ class Copies:
             if copy.wants <= event.iteration:
                 self._context.send(copy.joiner, _record(join, event.iteration, update))
 
-    def manifest_wanted(self, joiner: bytes, join: int, shard_bytes: int) -> None:
-        """Have the digests of all shards of the snapshot sent to `joiner`."""
-        if (copy := self._asked(joiner, join)) is not None:
-            at = copy.begins.iteration
-            self._context.do(SendManifest(joiner, join, shard_bytes, at))
+    def manifest_wanted(self, joiner: bytes, request: ManifestRequest) -> None:
+        """Have the digests of the snapshot that are asked for sent to `joiner`."""
+        if (copy := self._asked(joiner, request.join)) is not None:
+            at, size, first = copy.begins.iteration, request.shard_bytes, request.first
+            self._context.do(SendManifest(joiner, request.join, size, first, at))
 
     def shards_wanted(
         self, joiner: bytes, join: int, shard_bytes: int, shards: tuple[int, ...]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from protocols.effects import Effect
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
-    from protocols.member.joining import Entry
+    from protocols.member.entry import Entry
     from protocols.member.trainer_debt import TrainerDebt
     from protocols.scheduler.succession import Succession
 

@@ -137,6 +137,11 @@ class Joining:
         return self.state in (JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
 
     @property
+    def keeps_constants(self) -> bool:
+        """Whether the constant part of the state that was here before is still as it was."""
+        return self.pull is None or self.pull.keeps_own
+
+    @property
     def copied_updates(self) -> int:
         """How many updates it has received beside the training and applied to its snapshot."""
         return self.copy.next - self.copy.begins.iteration if self.copy is not None else 0
@@ -529,12 +534,19 @@ class Joining:
         # The rest always comes from the others, so that whoever copies knows that the state is new.
         own = max(0, min(context.config.constant_bytes // self.shard_bytes, shards - 1))
         part = self.fellows.part
-        self.pull = Pull(
-            shards, self.shard_bytes, plan.sources, self._rates.offer, assign, own, part
+        # `_begin_with` has noted the constant part of the sources.
+        are_right = (
+            bool(own and context.constants) and context.constants == context.config.constants
         )
-        if own:
-            context.do(HashOwnShards(self.number, self.shard_bytes, own))
+        rate = self._rates.offer
+        self.pull = Pull(
+            shards, self.shard_bytes, plan.sources, rate, assign, own, part, are_right=are_right
+        )
         context.report("pull_begins", total_bytes=size)
+        if are_right:
+            context.report("pull_spares", spared_bytes=self._spared_bytes)
+        elif own:
+            context.do(HashOwnShards(self.number, self.shard_bytes, own))
         self._repeat_at = now + limits.RETRY_SECONDS
         self._pull_began = now
         for source in early:
@@ -550,8 +562,8 @@ class Joining:
         context = self._context
         for effect in effects:
             match effect:
-                case AskManifest(source):
-                    context.send(source, ManifestRequest(self.number, self.shard_bytes))
+                case AskManifest(source, shard):
+                    context.send(source, ManifestRequest(self.number, self.shard_bytes, shard))
                 case AskShards(source, shards):
                     context.send(source, ShardRequest(self.number, self.shard_bytes, shards))
                 case Spared():
@@ -578,16 +590,3 @@ class Joining:
         self._pulled_at = context.iteration
         context.send(EVERYONE, Pulled(self.number, self._pulled_at))
         self._cycle.adopted(has_begun=self.copy is not None)
-
-
-class Entry:
-    """This node's join, None for a founder; the parts of a node share it."""
-
-    def __init__(self) -> None:
-        self.joining: Joining | None = None
-
-    @property
-    def under_way(self) -> Joining | None:
-        """The join, as long as this node is still trying to get in."""
-        joining = self.joining
-        return joining if joining is not None and joining.on_the_way else None

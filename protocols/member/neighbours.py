@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from protocols.member.context import Context
     from protocols.member.copies import Copies
     from protocols.member.cycle import Cycle
+    from protocols.member.entry import Entry
     from protocols.member.introductions import Introductions
-    from protocols.member.joining import Entry
     from protocols.member.mail import Mail
     from protocols.member.wishes import Wishes
     from protocols.network.monitor import Monitor

@@ -54,8 +54,9 @@ from protocols.member.copies import Copies
 from protocols.member.cycle import Cycle
 from protocols.member.cycle_table import CycleState
 from protocols.member.departure import Departure
+from protocols.member.entry import Entry
 from protocols.member.introductions import Introductions
-from protocols.member.joining import Entry, Joining, JoiningState
+from protocols.member.joining import Joining, JoiningState
 from protocols.member.mail import Mail
 from protocols.member.neighbours import Neighbours
 from protocols.member.orders import check_policy, may_store
@@ -447,8 +448,8 @@ class Node:
                     name = self.context.name(joiner_node)
                     self.context.report("member_standby", node=name, reason=reason)
                 self.introductions.expect_no_more(number)
-            case m.ManifestRequest(number, shard_bytes):
-                self.serving.manifest_wanted(sender, number, shard_bytes)
+            case m.ManifestRequest():
+                self.serving.manifest_wanted(sender, message)
             case m.ShardRequest() if (joining := self.entry.under_way) is not None:
                 joining.fellows.wanted(sender, message)
             case m.ShardRequest(number, shard_bytes, shards):

@@ -6,9 +6,11 @@
 - If a source is lost, the others are asked for its part.
 - A source answers only after it has said that it holds the state (`began`), so that every byte
   belongs to the same iteration.
-- Shards of which the joiner may have the right bytes already are asked of nobody at first. When
-  their digests and the manifest are here, those that match are never asked for, and the others are
-  asked for like the rest.
+- Shards of the constant part of the state need not be pulled by a joiner that has them. If its
+  digest of that part is the source's, it asks neither for these shards nor for their digests, so
+  that nobody has to hash a large frozen base while the others wait. Otherwise some of them may be
+  right: they are asked of nobody before the joiner's digests of them and the manifest are here, and
+  then only those that differ.
 - A source is asked for a little at a time, and what is left is divided anew each time by the rates
   known then, so that all sources finish together although links change.
 - Other joiners that copy the same state (fellows) are asked for what they have already. So that
@@ -62,9 +64,10 @@ PULL_TABLE: StateTable[PullState] = StateTable(
 
 @dataclass(frozen=True, slots=True)
 class AskManifest:
-    """Ask `source` for the digests of all shards."""
+    """Ask `source` for the digests of all shards from number `first` on."""
 
     source: bytes
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,10 @@ class Pull:
 
     `offer(source, busy)` returns what is known of a source that has `busy` bytes still to send.
     `assign(shards, shard_bytes, offers)` divides shards among sources: source -> its shards.
-    The first `own` shards may be right already; `own_shards` must be told their digests. `part` is
-    (number, count): this joiner is one of `count` that copy the same state, and asks the sources
-    for every `count`-th shard first, from `number` on.
+    The first `own` shards may be right already; `own_shards` must be told their digests, unless
+    `are_right`: then they are known to be. `part` is (number, count): this joiner is one of `count`
+    that copy the same state, and asks the sources for every `count`-th shard first, from `number`
+    on.
     """
 
     def __init__(
@@ -116,6 +120,8 @@ class Pull:
         assign: Callable[[tuple[int, ...], int, tuple[Offer, ...]], dict[bytes, tuple[int, ...]]],
         own: int = 0,
         part: tuple[int, int] = (0, 1),
+        *,
+        are_right: bool = False,
     ) -> None:
         self.state = PULL_TABLE.initial
         self.sources = sources
@@ -126,9 +132,10 @@ class Pull:
         self._shard_bytes = shard_bytes
         self._ready: list[bytes] = []  # sources that said they hold the state
         self._left = dict.fromkeys(range(own, shards))  # shards that are asked of nobody at present
-        self._held = own  # so many shards from the first on wait for their own digests
+        self._known = own if are_right else 0  # the first shard of the manifest
+        self._held = own - self._known  # so many shards wait for their own digests
         self._own: tuple[bytes, ...] | None = None  # these digests
-        self._spared = 0  # how many shards were right already
+        self._spared = self._known  # how many shards were right already, as far as is known
         self._asked: dict[int, bytes] = {}  # shard -> source it was asked from, not arrived
         self._digests: dict[int, tuple[bytes, bytes]] = {}  # shard -> (source, digest) to verify
         self._tried: dict[int, list[bytes]] = {}  # shard -> sources whose copy did not match
@@ -150,6 +157,11 @@ class Pull:
     def spared(self) -> int:
         """How many shards were right already, as far as is known."""
         return self._spared
+
+    @property
+    def keeps_own(self) -> bool:
+        """Whether the shards that were here are kept as they are, without a look at each."""
+        return self._known > 0
 
     def expects(self, source: bytes, shard: int) -> bool:
         """Whether `source` was asked for `shard` and has not delivered it."""
@@ -177,13 +189,13 @@ class Pull:
         return self._ask()
 
     def manifest(self, source: bytes, leaves: tuple[bytes, ...]) -> list[PullEffect]:
-        """Verify what is here by the digests of all shards, which `source` has sent. Raises
-        `RemoteProtocolError` if they are not one for each shard."""
+        """Verify what is here by the digests that `source` was asked for and has sent. Raises
+        `RemoteProtocolError` if they are not one for each of these shards."""
         if not PULL_TABLE.allows(self.state, "manifest") or source != self._manifest_source:
             return []
         if self._leaves is not None:
             return []  # a second manifest: what is verified was verified against the first one
-        if len(leaves) != self._shards:
+        if len(leaves) != self._shards - self._known:
             raise RemoteProtocolError("a manifest with the wrong number of shards")
         self._leaves = leaves
         self._answered(source)
@@ -255,7 +267,7 @@ class Pull:
         effects = self._ask_fellows()
         if self._leaves is None and self._manifest_source is None and self._ready:
             self._manifest_source = self._ready[0]
-            effects.append(AskManifest(self._manifest_source))
+            effects.append(AskManifest(self._manifest_source, self._known))
         # Sources that have not begun yet most likely will soon, so a part is left for them. But if
         # nothing is asked of anybody then, the ready ones are asked for all.
         asked = self._ask_of(self.sources)
@@ -341,7 +353,7 @@ class Pull:
         spared = self._compare()
         if self._leaves is not None:
             for shard, (source, digest) in sorted(self._digests.items()):
-                if digest == self._leaves[shard]:
+                if digest == self._leaves[shard - self._known]:
                     self._verified[shard] = source
                     continue
                 if source not in self._named:  # a fellow

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from protocols.events import PiecesTaken
     from protocols.member.context import Context
-    from protocols.member.joining import Entry
+    from protocols.member.entry import Entry
     from protocols.member.trainer_debt import TrainerDebt
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from protocols.member.context import Context
     from protocols.member.copies import Copies
     from protocols.member.cycle import Cycle
+    from protocols.wire.messages import ManifestRequest
 
 SHARD_STEP_BYTES = 64  # the size of a shard is a multiple of this, the alignment of the state
 
@@ -58,13 +59,17 @@ class Serving:
             for joiner, message in silent:
                 self._context.send(joiner, message)
 
-    def manifest_wanted(self, joiner: bytes, number: int, shard_bytes: int) -> None:
-        """Have the digests of all shards sent to `joiner`, if a snapshot is kept or the state is
-        held for its join."""
-        if self._serves(number, shard_bytes):
-            self._context.do(SendManifest(joiner, number, shard_bytes))
+    def manifest_wanted(self, joiner: bytes, request: ManifestRequest) -> None:
+        """Have the digests that are asked for sent to `joiner`, if a snapshot is kept or the state
+        is held for its join. Raises `RemoteProtocolError` if they are of no shards."""
+        number, size, first = request.join, request.shard_bytes, request.first
+        is_held = self._serves(number, size)
+        if first >= shard_count(self._context.config.state_bytes, size):
+            raise RemoteProtocolError("a request for digests of shards that do not exist")
+        if is_held:
+            self._context.do(SendManifest(joiner, number, size, first))
         else:
-            self._copies.manifest_wanted(joiner, number, shard_bytes)
+            self._copies.manifest_wanted(joiner, request)
 
     def shards_wanted(
         self, joiner: bytes, number: int, shard_bytes: int, shards: tuple[int, ...]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
-    from protocols.member.joining import Entry
+    from protocols.member.entry import Entry
     from protocols.member.mail import Mail
     from protocols.recovery.standstill import Standstill
     from protocols.scheduler.fence import Epoch

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from protocols.cluster.view import Member, View
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
-    from protocols.member.joining import Entry
+    from protocols.member.entry import Entry
     from protocols.member.mail import Mail
     from protocols.scheduler.succession import Succession
     from protocols.wire.envelope import Envelope

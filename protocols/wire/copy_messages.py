@@ -22,16 +22,18 @@ from protocols.wire.message import Message
 
 @dataclass(frozen=True, slots=True)
 class ManifestRequest(Message):
-    """Direct, joiner to a source: send me the digests of the state that I am to pull."""
+    """Direct, joiner to a source: send me the digests of the state that I am to pull, from shard
+    `first` on. The shards before it are here, as part of constants that both of us have."""
 
     TAG: ClassVar[int] = 12
     join: int = wire(NUMBER)
     shard_bytes: int = wire(UInt(limits.MAX_SHARD_BYTES))
+    first: int = wire(COUNT32, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest(Message):
-    """Direct answer: SHA-256 of each shard of the held state, in order."""
+    """Direct answer: SHA-256 of each shard of the held state that was asked for, in order."""
 
     TAG: ClassVar[int] = 13
     join: int = wire(NUMBER)

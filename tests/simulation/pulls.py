@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 def perform(host: Host, effect: effects.ShardEffect) -> None:
     """Perform an effect of the node of `host`."""
     match effect:
-        case effects.SendManifest(joiner, join, shard_bytes, at):
+        case effects.SendManifest(joiner, join, shard_bytes, first, at):
             whole = host.flat if at is None else host.copies.snapshots[at]
-            ready = events.ManifestReady(joiner, join, leaves_of(whole, shard_bytes))
+            leaves = leaves_of(whole[first * shard_bytes :], shard_bytes)
+            ready = events.ManifestReady(joiner, join, leaves)
             host.soon(host.world.compute(), partial(host.handle, ready))
         case effects.SendShards():
             host.serves.setdefault(effect.join, []).extend(effect.shards)

@@ -13,7 +13,9 @@ from edgeagent.transport.complaints import LimitedLog
 from protocols import effects, events, limits
 from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
+from protocols.member.pull import Pull
 from protocols.rounds.control_word import EMPTY
+from protocols.scheduler.planning import Offer
 from protocols.wire.bulk import BulkHeader, BulkKind
 from tests.simulation.virtual.loop import VirtualLoop
 from tests.simulation.virtual.trainer import MICRO_BATCHES
@@ -257,6 +259,13 @@ def test_a_member_that_is_let_go_at_a_boundary_has_the_state_and_history_of_that
     in_world(body)
 
 
+def pull_of_frozen(*, are_right: bool) -> Pull:
+    """Return a pull of a state that begins with a frozen shard."""
+    return Pull(
+        2, 16, (), lambda *_: Offer(b"", "", None, 0.0, 0), lambda *_: {}, 1, are_right=are_right
+    )
+
+
 def test_who_joins_again_says_which_frozen_weights_it_has_now() -> None:
     async def body(world: World) -> None:
         first, second = await world.cluster(2)
@@ -268,8 +277,17 @@ def test_who_joins_again_says_which_frozen_weights_it_has_now() -> None:
         assert shell.node is not None
         assert shell.node.context.config.constants == b"of the cluster"
         shell.trainer.own_state = None  # as if another pull had begun and broken off
+        joining = shell.node.joining
+        assert joining is not None
+        joining.pull = pull_of_frozen(are_right=True)
         await shell.drop_links()
         shell.join(member_of(first.me), 8)
+        assert shell.node.context.config.constants == b"of the cluster"  # it left them as they were
+        joining = shell.node.joining
+        assert joining is not None
+        joining.pull = pull_of_frozen(are_right=False)
+        await shell.drop_links()
+        shell.join(member_of(first.me), 9)
         assert shell.node.context.config.constants == b""
         first.gone = second.gone = "cut"  # what they make of it is not looked at
         first.shell.node = second.shell.node = None

@@ -292,7 +292,7 @@ def test_updates_are_kept_only_while_they_are_needed() -> None:
     copies.update_wanted(A, m.UpdateRequest(1, 5, 5, (0, 1)))
     copies.update_wanted(B, m.UpdateRequest(1, 5, 5, (0,)))  # it is another's join
     copies.update_wanted(A, m.UpdateRequest(1, 8, 5, (0,)))  # there is none yet
-    copies.manifest_wanted(B, 1, 64)
+    copies.manifest_wanted(B, m.ManifestRequest(1, 64))
     copies.shards_wanted(B, 1, 64, (0,))
     assert source.kinds(SendUpdate) == 1
     copies.update_wanted(A, m.UpdateRequest(1, 6, 6, (0,)))

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from protocols.errors import RemoteProtocolError
 from protocols.events import OwnShardsHashed
 from protocols.member.joining import JoiningState
 from protocols.scheduler.join_cost import JoinCost
+from protocols.wire.messages import ManifestRequest
 from tests.simulation.numbers import CONSTANT_BYTES
 from tests.unit.protocols.clusters import cluster, enter, go_on, node_of, reach
 
@@ -34,12 +36,27 @@ def test_frozen_weights_that_are_here_are_not_pulled(seed: int) -> None:
     node = node_of(joiner)
     joining = node.joining
     assert joining is not None
+    assert joining.pull is not None
+    assert joining.pull.keeps_own  # nobody hashes them
     enter(world, joiner)
     assert spared(joiner) == CONSTANT_BYTES // joining.shard_bytes * joining.shard_bytes > 0
     progress = joining.progress(world.now)
     assert progress.pulled_bytes == progress.total_bytes
     assert progress.total_bytes == node.context.config.state_bytes - spared(joiner)
     assert node.context.constants == node_of(hosts[0]).context.config.constants
+    go_on(world)
+
+
+@each_seed
+def test_who_may_have_overwritten_its_frozen_weights_looks_at_each_shard(seed: int) -> None:
+    world, hosts = cluster(seed, is_frozen=True)
+    joiner = world.join(SAME, hosts[0])
+    context = node_of(joiner).context
+    context.config = replace(context.config, constants=b"")
+    reach(world, joiner, JoiningState.PULLING)
+    assert spared(joiner) == 0
+    enter(world, joiner)
+    assert spared(joiner) > 0
     go_on(world)
 
 
@@ -73,6 +90,19 @@ def test_the_scheduler_is_told_which_frozen_weights_a_joiner_has(
     own = hashlib.sha256(joiner.constant).digest()
     enter(world, joiner)
     assert told == [(hashlib.sha256(hosts[0].constant).digest(), own)]
+
+
+def test_digests_are_asked_for_of_shards_that_exist() -> None:
+    world, hosts = cluster(0, is_frozen=True)
+    joiner = world.join(SAME, hosts[0])
+    reach(world, joiner, JoiningState.PULLING)
+    node = node_of(joiner)
+    assert node.joining is not None
+    number, size = node.joining.number, node.context.config.state_bytes
+    wanted = ManifestRequest(number, size, 0)  # the whole state is one shard
+    node_of(hosts[0]).serving.manifest_wanted(joiner.me.node, wanted)
+    with pytest.raises(RemoteProtocolError, match="do not exist"):
+        node_of(hosts[0]).serving.manifest_wanted(joiner.me.node, replace(wanted, first=1))
 
 
 def test_digests_of_another_join_or_of_none_are_of_no_use() -> None:

@@ -43,9 +43,9 @@ def leaves(count: int) -> tuple[bytes, ...]:
     return tuple(right(k) for k in range(count))
 
 
-def pull_from(*sources: bytes, shards: int = 4, own: int = 0) -> Pull:
+def pull_from(*sources: bytes, shards: int = 4, own: int = 0, are_right: bool = False) -> Pull:
     """Return a new pull."""
-    return Pull(shards, 16, sources, no_rate, evenly, own)
+    return Pull(shards, 16, sources, no_rate, evenly, own, are_right=are_right)
 
 
 def no_rate(source: bytes, busy_bytes: int) -> Offer:
@@ -265,6 +265,19 @@ def test_what_is_here_already_is_not_asked_for() -> None:
     assert pull.verified == {2: A, 3: A}
 
 
+def test_of_what_is_known_to_be_right_not_even_digests_are_asked_for() -> None:
+    pull = pull_from(A, shards=4, own=2, are_right=True)
+    assert pull.keeps_own
+    assert pull.spared == 2
+    assert pull.began(A) == [AskManifest(A, 2), AskShards(A, (2, 3))]
+    assert pull.shard(A, 2, right(2)) == []
+    with pytest.raises(RemoteProtocolError, match="wrong number"):
+        pull.manifest(A, leaves(4))
+    assert pull.manifest(A, leaves(4)[2:]) == []
+    assert asked(pull.shard(A, 3, b"broken"), A) == ()
+    assert pull.state is PullState.FAILED  # the manifest counts from the first shard it was for
+
+
 def test_what_differs_here_is_asked_for_after_all() -> None:
     pull = pull_from(A, B, shards=4, own=3)
     pull.began(A)
@@ -343,18 +356,20 @@ class World:
     dead: set[bytes] = field(default_factory=set)
     ends: list[PullEffect] = field(default_factory=list)
     own: tuple[bytes, ...] | None = None  # digests of what the joiner has, until it is told them
+    first: int = 0  # the first shard of the manifest
     sent: list[tuple[bytes, int]] = field(default_factory=list)
 
     def follow(self, effects: list[PullEffect]) -> None:
         for effect in effects:
             match effect:
-                case AskManifest(source):
+                case AskManifest(source, self.first):
                     assert source in self.begun - self.dead
                     self.sources[source].queue.append(None)
                 case AskShards(source, shards):
                     assert source in self.begun - self.dead
                     assert shards
                     assert not set(shards) & set(self.pull.verified)
+                    assert min(shards) >= self.first
                     self.sources[source].queue += shards
                 case Spared(shards):
                     assert not set(shards) & {k for _, k in self.sent}
@@ -388,7 +403,7 @@ class World:
     def answer(self, name: bytes, source: Source) -> None:
         wanted = source.queue.pop(self.chance.randrange(len(source.queue)))
         if wanted is None:
-            self.follow(self.pull.manifest(name, leaves(self.shards)))
+            self.follow(self.pull.manifest(name, leaves(self.shards)[self.first :]))
         elif self.pull.expects(name, wanted):
             self.sent.append((name, wanted))
             digest = b"corrupt" if wanted in source.bad else right(wanted)
@@ -396,11 +411,13 @@ class World:
 
 
 def play(shards: int, sources: dict[bytes, Source], chance: random.Random) -> World:
-    """Run a world to its end. The joiner has the first few shards already, some of them wrong."""
-    own = chance.randrange(shards)
-    pull = Pull(shards, 16, tuple(sources), no_rate, evenly, own)
-    had = tuple(right(k) if chance.random() < 0.7 else b"other" for k in range(own))
-    world = World(pull, shards, sources, chance, own=had)
+    """Run a world to its end. The joiner has the first few shards already, either known to be right
+    or some of them wrong."""
+    own, are_right = chance.randrange(shards), chance.random() < 0.3
+    pull = Pull(shards, 16, tuple(sources), no_rate, evenly, own, are_right=are_right)
+    had = tuple(right(k) if are_right or chance.random() < 0.7 else b"other" for k in range(own))
+    own_digests, first = (None, own) if are_right else (had, 0)
+    world = World(pull, shards, sources, chance, own=own_digests, first=first)
     while world.step():
         for shard, giver in pull.verified.items():
             assert shard not in sources[giver].bad
