@@ -19,6 +19,8 @@ from edgeagent.places import write_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from edgeagent.dataplane.snapshot import Snapshot
+
 _FAMILY = "edgeagent/"
 NEWEST = 1  # grows whenever an older reader could not read what is written, scalars included
 FORMAT = f"{_FAMILY}{NEWEST}"
@@ -58,7 +60,7 @@ def check_format(path: str, notes: Mapping[str, Any]) -> int:
 def write_checkpoint(
     path: str,
     entries: Sequence[Entry],
-    state: memoryview,
+    state: memoryview | Snapshot,
     scalars: bytes,
     notes: Mapping[str, str] = MappingProxyType({}),
 ) -> None:

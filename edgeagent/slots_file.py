@@ -15,6 +15,7 @@ from edgeagent.held_memory import ITEM_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from edgeagent.dataplane.snapshot import Snapshot
     from edgeagent.held_memory import HeldLayout
 
 ITERATION = "iteration"  # metadata: how many updates the state has behind it
@@ -43,7 +44,7 @@ def write_slots(
     path: str,
     layout: HeldLayout,
     names: Sequence[str],
-    held: memoryview,
+    held: memoryview | Snapshot,
     stripes: Iterable[int],
     iteration: int,
     meta: bytes,

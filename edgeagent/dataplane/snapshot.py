@@ -1,10 +1,24 @@
 """A snapshot of a training state, without a copy of the part that never changes.
 
-A frozen base may be nearly all of the state. A copy of it would take as much memory again on each
-device that others join, although the state itself always has the same bytes there.
+Who reads a state for seconds, to send it to a joiner or to write it to a file, would have to hold
+the training up meanwhile. So what changes of the state is copied first, which takes less. A frozen
+base may be nearly all of the state: a copy of it would take as much memory again, although the
+state itself always has the same bytes there.
 """
 
 from __future__ import annotations
+
+import contextlib
+import mmap
+
+import numpy as np
+
+from edgeagent.memory import room
+
+BLOCK_BYTES = 16 << 20  # of the state, copied at a time
+# A copy is made only if this many times its size is free, because updates that are kept and
+# everything else on the device need memory, too.
+SPARE = 1.5
 
 
 class Snapshot:
@@ -32,3 +46,29 @@ class Snapshot:
         if first >= border:
             return self._changing[first - border : end - border]
         return memoryview(bytes(self._constant[first:]) + bytes(self._changing[: end - border]))
+
+
+def take_snapshot(state: memoryview, constant_bytes: int) -> Snapshot | None:
+    """Return a snapshot of `state`, which must not change meanwhile, and of which the first
+    `constant_bytes` never do; None if there is too little memory for it.
+
+    It is copied in blocks, so that a thread that does this does not keep others from running.
+    """
+    constant, changing = state[:constant_bytes], state[constant_bytes:]
+    free = room().free
+    if free is not None and free < SPARE * len(changing):
+        return None
+    with contextlib.suppress(OSError, MemoryError):
+        copied = private_memory(len(changing))
+        for start in range(0, len(changing), BLOCK_BYTES):
+            part = slice(start, start + BLOCK_BYTES)
+            np.copyto(np.frombuffer(copied[part], "u1"), np.frombuffer(changing[part], "u1"))
+        return Snapshot(constant, copied)
+    return None
+
+
+def private_memory(size: int) -> memoryview:
+    """Return `size` bytes of memory that is given back to the system as soon as nobody uses it.
+    Raises `OSError` if there is none."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return memoryview(mmap.mmap(-1, max(1, size), flags))[:size]

@@ -2,8 +2,8 @@
 joiner receives.
 
 A snapshot is a copy of what changes of the state in memory of this process
-(`dataplane/snapshot.py`), made in a thread in blocks, so that neither the event loop nor the page
-cache of the system is kept busy with it. An update travels as the bytes of R, followed by the sum
+(`dataplane/snapshot.py`), made in a thread, so that neither the event loop nor the page cache of
+the system is kept busy with it. An update travels as the bytes of R, followed by the sum
 of squares of each chunk as float64, because the clipping of gradients needs these sums exactly as
 the root has computed them.
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
-from edgeagent.dataplane.snapshot import Snapshot
+from edgeagent.dataplane.snapshot import Snapshot, private_memory, take_snapshot
 from edgeagent.memory import room
 from protocols import effects, events
 from protocols.errors import RemoteProtocolError
@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from edgeagent.transport.api import Link
     from protocols.wire.messages import UpdateRecord
 
-BLOCK_BYTES = 16 << 20  # of the state, copied at a time
-# A snapshot is taken only if this many times its size is free, because the updates since then and
-# everything else on the device need memory, too.
-SPARE = 1.5
 # An update is kept only if so much memory is free besides, for everything else on the device.
 LEAST_FREE_BYTES = 128 << 20
 
@@ -74,8 +70,8 @@ class Copies:
         self._peers = peers
         self._reducer = rounds.reducer
         self._shape = rounds.shape
-        self._constant = state[: hello.constant_bytes]
-        self._changing = state[hello.constant_bytes :]
+        self._state = state
+        self._constant_bytes = hello.constant_bytes
         self._spawn = spawn
         self._dtype = rounds.contribution.dtype
         self._vector_bytes = rounds.contribution.nbytes
@@ -123,16 +119,13 @@ class Copies:
     async def _take(self, iteration: int) -> None:
         """Copy the state, which does not change before the answer. The node may be another one by
         then, whose snapshots these are not."""
-        node, free = self._hub.node, room().free
-        copied: memoryview | None = None
-        if free is None or free >= SPARE * len(self._changing):
-            with contextlib.suppress(OSError, MemoryError):
-                copied = await asyncio.to_thread(_copy, self._changing)
+        node = self._hub.node
+        taken = await asyncio.to_thread(take_snapshot, self._state, self._constant_bytes)
         if self._hub.node is not node:
             return
-        if copied is not None:
-            self._snapshots[iteration] = Snapshot(self._constant, copied)
-        self._hub.handle(events.SnapshotTaken(iteration, copied is not None))
+        if taken is not None:
+            self._snapshots[iteration] = taken
+        self._hub.handle(events.SnapshotTaken(iteration, taken is not None))
 
     async def _log(
         self, iteration: int, sections: tuple[Vector, ...], squares: tuple[float, ...]
@@ -225,31 +218,15 @@ class Copies:
         return whole[header.index * size : (header.index + 1) * size]
 
 
-def _copy(state: memoryview) -> memoryview:
-    """Return a copy of `state`."""
-    copied = _private(len(state))
-    for start in range(0, len(state), BLOCK_BYTES):
-        end = start + BLOCK_BYTES
-        np.copyto(np.frombuffer(copied[start:end], "u1"), np.frombuffer(state[start:end], "u1"))
-    return copied
-
-
 def _update(
     sections: tuple[Vector, ...], squares: tuple[float, ...], dtype: np.dtype[Any]
 ) -> memoryview:
     """Return an update as it travels. `sections`: R, in pieces."""
     size = sum(map(len, sections)) * dtype.itemsize
-    copied = _private(size + 8 * len(squares))
+    copied = private_memory(size + 8 * len(squares))
     np.concatenate(sections, out=np.frombuffer(copied[:size], dtype))
     copied[size:] = np.asarray(squares, "<f8").tobytes()
     return copied
-
-
-def _private(size: int) -> memoryview:
-    """Return `size` bytes of memory that is given back to the system as soon as nobody uses it.
-    Raises `OSError` if there is none."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return memoryview(mmap.mmap(-1, max(1, size), flags))[:size]
 
 
 def _in_file(size: int) -> memoryview:

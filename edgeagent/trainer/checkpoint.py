@@ -33,6 +33,7 @@ from edgeagent.trainer.meta import decode_meta
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from edgeagent.dataplane.snapshot import Snapshot
     from edgeagent.trainer.layout import StateLayout
     from edgeagent.trainer.state import TrainingState
 
@@ -50,11 +51,11 @@ _HEADER_BEGINS = b'{"__metadata__"'  # in files that edgeagent has written
 def save_checkpoint(
     path: str,
     layout: StateLayout,
-    state: memoryview,
+    state: memoryview | Snapshot,
     meta: bytes,
     notes: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Write the state to `path`: the shared memory `state`, laid out as `layout`, and `meta`.
+    """Write the state to `path`: the bytes of `state`, laid out as `layout`, and `meta`.
 
     `meta` has the state's scalars, and `notes` are further texts of the file's metadata, as in
     `write_checkpoint`. Raises `EdgeAgentError` if the file cannot be written; an older file then

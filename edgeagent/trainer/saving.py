@@ -3,23 +3,21 @@
 It saves the state at the end of training, after every so many iterations if asked to, and, when a
 cluster's state is about to replace its own, what it has trained until then. A file that holds more
 training or belongs to another job is never overwritten: it gets another name, and one line tells
-the user. A state that was put aside once is not put aside again while it is the same. Of the files
-that are written every so many iterations this trainer removes only those it has written itself,
-because the others may be all that is left of another run.
+the user. A state that was put aside once is not put aside again while it is the same.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
+from edgeagent.dataplane.snapshot import Snapshot, take_snapshot
 from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import SavedAside
 from edgeagent.places import check_save_path, lack_of_room, other_places
-from edgeagent.slots_file import slots_path
 from edgeagent.trainer.checkpoint import aside_place, keep_what_is_there, save_checkpoint
+from edgeagent.trainer.numbered_files import NumberedFiles
 from edgeagent.trainer.slot_files import save_slots
 
 if TYPE_CHECKING:
@@ -43,17 +41,16 @@ class Saving:
         self.saved = ""
         self.memory: SharedMemory | None = None
         self._path = options.save
-        self._beside = options.beside
-        self._every = options.save_every if options.beside else 0
-        self._keep = options.keep
+        self._beside = options.beside if options.save_every else ""
         self._state = state
         self._say = say
+        every = options.save_every if options.beside else 0
+        keep, prepare = options.keep, self._prepare_over
+        self._numbered = NumberedFiles(options.beside, every, keep, prepare, say)
         # The state's scalars after its last change. They are kept, because the script may have
         # changed the optimizer's since, which is not part of the state yet.
         self._meta = b""
         self._aside = ""  # the file in which the present state was put aside, "" if it was not
-        # The files of `save_every` that this trainer has written and not removed, oldest first.
-        self._written: deque[str] = deque()
 
     def changed(self, meta: bytes) -> None:
         """Note that the state is another one from now on, whose scalars are `meta`."""
@@ -61,33 +58,18 @@ class Saving:
         self._aside = ""
 
     def applied(self, meta: bytes) -> None:
-        """Note that an update was made, and write the state if `save_every` says so.
-
-        If that fails, the user is told and training goes on.
-        """
+        """Note that an update was made, and begin to write the state if `save_every` says so."""
         self.changed(meta)
-        iteration = self._state.iteration
-        if not self._every or iteration % self._every:
-            return
-        path = step_path(self._beside, iteration)
-        try:
-            self._write_over(path)
-        except EdgeAgentError as error:
-            self._say(f"{error}; training goes on")
-            return
-        if path in self._written:  # a younger state was adopted meanwhile, and has come here again
-            self._written.remove(path)
-        self._written.append(path)
-        while 0 < self._keep < len(self._written):
-            with contextlib.suppress(OSError):  # an agent in the same folder may have done it
-                old = self._written.popleft()
-                os.unlink(old)
-                if self._state.shards is not None:
-                    os.unlink(slots_path(old))
+        self._numbered.applied(self._state.iteration)
+
+    def finish(self) -> None:
+        """Wait until the file that is being written beside the training is there."""
+        self._numbered.finish()
 
     def now(self, path: str) -> None:
         """Write the state to `path`; raise `EdgeAgentError` if that fails."""
         check_save_path(path)
+        self.finish()  # it may be written to the same place
         self._write(path)
 
     def at_end(self) -> None:
@@ -117,7 +99,7 @@ class Saving:
         """Note the scalars of the state at the start. Tell the user, if files are going to be
         written at all, when there is no room for one."""
         self.changed(meta)
-        place = self._path or (self._beside if self._every else "")
+        place = self._path or self._beside
         if writes and place and (line := lack_of_room(place, self._state.layout.size)):
             self._say(line)
 
@@ -141,22 +123,54 @@ class Saving:
 
     def _write_over(self, path: str) -> None:
         """Write the state to `path`; a file there that is worth more is renamed before."""
-        line = keep_what_is_there(path, self._state.layout, self._state.iteration)
-        if line:
-            self._say(line)
+        self._keep_what_is_at(path)
         self._write(path)
 
+    def _prepare_over(self, path: str) -> Callable[[], None]:
+        """Return what writes the state as it is now to `path`, from a copy of what changes of it;
+        if there is no memory for one, the file is written before this returns.
+
+        A file there that is worth more is renamed before. Raises `EdgeAgentError`.
+        """
+        self._keep_what_is_at(path)
+        state, held = self._at_home(path)
+        copied = take_snapshot(state, self._state.layout.constant_bytes)
+        slots = take_snapshot(held, 0) if held is not None else None
+        if copied is None or (held is not None and slots is None):
+            self._writes(path, state, held)()
+            return lambda: None
+        return self._writes(path, copied, slots)
+
+    def _keep_what_is_at(self, path: str) -> None:
+        """Rename a file at `path` that is worth more than the state, and tell the user."""
+        if line := keep_what_is_there(path, self._state.layout, self._state.iteration):
+            self._say(line)
+
     def _write(self, path: str) -> None:
+        self._writes(path, *self._at_home(path))()
+
+    def _at_home(self, path: str) -> tuple[memoryview, memoryview | None]:
+        """Return the memory with the state, and that with this device's slots of a divided
+        optimizer, None without one; `path` is for the error if there is no state yet."""
         if self.memory is None:
             raise EdgeAgentError(f"cannot save {path}: there is no training state yet")
         self._state.bring_home(whole=True)
-        memory, notes = self.memory.state.view(), self._state.notes()
-        save_checkpoint(path, self._state.layout, memory, self._meta, notes)
-        if (shards := self._state.shards) is not None:
-            save_slots(path, shards, self.memory.held.view(), self._meta, shards.stripes)
+        held = self.memory.held.view() if self._state.shards is not None else None
+        return self.memory.state.view(), held
 
+    def _writes(
+        self, path: str, state: memoryview | Snapshot, held: memoryview | Snapshot | None
+    ) -> Callable[[], None]:
+        """Return what writes these bytes of the state, and of the slots, to `path` and beside it;
+        all else is as it is now."""
+        layout, meta, notes = self._state.layout, self._meta, self._state.notes()
+        save = partial(save_checkpoint, path, layout, state, meta, notes)
+        if (shards := self._state.shards) is None or held is None:
+            return save
+        save_parts = partial(save_slots, path, shards, held, meta, shards.stripes)
 
-def step_path(path: str, iteration: int) -> str:
-    """Return the name beside `path` of the state after `iteration` updates."""
-    stem, extension = os.path.splitext(path)
-    return f"{stem}-step-{iteration:06d}{extension or '.safetensors'}"
+        def save_all() -> None:
+            save()
+            save_parts()
+
+        return save_all

@@ -18,11 +18,12 @@ from edgeagent.trainer.meta import decode_meta
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from edgeagent.dataplane.snapshot import Snapshot
     from edgeagent.trainer.shards import Shards
 
 
 def save_slots(
-    path: str, shards: Shards, held: memoryview, meta: bytes, stripes: Iterable[int]
+    path: str, shards: Shards, held: memoryview | Snapshot, meta: bytes, stripes: Iterable[int]
 ) -> None:
     """Write the slots of `stripes`, which lie in the region `held`, beside the checkpoint `path`,
     whose scalars are `meta`. Raises `EdgeAgentError` if the file cannot be written."""

@@ -1,7 +1,8 @@
 """A job with a large training state, as a user would train it: what it costs, and that it holds.
 
 The job is AlexNet with SGD and momentum (`large_job_script.py`), of which a joiner has to copy
-466 MiB and whose gradients, 233 MiB, are summed in each step. Agents on loopback, one thread each:
+466 MiB and whose gradients, 233 MiB, are summed in each step; or a frozen base of any size with a
+small head that is trained (`large_frozen_script.py`). Agents on loopback, one thread each:
 `ada` trains alone, `bob` joins, both train, `bob` leaves with Ctrl+C and saves, `cyd` joins, `ada`
 is killed, and `dan` resumes from the file of `bob` in a cluster of its own. Since `ada` went on
 from the same state over the same samples, the losses of `dan` have to be those of `ada`.
@@ -30,7 +31,8 @@ from tests.scenarios.processes import children
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-JOB = Path(__file__).with_name("large_job_script.py")
+WHOLE = Path(__file__).with_name("large_job_script.py")
+FROZEN = Path(__file__).with_name("large_frozen_script.py")
 LONG_S = 300.0  # for what may take minutes on a busy machine: starts, joins, saving
 SAMPLE_S = 0.2
 MIB = 1 << 20
@@ -99,26 +101,33 @@ class Found:
 
 
 def measure(
-    folder: Path, steps: int, arguments: Sequence[str], say: Callable[[str], None]
+    folder: Path,
+    steps: int,
+    arguments: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    job: Path = WHOLE,
+    saves: bool = False,
 ) -> Found:
     """Play the story with `steps` steps in each part of it; raise `AssertionError` if it fails.
 
-    `arguments` go to the script.
+    `arguments` go to the script `job`. With `saves` the first device also writes a file while it is
+    alone and trains on.
     """
-    found = Found(_foretold(folder, arguments))
+    found = Found(_foretold(folder, job, arguments))
     sampler = Sampler()
     try:
-        with Cluster(folder, job=str(JOB), options=("--steps", "100000")) as cluster:
-            _play(cluster, sampler, steps, arguments, found, say)
+        with Cluster(folder, job=str(job), options=("--steps", "100000")) as cluster:
+            _play(cluster, sampler, steps, arguments, found, say, saves=saves)
     finally:
         sampler.close()
     found.uses = sampler.uses
     return found
 
 
-def _foretold(folder: Path, arguments: Sequence[str]) -> dict[str, Any]:
+def _foretold(folder: Path, job: Path, arguments: Sequence[str]) -> dict[str, Any]:
     """Return what a dry run says."""
-    command = [*module_command("edgeagent"), "run", str(JOB), "--threads", "1", "--dry-run"]
+    command = [*module_command("edgeagent"), "run", str(job), "--threads", "1", "--dry-run"]
     ended = subprocess.run(
         [*command, "--json", "--", *arguments],
         env=Cluster(folder).environment({}),
@@ -140,6 +149,8 @@ def _play(
     arguments: Sequence[str],
     found: Found,
     say: Callable[[str], None],
+    *,
+    saves: bool,
 ) -> None:
     def start(name: str, *options: str, peers: Sequence[Agent] = ()) -> Agent:
         say(f"{name} starts")
@@ -147,9 +158,13 @@ def _play(
         sampler.watch(agent)
         return agent
 
-    ada = start("ada")
-    _reach(ada, 3 + steps)  # the first steps include page faults and caches
-    found.rows.append(("step of one device", _step_text(ada, 4, 3 + steps)))
+    warm = 3 + steps  # the first three steps include page faults and caches
+    ada = start("ada", *(("--save-every", str(warm), "--keep", "1") if saves else ()))
+    _reach(ada, warm)
+    found.rows.append(("step of one device", _step_text(ada, 4, warm)))
+    if saves:
+        _reach(ada, warm + 2)
+        found.rows.append(("step after which a file is written", _next_step_text(ada, warm)))
     bob = start("bob", peers=[ada])
     _joined(ada, bob, found)
     first = bob.iteration + 2
@@ -191,10 +206,17 @@ def _step_text(agent: Agent, first: int, last: int) -> str:
     )
 
 
+def _next_step_text(agent: Agent, iteration: int) -> str:
+    """Return how long it took from the update of `iteration` to the next one."""
+    at = {e["iteration"]: e["t"] for e in agent.all("step")}
+    return f"{at[iteration + 1] - at[iteration]:.2f} s"
+
+
 def _joined(ada: Agent, joiner: Agent, found: Found) -> None:
     """Wait for a join; note its pull, and how much longer than usual a step of `ada` took."""
     event = joiner.wait("joined", LONG_S)
-    assert event["bytes"] >= found.foretold["parts"][0]["bytes"] * 0.99
+    state_bytes = found.foretold["parts"][0]["bytes"]
+    assert event["bytes"] + event["spared_bytes"] >= state_bytes * 0.99
     rate = event["bytes"] / event["seconds"] / 1e6
     found.rows.append(
         (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgeagent.shell import copies
+from edgeagent.dataplane import snapshot
 from protocols.errors import RemoteProtocolError
 from protocols.member import pull
 from protocols.member.joining import JoiningState
@@ -114,7 +114,7 @@ def test_the_joiner_is_killed(seed: int) -> None:
 
 
 def test_without_memory_for_a_snapshot_the_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, "SPARE", 1e12)
+    monkeypatch.setattr(snapshot, "SPARE", 1e12)
     play(memory_is_short, 0, steps=STEPS)
 
 
@@ -170,7 +170,7 @@ def test_memory_that_ends_while_a_snapshot_is_taken(monkeypatch: pytest.MonkeyPa
     def fails(_state: memoryview) -> memoryview:
         raise MemoryError
 
-    monkeypatch.setattr(copies, "_copy", fails)
+    monkeypatch.setattr(snapshot, "private_memory", fails)
     play(memory_is_short, 1, steps=STEPS)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +22,11 @@ from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.handover import SavedAside
 from edgeagent.places import write_whole
 from edgeagent.trainer import Trainer
+from edgeagent.trainer.checkpoint import save_checkpoint
 from edgeagent.trainer.export import export_model
+from edgeagent.trainer.numbered_files import NumberedFiles, step_path
 from edgeagent.trainer.options import resolve_options
-from edgeagent.trainer.saving import Saving, step_path
+from edgeagent.trainer.saving import Saving
 from edgeagent.trainer.state import TrainingState
 from tests.unit.trainer.replicas import FEATURES, Points, Served, network, train
 
@@ -83,17 +86,101 @@ def test_every_so_many_steps_and_how_many_stay(
     assert names(folder) == [*every[4 - left :], "m.safetensors"]
 
 
-def test_the_newest_files_stay_though_a_younger_state_was_adopted(
+def test_the_newest_files_stay_though_a_younger_state_was_adopted(folder: Path) -> None:
+    base = str(folder / "m")
+    files = NumberedFiles(base, 10, 3, lambda path: Path(path).touch, lambda line: None)
+    for iteration in (10, 20, 30, 20, 30, 40):
+        files.applied(iteration)
+    files.finish()
+    kept = [step_path(base, iteration) for iteration in (20, 30, 40)]
+    assert names(folder) == [Path(path).name for path in kept]
+
+
+class SlowDisk:
+    """Writes checkpoints only when it may; `begun` says how many it was asked to write."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = 0
+        self.may_write = threading.Event()
+        self._real = save_checkpoint
+        monkeypatch.setattr("edgeagent.trainer.saving.save_checkpoint", self._write)
+
+    def _write(self, *what: Any) -> None:
+        self.begun += 1
+        assert self.may_write.wait(60)
+        self._real(*what)
+
+
+def saving_of(every: int) -> tuple[Saving, TrainingState, list[str]]:
+    """Return what saves a state of zeros beside "m", that state, and the lines for the user."""
+    model, said = nn.Linear(2, 2), list[str]()
+    state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    options: Any = SimpleNamespace(save="", beside="m", save_every=every, keep=3)
+    saving = Saving(options, state, said.append)
+    saving.memory = state.share()
+    torch.nn.init.zeros_(model.weight)
+    return saving, state, said
+
+
+def step(saving: Saving, state: TrainingState, iteration: int) -> None:
+    """Have the state be another one, in which each weight is the number of the iteration."""
+    state.iteration = iteration
+    torch.nn.init.constant_(state.model.weight, iteration)  # type: ignore[arg-type]
+    saving.applied(state.meta())
+
+
+def weight_in(path: str) -> float:
+    return float(load_file(path)["model.weight"][0, 0])
+
+
+def test_training_goes_on_while_a_file_is_written(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    options = SimpleNamespace(save="m", beside=str(folder / "m"), save_every=10, keep=3)
-    state = SimpleNamespace(iteration=0, shards=None)
-    saving = Saving(options, state, lambda line: None)  # type: ignore[arg-type]
-    monkeypatch.setattr(saving, "_write_over", lambda path: Path(path).touch())
-    for state.iteration in (10, 20, 30, 20, 30, 40):
-        saving.applied(b"")
-    kept = [step_path(options.beside, iteration) for iteration in (20, 30, 40)]
-    assert names(folder) == [Path(path).name for path in kept]
+    disk = SlowDisk(monkeypatch)
+    saving, state, said = saving_of(2)
+    for iteration in (1, 2, 3):
+        step(saving, state, iteration)  # it does not wait for the disk
+    assert names(folder) == []
+    threading.Timer(0.2, disk.may_write.set).start()
+    step(saving, state, 4)  # one file at a time
+    assert "m-step-000002.safetensors" in names(folder)
+    saving.finish()
+    assert [weight_in(step_path("m", k)) for k in (2, 4)] == [2.0, 4.0]
+    assert (disk.begun, said) == (2, [])
+
+
+def test_without_memory_for_a_copy_training_waits_for_the_file(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr("edgeagent.dataplane.snapshot.SPARE", 1e15)
+    disk = SlowDisk(monkeypatch)
+    saving, state, _ = saving_of(2)
+    threading.Timer(0.2, disk.may_write.set).start()
+    step(saving, state, 2)
+    assert weight_in("m-step-000002.safetensors") == 2.0
+    saving.finish()
+    assert disk.begun == 1
+
+
+def test_a_file_that_fails_beside_the_training_is_told_of_with_the_next(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    saving, state, said = saving_of(2)
+    monkeypatch.setattr("edgeagent.checkpoint_file.write_whole", raising(OSError(28, "it is full")))
+    step(saving, state, 2)
+    monkeypatch.undo()
+    step(saving, state, 4)
+    saving.finish()
+    assert said == ["cannot save m-step-000002.safetensors: it is full; training goes on"]
+
+
+def raising(error: Exception) -> Any:
+    """Return a function that raises `error`."""
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    return fail
 
 
 def test_what_is_saved_of_a_state_elsewhere_is_the_same(
