@@ -107,18 +107,16 @@ def measure(
     say: Callable[[str], None],
     *,
     job: Path = WHOLE,
-    saves: bool = False,
 ) -> Found:
     """Play the story with `steps` steps in each part of it; raise `AssertionError` if it fails.
 
-    `arguments` go to the script `job`. With `saves` the first device also writes a file while it is
-    alone and trains on.
+    `arguments` go to the script `job`.
     """
     found = Found(_foretold(folder, job, arguments))
     sampler = Sampler()
     try:
         with Cluster(folder, job=str(job), options=("--steps", "100000")) as cluster:
-            _play(cluster, sampler, steps, arguments, found, say, saves=saves)
+            _play(cluster, sampler, steps, arguments, found, say)
     finally:
         sampler.close()
     found.uses = sampler.uses
@@ -149,8 +147,6 @@ def _play(
     arguments: Sequence[str],
     found: Found,
     say: Callable[[str], None],
-    *,
-    saves: bool,
 ) -> None:
     def start(name: str, *options: str, peers: Sequence[Agent] = ()) -> Agent:
         say(f"{name} starts")
@@ -159,12 +155,9 @@ def _play(
         return agent
 
     warm = 3 + steps  # the first three steps include page faults and caches
-    ada = start("ada", *(("--save-every", str(warm), "--keep", "1") if saves else ()))
+    ada = start("ada")
     _reach(ada, warm)
     found.rows.append(("step of one device", _step_text(ada, 4, warm)))
-    if saves:
-        _reach(ada, warm + 2)
-        found.rows.append(("step after which a file is written", _next_step_text(ada, warm)))
     bob = start("bob", peers=[ada])
     _joined(ada, bob, found)
     first = bob.iteration + 2
@@ -186,7 +179,11 @@ def _play(
     _killed(ada, cyd, steps, found, say)
     status, _ = cyd.interrupt(LONG_S)
     assert status == 0, cyd.describe()
-    _resumed(start("dan", "--resume", str(bob.save_path)), ada, last["iteration"], steps, found)
+    resumes = last["iteration"]
+    at = resumes + 4  # once its first steps, which are slower, are over
+    dan = start("dan", "--resume", str(bob.save_path), "--save-every", str(at))
+    _resumed(dan, ada, resumes, steps, found)
+    _saved_beside(dan, at, steps, found)
 
 
 def _reach(agent: Agent, iteration: int) -> None:
@@ -204,12 +201,6 @@ def _step_text(agent: Agent, first: int, last: int) -> str:
         f"{statistics.median(whole):.2f} s (median of {len(whole)}), "
         f"of that computing {compute:.2f} s, summing {summed:.2f} s"
     )
-
-
-def _next_step_text(agent: Agent, iteration: int) -> str:
-    """Return how long it took from the update of `iteration` to the next one."""
-    at = {e["iteration"]: e["t"] for e in agent.all("step")}
-    return f"{at[iteration + 1] - at[iteration]:.2f} s"
 
 
 def _joined(ada: Agent, joiner: Agent, found: Found) -> None:
@@ -272,6 +263,24 @@ def _resumed(dan: Agent, ada: Agent, iteration: int, steps: int, found: Found) -
             "losses after --resume",
             f"steps {min(compared)} to {max(compared)} differ by {worst:.0e} from the run that"
             " went on",
+        )
+    )
+
+
+def _saved_beside(agent: Agent, iteration: int, steps: int, found: Found) -> None:
+    """Note how long the step after that of `iteration` took, when a file is begun, beside others of
+    this device, and when the file was there."""
+    _reach(agent, iteration + steps)
+    file = agent.save_path.with_stem(f"{agent.save_path.stem}-step-{iteration:06d}")
+    agent.wait_until("a file of --save-every", file.exists, LONG_S)
+    at = {e["iteration"]: e["t"] for e in agent.all("step")}
+    times = {k: at[k] - at[k - 1] for k in at if k - 1 in at and k > iteration - 2}
+    usual, seconds = statistics.median(times.values()), file.stat().st_ctime - at[iteration]
+    found.rows.append(
+        (
+            "step in which a file of --save-every is begun",
+            f"{times[iteration + 1]:.2f} s, usual {usual:.2f} s; the file is there after "
+            f"{seconds:.1f} s",
         )
     )
 

@@ -17,7 +17,7 @@ def test_a_job_is_joined_saved_resumed_and_survives_within_the_foretold_memory(
     tmp_path: Path,
 ) -> None:
     # It raises if any part of it fails.
-    found = measure(tmp_path, 2, ["64"], lambda line: None, saves=True)
+    found = measure(tmp_path, 2, ["64"], lambda line: None)
     state = found.foretold["parts"][0]["bytes"]
     assert state > 20 * MIB
     assert state < found.file_bytes < state + MIB
@@ -32,7 +32,7 @@ def test_a_job_is_joined_saved_resumed_and_survives_within_the_foretold_memory(
 
 @pytest.mark.long
 def test_a_frozen_base_is_joined_saved_and_resumed(tmp_path: Path) -> None:
-    found = measure(tmp_path, 8, ["2"], lambda line: None, job=FROZEN, saves=True)
+    found = measure(tmp_path, 8, ["2"], lambda line: None, job=FROZEN)
     assert found.foretold["parts"][0]["bytes"] < found.file_bytes
     copied = [figure for name, figure in found.rows if name.startswith("pull of")]
     assert len(copied) == 2
