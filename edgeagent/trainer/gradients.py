@@ -37,12 +37,18 @@ if TYPE_CHECKING:
 ELEMENT_STEP = 16
 # The number of elements that a chunk of a large vector aims at: 256 KiB in float32.
 CHUNK_ELEMENTS_AIM = 65536
-# The number of elements below which chunks of a small vector are not made shorter on purpose, since
-# the cost of a message would outweigh that of its bytes: 4 KiB in float32.
-CHUNK_ELEMENTS_LEAST = 1024
 # How many chunks a vector aims at: enough to divide them among many ways by weight, and to keep all
 # links busy until shortly before the end of a round.
 CHUNKS_AIM = 160
+# The number of elements below which a vector rather has fewer chunks than `CHUNKS_AIM`: 16 KiB in
+# float32. To send, check and add a chunk takes an agent about 0.1 ms, as long as a link of 1 Gbit/s
+# takes to carry these bytes.
+CHUNK_ELEMENTS_USUAL = 4096
+# How many chunks the vector should have even so: a chunk is passed on only when all of it has come,
+# so with few chunks a tree of several levels would take longer over slow links.
+CHUNKS_LEAST = 24
+# The number of elements below which chunks are never made shorter on purpose: 4 KiB in float32.
+CHUNK_ELEMENTS_LEAST = 1024
 # From how many chunks on the chunks of a very large vector become longer instead of more, since
 # each needs some bookkeeping in every round.
 CHUNKS_MOST = 4096
@@ -166,7 +172,8 @@ def chunk_elements_for(elements: int, most: int, step: int = ELEMENT_STEP) -> in
 
     It is a multiple of `step` elements, shorter for small vectors, and has at most `most` elements.
     """
-    aim = min(CHUNK_ELEMENTS_AIM, max(CHUNK_ELEMENTS_LEAST, elements // CHUNKS_AIM))
+    least = max(CHUNK_ELEMENTS_LEAST, min(CHUNK_ELEMENTS_USUAL, elements // CHUNKS_LEAST))
+    aim = min(CHUNK_ELEMENTS_AIM, max(least, elements // CHUNKS_AIM))
     aim = min(most, max(aim, elements // CHUNKS_MOST))
     count = max(1, -(-elements // aim))
     return min(most, max(step, _padded(-(-elements // count), step)))
