@@ -1,4 +1,4 @@
-"""`scripts/bench` `steps`, `gpu` and `frozen`, as far as they can be tried in little time."""
+"""`scripts/bench` `steps`, `gpu`, `frozen` and `small`, as far as little time allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.bench import frozen, gpu, steps
+from tests.testbed.bench import frozen, gpu, small, steps
 from tests.testbed.bench.gpu_job import network
 from tests.testbed.namespaces import TestbedError
 
@@ -30,7 +30,7 @@ def test_without_a_gpu_there_is_one_line(tmp_path: Path) -> None:
 
 
 def test_only_the_measured_steps_count() -> None:
-    assert gpu._median([0.0, 9.0, 10.0, 11.0, 13.0], 3) == 1.0
+    assert gpu.median_step([0.0, 9.0, 10.0, 11.0, 13.0], 3) == 1.0
     assert sum(p.numel() for p in network(1, 64).parameters()) > 300_000
 
 
@@ -47,3 +47,12 @@ def test_a_frozen_base_is_trained_beside(
     assert all(len(several) == 30 - frozen.WARM - 1 for several in steps.values())
     assert min(steps[frozen.TORCH]) >= 0.001
     assert "torch alone |" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_small_gradients_are_summed_by_both(tmp_path: Path) -> None:
+    args = argparse.Namespace(out=tmp_path, mb=[0.1], steps=5, repeat=1, tree=[frozen.ROOT])
+    assert small.run(args) == 0
+    runs = json.loads((tmp_path / "small.json").read_text())["runs"]
+    assert sorted(run["contender"].partition(",")[0] for run in runs) == [small.DDP, "edgeagent"]
+    assert all(run["s"] > 0 for run in runs)

@@ -36,8 +36,8 @@ TORCH = "torch alone"
 class Checkout(Cluster):
     """Agents that run the code of `tree`."""
 
-    def __init__(self, folder: Path, tree: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, tree: Path, job: Path = JOB) -> None:
+        super().__init__(folder, job=str(job))
         self.tree = tree
 
     def environment(self, settings: Mapping[str, str]) -> dict[str, str]:

@@ -32,7 +32,7 @@ from tests.testbed.bench.report import Run, write
 from tests.testbed.namespaces import TestbedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 HELP = "gpu: what a step takes on a GPU, with edgeagent and with torch"
 JOB = Path(__file__).with_name("gpu_job.py")
@@ -120,22 +120,29 @@ def _measured(
 def _by_torch(args: argparse.Namespace, way: Way, shape: Sequence[str], folder: Path) -> float:
     (port,) = free_ports(1)
     command = [sys.executable, str(JOB), *shape, "--steps", str(args.steps + WARM)]
-    processes = []
-    for rank in range(way.processes):
-        own = ["--rank", str(rank), "--port", str(port), "--times", str(folder / f"{rank}.json")]
-        processes.append(
-            subprocess.Popen(
-                [*command, *own],
-                env={**package_environment({}), "OMP_NUM_THREADS": str(args.threads)},
-                cwd=ROOT,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+    files = [folder / f"{rank}.json" for rank in range(way.processes)]
+    own = ["--port", str(port)]
+    commands = [
+        [*command, *own, "--rank", str(k), "--times", str(file)] for k, file in enumerate(files)
+    ]
+    environment = {**package_environment({}), "OMP_NUM_THREADS": str(args.threads)}
+    return by_processes(commands, environment, files[0], args.steps)
+
+
+def by_processes(
+    commands: Sequence[Sequence[str]], environment: Mapping[str, str], times: Path, count: int
+) -> float:
+    """Run processes of torch side by side; return the median seconds of the last `count` steps, the
+    ends of which the first one writes into the file `times`. Raises `AssertionError` if one fails.
+    """
+    processes = [
+        subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        for command in commands
+    ]
     for process in processes:
         _, said = process.communicate(timeout=START_S)
         assert not process.returncode, (said.strip().splitlines() or ["no reason given"])[-1]
-    return _median(json.loads((folder / "0.json").read_text()), args.steps)
+    return median_step(json.loads(times.read_text()), count)
 
 
 def _by_agents(
@@ -160,9 +167,9 @@ def _by_agents(
         name: statistics.median(float(e[key]) for e in steps)
         for name, key in (("computing", "compute_s"), ("sum", "sync_s"), ("waiting", "stall_s"))
     }
-    return _median([float(e["t"]) for e in steps], args.steps), parts
+    return median_step([float(e["t"]) for e in steps], args.steps), parts
 
 
-def _median(times: Sequence[float], count: int) -> float:
+def median_step(times: Sequence[float], count: int) -> float:
     """Return the median seconds of the last `count` updates."""
     return statistics.median(b - a for a, b in pairwise(times[-count - 1 :]))

@@ -125,6 +125,22 @@ def test_vector_layout(gradients: list[int], buffers: list[int], dtype: torch.dt
     assert layout.gradient_offsets[-1] + gradients[-1] <= boundary
 
 
+@pytest.mark.parametrize(
+    ("elements", "chunks"),
+    [
+        (1_000, 1),  # 4 KiB is the least
+        (10_000, 9),
+        (262_144, 43),  # 24 KB each
+        (1_000_000, 84),
+        (4_000_000, 160),  # from here on 160 chunks
+        (10_000_000, 160),
+        (61_000_000, 931),  # 256 KiB each
+    ],
+)
+def test_small_vectors_have_fewer_chunks(elements: int, chunks: int) -> None:
+    assert plan_vector([elements], [], torch.float32).chunks == chunks
+
+
 def test_large_vectors_have_a_bounded_number_of_chunks() -> None:
     layout = plan_vector([2_000_000_000], [], torch.float32)
     assert layout.chunks <= 8192
