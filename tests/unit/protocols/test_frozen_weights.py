@@ -38,6 +38,7 @@ def test_frozen_weights_that_are_here_are_not_pulled(seed: int) -> None:
     assert joining is not None
     assert joining.pull is not None
     assert joining.pull.keeps_own  # nobody hashes them
+    assert joining.keeps_constants
     enter(world, joiner)
     assert spared(joiner) == CONSTANT_BYTES // joining.shard_bytes * joining.shard_bytes > 0
     progress = joining.progress(world.now)
@@ -53,7 +54,12 @@ def test_who_may_have_overwritten_its_frozen_weights_looks_at_each_shard(seed: i
     joiner = world.join(SAME, hosts[0])
     context = node_of(joiner).context
     context.config = replace(context.config, constants=b"")
+    reach(world, joiner, JoiningState.LINKING)
+    joining = node_of(joiner).joining
+    assert joining is not None
+    assert joining.keeps_constants
     reach(world, joiner, JoiningState.PULLING)
+    assert not joining.keeps_constants
     assert spared(joiner) == 0
     enter(world, joiner)
     assert spared(joiner) > 0
