@@ -108,6 +108,7 @@ class Saving:
 
         `keep` says whether it is worth that. Returns the file, or why there is none.
         """
+        self.finish()  # the part that never changes is read where it is, and another may come there
         if not keep or not self._path or self.memory is None:
             return SavedAside("", "")
         if not self._aside:

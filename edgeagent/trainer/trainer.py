@@ -558,6 +558,7 @@ class Trainer:
         if self._source is not None:
             self._source.close()
         self._service.hang_up(error)
+        self._saving.finish()
 
     def _close_at_exit(self) -> None:
         try:

@@ -174,6 +174,18 @@ def test_a_file_that_fails_beside_the_training_is_told_of_with_the_next(
     assert said == ["cannot save m-step-000002.safetensors: it is full; training goes on"]
 
 
+def test_a_file_is_finished_before_another_state_replaces_this_one(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """Another state may have other frozen weights, of which there is no copy."""
+    disk = SlowDisk(monkeypatch)
+    saving, state, _ = saving_of(2)
+    step(saving, state, 2)
+    threading.Timer(0.2, disk.may_write.set).start()
+    assert saving.aside(keep=False) == SavedAside("", "")
+    assert names(folder) == ["m-step-000002.safetensors"]
+
+
 def raising(error: Exception) -> Any:
     """Return a function that raises `error`."""
 
