@@ -184,12 +184,12 @@ class Shell:
 
     def _note_constants(self) -> None:
         """Note which constant part the state here has: the cluster's of which this node was a
-        member, and none that is known once a pull has overwritten some of it."""
+        member; none that is known if its state differed, or once a pull has overwritten some."""
         if self.node is None:
             return  # it was noted when the last node was given up
         known = self._config.constants
         if self.node.was_member:
-            known = self.node.context.constants
+            known = b"" if self.node.context.diverged else self.node.context.constants
         elif self.spoilt and not (self.node.joining and self.node.joining.keeps_constants):
             known = b""
         self._config = replace(self._config, constants=known)

@@ -259,6 +259,23 @@ def test_a_member_that_is_let_go_at_a_boundary_has_the_state_and_history_of_that
     in_world(body)
 
 
+def test_whose_state_differed_does_not_rely_on_its_frozen_weights() -> None:
+    async def body(world: World) -> None:
+        first, second = await world.cluster(2)
+        shell, node = second.shell, second.shell.node
+        assert node is not None
+        node.context.constants = b"of the cluster"
+        node.context.diverged = True  # as a fault in memory may have changed them
+        await shell.drop_links()
+        shell.join(member_of(first.me), 7)
+        assert shell.node is not None
+        assert shell.node.context.config.constants == b""
+        first.gone = second.gone = "cut"  # what they make of it is not looked at
+        first.shell.node = second.shell.node = None
+
+    in_world(body)
+
+
 def pull_of_frozen(*, are_right: bool) -> Pull:
     """Return a pull of a state that begins with a frozen shard."""
     return Pull(
