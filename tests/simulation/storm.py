@@ -134,6 +134,7 @@ class Storm:
         self.world = HarshWorld(seed, intensities, micro_batches=batches, steps=size.steps)
         frozen = faults.stream(seed, "frozen").random() < FROZEN
         self.world.is_frozen = seed >= FIRST_FROZEN and frozen
+        self.world.some_doubt = True
         if seed >= FIRST_WITH_WAYS and seed % 2:
             searches = seed >= FIRST_WITH_SEARCHES and seed % 4 == 1
             self.world.ways = WaysPlanner(seed, searches=searches)
