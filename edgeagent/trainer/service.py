@@ -196,10 +196,10 @@ class Service:
         endings.agent_speaks(False)
         if self.interrupts is not None:
             self.interrupts.restore()
+        self._saving.finish()
         if self.began and end.whole:
             self._state.buffers.restore()  # a micro-batch that was handed back has changed them
             self._saving.at_end()
-        self._saving.finish()
         self.tell(Saved(self._saving.saved, self._saving.error))
         if end.why == "error":
             raise endings.AgentRefused(end.message, end.exit_status, shown=True)
