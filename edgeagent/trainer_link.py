@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from edgeagent.errors import EdgeAgentError
@@ -49,6 +50,8 @@ class TrainerLink(asyncio.Protocol):
         self._hello: asyncio.Future[Hello] | None = None
         self._holds_work = self._holds_rejoin = False
         self._held: list[Message] = []
+        # What is to be written, each message with what has to be done before.
+        self._queue: deque[tuple[Message, asyncio.Future[None] | None]] = deque()
 
     def expect(self, connection: socket.socket) -> None:
         """Take the connection of the trainer; messages are sent on it from now on."""
@@ -72,9 +75,11 @@ class TrainerLink(asyncio.Protocol):
         memory.close_descriptors()
         return hello, memory
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, ready: asyncio.Future[None] | None = None) -> None:
         """Queue `message`, after those that were held; it is dropped if the trainer has ended.
 
+        With `ready`, it is written only when that is done, and whatever is sent later follows it;
+        it is dropped if `ready` is cancelled, because what it speaks of is not there then.
         For a trainer that has said nothing yet (it may still import torch) it is written to the
         socket at once and waits there.
         """
@@ -82,7 +87,7 @@ class TrainerLink(asyncio.Protocol):
             self._held.append(message)
             return
         self._release()
-        self._write(message)
+        self._write(message, ready)
 
     def hold(self, *, work: bool, rejoin: bool) -> None:
         """From now on keep back, or no longer, micro-batches to compute, and the question that a
@@ -107,7 +112,20 @@ class TrainerLink(asyncio.Protocol):
         for message in held:
             self._write(message)
 
-    def _write(self, message: Message) -> None:
+    def _write(self, message: Message, ready: asyncio.Future[None] | None = None) -> None:
+        self._queue.append((message, ready))
+        if ready is not None:
+            ready.add_done_callback(self._work_off)
+        self._work_off()
+
+    def _work_off(self, _: object = None) -> None:
+        """Write the messages that need not wait any more, in their order."""
+        while self._queue and ((ready := self._queue[0][1]) is None or ready.done()):
+            message, _ = self._queue.popleft()
+            if ready is None or not ready.cancelled():
+                self._put(message)
+
+    def _put(self, message: Message) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(message))
         elif self._transport is None and self._connection is not None:

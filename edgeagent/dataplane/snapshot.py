@@ -15,9 +15,9 @@ import numpy as np
 
 from edgeagent.memory import room
 
-BLOCK_BYTES = 16 << 20  # of the state, copied at a time
-# A copy is made only if this many times its size is free, because updates that are kept and
-# everything else on the device need memory, too.
+BLOCK_BYTES = 16 << 20  # copied at a time
+# A copy is made only if this many times its size is free, because everything else on the device
+# needs memory, too.
 SPARE = 1.5
 
 
@@ -48,23 +48,27 @@ class Snapshot:
         return memoryview(bytes(self._constant[first:]) + bytes(self._changing[: end - border]))
 
 
-def take_snapshot(state: memoryview, constant_bytes: int) -> Snapshot | None:
+def take_snapshot(state: memoryview, constant_bytes: int, besides: int = 0) -> Snapshot | None:
     """Return a snapshot of `state`, which must not change meanwhile, and of which the first
-    `constant_bytes` never do; None if there is too little memory for it.
-
-    It is copied in blocks, so that a thread that does this does not keep others from running.
-    """
+    `constant_bytes` never do; None if there is too little memory for it and for the `besides` bytes
+    that will be needed while it is kept."""
     constant, changing = state[:constant_bytes], state[constant_bytes:]
-    free = room().free
-    if free is not None and free < SPARE * len(changing):
+    free, size = room().free, len(changing)
+    if free is not None and free < max(int(SPARE * size), size + besides):
         return None
     with contextlib.suppress(OSError, MemoryError):
         copied = private_memory(len(changing))
-        for start in range(0, len(changing), BLOCK_BYTES):
-            part = slice(start, start + BLOCK_BYTES)
-            np.copyto(np.frombuffer(copied[part], "u1"), np.frombuffer(changing[part], "u1"))
+        copy_in_blocks(copied, changing)
         return Snapshot(constant, copied)
     return None
+
+
+def copy_in_blocks(target: memoryview, source: memoryview) -> None:
+    """Copy `source`, bytes, to `target`, so that a thread that does this keeps no other one from
+    running for long."""
+    for start in range(0, len(source), BLOCK_BYTES):
+        part = slice(start, start + BLOCK_BYTES)
+        np.copyto(np.frombuffer(target[part], "u1"), np.frombuffer(source[part], "u1"))
 
 
 def private_memory(size: int) -> memoryview:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from protocols.scheduler.join_cost import JoinWay
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from edgeagent import handover
@@ -15,16 +16,25 @@ if TYPE_CHECKING:
     from edgeagent.search import Spawn
 
 
+class ToTrainer(Protocol):
+    """Sends one message to the trainer."""
+
+    def __call__(
+        self, message: handover.Message, ready: asyncio.Future[None] | None = None
+    ) -> None:
+        """Send it when `ready` is done, before whatever is sent later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """What the agent does for its shell.
 
-    `to_trainer` sends a message to the trainer. `departed(why, message)` says that the node is no
-    member any more, `join_failed(reason, pause_s, stands_by)` that its join has failed. `use_token`
-    replaces the token. `spawn` starts a task whose failure ends the agent.
+    `departed(why, message)` says that the node is no member any more, and
+    `join_failed(reason, pause_s, stands_by)` that its join has failed. `use_token` replaces the
+    token. `spawn` starts a task whose failure ends the agent.
     """
 
-    to_trainer: Callable[[handover.Message], None]
+    to_trainer: ToTrainer
     departed: Callable[[str, str], None]
     join_failed: Callable[[str, float, bool], None]
     use_token: Callable[[bytes], None]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 from edgeagent import handover
 from edgeagent.dataplane.claims import piece_digests, pieces, state_claim
 from edgeagent.dataplane.shards import state_digest, state_digest_while
+from edgeagent.dataplane.snapshot import copy_in_blocks
 from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
 from edgeagent.state_difference import where
 from protocols import effects, events, limits
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from edgeagent.shell.stripes import Stripes
     from protocols.rounds.control_word import ControlWord
 
-HASH_INLINE_BYTES = 4 << 20  # a larger state is hashed in a thread, as it would delay the loop
+# What is larger is hashed or copied in a thread. Otherwise the event loop would stand meanwhile,
+# and neighbours would take this device for gone: to copy 512 MiB took 2 s on a slow machine.
+HASH_INLINE_BYTES = COPY_INLINE_BYTES = 4 << 20
 # At least this often the trainer copies its state to shared memory, where the agent can save it. So
 # much training, and one step, is lost at most if the trainer hangs.
 KEPT_AT_LEAST_S = 2.0
@@ -272,7 +275,7 @@ class TrainerSide:
         word = effect.word
         self._words[effect.iteration] = word
         self._observer.apply_sent()
-        buffer, squares = self._lend(effect.iteration)
+        buffer, squares, ready = self._lend(effect.iteration)
         self._held_by = {effect.iteration: effect.stripes}
         self._reads[effect.iteration] = is_read = self._reads_state(effect.iteration)
         self._send(
@@ -291,7 +294,8 @@ class TrainerSide:
                 is_read,
                 effect.stripes,
                 effect.anew,
-            )
+            ),
+            ready,
         )
 
     def _reads_state(self, iteration: int) -> bool:
@@ -303,18 +307,28 @@ class TrainerSide:
             return True
         return False
 
-    def _lend(self, iteration: int) -> tuple[int, tuple[float, ...]]:
-        """Return (the shared buffer with R of `iteration`, the sum of squares of each data
-        chunk)."""
+    def _lend(self, iteration: int) -> tuple[int, tuple[float, ...], asyncio.Task[None] | None]:
+        """Return (the shared buffer with R of `iteration`, the sum of squares of each data chunk,
+        what has to be done before R is there)."""
         kept = self._kept.get(iteration) or self._copies.update(iteration)
         buffer = self._reducer.memory.lend(iteration) if kept is None else None
         if buffer is not None:
-            return buffer, tuple(self._reducer.square_sums)
+            return buffer, tuple(self._reducer.square_sums), None
         vector, squares = kept or self._reducer.kept(iteration)
-        self._replay[:], self._replays = vector, iteration
+        self._replays = iteration
+        ready: asyncio.Task[None] | None = None
+        if vector.nbytes <= COPY_INLINE_BYTES:
+            self._replay[:] = vector
+        else:
+            ready = self._spawn(self._lay_out(vector))
         if self._held is not None:
             self._held.put_missed(self._sums.get(iteration, {}))
-        return handover.REPLAY_BUFFER, squares
+        return handover.REPLAY_BUFFER, squares, ready
+
+    async def _lay_out(self, vector: Vector) -> None:
+        """Copy R to where the trainer reads it."""
+        target, source = (v.view("u1").data for v in (self._replay, vector))
+        await asyncio.to_thread(copy_in_blocks, target, source)
 
     def _stepped(self, iteration: int, skipped: bool) -> None:
         node, word = self._hub.node, self._words.pop(iteration, None)

@@ -152,3 +152,28 @@ def test_integer_sums_are_laid_out_in_whole_blocks() -> None:
     for fields in wrong:
         with pytest.raises(EdgeAgentError, match="impossible layout of integer sums"):
             check_hello(replace(hello, **fields))
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_message_waits_for_what_it_speaks_of_and_all_others_follow(*, cancelled: bool) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+
+    async def agent() -> None:
+        link = TrainerLink(lambda _message: None, lambda: None)
+        link.expect(ours)
+        link.send(WORK)
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        link.send(MORE, ready)
+        link.send(END)
+        assert list(Decoder().feed(theirs.recv(1 << 16))) == [WORK]
+        if cancelled:
+            ready.cancel()
+        else:
+            ready.set_result(None)
+        await asyncio.sleep(0)
+
+    with ours, theirs:
+        asyncio.run(agent())
+        rest = [END] if cancelled else [MORE, END]
+        assert list(Decoder().feed(theirs.recv(1 << 16))) == rest

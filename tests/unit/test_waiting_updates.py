@@ -13,6 +13,7 @@ import numpy as np
 from edgeagent import handover
 from edgeagent.dataplane.reduce import Reducer
 from edgeagent.dataplane.shards import state_digest, state_digest_while
+from edgeagent.dataplane.snapshot import copy_in_blocks
 from edgeagent.shell import trainer_side
 from edgeagent.shell.trainer_side import TrainerSide
 from protocols import effects
@@ -41,6 +42,7 @@ class Bench:
         monkeypatch.setattr(trainer_side, "HASH_INLINE_BYTES", 0)
         monkeypatch.setattr(trainer_side, "state_digest_while", slowly)
         self.sent: list[handover.Message] = []
+        self.ready: asyncio.Future[None] | None = None
         memory = Mock()
         memory.state.view.return_value = memoryview(STATE)
         memory.marks.array.return_value = np.zeros(8, np.int64)
@@ -50,7 +52,7 @@ class Bench:
         self.reducer = Reducer(np.zeros(4, np.float32), reduced, 4, Mock(), Mock())
         rounds, copies, owner = Mock(reducer=self.reducer), Mock(), Mock()
         copies.update.return_value = None
-        owner.to_trainer = self.sent.append
+        owner.to_trainer = self.send
         owner.spawn = asyncio.get_running_loop().create_task
         self.hub = Mock(node=node_of(cluster(0)[1][0]))
         self.observer = Mock()
@@ -60,6 +62,11 @@ class Bench:
         self.trainer = TrainerSide(*parts)
         for iteration in (AT, AT + 1):
             self.round(iteration)
+
+    def send(self, message: handover.Message, ready: asyncio.Future[None] | None = None) -> None:
+        """Note what is sent to the trainer, and what has to be done before."""
+        self.sent.append(message)
+        self.ready = ready
 
     def round(self, iteration: int) -> None:
         """Begin the round of `iteration`, of which the sum is that number."""
@@ -131,3 +138,29 @@ def test_an_update_is_sent_from_what_was_kept_if_its_trainer_was_late(
     bench.region.release.assert_not_called()
     bench.trainer.received(handover.Applied(AT, 0.0, False, b""))
     bench.region.release.assert_called_once_with()
+
+
+def test_a_large_update_is_copied_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_copy = threading.Event()
+
+    def slowly(target: memoryview, source: memoryview) -> None:
+        may_copy.wait(9)
+        copy_in_blocks(target, source)
+
+    monkeypatch.setattr(trainer_side, "COPY_INLINE_BYTES", 15)
+    monkeypatch.setattr(trainer_side, "copy_in_blocks", slowly)
+
+    async def run() -> None:
+        bench = Bench(monkeypatch)
+        bench.trainer.perform(effects.KeepUpdate(AT))
+        bench.trainer.perform(effects.Apply(AT, EMPTY, 3))
+        ready = bench.ready
+        assert ready is not None
+        await asyncio.sleep(0)
+        assert not ready.done()
+        assert bench.replay.tolist() == [0] * 4
+        may_copy.set()
+        await ready
+        assert bench.replay.tolist() == [AT] * 4
+
+    asyncio.run(run())

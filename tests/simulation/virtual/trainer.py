@@ -113,8 +113,9 @@ class StandIn:
             meta=meta(0),
         )
 
-    def receive(self, message: handover.Message) -> None:
+    def receive(self, message: handover.Message, ready: asyncio.Future[None] | None = None) -> None:
         """Take a message of the agent, a moment later."""
+        assert ready is None, "no vector is so large here that it is copied in a thread"
         asyncio.get_running_loop().call_soon(self._act_on, message)
 
     @property

@@ -7,7 +7,8 @@ import hashlib
 import pytest
 
 from edgeagent.dataplane.shards import leaves, shard_view
-from edgeagent.dataplane.snapshot import Snapshot
+from edgeagent.dataplane.snapshot import Snapshot, take_snapshot
+from edgeagent.memory import Room
 
 STATE = bytes(range(100))
 
@@ -32,3 +33,25 @@ def test_what_lies_on_one_side_is_not_copied() -> None:
     live[:40] = bytes(40)
     assert bytes(before) == bytes(20)
     assert bytes(across) == STATE[30:50]
+
+
+@pytest.mark.parametrize(
+    ("free", "constant", "besides", "taken"),
+    [
+        (149, 0, 0, False),  # half as much again as the copy takes has to stay free
+        (150, 0, 0, True),
+        (150, 0, 50, True),
+        (150, 0, 51, False),
+        (60, 60, 20, True),
+        (None, 0, 1 << 60, True),  # the system does not say
+    ],
+)
+def test_a_snapshot_leaves_room_for_what_comes_with_it(
+    monkeypatch: pytest.MonkeyPatch, free: int | None, constant: int, besides: int, *, taken: bool
+) -> None:
+    room = Room(free, 0, None, None)
+    monkeypatch.setattr("edgeagent.dataplane.snapshot.room", lambda: room)
+    found = take_snapshot(memoryview(STATE), constant, besides)
+    assert (found is not None) is taken
+    if found is not None:
+        assert bytes(found[0:100]) == STATE
