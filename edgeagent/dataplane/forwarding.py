@@ -34,9 +34,9 @@ class Forwarding:
         held = self._held.get(link.peer.node, ())
         return self._unsent(link) + sum(len(payload) for _, payload in held)
 
-    def is_ahead(self, links: dict[bytes, Link], most: int) -> bool:
-        """Return whether to any joiner more than `most` bytes given to its link are unsent."""
-        return any(peer in links and self._unsent(links[peer]) > most for peer in self._sent)
+    def behind(self, links: dict[bytes, Link], most: int) -> list[Link]:
+        """Return the links of joiners to which more than `most` bytes are unsent."""
+        return [links[p] for p in self._sent if p in links and self._unsent(links[p]) > most]
 
     def _unsent(self, link: Link) -> int:
         queued = self._sent.get(link.peer.node, deque())

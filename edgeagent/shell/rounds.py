@@ -6,6 +6,7 @@ This module implements the reducer's `Wire`: bulk frames are sent over the links
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from edgeagent.dataplane.forwarding import Forwarding
@@ -40,6 +41,9 @@ AHEAD_BYTES = 1 << 20
 # unsent to it, because what is unsent takes memory.
 AHEAD_ROUNDS = 3
 FOLLOW_SECONDS = 0.01  # pause before checking this again
+# A joiner to which no byte has been sent for so long is cut off. Usually the scheduler gives up its
+# join before, which ends its link, too.
+FOLLOW_STILL_SECONDS = limits.JOIN_PROGRESS_SECONDS
 
 
 class Rounds:
@@ -139,6 +143,8 @@ class Rounds:
             return
         if header.kind is not BulkKind.DOWN or self._is_member(to):
             link.send_bulk(header, payload)
+        elif self._hub.node is None or to not in self._hub.node.followers:
+            return  # its join has failed, and it would read nothing of this
         elif self._forwarding.waiting(link) + len(payload) > self._most_waiting:
             self._peers.cut(link, "it reads too slowly what is sent to it", LinkEnd.CUT)
         else:
@@ -167,22 +173,35 @@ class Rounds:
     def when_followed(self, then: Callable[[], None]) -> None:
         """Call `then` once enough of this round is on its way to the joiners that follow it.
 
-        After the update they could not get it any more, since its memory is used again. `then` is
-        not called if the node has been replaced by then.
+        After the update they could not get it any more, since its memory is used again. A joiner
+        that takes in nothing for long is cut off. `then` is not called if the node has been
+        replaced by then.
         """
-        self._look_whether_followed(self._hub.node, then)
+        self._look_whether_followed(self._hub.node, then, -1, 0.0)
 
-    def _look_whether_followed(self, node: object, then: Callable[[], None]) -> None:
+    def _look_whether_followed(
+        self, node: object, then: Callable[[], None], sent_before: int, since: float
+    ) -> None:
+        """`sent_before`: the bytes that had been sent to those who are behind at the time `since`,
+        which is when they changed last."""
         current = self._hub.node
         if current is not node:
             return
         self.release()
         copied = current is not None and current.cycle.holds.was_copied
         most = AHEAD_BYTES if copied else AHEAD_ROUNDS * self.contribution.nbytes
-        if self._forwarding.is_ahead(self._peers.links, most):
-            self._loop.call_later(FOLLOW_SECONDS, self._look_whether_followed, node, then)
-        else:
+        behind = self._forwarding.behind(self._peers.links, most)
+        if not behind:
             then()
+            return
+        now, sent = self._loop.time(), sum(link.bulk_bytes_sent for link in behind)
+        if sent != sent_before:
+            since = now
+        elif now - since > FOLLOW_STILL_SECONDS:
+            for link in behind:
+                self._peers.cut(link, "it reads nothing of what is sent to it", LinkEnd.CUT)
+        look = partial(self._look_whether_followed, node, then, sent, since)
+        self._loop.call_later(FOLLOW_SECONDS, look)
 
     def _pulls(self, node: bytes) -> bool:
         """Whether joiner `node` is copying the state from members, this one among them."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from protocols.member.copies import Copies
     from protocols.member.cycle import Cycle
     from protocols.member.entry import Entry
+    from protocols.member.followers import Followers
     from protocols.member.introductions import Introductions
     from protocols.member.mail import Mail
     from protocols.member.wishes import Wishes
@@ -40,6 +41,7 @@ class Neighbours:
     recovery: Recovery
     wishes: Wishes
     introductions: Introductions
+    followers: Followers
     monitor: Monitor
 
     def link_up(self, now: float, peer: Member) -> None:
@@ -81,6 +83,7 @@ class Neighbours:
         self.copies.link_down(node)
         self.wishes.link_gone(node)
         self.introductions.link_down(node)
+        self.followers.link_down(node)
         context.report("link_down", node=name)
         policy = context.policy
         if event.why is LinkEnd.PROTOCOL_ERROR:

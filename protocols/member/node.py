@@ -55,6 +55,7 @@ from protocols.member.cycle import Cycle
 from protocols.member.cycle_table import CycleState
 from protocols.member.departure import Departure
 from protocols.member.entry import Entry
+from protocols.member.followers import Followers
 from protocols.member.introductions import Introductions
 from protocols.member.joining import Joining, JoiningState
 from protocols.member.mail import Mail
@@ -123,6 +124,7 @@ class Node:
         parts = (self.mail, self.recovery, self.succession, self.departure, self.monitor)
         self.desk = Desk(context, *parts)
         self.introductions = Introductions(context)
+        self.followers = Followers(context)
         self.neighbours = Neighbours(
             context,
             self.mail,
@@ -132,6 +134,7 @@ class Node:
             self.recovery,
             self.wishes,
             self.introductions,
+            self.followers,
             self.monitor,
         )
         self._fetch_at = 0.0

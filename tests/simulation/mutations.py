@@ -24,6 +24,7 @@ from protocols.member.copies import Copies
 from protocols.member.copying import Copying
 from protocols.member.cycle import Cycle
 from protocols.member.ended_trainer import EndedTrainer
+from protocols.member.followers import Followers
 from protocols.member.holds import Holds
 from protocols.member.joining import Joining
 from protocols.member.pull import Pull
@@ -481,6 +482,14 @@ def offer_the_state_of_an_ended_trainer() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def forward_to_whose_join_has_failed() -> Iterator[None]:
+    """A member forwards the running round to a joiner over a new link, although its join has failed
+    with the old one. The joiner reads nothing of it, and the member waits until it does."""
+    with patch.object(Followers, "link_down", lambda *_: None):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -521,5 +530,6 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         two_votes,
         keep_sums_that_lack_work,
         offer_what_nobody_stores,
+        forward_to_whose_join_has_failed,
     )
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from protocols.cluster.stripes import OnLost
 from protocols.events import LeaveWanted
+from protocols.member.cycle_table import CycleState
 from protocols.member.joining import JoiningState
 from protocols.scheduler.join_cost import JoinWay
 from protocols.wire import messages as m
@@ -147,6 +148,25 @@ def a_death_after_the_last_update(seed: int) -> None:
         assert host is dead or host.gone == "steps", f"{host.me.name} ended with {host.gone}"
 
 
+def a_joiner_dials_again(seed: int) -> None:
+    """A joiner loses its link while a member holds its update for it, and has a new one before the
+    member's trainer has computed what the round of that update needs."""
+    world = HarshWorld(seed, Intensities(), micro_batches=6, steps=80)
+    member = world.start(0, first=True)
+    world.run(lambda: member.trained and member.iteration >= 30)
+    newcomer = world.start(1)
+
+    def follows() -> bool:
+        assert member.node is not None
+        computes = member.node.cycle.state is CycleState.COMPUTING
+        return computes and newcomer.me.node in member.node.followers
+
+    world.run(lambda: follows() or newcomer.is_member)
+    member.hang(random.Random(seed).uniform(1.0, 5.0))
+    world.cut(member, newcomer)
+    world.run(lambda: member.gone is not None and newcomer.gone is not None)
+
+
 def end(world: World) -> None:
     """Run to the end, and check the states."""
     world.joins_end = True
@@ -161,4 +181,5 @@ HISTORIES: dict[str, Callable[[int], None]] = {
     "offer_what_nobody_stores": leavers_cut_off,
     "carry_joins_over_a_loss": a_loss_while_a_device_copies,
     "wait_for_parts_that_nobody_needs": a_death_after_the_last_update,
+    "forward_to_whose_join_has_failed": a_joiner_dials_again,
 }

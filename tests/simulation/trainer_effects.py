@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from protocols import effects, events
-from tests.simulation import streaming
+from tests.simulation import following, streaming
 from tests.simulation.numbers import settings
 
 if TYPE_CHECKING:
@@ -28,10 +28,11 @@ def perform(host: Host, effect: effects.TrainerEffect) -> None:
             host.slots.publish(effect)
         case effects.Apply(iteration, word, _, stripes, anew):
             assert (word.settings, word.other_settings) == (settings(iteration), b"")
-            host.give_update(iteration, stripes, anew)
+            following.when_followed(host, partial(host.give_update, iteration, stripes, anew))
         case effects.PassOver(iteration):
-            over = events.Applied(iteration, b"")
-            host.soon(host.world.compute(), partial(host.handle, over))
+            over = partial(host.handle, events.Applied(iteration, b""))
+            soon = partial(host.soon, host.world.compute(), over)
+            following.when_followed(host, soon)
         case effects.TakePieces(iteration):
             host.handle(events.PiecesTaken(iteration, host.digest()))
         case effects.TakeDigest(iteration, commit):

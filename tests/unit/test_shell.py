@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 from edgeagent import handover
 from edgeagent.network import member_of
+from edgeagent.shell.rounds import FOLLOW_STILL_SECONDS
 from edgeagent.transport.complaints import LimitedLog
 from protocols import effects, events, limits
 from protocols.cluster.view import Member
@@ -101,6 +103,10 @@ def test_a_joiner_that_takes_nothing_is_cut_off_and_shards_do_not_count(
         for _ in range(20):
             send(BulkKind.DOWN)  # to a member: its round ends only with them
         monkeypatch.setattr(shell.rounds, "_is_member", lambda node: False)
+        assert shell.node is not None
+        for _ in range(20):
+            send(BulkKind.DOWN)  # its join has failed: nothing is sent
+        monkeypatch.setattr(shell.node, "followers", {node})
         for _ in range(20):
             send(BulkKind.SHARD)
         for _ in range(4):
@@ -111,6 +117,27 @@ def test_a_joiner_that_takes_nothing_is_cut_off_and_shards_do_not_count(
         assert lines == ["closed the link to n1: it reads too slowly what is sent to it"]
         first.gone = second.gone = "cut"  # what they make of it is not looked at
         first.shell.node = second.shell.node = None
+
+    in_world(body)
+
+
+def test_an_update_waits_for_a_joiner_that_reads_nothing_only_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(world: World) -> None:
+        (host,) = await world.cluster(1)
+        lines, done, began = said(host), asyncio.Event(), world.loop.time()
+        link = Mock(bulk_bytes_sent=5)
+        link.peer.name = "bob"
+        behind = [link]
+        link.cut.side_effect = lambda *_: behind.clear()
+        rounds = host.shell.rounds
+        monkeypatch.setattr(rounds._forwarding, "behind", lambda *_: list(behind))
+        rounds.when_followed(done.set)
+        world.loop.call_later(20, setattr, link, "bulk_bytes_sent", 6)
+        await done.wait()
+        assert 20 + FOLLOW_STILL_SECONDS < world.loop.time() - began < 21 + FOLLOW_STILL_SECONDS
+        assert lines == ["closed the link to bob: it reads nothing of what is sent to it"]
 
     in_world(body)
 

@@ -75,19 +75,19 @@ def test_nobody_runs_far_ahead_of_a_joiner() -> None:
     forwarding, wire, link = set_up()
     links = {JOINER: link}
     while forwarding.waiting(link) <= MOST:
-        assert not forwarding.is_ahead(links, MOST)
+        assert forwarding.behind(links, MOST) == []
         forwarding.send(link, *chunk(0), hold=False)
-    assert forwarding.is_ahead(links, MOST)
-    assert not forwarding.is_ahead({}, MOST)
+    assert forwarding.behind(links, MOST) == [link]
+    assert forwarding.behind({}, MOST) == []
     wire.carry(100)
-    assert not forwarding.is_ahead(links, MOST)
+    assert forwarding.behind(links, MOST) == []
 
 
 def test_what_is_held_back_keeps_nobody_from_going_on() -> None:
     forwarding, _, link = set_up()
     payload = memoryview(bytes(MOST + 300))
     forwarding.send(link, chunk(0)[0], payload, hold=True)
-    assert not forwarding.is_ahead({JOINER: link}, MOST)
+    assert forwarding.behind({JOINER: link}, MOST) == []
 
 
 def test_nothing_is_kept_for_who_is_gone() -> None:
