@@ -265,8 +265,10 @@ TRAINER_NOTICE_SECONDS = 1.0
 TRAINER_MOST_PATIENCE = 1024.0
 # A trainer that is late for longer than this is let go,
 TRAINER_LET_GO_SECONDS = 30.0
-# and so is one for which more updates than this have to be kept.
+# and so is one for which more updates than this have to be kept, and more than so many: one that is
+# let go copies the whole state anew, which is larger than they are.
 MAX_KEPT_UPDATE_BYTES = 256 << 20
+LEAST_KEPT_UPDATES = 2
 # While it is being let go, the others' updates are kept up to this.
 MOST_KEPT_UPDATE_BYTES = 1 << 30
 # A device that leaves waits so long for its trainer to apply the updates that it lacks.
@@ -307,8 +309,10 @@ JOIN_GATHER_SECONDS = 3.0
 # A source keeps updates for joiners up to this; beyond it the joiner that is furthest behind gets
 # no more of them here.
 MOST_LOGGED_BYTES = 1 << 30
-# ... so that a joiner whose updates are so large that fewer fit does not copy in this way.
-LEAST_LOGGED_UPDATES = 3
+# It keeps so many in any case, however large they are. One is on its way to the joiner, one follows
+# it, one has just been made, and one is to spare. A source that has too little memory for that many
+# takes no snapshot, so that a copy that could not be finished is not begun.
+LEAST_LOGGED_UPDATES = 4
 # A joiner takes no notice of updates that are so much newer than the first that it lacks.
 MOST_UPDATES_BEHIND = 10_000
 # A joiner asks for the last part of its join when it lacks no more than so many updates,

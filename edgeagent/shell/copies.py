@@ -26,7 +26,7 @@ import numpy as np
 
 from edgeagent.dataplane.snapshot import Snapshot, private_memory, take_snapshot
 from edgeagent.memory import room
-from protocols import effects, events
+from protocols import effects, events, limits
 from protocols.errors import RemoteProtocolError
 from protocols.member.copies import update_part_bytes
 from protocols.rounds.control_word import decode_word
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 # An update is kept only if so much memory is free besides, for everything else on the device.
 LEAST_FREE_BYTES = 128 << 20
+# Where the updates that a joiner has received lie, unless the user has chosen another folder with
+# one of these variables: the folder for temporary files is memory on many systems, this one is not.
+LARGE_TEMPORARY = "/var/tmp"
+TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")  # those of the standard library
 
 
 def leaves_of(data: memoryview) -> tuple[bytes, ...]:
@@ -120,7 +124,9 @@ class Copies:
         """Copy the state, which does not change before the answer. The node may be another one by
         then, whose snapshots these are not."""
         node = self._hub.node
-        taken = await asyncio.to_thread(take_snapshot, self._state, self._constant_bytes)
+        # A snapshot is worth nothing to a joiner that does not get the updates after it as well.
+        updates = LEAST_FREE_BYTES + limits.LEAST_LOGGED_UPDATES * self.update_bytes
+        taken = await asyncio.to_thread(take_snapshot, self._state, self._constant_bytes, updates)
         if self._hub.node is not node:
             return
         if taken is not None:
@@ -230,15 +236,16 @@ def _update(
 
 
 def _in_file(size: int) -> memoryview:
-    """Return `size` writable bytes in a file without a name, or in memory if the disk is full. The
-    space is reserved at once, because a write to a file that cannot grow would end the process."""
-    try:
-        with tempfile.TemporaryFile() as file:
+    """Return `size` writable bytes in a file without a name, or in memory if the disks are full.
+    The space is reserved at once, because a write to a file that cannot grow would end the
+    process."""
+    chosen = any(name in os.environ for name in TEMPORARY_VARIABLES)
+    for folder in (None,) if chosen else (LARGE_TEMPORARY, None):
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
             if hasattr(os, "posix_fallocate"):  # macOS has none
                 os.posix_fallocate(file.fileno(), 0, size)
             else:
                 file.write(bytes(size))
                 file.flush()
             return memoryview(mmap.mmap(file.fileno(), size))
-    except OSError:
-        return memoryview(bytearray(size))
+    return private_memory(size)

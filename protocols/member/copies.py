@@ -69,6 +69,12 @@ def pull_begins(context: Context, policy: Policy, pull: Pull) -> PullBegins:
     )
 
 
+def most_logged(update_bytes: int) -> int:
+    """Return how many updates of `update_bytes` a source keeps at most."""
+    fitting = limits.MOST_LOGGED_BYTES // max(1, update_bytes)
+    return max(limits.LEAST_LOGGED_UPDATES, fitting)
+
+
 @dataclass(slots=True)
 class _Copy:
     """What is kept for one joiner. `wants`: the first update that it may still ask for."""
@@ -270,8 +276,8 @@ class Copies:
 
     def _bound(self) -> None:
         """End copies, the one that is furthest behind first, until what is kept is in its bound."""
-        size = self._context.config.update_bytes
-        while self._copies and len(self._logged) * size > limits.MOST_LOGGED_BYTES:
+        most = most_logged(self._context.config.update_bytes)
+        while self._copies and len(self._logged) > most:
             self._give_up(min(self._copies, key=lambda join: (self._copies[join].wants, join)))
 
     def _free(self) -> None:

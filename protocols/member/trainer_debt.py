@@ -252,9 +252,9 @@ class TrainerDebt:
     def contributed(self, event: Contributed) -> bool:
         """Take an answer to work; return whether it counts."""
         counts = self.is_at(event.turn)
-        if counts and self._given_at is not None:
-            seconds = self._context.now - self._given_at
-            self._paces.append(seconds / max(1, self._given))
+        # An answer to no work, as from a device with share 0, says nothing of how long work takes.
+        if counts and self._given_at is not None and self._given:
+            self._paces.append((self._context.now - self._given_at) / self._given)
         if event.turn == self.turn or self.is_behind:
             self._given_at = None  # an older answer says nothing of work that was given since
         if counts and self._excused and not self.is_away:  # `give_anyway` was answered in time
@@ -383,9 +383,10 @@ class TrainerDebt:
         return self._applying_at + self._patience * self._allowed(_usual(self._updates))
 
     def _allowed(self, usual: float, otherwise: float = 0.0) -> float:
-        """Return how many seconds the trainer may take for what usually takes `usual` seconds; at
-        least `otherwise`."""
-        first = self._iterations < limits.TRAINER_FIRST_ITERATIONS
+        """Return how many seconds the trainer may take for what usually takes `usual` seconds, 0 if
+        it has not done that yet; at least `otherwise`. That of a joiner may have applied many
+        updates when it is given work for the first time."""
+        first = self._iterations < limits.TRAINER_FIRST_ITERATIONS or not usual
         least = limits.TRAINER_FIRST_SECONDS if first else limits.TRAINER_LEAST_SECONDS
         return max(least, otherwise, limits.TRAINER_FACTOR * usual)
 
@@ -404,7 +405,9 @@ class TrainerDebt:
         overdue = due is not None and context.now >= due
         if self.is_behind:
             self._hand_back_later()
-            full = self._kept_bytes > limits.MAX_KEPT_UPDATE_BYTES or self._no_room is not None
+            many = len(self._kept) > limits.LEAST_KEPT_UPDATES
+            much = many and self._kept_bytes > limits.MAX_KEPT_UPDATE_BYTES
+            full = much or self._no_room is not None
             if self.state is DebtState.CATCHING_UP and overdue:
                 self.state = DEBT_TABLE.step(self.state, "overdue", DebtState.LATE)
                 self._late_since = context.now

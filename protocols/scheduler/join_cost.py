@@ -126,8 +126,6 @@ class JoinCost:
         training. `constants` is the digest of those that it has."""
         if not self.update_bytes or self.way is JoinWay.PAUSE:
             return False
-        if self.update_bytes * limits.LEAST_LOGGED_UPDATES > limits.MOST_LOGGED_BYTES:
-            return False
         if self.way is JoinWay.BESIDE:
             return True
         rate, size = self._rate(rates), self._size(constants)

@@ -1,8 +1,8 @@
 """A job with a large training state, as a user would train it: what it costs, and that it holds.
 
 The job is AlexNet with SGD and momentum (`large_job_script.py`), of which a joiner has to copy
-466 MiB and whose gradients, 233 MiB, are summed in each step; or a frozen base of any size with a
-small head that is trained (`large_frozen_script.py`). Agents on loopback, one thread each:
+466 MiB and whose gradients, 233 MiB, are summed in each step; or layers of any size, which are
+trained or frozen (`large_layers_script.py`). Agents on loopback, one thread each:
 `ada` trains alone, `bob` joins, both train, `bob` leaves with Ctrl+C and saves, `cyd` joins, `ada`
 is killed, and `dan` resumes from the file of `bob` in a cluster of its own. Since `ada` went on
 from the same state over the same samples, the losses of `dan` have to be those of `ada`.
@@ -31,8 +31,8 @@ from tests.scenarios.processes import children
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-WHOLE = Path(__file__).with_name("large_job_script.py")
-FROZEN = Path(__file__).with_name("large_frozen_script.py")
+ALEXNET = Path(__file__).with_name("large_job_script.py")
+LAYERS = Path(__file__).with_name("large_layers_script.py")
 LONG_S = 300.0  # for what may take minutes on a busy machine: starts, joins, saving
 SAMPLE_S = 0.2
 MIB = 1 << 20
@@ -106,7 +106,7 @@ def measure(
     arguments: Sequence[str],
     say: Callable[[str], None],
     *,
-    job: Path = WHOLE,
+    job: Path = ALEXNET,
 ) -> Found:
     """Play the story with `steps` steps in each part of it; raise `AssertionError` if it fails.
 
@@ -204,7 +204,8 @@ def _step_text(agent: Agent, first: int, last: int) -> str:
 
 
 def _joined(ada: Agent, joiner: Agent, found: Found) -> None:
-    """Wait for a join; note its pull, and how much longer than usual a step of `ada` took."""
+    """Wait for a join; note its pull, and how much longer than usual a step of `ada` took while the
+    joiner copied the state, and in the first one after that."""
     event = joiner.wait("joined", LONG_S)
     state_bytes = found.foretold["parts"][0]["bytes"]
     assert event["bytes"] + event["spared_bytes"] >= state_bytes * 0.99
@@ -218,9 +219,11 @@ def _joined(ada: Agent, joiner: Agent, found: Found) -> None:
     _reach(ada, ada.iteration + 2)
     steps = ada.all("step")
     times = [after["t"] - before["t"] for before, after in pairwise(steps)]
-    at = next(k for k, e in enumerate(steps[1:]) if e["t"] > event["t"])
-    around = max(times[max(0, at - 2) : at + 1])
-    usual = statistics.median(times[max(0, at - 8) : max(1, at - 2)])
+    ends = [e["t"] for e in steps[1:]]
+    first = next(k for k, t in enumerate(ends) if t > event["t"] - event["seconds"])
+    last = next(k for k, t in enumerate(ends) if t > event["t"])
+    around = max(times[max(0, first - 1) : last + 1])
+    usual = statistics.median(times[max(0, first - 7) : max(1, first - 1)])
     found.rows.append(
         (
             f"longest step of ada while {joiner.name} joins",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.testbed.large_job import FROZEN, MIB, measure, table
+from tests.testbed.large_job import LAYERS, MIB, measure, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def test_a_job_is_joined_saved_resumed_and_survives_within_the_foretold_memory(
 
 @pytest.mark.long
 def test_a_frozen_base_is_joined_saved_and_resumed(tmp_path: Path) -> None:
-    found = measure(tmp_path, 8, ["2"], lambda line: None, job=FROZEN)
+    found = measure(tmp_path, 8, ["2", "frozen", "0"], lambda line: None, job=LAYERS)
     assert found.foretold["parts"][0]["bytes"] < found.file_bytes
     copied = [figure for name, figure in found.rows if name.startswith("pull of")]
     assert len(copied) == 2

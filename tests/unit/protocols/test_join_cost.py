@@ -282,10 +282,10 @@ def test_a_joiner_that_does_not_follow_yet_may_lose_its_parent() -> None:
             assert scheduler.switch.policy.pulls[0].parent == TWO
 
 
-def test_updates_that_sources_cannot_keep_are_not_copied_beside() -> None:
-    for size, beside in ((1 << 28, True), (1 << 29, False)):
-        large = JoinCost(1 << 30, 1, update_bytes=size, way=JoinWay.BESIDE)
-        assert large.goes_beside((10**9,)) is beside
+def test_the_size_of_the_updates_alone_makes_nobody_wait() -> None:
+    for size in (1 << 28, 1 << 32):
+        large = JoinCost(3 * size, size, update_bytes=size)
+        assert large.goes_beside((10**9,))
 
 
 def test_who_has_the_state_stops_nobody_any_more() -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from protocols import limits
 from protocols.events import LeaveWanted
 from protocols.member.joining import JoiningState
 from protocols.scheduler.join_cost import Pace
+from tests.simulation import streaming
 from tests.simulation.host import Host
-from tests.unit.protocols.clusters import cluster, node_of, reach
+from tests.unit.protocols.clusters import cluster, node_of, reach, reported
 from tests.variants import variants
+
+if TYPE_CHECKING:
+    from protocols.effects import GiveWork
 
 STEP_S = 3 * limits.JOIN_PROGRESS_SECONDS
 MOST_S = 20 * STEP_S
@@ -66,6 +72,32 @@ def test_a_joiner_that_vanishes_in_a_long_step_is_forgotten(seed: int) -> None:
     negotiator = node_of(hosts[0]).negotiator
     assert negotiator is not None
     world.run(lambda: not negotiator.joins.open, STEP_S)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_joiner_whose_work_takes_seconds_is_late_in_no_step(
+    beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps in which it has no share yet take no time."""
+    give, seconds = streaming.give, 0.0
+
+    def computing(host: Host) -> float:
+        host.busy_until = max(host.busy_until, host.world.now) + seconds
+        return host.busy_until - host.world.now
+
+    def given(host: Host, work: GiveWork) -> None:
+        nonlocal seconds
+        seconds = 4 * limits.TRAINER_LEAST_SECONDS if work.micro_batches else 0.001
+        give(host, work)
+
+    monkeypatch.setattr(streaming, "give", given)
+    monkeypatch.setattr(Host, "computing", computing)
+    world, hosts = cluster(0, size=2, beside=beside)
+    joiner = world.join(9, hosts[0])
+    world.run(lambda: joiner in world.members, MOST_S)
+    at = joiner.iteration
+    world.run(lambda: joiner.iteration >= at + 6, MOST_S)
+    assert [reported(host, "member_late") for host in (*hosts, joiner)] == [[], [], []]
 
 
 def test_a_join_that_makes_no_progress_while_steps_are_short_is_given_up() -> None:
