@@ -143,8 +143,8 @@ class Rounds:
             return
         if header.kind is not BulkKind.DOWN or self._is_member(to):
             link.send_bulk(header, payload)
-        elif self._hub.node is None or to not in self._hub.node.followers:
-            return  # its join has failed, and it would read nothing of this
+        elif self._hub.node is not None and self._hub.node.followers.has_failed(to):
+            return  # it would read nothing of this
         elif self._forwarding.waiting(link) + len(payload) > self._most_waiting:
             self._peers.cut(link, "it reads too slowly what is sent to it", LinkEnd.CUT)
         else:

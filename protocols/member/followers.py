@@ -22,11 +22,11 @@ class Followers:
         self._context = context
         self._lost: dict[int, None] = {}  # joins of which a link from here has ended
 
-    def __contains__(self, joiner: bytes) -> bool:
-        """Whether the joiner follows the rounds from here under the policy in force."""
+    def has_failed(self, joiner: bytes) -> bool:
+        """Whether the policy in force names a join of `joiner` that has lost chunks."""
         policy = self._context.policy
         pull = policy.pull_of(joiner) if policy is not None else None
-        return pull is not None and pull.join not in self._lost
+        return pull is not None and pull.join in self._lost
 
     def link_down(self, node: bytes) -> None:
         """The link to `node` has ended: forward no more for a join of it under any policy that is

@@ -18,15 +18,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.05  # between two looks whether it takes them in
 
 
-def gets(host: Host, to: bytes) -> bool:
-    """Whether `to`, a member or a joiner, gets what `host` forwards of a round."""
-    node = host.node
-    policy = node.context.policy if node is not None else None
-    if node is None or policy is None:
-        return False
-    return policy.view.member(to) is not None or to in node.followers
-
-
 def when_followed(host: Host, then: Callable[[], None]) -> None:
     """Call `then` once every joiner that follows `host` reads the running round."""
     if is_behind(host):
@@ -44,7 +35,7 @@ def is_behind(host: Host) -> bool:
         return False
     if reduce.round.spec.chunks == 1:  # a control word alone is on its way at once
         return False
-    followers = [joiner for joiner in policy.subscribers(host.me.node) if joiner in node.followers]
+    followers = [j for j in policy.subscribers(host.me.node) if not node.followers.has_failed(j)]
     linked = [host.world.hosts[j].reduce for j in followers if j in node.context.links]
     here = reduce.round.spec.key[3:]  # iteration and attempt
     return any(there is None or there.round.spec.key[3:] < here for there in linked)

@@ -35,7 +35,7 @@ from protocols.rounds.round import (
     SendUp,
 )
 from protocols.wire import codec
-from tests.simulation import following, pulls, streaming, trainer_effects
+from tests.simulation import pulls, streaming, trainer_effects
 from tests.simulation.copies import CopyStore
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
 from tests.simulation.numbers import (
@@ -552,7 +552,7 @@ class Host:
         self, to: bytes, kind: str, chunk: int, value: object, spec: RoundSpec | None = None
     ) -> None:
         assert self.reduce is not None
-        if kind == "down" and not following.gets(self, to):
+        if kind == "down" and self.node is not None and self.node.followers.has_failed(to):
             return
         key = (spec or self.reduce.round.spec).key
         me = self.me.node

@@ -157,9 +157,11 @@ def a_joiner_dials_again(seed: int) -> None:
     newcomer = world.start(1)
 
     def follows() -> bool:
-        assert member.node is not None
-        computes = member.node.cycle.state is CycleState.COMPUTING
-        return computes and newcomer.me.node in member.node.followers
+        node = member.node
+        assert node is not None
+        assert node.context.policy is not None
+        followers = node.context.policy.subscribers(member.me.node)
+        return node.cycle.state is CycleState.COMPUTING and newcomer.me.node in followers
 
     world.run(lambda: follows() or newcomer.is_member)
     member.hang(random.Random(seed).uniform(1.0, 5.0))

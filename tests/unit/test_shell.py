@@ -104,9 +104,10 @@ def test_a_joiner_that_takes_nothing_is_cut_off_and_shards_do_not_count(
             send(BulkKind.DOWN)  # to a member: its round ends only with them
         monkeypatch.setattr(shell.rounds, "_is_member", lambda node: False)
         assert shell.node is not None
-        for _ in range(20):
-            send(BulkKind.DOWN)  # its join has failed: nothing is sent
-        monkeypatch.setattr(shell.node, "followers", {node})
+        with monkeypatch.context() as patched:
+            patched.setattr(shell.node.followers, "has_failed", lambda _: True)
+            for _ in range(20):
+                send(BulkKind.DOWN)  # nothing is sent to a joiner whose join has failed
         for _ in range(20):
             send(BulkKind.SHARD)
         for _ in range(4):
