@@ -79,7 +79,7 @@ class TrainerLink(asyncio.Protocol):
         """Queue `message`, after those that were held; it is dropped if the trainer has ended.
 
         With `ready`, it is written only when that is done, and whatever is sent later follows it;
-        it is dropped if `ready` is cancelled, because what it speaks of is not there then.
+        it is dropped if `ready` fails or is cancelled: what it speaks of is not there then.
         For a trainer that has said nothing yet (it may still import torch) it is written to the
         socket at once and waits there.
         """
@@ -122,7 +122,7 @@ class TrainerLink(asyncio.Protocol):
         """Write the messages that need not wait any more, in their order."""
         while self._queue and ((ready := self._queue[0][1]) is None or ready.done()):
             message, _ = self._queue.popleft()
-            if ready is None or not ready.cancelled():
+            if ready is None or not (ready.cancelled() or ready.exception()):
                 self._put(message)
 
     def _put(self, message: Message) -> None:

@@ -154,8 +154,8 @@ def test_integer_sums_are_laid_out_in_whole_blocks() -> None:
             check_hello(replace(hello, **fields))
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_a_message_waits_for_what_it_speaks_of_and_all_others_follow(*, cancelled: bool) -> None:
+@pytest.mark.parametrize("how", ["done", "cancelled", "failed"])
+def test_a_message_waits_for_what_it_speaks_of_and_all_others_follow(how: str) -> None:
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
 
@@ -167,13 +167,15 @@ def test_a_message_waits_for_what_it_speaks_of_and_all_others_follow(*, cancelle
         link.send(MORE, ready)
         link.send(END)
         assert list(Decoder().feed(theirs.recv(1 << 16))) == [WORK]
-        if cancelled:
-            ready.cancel()
-        else:
+        if how == "done":
             ready.set_result(None)
+        elif how == "failed":
+            ready.set_exception(MemoryError())
+        else:
+            ready.cancel()
         await asyncio.sleep(0)
 
     with ours, theirs:
         asyncio.run(agent())
-        rest = [END] if cancelled else [MORE, END]
+        rest = [MORE, END] if how == "done" else [END]
         assert list(Decoder().feed(theirs.recv(1 << 16))) == rest
