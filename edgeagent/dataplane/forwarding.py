@@ -34,9 +34,13 @@ class Forwarding:
         held = self._held.get(link.peer.node, ())
         return self._unsent(link) + sum(len(payload) for _, payload in held)
 
-    def behind(self, links: dict[bytes, Link], most: int) -> list[Link]:
-        """Return the links of joiners to which more than `most` bytes are unsent."""
-        return [links[p] for p in self._sent if p in links and self._unsent(links[p]) > most]
+    def behind(
+        self, links: dict[bytes, Link], most: int, has_failed: Callable[[bytes], bool]
+    ) -> list[Link]:
+        """Return the links of joiners whose join has not failed, and to which more than `most`
+        bytes are unsent."""
+        waiting = [peer for peer in self._sent if peer in links and not has_failed(peer)]
+        return [links[peer] for peer in waiting if self._unsent(links[peer]) > most]
 
     def _unsent(self, link: Link) -> int:
         queued = self._sent.get(link.peer.node, deque())

@@ -143,7 +143,7 @@ class Rounds:
             return
         if header.kind is not BulkKind.DOWN or self._is_member(to):
             link.send_bulk(header, payload)
-        elif self._hub.node is not None and self._hub.node.followers.has_failed(to):
+        elif self._has_failed(to):
             return  # it would read nothing of this
         elif self._forwarding.waiting(link) + len(payload) > self._most_waiting:
             self._peers.cut(link, "it reads too slowly what is sent to it", LinkEnd.CUT)
@@ -190,7 +190,7 @@ class Rounds:
         self.release()
         copied = current is not None and current.cycle.holds.was_copied
         most = AHEAD_BYTES if copied else AHEAD_ROUNDS * self.contribution.nbytes
-        behind = self._forwarding.behind(self._peers.links, most)
+        behind = self._forwarding.behind(self._peers.links, most, self._has_failed)
         if not behind:
             then()
             return
@@ -206,6 +206,10 @@ class Rounds:
     def _pulls(self, node: bytes) -> bool:
         """Whether joiner `node` is copying the state from members, this one among them."""
         return self._hub.node is not None and self._hub.node.cycle.holds.is_for(node)
+
+    def _has_failed(self, joiner: bytes) -> bool:
+        """Whether the join of `joiner` that the policy names has failed."""
+        return self._hub.node is not None and self._hub.node.followers.has_failed(joiner)
 
     def _is_member(self, node: bytes) -> bool:
         policy = self._hub.node.context.policy if self._hub.node is not None else None

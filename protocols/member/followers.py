@@ -1,10 +1,11 @@
 """Which joiners this node still forwards the rounds to.
 
 A joiner follows the rounds over the link on which they were first forwarded to it. When that link
-ends, chunks are lost, so its join fails. The joiner opens a new link at once to ask again, while
-the policy in force names its old join still. What was forwarded on the new link would be of no use
-to it, and it would not read it before its next join has come as far. The update of the running
-iteration would wait for ever until it does, because a joiner is not to be left behind.
+ends, chunks are lost, so its join fails, and the joiner opens a new link at once to ask again. Or
+its join fails for another reason, and it asks again over the same link. The policy in force names
+the old join still. What is forwarded under it would be of no use to the joiner, which would not
+read it before its next join has come as far. That needs the next iteration, and the update of the
+running one would wait for the joiner without limit, because a joiner is not to be left behind.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from protocols.cluster.policy import Pull
     from protocols.member.context import Context
 
 
 class Followers:
-    """The part of one node that knows which joins have lost chunks."""
+    """The part of one node that knows which joins have failed."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._lost: dict[int, None] = {}  # joins of which a link from here has ended
+        self._lost: dict[int, None] = {}  # joins that have failed and that a policy still names
 
     def has_failed(self, joiner: bytes) -> bool:
-        """Whether the policy in force names a join of `joiner` that has lost chunks."""
+        """Whether the policy in force names a join of `joiner` that has failed."""
         policy = self._context.policy
         pull = policy.pull_of(joiner) if policy is not None else None
         return pull is not None and pull.join in self._lost
@@ -31,8 +33,16 @@ class Followers:
     def link_down(self, node: bytes) -> None:
         """The link to `node` has ended: forward no more for a join of it under any policy that is
         or may come into force. One that copies beside the training does not follow yet."""
-        policies = self._context.policies.values()
-        pulls = [pull for policy in policies for pull in policy.pulls if not pull.beside]
-        named = {pull.join: None for pull in pulls}
-        gone = {pull.join: None for pull in pulls if pull.joiner.node == node}
+        pulls = [pull for pull in self._pulls() if not pull.beside]
+        self._forget(tuple(pull.join for pull in pulls if pull.joiner.node == node))
+
+    def given_up(self, join: int) -> None:
+        """The scheduler has given the join `join` up, perhaps because its joiner asks anew."""
+        self._forget((join,))
+
+    def _forget(self, gone: tuple[int, ...]) -> None:
+        named = [pull.join for pull in self._pulls()]
         self._lost = {join: None for join in (*self._lost, *gone) if join in named}
+
+    def _pulls(self) -> list[Pull]:
+        return [pull for policy in self._context.policies.values() for pull in policy.pulls]

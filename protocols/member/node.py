@@ -443,6 +443,7 @@ class Node:
                     self.negotiator.joins.pulled(number)
             case m.JoinAborted(number, joiner_node, reason, pause_ms, waits):
                 self.copies.end(number)  # first, or the update that is let go were kept for it
+                self.followers.given_up(number)
                 self.cycle.released(number)
                 ours = joiner_node == self.context.node
                 if self.joining is not None and ours and number == self.joining.number:

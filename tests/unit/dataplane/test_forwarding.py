@@ -37,6 +37,10 @@ def chunk(number: int) -> tuple[BulkHeader, memoryview]:
     return cast("BulkHeader", number), memoryview(bytes(100))
 
 
+def nobody(_: bytes) -> bool:
+    return False
+
+
 def set_up() -> tuple[Forwarding, Wire, Link]:
     wire = Wire()
     return Forwarding(), wire, cast("Link", wire)
@@ -75,19 +79,20 @@ def test_nobody_runs_far_ahead_of_a_joiner() -> None:
     forwarding, wire, link = set_up()
     links = {JOINER: link}
     while forwarding.waiting(link) <= MOST:
-        assert forwarding.behind(links, MOST) == []
+        assert forwarding.behind(links, MOST, nobody) == []
         forwarding.send(link, *chunk(0), hold=False)
-    assert forwarding.behind(links, MOST) == [link]
-    assert forwarding.behind({}, MOST) == []
+    assert forwarding.behind(links, MOST, nobody) == [link]
+    assert forwarding.behind(links, MOST, lambda joiner: joiner == JOINER) == []
+    assert forwarding.behind({}, MOST, nobody) == []
     wire.carry(100)
-    assert forwarding.behind(links, MOST) == []
+    assert forwarding.behind(links, MOST, nobody) == []
 
 
 def test_what_is_held_back_keeps_nobody_from_going_on() -> None:
     forwarding, _, link = set_up()
     payload = memoryview(bytes(MOST + 300))
     forwarding.send(link, chunk(0)[0], payload, hold=True)
-    assert forwarding.behind({JOINER: link}, MOST) == []
+    assert forwarding.behind({JOINER: link}, MOST, nobody) == []
 
 
 def test_nothing_is_kept_for_who_is_gone() -> None:

@@ -48,6 +48,16 @@ def test_a_joiner_follows_until_its_link_ends() -> None:
     assert not followers.has_failed(JOINER), "its next join begins anew"
 
 
+def test_nothing_is_forwarded_for_a_join_that_was_given_up() -> None:
+    context, followers = set_up()
+    context.policy = naming(context, 7)
+    context.store(context.policy)
+    followers.given_up(6)
+    assert not followers.has_failed(JOINER)
+    followers.given_up(7)
+    assert followers.has_failed(JOINER)
+
+
 def test_a_policy_that_is_not_in_force_yet_counts() -> None:
     context, followers = set_up()
     later = replace(naming(context, 7), version=NEXT)
