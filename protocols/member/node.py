@@ -420,6 +420,11 @@ class Node:
             if tags.origin == via:
                 raise  # a relayed one was seen by its sender's neighbours, who know whom to blame
 
+    def _let_go(self, join: int) -> None:
+        """Keep nothing any more, and hold no update, for the join `join`."""
+        self.copies.end(join)  # first, or the update that is let go were kept for it
+        self.cycle.released(join)
+
     def _deliver(self, now: float, sender: bytes, message: m.Message) -> None:
         match message:
             case m.Ping(sent_at):
@@ -437,14 +442,12 @@ class Node:
                     self.introductions.expect(number, joiner)
                     self.mail.post(sender, m.Introduced(number))
             case m.Pulled(number):
-                self.copies.end(number)  # first, or the update that is let go were kept for it
-                self.cycle.released(number)
+                self._let_go(number)
                 if self.negotiator is not None:
                     self.negotiator.joins.pulled(number)
             case m.JoinAborted(number, joiner_node, reason, pause_ms, waits):
-                self.copies.end(number)  # first, or the update that is let go were kept for it
                 self.followers.given_up(number)
-                self.cycle.released(number)
+                self._let_go(number)
                 ours = joiner_node == self.context.node
                 if self.joining is not None and ours and number == self.joining.number:
                     self.joining.fail(reason, pause_ms / 1000, stands_by=waits)
