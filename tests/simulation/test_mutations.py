@@ -24,7 +24,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "forget_to_put_aside": (60019, 3),
     "join_who_is_behind": (60405, 3),
     "found_after_admission": (60018, 3),
-    "count_what_was_handed_back": (60065, 3),
+    "count_what_was_handed_back": (267, 1),
     "lose_a_kept_update": (60027, 3),
     "stream_sums_of_older_work": (820101, 3),
     "offer_a_stale_state": (60066, 3),
