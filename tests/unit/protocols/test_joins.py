@@ -467,6 +467,8 @@ def test_a_fence_waits_for_the_round_that_may_make_a_joiner_a_member() -> None:
     assert state_of(joiner) is JoiningState.CAUGHT_UP, "not given up yet"
     world.run(lambda: bool(joiner.joins_failed), 5.0)
     world.lose = lambda _s, _r, _m: False
+    end = world.now + 1.0
+    world.run(lambda: world.now > end)  # what it has answered to the fence arrives
     world.vanish(joiner)  # as the agent does, who then tries again
     go_on(world)
 
