@@ -22,27 +22,28 @@ class Followers:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._lost: dict[int, None] = {}  # joins that have failed and that a policy still names
+        self._failed: dict[int, None] = {}  # joins that have failed and that a policy still names
 
     def has_failed(self, joiner: bytes) -> bool:
         """Whether the policy in force names a join of `joiner` that has failed."""
         policy = self._context.policy
         pull = policy.pull_of(joiner) if policy is not None else None
-        return pull is not None and pull.join in self._lost
+        return pull is not None and pull.join in self._failed
 
     def link_down(self, node: bytes) -> None:
         """The link to `node` has ended: forward no more for a join of it under any policy that is
         or may come into force. One that copies beside the training does not follow yet."""
         pulls = [pull for pull in self._pulls() if not pull.beside]
-        self._forget(tuple(pull.join for pull in pulls if pull.joiner.node == node))
+        self._note_failed(tuple(pull.join for pull in pulls if pull.joiner.node == node))
 
     def given_up(self, join: int) -> None:
         """The scheduler has given the join `join` up, perhaps because its joiner asks anew."""
-        self._forget((join,))
+        self._note_failed((join,))
 
-    def _forget(self, gone: tuple[int, ...]) -> None:
+    def _note_failed(self, gone: tuple[int, ...]) -> None:
+        """Add the joins `gone`; those that no policy names any more are forgotten."""
         named = [pull.join for pull in self._pulls()]
-        self._lost = {join: None for join in (*self._lost, *gone) if join in named}
+        self._failed = {join: None for join in (*self._failed, *gone) if join in named}
 
     def _pulls(self) -> list[Pull]:
         return [pull for policy in self._context.policies.values() for pull in policy.pulls]

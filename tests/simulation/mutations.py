@@ -486,7 +486,7 @@ def offer_the_state_of_an_ended_trainer() -> Iterator[None]:
 def forward_to_whose_join_has_failed() -> Iterator[None]:
     """A member forwards the running round to a joiner although its join has failed, because the old
     link has ended. The joiner reads nothing of it, and the member waits until it does."""
-    with patch.object(Followers, "_forget", lambda *_: None):
+    with patch.object(Followers, "_note_failed", lambda *_: None):
         yield
 
 
