@@ -28,6 +28,7 @@ from typing import Any
 
 from edgeagent.launch import module_command, package_environment
 from edgeagent.transport.token import new_token
+from tests.scenarios import forking
 from tests.scenarios.processes import children, kill_session, listening_ports
 
 Event = dict[str, Any]
@@ -35,7 +36,6 @@ Event = dict[str, Any]
 WAIT_S = 60.0  # for what takes a second or two, as the machine may be busy
 POLL_S = 0.01
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
-QUICK = SCRIPTS.parent / "quick"  # spares trainers the import of PyTorch's compiler
 SMALL = str(SCRIPTS / "small.py")  # a job that sleeps rather than computes
 TOKEN = new_token()
 OTHER_TOKEN = new_token()
@@ -227,15 +227,16 @@ class Cluster:
         *,
         job: str = "digits",
         options: Sequence[str] = (),
-        compiles: bool = False,
+        fresh: bool = False,
     ) -> None:
-        """`job` and `options` are used for every agent that is started without its own. `compiles`:
-        the job uses PyTorch's compiler, so trainers import it at their start as users' do.
+        """`job` and `options` are used for every agent that is started without its own. `fresh`:
+        processes start and import everything as users' do, PyTorch's compiler included; otherwise
+        they are forks of one that has done so (`forking.py`).
         """
         self.folder = folder
         self.job = job
         self.options = tuple(options)
-        self.compiles = compiles
+        self.fresh = fresh
         self.home = folder / "home"
         self.agents: list[Agent] = []
 
@@ -298,11 +299,15 @@ class Cluster:
         command: Sequence[str],
         environment: Mapping[str, str],
         folder: Path | None = None,
+        *,
+        fresh: bool = False,
     ) -> Agent:
-        """Start `command` in `folder`, with only these settings for edgeagent."""
+        """Start `command` in `folder`, with only these settings for edgeagent. `fresh`: let it
+        import everything itself, as a program must that changes modules before others see them."""
         log = self.folder / f"{name}.log"
         settings = {"OMP_NUM_THREADS": "1", **environment}
-        with log.open("wb") as output:
+        maybe = contextlib.nullcontext() if fresh else self._forking(spare=True)
+        with log.open("wb") as output, maybe:
             process = subprocess.Popen(
                 command,
                 cwd=folder or self.folder,
@@ -320,21 +325,26 @@ class Cluster:
     def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of processes, in which edgeagent has only these settings."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
-        if not self.compiles:
-            path = [str(QUICK), *filter(None, [kept.get("PYTHONPATH")])]
+        if not self.fresh:
+            path = [str(forking.QUICK), *filter(None, [kept.get("PYTHONPATH")])]
             kept["PYTHONPATH"] = os.pathsep.join(path)
         return package_environment({**kept, "EDGEAGENT_HOME": str(self.home), **settings})
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another `edgeagent` command to its end, as the user of these agents."""
-        return subprocess.run(
-            [*module_command("edgeagent"), *arguments],
-            env=self.environment({}),
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
+        with self._forking(spare=False):
+            return subprocess.run(
+                [*module_command("edgeagent"), *arguments],
+                env=self.environment({"OMP_NUM_THREADS": "1"}),
+                capture_output=True,
+                text=True,
+                timeout=WAIT_S,
+                check=False,
+            )
+
+    def _forking(self, *, spare: bool) -> contextlib.AbstractContextManager[None]:
+        """Let processes that are started in a block be forks, unless all are to start anew."""
+        return contextlib.nullcontext() if self.fresh else forking.template().starts(spare=spare)
 
     def status(self, agent: Agent) -> dict[str, Any]:
         """Return what `edgeagent status` says about one agent."""

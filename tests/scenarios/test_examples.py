@@ -18,7 +18,7 @@ from tests.variants import variants
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STEPS = 200  # of a few milliseconds each; the second device needs some of them to join
 # Epochs of these have fewer than 200, and each round of local steps has 40 micro-batches.
-FEWER = {"ddp_ported": 60, "huggingface_trainer": 60, "local_steps": 60}
+FEWER = {"ddp_ported": 100, "huggingface_trainer": 60, "local_steps": 60}
 MOST_LINES = 10
 
 Command = tuple[str, ...]  # the script and its arguments
@@ -46,8 +46,7 @@ ELSEWHERE = {"ddp_before"}  # has a test of its own
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Two agents that run an example."""
-    compiles = "compiled_model" in request.node.name
-    with Cluster(tmp_path, compiles=compiles) as cluster:
+    with Cluster(tmp_path, fresh="compiled_model" in request.node.name) as cluster:
         yield cluster
 
 

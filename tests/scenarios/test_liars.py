@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.cluster import SCRIPTS, TOKEN, Cluster
+from tests.scenarios.test_story import same_digests
 from tests.variants import variants
 
 STEPS = 120
@@ -31,7 +32,7 @@ def test_the_others_go_on(tmp_path: Path, lie: str) -> None:
         for agent in honest:
             assert agent.wait_exit() == 0
             assert agent.iteration == STEPS
-        assert alice.digests == bob.digests
+        assert same_digests(honest) > 0
         both = [(e["by"], e["node"]) for agent in honest for e in agent.all("accused")]
         assert not [pair for pair in both if sorted(pair) == ["alice", "bob"]]
         if lie != "term":

@@ -19,7 +19,7 @@ def odd(cluster: Cluster, name: str, how: str, peer: Agent) -> Agent:
     command += ["--listen", "127.0.0.1:0", "--threads", "1", "--peer", peer.address]
     command += ["--events", str(cluster.folder / f"{name}.events")]
     command += ["--save", str(cluster.folder / f"{name}.safetensors")]
-    return cluster.launch(name, command, {"EDGEAGENT_TOKEN": TOKEN})
+    return cluster.launch(name, command, {"EDGEAGENT_TOKEN": TOKEN}, fresh=True)
 
 
 def test_other_releases_with_a_version_in_common_train_together(tmp_path: Path) -> None:
