@@ -14,13 +14,10 @@ import os
 import signal
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from tests import covering
-
-# For other interpreters, on which only the language differs: fewer examples, the same in every run.
-hypothesis.settings.register_profile("few", max_examples=10, deadline=None, derandomize=True)
+from tests.scenarios import forking
 
 REAL = (
     "scenarios",
@@ -64,9 +61,13 @@ def _what_is_there_stays() -> None:
     gc.freeze()
 
 
-def pytest_configure() -> None:
-    """Let processes that tests start be interrupted, also if the tests run under `nohup` or in the
-    background, where SIGINT is ignored."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let agents of scenarios be forks of one process, unless everything is to be tested.
+
+    Let processes that tests start be interrupted, also if the tests run under `nohup` or in the
+    background, where SIGINT is ignored.
+    """
+    forking.USE.allowed = not config.getoption("--long")
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL

@@ -326,8 +326,7 @@ class Cluster:
         """Return the environment of processes, in which edgeagent has only these settings."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
         if not self.fresh:
-            path = [str(forking.QUICK), *filter(None, [kept.get("PYTHONPATH")])]
-            kept["PYTHONPATH"] = os.pathsep.join(path)
+            kept = forking.quick(kept)
         return package_environment({**kept, "EDGEAGENT_HOME": str(self.home), **settings})
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -344,7 +343,7 @@ class Cluster:
 
     def _forking(self, *, spare: bool) -> contextlib.AbstractContextManager[None]:
         """Let processes that are started in a block be forks, unless all are to start anew."""
-        return contextlib.nullcontext() if self.fresh else forking.template().starts(spare=spare)
+        return contextlib.nullcontext() if self.fresh else forking.starts(spare=spare)
 
     def status(self, agent: Agent) -> dict[str, Any]:
         """Return what `edgeagent status` says about one agent."""

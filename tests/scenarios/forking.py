@@ -2,23 +2,25 @@
 
 A trainer spends most of its processor time at its start on importing PyTorch, and an agent on its
 own modules; with hundreds of scenarios that is more than half of all their time. So each test
-process starts one `Template`, which imports both and then waits. `Template.starts` replaces the one
+process starts one `Template`, which imports both and then waits. `starts` replaces the one
 function of `subprocess` that makes a process. A command that runs this Python with a script or a
-module is then run by a fork of the template; any other command starts as usual.
+module, also in a network namespace, is then run by a fork of the template; any other one starts as
+usual.
 
 What a test sees of the process is as if it had been started anew:
 
-- Its parent is the process that has started it, which so learns its exit status from the kernel. The
-  template forks it in between a process that ends at once, and the kernel gives an orphan to the
-  nearest ancestor that has asked for orphans (PR_SET_CHILD_SUBREAPER).
+- Its parent is the process that has started it, which so learns its exit status from the kernel.
+  For that, the template forks a process that forks it and ends at once, and the kernel gives an
+  orphan to the nearest ancestor that has asked for orphans (PR_SET_CHILD_SUBREAPER).
 - It has the arguments, environment, folder, descriptors, session and process group that were asked
   for, and runs its program as `__main__` to the end of the interpreter.
-- An agent starts its trainer itself, and a plain script its agent. For that, each fork makes another
-  one at its beginning, the spare, which is its child and waits until it starts a process.
+- An agent starts its trainer itself, and a plain script its agent. For that, each fork makes
+  another one at its beginning, the spare, which is its child and waits until it starts a process.
 
 What it does not see: modules that would not be imported in a fresh process, and the same seed of
 hashes in all processes of a test. Therefore `scripts/test --long` starts all of them anew, and so
-does a test that measures memory or start times (`Cluster(..., fresh=True)`).
+do scripts outside of tests. A program that changes modules before others import them, or that uses
+PyTorch's compiler, always does (`fresh` in `cluster.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import ctypes
 import fcntl
 import functools
 import gc
+import io
 import json
 import os
 import runpy
@@ -37,12 +40,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from edgeagent.launch import package_environment
+from edgeagent.launch import PACKAGE_PARENT, package_environment
 from edgeagent.lifetime import dies_with_parent
 
 QUICK = Path(__file__).resolve().parent / "quick"  # spares trainers the import of a compiler
@@ -54,23 +58,25 @@ MOST_BYTES = 1 << 17  # of a request: mostly the environment
 MOST_DESCRIPTORS = 64
 ABOVE_ALL = 512  # a number that no descriptor of a new process has
 SET_CHILD_SUBREAPER = 36  # of prctl(2)
+NEW_NETWORK, NEW_MOUNTS = 0x40000000, 0x00020000  # of setns(2) and unshare(2)
+MOUNT_SLAVE, MOUNT_ALL, MOUNT_DETACH = 1 << 19, 1 << 14, 2  # of mount(2) and umount2(2)
 
 Request = dict[str, Any]
 Ask = Callable[[Request, Sequence[int]], int | None]  # returns a process id, None if it cannot
 
 
 class Template:
-    """A process that has imported PyTorch and edgeagent, and forks what it is asked for."""
+    """A process that has imported PyTorch and edgeagent, and forks what it is asked for. It ends
+    with the process that has started it."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
-        path = os.pathsep.join([str(QUICK), *filter(None, [kept.get("PYTHONPATH")])])
         threads = dict.fromkeys(THREADS, "1")
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", __file__, str(theirs.fileno())],
-                env=package_environment({**kept, **threads, "PYTHONPATH": path}),
+                env=package_environment(quick({**kept, **threads})),
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -78,39 +84,57 @@ class Template:
             )
         self._connection = ours
 
-    @contextlib.contextmanager
-    def starts(self, *, spare: bool) -> Iterator[None]:
-        """Let the template start processes while the block runs. `spare`: these start one, too."""
-        with replaced(lambda request, fds: self._ask({**request, "spare": spare}, fds)):
-            yield
-
-    def _ask(self, request: Request, descriptors: Sequence[int]) -> int:
+    def ask(self, request: Request, descriptors: Sequence[int]) -> int:
+        """Have a process forked; return its id."""
         process_control = ctypes.CDLL(None).prctl
         process_control(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             send(self._connection, request, descriptors)
             pid, done = self._connection.recv(16), self._connection.recv(16)
-            assert pid and done, "the template has ended"
+            assert done, "the template has ended"
         finally:
             process_control(SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         return int(pid)
 
 
-@functools.cache
-def template() -> Template:
-    """Return the template of this process, which ends with it."""
-    return Template()
+class Use:
+    """Whether tests use a template, and which. `tests/conftest.py` decides that for a run."""
+
+    allowed = False
+
+    @functools.cached_property
+    def template(self) -> Template:
+        """The template, which is started when it is first asked for."""
+        return Template()
+
+
+USE = Use()
 
 
 @contextlib.contextmanager
-def replaced(ask: Ask) -> Iterator[None]:
-    """Let `ask` start the processes of `subprocess` while the block runs, if it can."""
+def starts(*, spare: bool) -> Iterator[None]:
+    """Let the template start processes while the block runs, if tests use one. `spare`: these
+    processes start one, too."""
+    if not USE.allowed:
+        yield
+        return
     usual = subprocess._fork_exec  # type: ignore[attr-defined]
-    subprocess._fork_exec = through(ask, usual)  # type: ignore[attr-defined]
+    template = USE.template
+    replacement = through(
+        lambda request, fds: template.ask({**request, "spare": spare}, fds), usual
+    )
+    subprocess._fork_exec = replacement  # type: ignore[attr-defined]
     try:
         yield
     finally:
         subprocess._fork_exec = usual  # type: ignore[attr-defined]
+
+
+def quick(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` for a process that need not import PyTorch's compiler, and that may be
+    forked."""
+    path = [str(QUICK), *filter(None, [environment.get("PYTHONPATH")])]
+    return {**environment, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def through(ask: Ask, usual: Callable[..., int]) -> Callable[..., int]:
@@ -121,7 +145,7 @@ def through(ask: Ask, usual: Callable[..., int]) -> Callable[..., int]:
             arguments[:14]
         )
         (_, new_session, group, gid, gids, uid, umask, bind, *_) = arguments[14:]
-        words = [os.fsdecode(word) for word in command]
+        words, namespace = inside([os.fsdecode(word) for word in command])
         settings = settings_of(environment)
         plain = gid is None and gids is None and uid is None and umask == -1
         if plain and can_fork(words, settings):
@@ -135,12 +159,20 @@ def through(ask: Ask, usual: Callable[..., int]) -> Callable[..., int]:
                 "session": bool(new_session),
                 "group": group,
                 "bound": bind is not None,
+                "namespace": namespace,
             }
             if (pid := ask(request, [*streams, *others])) is not None:
                 return pid
         return usual(*arguments)
 
     return fork_exec
+
+
+def inside(command: list[str]) -> tuple[list[str], str]:
+    """Return what `ip netns exec` runs, and in which network namespace; "" if it is not that."""
+    if command[:3] == ["ip", "netns", "exec"]:
+        return command[4:], command[3]
+    return command, ""
 
 
 def settings_of(environment: Sequence[bytes] | None) -> dict[str, str]:
@@ -155,7 +187,9 @@ def can_fork(command: Sequence[str], settings: Mapping[str, str]) -> bool:
     """Whether a fork of the template may run this command as if it had been started anew."""
     if command[0] != sys.executable or settings.get(THREADS[0]) != "1":
         return False
-    if str(QUICK) not in settings.get("PYTHONPATH", "").split(os.pathsep):
+    path = settings.get("PYTHONPATH", "").split(os.pathsep)
+    known = [str(QUICK), PACKAGE_PARENT, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    if str(QUICK) not in path or any(place not in known for place in path):
         return False
     special = {k: v for k, v in settings.items() if k.startswith(READ_AT_START)}
     special = {k: v for k, v in special.items() if k != "PYTHONPATH" and k not in THREADS}
@@ -182,8 +216,11 @@ def serve(connection: socket.socket) -> tuple[Request, list[int]]:
     while (received := receive(connection)) is not None:
         between = os.fork()
         if between == 0:
+            parent = os.getpid()
             child = os.fork()
             if child == 0:
+                while os.getppid() == parent:
+                    time.sleep(0.001)
                 return received
             connection.send(str(child).encode())
             os._exit(0)
@@ -202,9 +239,11 @@ def take_over(request: Request, descriptors: Sequence[int]) -> None:
         os.dup2(source, number)
         os.close(source)
     # Streams know whether their files can seek, and by what they are buffered.
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)
-    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
-    sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="backslashreplace", closefd=False)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        setattr(sys, name, stream(number, getattr(sys, name)))
+        setattr(sys, f"__{name}__", getattr(sys, name))
+    if request["namespace"]:
+        enter(request["namespace"])
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -212,6 +251,28 @@ def take_over(request: Request, descriptors: Sequence[int]) -> None:
         os.setsid()
     if request["group"] >= 0:
         os.setpgid(0, request["group"])
+
+
+def stream(number: int, old: io.TextIOWrapper) -> io.TextIOWrapper:
+    """Return a standard stream like the `old` one, for the file that its number names now."""
+    file = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
+    data: Any = io.BufferedReader(file) if number == 0 else file
+    if number != 0 and not old.write_through:
+        data = io.BufferedWriter(file)
+    return io.TextIOWrapper(
+        data, old.encoding, old.errors, None, old.line_buffering, old.write_through
+    )
+
+
+def enter(namespace: str) -> None:
+    """Go into a network namespace as `ip netns exec` does: /sys has to show its interfaces."""
+    library = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        done = [library.setns(file.fileno(), NEW_NETWORK), library.unshare(NEW_MOUNTS)]
+    done.append(library.mount(b"", b"/", b"none", MOUNT_SLAVE | MOUNT_ALL, None))
+    done.append(library.umount2(b"/sys", MOUNT_DETACH))
+    done.append(library.mount(namespace.encode(), b"/sys", b"sysfs", 0, None))
+    assert not any(done), f"{namespace} cannot be entered: {os.strerror(ctypes.get_errno())}"
 
 
 def make_spare() -> tuple[Request, list[int]] | None:
@@ -253,7 +314,7 @@ def run(command: Sequence[str], path: Sequence[str]) -> None:
     of_environment = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     is_module = words[0] == "-m"
     first = os.getcwd() if is_module else os.path.dirname(os.path.realpath(words[0]))
-    sys.path[:] = [*([] if safe else [first]), *of_environment, *path]
+    sys.path[:] = dict.fromkeys([*([] if safe else [first]), *of_environment, *path])
     sys.orig_argv[:] = command
     sys.argv[:] = words[1:] if is_module else words
     main = types.ModuleType("__main__")
@@ -261,7 +322,7 @@ def run(command: Sequence[str], path: Sequence[str]) -> None:
     if is_module:
         runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
         return
-    main.__file__ = words[0]
+    main.__file__ = os.path.abspath(words[0])
     main.__dict__["__builtins__"] = __builtins__
     exec(compile(Path(words[0]).read_bytes(), words[0], "exec"), main.__dict__)
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from edgeagent.launch import module_command
+from tests.scenarios import forking
 from tests.scenarios.cluster import OTHER_TOKEN, SCRIPTS, SMALL, TOKEN, Agent, Cluster
 
 HERE, THERE = "10.84.0.1", "10.84.0.2"
@@ -63,7 +64,7 @@ class Room:
         program = [sys.executable, ODD, *odd] if odd else list(module_command("edgeagent"))
         command = ["ip", "netns", "exec", self.far, *program, "run", SMALL, "--name", name]
         command += ["--no-save", "--threads", "1"]
-        agent = self.cluster.launch(name, command, {"EDGEAGENT_TOKEN": TOKEN})
+        agent = self.cluster.launch(name, command, {"EDGEAGENT_TOKEN": TOKEN}, fresh=bool(odd))
         agent.wait_said("founded cluster")
         return agent
 
@@ -71,17 +72,18 @@ class Room:
         """Run the doctor on the near device."""
         program = [sys.executable, ODD, odd] if odd else list(module_command("edgeagent"))
         command = ["ip", "netns", "exec", self.near, *program, "doctor", "--json", *options]
-        settings = {"EDGEAGENT_TOKEN": token} if token else {}
-        ended = subprocess.run(
-            command,
-            cwd=self.cluster.folder,
-            env=self.cluster.environment(settings),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DOCTOR_S,
-            check=False,
-        )
+        settings = {"OMP_NUM_THREADS": "1", **({"EDGEAGENT_TOKEN": token} if token else {})}
+        with contextlib.nullcontext() if odd else forking.starts(spare=False):
+            ended = subprocess.run(
+                command,
+                cwd=self.cluster.folder,
+                env=self.cluster.environment(settings),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=DOCTOR_S,
+                check=False,
+            )
         assert ended.stdout, ended.stderr
         assert TOKEN not in ended.stdout
         return Seen(ended.returncode, json.loads(ended.stdout))

@@ -55,7 +55,7 @@ def test_other_token_or_cluster(cluster: Cluster, members: list[Agent]) -> None:
         (line,) = intruder.said("refused us")
         assert line.startswith("edgeagent: ")
         assert f"{alice.address} refused us: its token or its cluster name differs" in line
-        # Where it listens, the refusal, and how its trainer cuts the batch if that is ready by then.
+        # Where it listens, the refusal, and how its trainer cuts the batch if that is quick.
         assert len(intruder.log.splitlines()) <= 3
         assert not intruder.all("joined")
         assert intruder.all("error")

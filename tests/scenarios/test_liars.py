@@ -28,7 +28,7 @@ def test_the_others_go_on(tmp_path: Path, lie: str) -> None:
             command += ["--save", str(tmp_path / "mallory.safetensors")]
             command += ["--events", str(tmp_path / "mallory.events")]
             cluster.launch("mallory", command, {"EDGEAGENT_TOKEN": TOKEN}).wait_ready()
-        honest = (alice, bob)
+        honest = [alice, bob]
         for agent in honest:
             assert agent.wait_exit() == 0
             assert agent.iteration == STEPS

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent.launch import module_command, package_environment
 from edgeagent.transport.token import new_token
+from tests.scenarios import forking
 from tests.scenarios.cluster import Agent
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Launcher:
         command += ["--cluster", self.cluster, "--token-file", str(self.token_file)]
         command += ["--events", str(events), "--save", str(save), *options]
         command += ["--", *self.arguments] if self.arguments else []
-        with log.open("wb") as output:
+        with log.open("wb") as output, forking.starts(spare=True):
             process = self.net.popen(
                 node,
                 command,
@@ -83,4 +84,5 @@ class Launcher:
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of an agent: this one's, without its settings for edgeagent."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
+    kept = forking.quick(kept) if forking.USE.allowed else kept
     return package_environment({**kept, "EDGEAGENT_HOME": str(home), "OMP_NUM_THREADS": "1"})

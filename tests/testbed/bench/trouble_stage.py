@@ -79,11 +79,13 @@ class Room(Cluster):
         command: Sequence[str],
         environment: Mapping[str, str],
         folder: Path | None = None,
+        *,
+        fresh: bool = False,
     ) -> Agent:
         """Start `command` where `name` lives."""
         if self.net is not None:
             command = self.net.command(name, command)
-        return super().launch(name, command, environment, folder)
+        return super().launch(name, command, environment, folder, fresh=fresh)
 
 
 def check_tree(tree: Path) -> None:
