@@ -135,7 +135,7 @@ class Context:
     _stored: int = 0  # how many times `store` was called
     _counted_for: tuple[int, tuple[int, int], bytes] = (-1, (0, 0), b"")
     _counted: tuple[Policy, ...] = ()
-    _neighbours: tuple[bytes, ...] = ()
+    _neighbours: dict[bytes, tuple[int, ...]] = field(default_factory=dict)  # their incarnations
 
     @property
     def node(self) -> bytes:
@@ -189,14 +189,11 @@ class Context:
     def unlinked(self) -> list[bytes]:
         """Those of `neighbours` to which no link is open. A link to another incarnation of the node
         than a policy that counts names does not count as open."""
-        counts, links = self._that_count, self.links
-        missing: list[bytes] = []
-        for node in self._neighbours:
-            peer = links.get(node)
-            named = [p.view.member(node) for p in counts] if peer is not None else []
-            if not any(m and peer and m.incarnation == peer.incarnation for m in named):
-                missing.append(node)
-        return missing
+        self._count()
+        links, found = self.links, self._neighbours
+        return [
+            n for n, named in found.items() if n not in links or links[n].incarnation not in named
+        ]
 
     @property
     def departs(self) -> str:
@@ -242,7 +239,7 @@ class Context:
     def neighbours(self) -> tuple[bytes, ...]:
         """The nodes to which a policy in `electorates` names a link from this node, ascending."""
         self._count()
-        return self._neighbours
+        return tuple(self._neighbours)
 
     @property
     def _that_count(self) -> tuple[Policy, ...]:
@@ -261,8 +258,12 @@ class Context:
             for key, p in sorted(self.policies.items())
             if key == here or (key > here and p.view.lineage == self.lineage)
         )
-        near = dict.fromkeys(n for p in self._counted for n in p.view.neighbours(self.node))
-        self._neighbours = tuple(sorted(near))
+        views = [p.view for p in self._counted]
+        near = dict.fromkeys(n for view in views for n in view.neighbours(self.node))
+        self._neighbours = {
+            n: tuple(member.incarnation for view in views if (member := view.member(n)) is not None)
+            for n in sorted(near)
+        }
 
     def is_leaving(self, node: bytes) -> bool:
         """Whether `node`, a member of the present view, is absent from the newest policy that is

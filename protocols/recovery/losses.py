@@ -26,6 +26,10 @@ class Losses:
         self._broken: dict[tuple[bytes, bytes], bool] = {}  # (reporter, peer) -> by a departure
         self._since: dict[tuple[bytes, bytes], float] = {}  # (reporter, peer) -> first reported at
 
+    def __bool__(self) -> bool:
+        """Whether a link is broken, or has been since the running round began."""
+        return bool(self._broken or self._renewed)
+
     def note(self, now: float, reporter: bytes, peer: bytes, *, reset: bool) -> bool:
         """Note that the link of `reporter` to `peer` has ended; `reset`: its end proves that `peer`
         has departed. Return whether neither end has reported this before."""
@@ -68,7 +72,7 @@ class Losses:
         that are in reach counts only after `LINK_CONFIRM_SECONDS`, because until then more reports
         may show that a node is lost. One that was opened again since counts at once.
         """
-        if not self._broken and not self._renewed:
+        if not self:
             return Lost()
         reach = self._in_reach(view, me, mine)
         silent: list[bytes] = []

@@ -263,14 +263,16 @@ class Recovery:
     def _lost(self, now: float, view: View) -> Lost:
         """Return what is lost, with the members that are let go because of accusations, and those
         that have gone on in another lineage."""
+        parted, out = self.elsewhere.gone(now, view), self.suspicions.let_go
+        if not (parted or out or self.losses):
+            return Lost()  # nearly always, and this is asked at each event
         near = self._standstill.near
-        parted = self.elsewhere.gone(now, view)
         if parted:
             near = tuple(n for n in near if n not in parted)
         lost = self.losses.lost(now, view, self._context.node, near)
         known = (*lost.nodes, *lost.dead)
         nodes = (*lost.nodes, *(n for n in parted if n not in known))
-        return replace(lost, nodes=nodes, out=self.suspicions.let_go)
+        return replace(lost, nodes=nodes, out=out)
 
     def link_lost(self, now: float, reporter: bytes, peer: bytes, reset: bool) -> None:
         """Take a report that a link is broken."""

@@ -30,10 +30,11 @@ class Standstill:
         self._given_up: dict[bytes, float] = {}  # node -> until when
         self._named: tuple[bytes, ...] = ()  # neighbours in the policy that came into force last
 
-    def __contains__(self, node: object) -> bool:
+    def __contains__(self, node: bytes) -> bool:
         """Whether the link to `node` has been given up."""
-        given_up = any(n == node and self._context.now < t for n, t in self._given_up.items())
-        return given_up and not self._are_needed
+        if node not in self._given_up or self._context.now >= self._given_up[node]:
+            return False
+        return not self._are_needed
 
     @property
     def _are_needed(self) -> bool:
@@ -83,5 +84,7 @@ class Standstill:
     def unlinked(self) -> list[bytes]:
         """Neighbours to which no link is open, or only one that has been given up."""
         missing = self._context.unlinked
+        if not self._given_up:
+            return missing
         given_up = [n for n in self._context.neighbours if n in self]
         return missing + [n for n in given_up if n not in missing]
