@@ -61,6 +61,11 @@ SET_CHILD_SUBREAPER = 36  # of prctl(2)
 NEW_NETWORK, NEW_MOUNTS = 0x40000000, 0x00020000  # of setns(2) and unshare(2)
 MOUNT_SLAVE, MOUNT_ALL, MOUNT_DETACH = 1 << 19, 1 << 14, 2  # of mount(2) and umount2(2)
 
+# Typed as anything, because what is used of them is private to Python's library.
+PROCESSES: Any = subprocess
+MODULES: Any = runpy
+THREADING: Any = threading
+
 Request = dict[str, Any]
 Ask = Callable[[Request, Sequence[int]], int | None]  # returns a process id, None if it cannot
 
@@ -118,16 +123,16 @@ def starts(*, spare: bool) -> Iterator[None]:
     if not USE.allowed:
         yield
         return
-    usual = subprocess._fork_exec  # type: ignore[attr-defined]
+    usual = PROCESSES._fork_exec
     template = USE.template
     replacement = through(
         lambda request, fds: template.ask({**request, "spare": spare}, fds), usual
     )
-    subprocess._fork_exec = replacement  # type: ignore[attr-defined]
+    PROCESSES._fork_exec = replacement
     try:
         yield
     finally:
-        subprocess._fork_exec = usual  # type: ignore[attr-defined]
+        PROCESSES._fork_exec = usual
 
 
 def quick(environment: Mapping[str, str]) -> dict[str, str]:
@@ -300,8 +305,8 @@ def make_spare() -> tuple[Request, list[int]] | None:
         send(ours, request, descriptors)
         return left.pop()
 
-    usual = subprocess._fork_exec  # type: ignore[attr-defined]
-    subprocess._fork_exec = through(ask, usual)  # type: ignore[attr-defined]
+    usual = PROCESSES._fork_exec
+    PROCESSES._fork_exec = through(ask, usual)
     return None
 
 
@@ -320,7 +325,7 @@ def run(command: Sequence[str], path: Sequence[str]) -> None:
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     if is_module:
-        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
+        MODULES._run_module_as_main(words[1])
         return
     main.__file__ = os.path.abspath(words[0])
     main.__dict__["__builtins__"] = __builtins__
@@ -330,7 +335,7 @@ def run(command: Sequence[str], path: Sequence[str]) -> None:
 def end(status: object) -> NoReturn:
     """End this process with what its program has passed to `sys.exit`. The interpreter would take
     0.1 s and more to free all that the template has imported, of which no test sees anything."""
-    threading._shutdown()  # type: ignore[attr-defined]
+    THREADING._shutdown()
     atexit._run_exitfuncs()
     if isinstance(status, str):
         print(status, file=sys.stderr)
