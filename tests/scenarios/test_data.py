@@ -57,9 +57,9 @@ def test_one_device_without_workers_and_two_with_two_each(
 def test_one_script_stops_all(cluster: Cluster) -> None:
     founder = cluster.start("alice", script=["--steps", "100000"])
     founder.wait("joined")
-    with founder.held():
+    with founder.held():  # the one that stops at step 200 has to join before that
         others = [
-            cluster.start("bob", peers=[founder], script=["--steps", "100000", "--stop-at", "40"]),
+            cluster.start("bob", peers=[founder], script=["--steps", "100000", "--stop-at", "200"]),
             cluster.start("carol", peers=[founder], script=["--steps", "100000"]),
         ]
         for agent in others:
@@ -67,9 +67,9 @@ def test_one_script_stops_all(cluster: Cluster) -> None:
     states = []
     for agent in (founder, *others):
         assert agent.wait_exit() == 0, agent.describe()
-        digests = ended(agent, 41)
-        states.append((digests[41], agent.save_path.read_bytes()))
-        assert agent.said("a script has called stop(): step 41 is the last one")
+        digests = ended(agent, 201)
+        states.append((digests[201], agent.save_path.read_bytes()))
+        assert agent.said("a script has called stop(): step 201 is the last one")
         assert not agent.all("member_left")
     assert states[0] == states[1] == states[2]
 
