@@ -46,12 +46,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from edgeagent.launch import PACKAGE_PARENT, package_environment
+from edgeagent.launch import PACKAGE_PARENT, THREAD_VARIABLES, package_environment
 from edgeagent.lifetime import dies_with_parent
 
 QUICK = Path(__file__).resolve().parent / "quick"  # spares trainers the import of a compiler
 PRELOADED = ("torch", "torch.utils.data", "edgeagent.trainer", "edgeagent.agent", "edgeagent.cli")
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # What is read before the first line of a program, so that a fork cannot change it any more.
 READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH_", "MALLOC_")
 MOST_BYTES = 1 << 17  # of a request: mostly the environment
@@ -77,7 +76,7 @@ class Template:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         kept = {k: v for k, v in os.environ.items() if not k.startswith("EDGEAGENT_")}
-        threads = dict.fromkeys(THREADS, "1")
+        threads = dict.fromkeys(THREAD_VARIABLES, "1")
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", __file__, str(theirs.fileno())],
@@ -190,16 +189,18 @@ def settings_of(environment: Sequence[bytes] | None) -> dict[str, str]:
 
 def can_fork(command: Sequence[str], settings: Mapping[str, str]) -> bool:
     """Whether a fork of the template may run this command as if it had been started anew."""
-    if command[0] != sys.executable or settings.get(THREADS[0]) != "1":
+    if command[0] != sys.executable or settings.get(THREAD_VARIABLES[0]) != "1":
         return False
     path = settings.get("PYTHONPATH", "").split(os.pathsep)
     known = [str(QUICK), PACKAGE_PARENT, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     if str(QUICK) not in path or any(place not in known for place in path):
         return False
     special = {k: v for k, v in settings.items() if k.startswith(READ_AT_START)}
-    special = {k: v for k, v in special.items() if k != "PYTHONPATH" and k not in THREADS}
-    threads = [settings.get(name, "1") for name in THREADS]
-    if any(os.environ.get(k) != v for k, v in special.items()) or threads != ["1"] * len(THREADS):
+    special = {k: v for k, v in special.items() if k != "PYTHONPATH" and k not in THREAD_VARIABLES}
+    threads = [settings.get(name, "1") for name in THREAD_VARIABLES]
+    if any(os.environ.get(k) != v for k, v in special.items()) or threads != ["1"] * len(
+        THREAD_VARIABLES
+    ):
         return False
     words = [word for word in command[1:] if word != "-P"][:1]
     return words == ["-m"] or (bool(words) and not words[0].startswith("-"))
