@@ -96,7 +96,7 @@ class Cycle:
         self._diverged = diverged
         self._copies = copies
         self.holds = Holds(context, copies)
-        self.learning = Learning(context, mail, self.was_read, lambda: trainer.is_stale)
+        self.learning = Learning(context, mail, self.was_read, lambda: trainer.has_old_slots)
         self._claim = b""  # digest of the state of the running iteration
         self._lanes = Lanes()
         self._silent: tuple[int, ...] = ()  # members whose state differs in this iteration
@@ -241,7 +241,7 @@ class Cycle:
         """Leave at once if the others wait for what only this node's trainer can do, which does not
         answer, and copies elsewhere can do it in its place."""
         context, trainer = self._context, self._trainer
-        lends = self.learning.owes and trainer.is_stale and context.stalled
+        lends = self.learning.owes and trainer.has_old_slots and context.stalled
         waits = self.state is CycleState.PUBLISHING and trainer.is_overdue_publisher
         if not (lends or waits) or context.freeze.holds or not context.is_member:
             return

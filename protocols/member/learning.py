@@ -31,18 +31,18 @@ Pair = tuple[int, bytes]  # a stripe and the member that learns it
 
 class Learning:
     """The part of one node that learns stripes and lends them to others. `released()` is called
-    when nothing here holds the update of the running iteration any more. `is_stale()`: whether the
-    trainer lacks updates, so that its slots are older than they should be."""
+    when nothing here holds the update of the running iteration any more. `has_old_slots()`: whether
+    the slots here may lack updates, so that they are not lent."""
 
     def __init__(
         self,
         context: Context,
         mail: Mail,
         released: Callable[[], None],
-        is_stale: Callable[[], bool],
+        has_old_slots: Callable[[], bool],
     ) -> None:
         self._context = context
-        self._is_stale = is_stale
+        self._has_old_slots = has_old_slots
         self._mail = mail
         self._released = released
         self._known: dict[int, None] = {}  # stripes that this member has learned
@@ -139,7 +139,7 @@ class Learning:
                 del self._early[old]
             return
         found = tuple(s for s in message.stripes if (s, learner) in self._owed)
-        late = message.iteration != context.iteration or self._is_stale()
+        late = message.iteration != context.iteration or self._has_old_slots()
         if late or not found or context.freeze.holds:
             return
         context.do(LendStripes(learner, context.iteration, found))

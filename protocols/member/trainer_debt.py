@@ -112,6 +112,12 @@ class TrainerDebt:
         return bool(self._kept) or self._no_room is not None or self._context.diverged
 
     @property
+    def has_old_slots(self) -> bool:
+        """Whether the optimizer's slots here may lack updates that the node counts as applied: the
+        trainer lacks them, or its process has ended, so that updates pass it by."""
+        return self.is_stale or self.is_gone
+
+    @property
     def kept(self) -> tuple[int, ...]:
         """The iterations whose updates wait to be replayed; the trainer has been told the first."""
         return tuple(effect.iteration for effect in self._kept)

@@ -95,6 +95,8 @@ class Slots:
             if chunk in self.sums.get(at, {}):  # otherwise a result of it is there already
                 total, _ = self.sums[at][chunk]
                 host.own[chunk - 1], _ = stepped(host.state[chunk - 1], slots[chunk], total)
+                if chunk in chunks_of(wanted.anew, count):
+                    host.world.made_anew.add((at, chunk))
                 if host.reduce is not None and host.reduce.own is not None:
                     host.reduce.own[chunk - 1] = host.own[chunk - 1]
         host.handle(events.Published(at, wanted.attempt))
@@ -137,10 +139,16 @@ class Slots:
         right = expected(iteration + 1, host.world.micro_batches, self.losses)[0]
         policy = host.node.context.policy if host.node is not None else None
         for chunk, (new, old) in enumerate(zip(host.state, before, strict=True), 1):
-            if new == old != right[chunk - 1] and policy is not None and not host.is_wrong:
-                stripe = policy.stripes[(chunk - 1) % count]
+            if new == right[chunk - 1] or policy is None or host.is_wrong:
+                continue
+            stripe = policy.stripes[(chunk - 1) % count]
+            if new == old:
                 assert stripe.anew > iteration, f"{host.me.name} takes no update of chunk {chunk}"
                 self.losses |= {(LOST, iteration, chunk)}
+            elif stripe.anew > iteration and (iteration, chunk) in host.world.made_anew:
+                # Its owner's slots began anew and the owner was lost, both in this iteration, so
+                # that the policy says only that they begin anew in the next one, too.
+                self.losses |= {(ANEW, iteration, chunk)}
         if host.is_member and host.node is not None and host.node.context.iteration == iteration:
             host.world.losses[host.node.context.lineage, iteration + 1] = self.losses
 

@@ -90,6 +90,8 @@ class World:
         self.on_lost = OnLost.WAIT  # what devices do if all holders of one are lost
         # Lineage and iteration -> what of the state at its start was lost before.
         self.losses: dict[tuple[bytes, int], Losses] = {}
+        # (iteration, chunk) of results that an owner made with slots that began anew.
+        self.made_anew: set[tuple[int, int]] = set()
         self.sparse = False  # nodes want no links except those that they ask for
         self.most_links = 0  # that each node wants; 0: as many as the scheduler chooses
         self.pauses = False  # nodes wait if they have no quorum

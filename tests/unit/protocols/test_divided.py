@@ -217,6 +217,21 @@ def test_what_a_member_is_about_to_learn() -> None:
     ends(world)
 
 
+def test_slots_that_no_trainer_steps_any_more_are_lent_to_nobody() -> None:
+    world, hosts = divided(16, 2, 1, steps=400)
+    hosts.append(world.join(2, hosts[0]))
+    enter(world, hosts[-1])
+    world.run(lambda: any(node_of(h).cycle.learning.owes for h in hosts))
+    lender = next(h for h in hosts if node_of(h).cycle.learning.owes)
+    learning, at = node_of(lender).cycle.learning, node_of(lender).context.iteration
+    lender.lose_trainer()
+    for learner in hosts:
+        learning.asked(learner.me.node, m.StripesWanted(at, tuple(range(STRIPES))))
+    assert learning.owes
+    lender.handle(events.LeaveWanted())
+    ends(world, lender)
+
+
 def test_what_was_learned_is_remembered_while_the_policy_changes() -> None:
     world, hosts = divided(19, 2, 1, steps=400)
     hosts.append(world.join(2, hosts[0]))
