@@ -414,6 +414,8 @@ class Node:
             return
         if not deliver or (strange and not attaching and not isinstance(envelope.message, leads)):
             return
+        if isinstance(envelope.message, m.LinkLost) and self.recovery.is_outdated(now, tags):
+            return
         try:
             self._deliver(now, tags.origin, envelope.message)
         except RemoteProtocolError:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from protocols.member.entry import Entry
     from protocols.member.mail import Mail
     from protocols.scheduler.succession import Succession
-    from protocols.wire.envelope import Envelope
+    from protocols.wire.envelope import Envelope, Tags
     from protocols.wire.messages import Letter
 
 
@@ -84,6 +84,8 @@ class Recovery:
         self._missed_from: dict[bytes, float] = {}
         self._remind_at = 0.0  # when to report missing links again
         self._behind = False  # a member stands still for a reason that only a fence can end
+        # Key of the policy with which the last fence of this node ended, on which all members act.
+        self._acted_on = (0, 0)
         self._stragglers = Stragglers(context, mail)
 
     @property
@@ -135,7 +137,7 @@ class Recovery:
             if context.is_member:
                 self.say_lost(now, LinkDown(peer.node, LinkEnd.STARTED_ANEW))
             return
-        if peer.node in self._standstill:
+        if self.gives_up(peer.node):
             return  # given up here, though its other end may not know that it stood still
         self.losses.renewed(context.node, peer.node)
         self._gone.pop(peer.node, None)
@@ -160,10 +162,14 @@ class Recovery:
         """Whether the end of this node's link to `node` proves that `node` takes no more part."""
         return node in self._gone and self._gone[node].proves_departure
 
+    def gives_up(self, node: bytes) -> bool:
+        """Whether the link to `node` has stood still so often that this node does without it."""
+        return node in self._standstill
+
     def _may_come_back(self, node: bytes) -> bool:
         """Whether to open a link to `node` again. That is useless if `node` has departed, or if its
         links stand still again and again; and if it has broken the protocol it has to join anew."""
-        if node in self._standstill:
+        if self.gives_up(node):
             return False  # the policy after the next fence does without this link
         return not self._has_departed(node) and self._gone.get(node) is not LinkEnd.PROTOCOL_ERROR
 
@@ -188,7 +194,7 @@ class Recovery:
     def won(self) -> None:
         """This node is the scheduler now."""
         self._candidacy.over()
-        self._fences = 0
+        self._fences, self._acted_on = 0, (0, 0)
 
     def voted(self, now: float) -> None:
         """This node has voted for another one: give that one time before standing for election."""
@@ -301,6 +307,8 @@ class Recovery:
         was_one = self._stragglers.misses(now, reporter, peer, departed=departed)
         negotiator = self._succession.negotiator
         joins = negotiator.joins.open.values() if negotiator is not None else ()
+        if self.fence is not None:
+            return  # it ends only when all members act on its decision, so nobody stays behind
         if negotiator is not None and not any(j.joiner.node == peer for j in joins):
             self._behind |= was_one
 
@@ -498,8 +506,23 @@ class Recovery:
             self._mail.post_all(negotiator.fenced(policies, LOST_MEANWHILE))
 
     def _close_fence(self) -> None:
-        if self.fence is not None and self.fence.state is FenceState.DONE:
+        fence = self.fence
+        if fence is not None and fence.restart is not None and fence.state is FenceState.DONE:
+            self._acted_on = fence.restart.policy.key
             self.fence = None
+
+    def is_outdated(self, now: float, tags: Tags) -> bool:
+        """Whether a report of a missing link says nothing any more: a member sent it before it
+        acted on the decision of the last fence, which has dealt with that. It reports again what it
+        still misses. Such a report is late if it has waited behind other messages or taken another
+        path than later ones. A sender that is no member is told so if it is far behind."""
+        policy = self._context.policy
+        if policy is None:
+            return False
+        if tags.origin in policy.view.nodes:
+            return (tags.term, tags.policy) < self._acted_on
+        self._stragglers.far_behind(now, tags.origin, tags.view)
+        return False
 
     def reported(self, now: float, sender: bytes, message: m.FenceReport) -> None:
         """Take a report: to the open fence, or of a member frozen by a fence of an older term."""

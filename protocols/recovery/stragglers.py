@@ -5,6 +5,8 @@ it misses a link to a node that is no longer in the view in force, a former neig
 confirms that the node is not reached there either. If it is itself no longer in the view in force,
 a neighbour tells it that the others went on without it, because the scheduler has sent that
 decision only once, over paths that may not have reached it.
+A trainer that does not answer for long may keep a device from entering until the views that named
+it are forgotten here; then the number of its view shows that it is behind.
 """
 
 from __future__ import annotations
@@ -57,6 +59,15 @@ class Stragglers:
         was = [who.incarnation for who in members if who is not None]
         if peer is not None and peer.incarnation in was and self._may_tell(now, reporter, b""):
             self._mail.welcome(reporter)
+
+    def far_behind(self, now: float, reporter: bytes, view: int) -> None:
+        """Answer a neighbour that misses a link under view number `view` and is no member, if that
+        view is older than all that are stored here: it was a member, or about to become one, while
+        its trainer did not answer for long, and nobody else remembers that."""
+        oldest = min((v.number for v in self._before), default=0)
+        if view < oldest and reporter in self._context.links:
+            if self._may_tell(now, reporter, b""):
+                self._mail.welcome(reporter)
 
     def _may_tell(self, now: float, reporter: bytes, peer: bytes) -> bool:
         """Whether the same answer was not given a moment ago; note that it is given now."""

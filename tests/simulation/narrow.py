@@ -126,8 +126,9 @@ class Narrow:
         )
 
     def is_mute(self, sender: Host, to: bytes) -> bool:
-        """Whether heartbeats of `sender` are behind a frame that is swallowed."""
-        link = sender.ends.get(to)
+        """Whether heartbeats of `sender`, or the goodbye with which it has ended the link, are
+        behind a frame that is swallowed."""
+        link = self._world.hosts[to].ends.get(sender.me.node)
         way = self._ways.get((sender.me.node, link, False)) if link is not None else None
         return way is not None and bool(way.held)
 

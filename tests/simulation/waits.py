@@ -14,7 +14,8 @@ the course of the history:
 - It is a member, and the same holds for a device that is joining and that a plan may name already.
 - It is a member that cannot reach a quorum, and members pause in that case.
 - It is not a member, and either it reaches no member over paths that pass whole frames, or its own
-  trainer or that of a member in reach does not answer.
+  trainer or that of a member in reach does not answer. A link that a member has given up, since it
+  stood still again and again, is no such path.
 
 A truncated frame ends its link, and each such link costs a fence, so members may take
 `BREAK_SECONDS` more for each one that ended meanwhile, and others `JOIN_BREAK_SECONDS`, because a
@@ -51,6 +52,9 @@ MEMBER_SECONDS = 35.0
 NARROW_SECONDS = 15.0
 # How long a device may take to become a member: several joins may fail, one after the other.
 JOINER_SECONDS = 90.0
+# How much longer where members train in rounds of local steps or of subnets: a round lasts several
+# seconds there, and a join several rounds.
+LONG_ROUNDS_SECONDS = 90.0
 # How much longer a device may take for each link that ended because a frame was truncated. Where
 # many members talk much, one ends every half second, and fences hardly come to an end. A fence ends
 # all joins under way, and the next one takes some seconds, in a large and slow network more.
@@ -131,6 +135,7 @@ class Waits:
         gives_up = self._world.stripes and self._world.on_lost is not OnLost.WAIT
         more = limits.PARTS_WAIT_SECONDS if gives_up else 0.0
         if not host.is_member:
+            more += LONG_ROUNDS_SECONDS if self._world.gathering is not None else 0.0
             return "to become a member", JOINER_SECONDS + more
         most = MEMBER_SECONDS + more + (NARROW_SECONDS if self._world.narrow.active else 0.0)
         hosts = self._world.hosts.values()
@@ -152,6 +157,7 @@ class Waits:
         others = [h for h in world.hosts.values() if h is not host and h.is_member]
         near = [h for h in others if world.passes(host, h) and world.passes(h, host)]
         if not host.is_member or host.node is None:
+            near = [h for h in near if h.node and not h.node.recovery.gives_up(host.me.node)]
             return host.hangs or not near or any(h.has_time for h in near)
         policy = host.node.context.policy
         nodes = policy.view.nodes if policy is not None else ()
