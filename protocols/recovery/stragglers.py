@@ -65,9 +65,9 @@ class Stragglers:
         view is older than all that are stored here: it was a member, or about to become one, while
         its trainer did not answer for long, and nobody else remembers that."""
         oldest = min((v.number for v in self._before), default=0)
-        if view < oldest and reporter in self._context.links:
-            if self._may_tell(now, reporter, b""):
-                self._mail.welcome(reporter)
+        known = 0 < view < oldest and reporter in self._context.links
+        if known and self._may_tell(now, reporter, b""):
+            self._mail.welcome(reporter)
 
     def _may_tell(self, now: float, reporter: bytes, peer: bytes) -> bool:
         """Whether the same answer was not given a moment ago; note that it is given now."""

@@ -224,6 +224,23 @@ def test_who_says_that_it_lost_a_member_of_before_is_behind() -> None:
     assert sent(effects_of(world, hosts[2], LinkDown(hosts[3].me.node, LinkEnd.SILENT))) == []
 
 
+def test_a_report_from_before_the_last_fence_opens_no_other_one() -> None:
+    world, hosts = cluster(0, size=5)
+    before = policy_of(hosts[1]).key
+    world.kill(hosts[4])
+    world.run(lambda: all(len(policy_of(h).view.members) == 4 for h in hosts[:4]))
+    leader = next(h for h in hosts[:4] if node_of(h).context.election.leads)
+    world.run(lambda: not node_of(leader).recovery.has_fence)
+    reporter = next(h for h in hosts[:4] if h is not leader)
+    context = node_of(reporter).context
+    for key, opens in ((before, False), (policy_of(leader).key, True)):
+        term, version = key
+        at = (context.lineage, term, 1, version, 0, 0)
+        lost = context.router.stamp(at, leader.me.node, m.LinkLost(hosts[4].me.node, False))
+        found = sent(effects_of(world, leader, Received(reporter.me.node, lost)))
+        assert any(isinstance(x, m.Fence) for x in found) == opens
+
+
 # --- whom nobody hears ----------------------------------------------------------------------------
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from protocols import limits
+from protocols.events import Received
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
-from tests.unit.protocols.test_recovery import said, sent, without
+from tests.unit.protocols.records import node
+from tests.unit.protocols.test_recovery import effects_of, said, sent, without
 
 if TYPE_CHECKING:
     from tests.simulation.world import Host, World
@@ -50,6 +54,28 @@ def test_who_is_no_neighbour_or_was_no_member_is_told_nothing() -> None:
     node_of(one).context.policies.clear()
     links[out.me.node] = out.me
     assert welcomes(world, out, one) == 0
+
+
+@pytest.mark.parametrize(("view", "told"), [(0, False), (3, True), (4, False)])
+def test_a_neighbour_is_told_whose_view_is_older_than_all_that_are_known(
+    view: int, told: bool
+) -> None:
+    """It may have been a member while its trainer did not answer; nobody remembers that."""
+    world, (_, one, out) = parted()
+    context = node_of(one).context
+    policy = policy_of(one)
+    context.policies.clear()
+    for number in (4, 5):
+        older = replace(policy, version=number, view=replace(policy.view, number=number))
+        context.policies[older.key] = older
+    context.policy = replace(older, version=6)
+    tags = (context.lineage, 1, view, 0, 0, 0)
+    missed = node_of(out).context.router.stamp(tags, one.me.node, m.LinkLost(node(7), False))
+    for seconds, answers in ((0.0, told), (0.0, False), (limits.RETRY_SECONDS, told)):
+        world.now += seconds
+        found = sent(effects_of(world, one, Received(out.me.node, missed)))
+        assert any(isinstance(x, m.Welcome) for x in found) == answers
+        missed = replace(missed, tags=replace(missed.tags, sequence=missed.tags.sequence + 1))
 
 
 def test_a_member_that_misses_who_was_put_out_hears_that_others_do_not_reach_it() -> None:
