@@ -11,6 +11,7 @@ from unittest.mock import patch
 from protocols.cluster.stripes import Stripe, renumbered
 from protocols.member import cycle
 from protocols.member.learning import Learning
+from protocols.member.trainer_debt import TrainerDebt
 from protocols.rounds.divergence import is_final
 from protocols.rounds.round import Round
 from protocols.scheduler import fence
@@ -164,6 +165,13 @@ def carry_joins_over_a_loss() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def lend_slots_of_an_ended_trainer() -> Iterator[None]:
+    """A holder whose trainer has ended lends slots, which lack the updates since then."""
+    with patch.object(TrainerDebt, "has_old_slots", TrainerDebt.is_stale):
+        yield
+
+
 DIVIDED_MUTATIONS: tuple[Callable[[], AbstractContextManager[None]], ...] = (
     word_without_the_sums,
     promote_who_has_not_learned,
@@ -176,4 +184,5 @@ DIVIDED_MUTATIONS: tuple[Callable[[], AbstractContextManager[None]], ...] = (
     go_on_with_slots_that_nobody_has,
     carry_joins_over_a_loss,
     wait_for_parts_that_nobody_needs,
+    lend_slots_of_an_ended_trainer,
 )
