@@ -16,6 +16,7 @@ from edgeagent.config import agent_config_from_environment, replace, state_root
 from edgeagent.errors import EdgeAgentError
 from edgeagent.launch import check_protocols
 from edgeagent.terminal.text import accept_all, clean
+from edgeagent.variables import warn_of_unread_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         check_protocols()
         config = config_from(os.environ)
+        warn_of_unread_variables()
         try:
             trainer = socket.socket(fileno=descriptor)
         except OSError:

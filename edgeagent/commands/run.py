@@ -54,6 +54,7 @@ from edgeagent.launch import (
     resolve_job,
 )
 from edgeagent.metrics_server import metrics_address
+from edgeagent.variables import warn_of_unread_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -305,6 +306,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("--json goes with --dry-run; --events - writes what happens as JSON")
     if args.token is not None:
         print(_TOKEN_WARNING, file=sys.stderr)
+    warn_of_unread_variables()
     present_folder()
     job = resolve_job(args.job, args.script_arguments)
     agent = None if args.dry_run else agent_config(args, job, os.environ)
