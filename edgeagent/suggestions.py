@@ -17,12 +17,19 @@ _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)", re.DOTAL
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'status'?` for the known word that is most like `word`, "" if none
     is, or if it is `word` itself."""
+    found = closest(word, known)
+    return f"; did you mean {found!r}?" if found else ""
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is most like `word`, however it is capitalised, "" if none is, or
+    if it is `word` itself."""
     if len(word) > MOST_LETTERS:
         return ""
     by_small = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), list(by_small), n=1, cutoff=LIKENESS)
     found = by_small[close[0]] if close else word
-    return "" if found == word else f"; did you mean {found!r}?"
+    return "" if found == word else found
 
 
 def explained(message: str) -> str:

@@ -6,12 +6,12 @@ default instead.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
 from typing import TYPE_CHECKING
 
+from edgeagent.suggestions import closest
 from edgeagent.terminal.text import clean
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ KNOWN = (
     "TOKEN",
     "TREES",
 )
-# Kubernetes and Docker's links set these for every service, which may be called edgeagent.
+# Kubernetes and Docker's links set these for every service, which may be called edgeagent; those
+# with TEST are for the project's own tests.
 _OF_SERVICES = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT|PORT_\d+_.*|TEST_.*)")
-MOST_LETTERS = 64  # of a name that is compared; comparing long ones takes long, and nobody mistypes
 
 
 def unread_variables(names: Iterable[str]) -> list[str]:
@@ -62,8 +62,8 @@ def unread_variables(names: Iterable[str]) -> list[str]:
         word = name.removeprefix(PREFIX)
         if word == name or word in KNOWN or _OF_SERVICES.fullmatch(word):
             continue
-        close = difflib.get_close_matches(word[:MOST_LETTERS].upper(), KNOWN, n=1)
-        meant = f"; did you mean {PREFIX}{close[0]}?" if close else ""
+        close = closest(word, KNOWN)
+        meant = f"; did you mean {PREFIX}{close}?" if close else ""
         found.append(f"{name} is set, but edgeagent reads no variable of that name{meant}")
     return found
 

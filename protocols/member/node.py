@@ -414,7 +414,8 @@ class Node:
             return
         if not deliver or (strange and not attaching and not isinstance(envelope.message, leads)):
             return
-        if isinstance(envelope.message, m.LinkLost) and self.recovery.is_outdated(now, tags):
+        reports = isinstance(envelope.message, m.LinkLost)
+        if reports and not self.recovery.weigh_report(now, tags):
             return
         try:
             self._deliver(now, tags.origin, envelope.message)

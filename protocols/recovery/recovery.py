@@ -307,9 +307,9 @@ class Recovery:
         was_one = self._stragglers.misses(now, reporter, peer, departed=departed)
         negotiator = self._succession.negotiator
         joins = negotiator.joins.open.values() if negotiator is not None else ()
-        if self.fence is not None:
-            return  # it ends only when all members act on its decision, so nobody stays behind
-        if negotiator is not None and not any(j.joiner.node == peer for j in joins):
+        # A fence ends only when all members act on its decision, so nobody stays behind then.
+        counts = negotiator is not None and self.fence is None
+        if counts and not any(j.joiner.node == peer for j in joins):
             self._behind |= was_one
 
     @property
@@ -511,18 +511,19 @@ class Recovery:
             self._acted_on = fence.restart.policy.key
             self.fence = None
 
-    def is_outdated(self, now: float, tags: Tags) -> bool:
-        """Whether a report of a missing link says nothing any more: a member sent it before it
-        acted on the decision of the last fence, which has dealt with that. It reports again what it
-        still misses. Such a report is late if it has waited behind other messages or taken another
-        path than later ones. A sender that is no member is told so if it is far behind."""
+    def weigh_report(self, now: float, tags: Tags) -> bool:
+        """Look at where the sender of a report of a missing link stands; tell one that is no member
+        if it is far behind. Return whether the report counts. It does not if a member sent it
+        before it acted on the decision of the last fence, which has dealt with that: it reports
+        again what it still misses. Such a report is late if it has waited behind other messages or
+        taken another path than later ones."""
         policy = self._context.policy
         if policy is None:
-            return False
+            return True
         if tags.origin in policy.view.nodes:
-            return (tags.term, tags.policy) < self._acted_on
+            return (tags.term, tags.policy) >= self._acted_on
         self._stragglers.far_behind(now, tags.origin, tags.view)
-        return False
+        return True
 
     def reported(self, now: float, sender: bytes, message: m.FenceReport) -> None:
         """Take a report: to the open fence, or of a member frozen by a fence of an older term."""
