@@ -158,8 +158,12 @@ class Copies:
                 context.send(copy.joiner, copy.begins)
             else:
                 del self._copies[join]
-                self._post(context.election.scheduler, NoSnapshot(join))
+                self.refuse(join)
         self._free()
+
+    def refuse(self, join: int) -> None:
+        """Tell the scheduler that `join` can copy nothing from here."""
+        self._post(self._context.election.scheduler, NoSnapshot(join))
 
     def applying(self, iteration: int, word: bytes, members: int, commit: bytes) -> None:
         """The update of `iteration` is about to be applied: keep it if a joiner needs it. `word` is

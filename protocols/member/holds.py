@@ -71,7 +71,7 @@ class Holds:
     def begin(self, policy: Policy, *, is_whole: bool) -> None:
         """Hold the state for joiners whose pull begins with the running iteration under `policy`,
         and tell those of which this node is a source. `is_whole`: no update is missing in the state
-        here, so that it may be copied."""
+        here, so that it may be copied; if it may not, the scheduler is told."""
         context = self._context
         named = [p.join for p in policy.pulls if not p.beside]
         self._held = {j: i for j, i in self._held.items() if j in named}
@@ -81,7 +81,11 @@ class Holds:
             if pull.join in known:
                 continue
             known[pull.join] = context.iteration if context.is_member else _NEVER
-            if is_whole and context.node in pull.sources and pull.join not in self._released:
+            if context.node not in pull.sources or pull.join in self._released:
+                continue
+            if not is_whole:
+                self._copies.refuse(pull.join)
+            else:
                 message = pull_begins(context, policy, pull)
                 if pull.beside:
                     self._copies.begin(pull, message)

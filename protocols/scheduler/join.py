@@ -68,6 +68,7 @@ class Join:
     state: JoinState = JoinState.INTRODUCING
     introduced: dict[bytes, None] = field(default_factory=dict)
     links: tuple[bytes, ...] = ()
+    sources: tuple[bytes, ...] = ()  # those of `links` that it copies from
     parent: bytes = b""
     progress: JoinProgress | None = None
     unmeasured: int = 0  # how often it said that no rate of its links was known
@@ -75,7 +76,7 @@ class Join:
     has_state: bool = False  # it has said that it has pulled the state
     beside: bool = False  # it copies beside the training, and has not caught up yet
     copied: bool = False  # it has done so, and lacks a few updates
-    without: dict[bytes, None] = field(default_factory=dict)  # sources that keep no snapshot
+    without: dict[bytes, None] = field(default_factory=dict)  # sources that have said `NoSnapshot`
     rates: dict[bytes, int] = field(default_factory=dict)  # bytes/s over each of its links
     constants: bytes = b""  # the digest of the frozen weights that it has
     waits_until: float | None = None  # until when it waits for others that are about to copy, too
@@ -83,10 +84,18 @@ class Join:
     gathers_until: float | None = None
     together: int = 0  # joins with one such number copy the same state
 
+    @property
+    def reached(self) -> tuple[bytes, ...]:
+        """The sources to which the joiner still has a link."""
+        return tuple(n for n in self.sources if n in self.links)
 
-def planned_pulls(joins: Collection[Join], nodes: Container[bytes]) -> tuple[Pull, ...]:
+
+def planned_pulls(
+    joins: Collection[Join], nodes: Container[bytes], away: Container[bytes] = ()
+) -> tuple[Pull, ...]:
     """Return the pulls of `joins` that are linked, copying or pulling, from those of `nodes` that
-    are their sources."""
+    are their sources. The state of members `away` may lack updates, so they are sources only of
+    joiners that have no link to others."""
     pulls: list[Pull] = []
     begin = [j for j in joins if j.state is JoinState.LINKED and j.waits_until is None]
     for join in begin:
@@ -96,7 +105,11 @@ def planned_pulls(joins: Collection[Join], nodes: Container[bytes]) -> tuple[Pul
             continue
         if join.waits_until is not None:
             continue
-        sources = tuple(n for n in join.links if n in nodes)
+        if join.state is JoinState.LINKED:
+            # One that has copied beside the training goes on with the sources that know it.
+            able = tuple(n for n in (join.sources if join.copied else join.links) if n in nodes)
+            join.sources = tuple(n for n in able if n not in away) or able
+        sources = tuple(n for n in join.reached if n in nodes)
         if not sources:
             continue
         if join.parent not in sources or join.state is JoinState.LINKED:

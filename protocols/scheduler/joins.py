@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from protocols.scheduler.join_cost import JoinCost
     from protocols.scheduler.planning import Planner
 
+BEHIND = "the trainers of all devices that it is linked to are behind, so it could copy nothing"
 OFTEN_LOST = "its links to the others broke again and again, and it may try again in a minute"
 MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unmeasured
 _FOLLOWS = (JoinState.PULLING, JoinState.CAUGHT_UP)  # its parent forwards the rounds to it
@@ -80,7 +81,8 @@ class Joins:
             deadline = now + limits.JOIN_PROGRESS_SECONDS
             state = JoinState.COPYING if pull.beside else JoinState.PULLING
             join = Join(pull.join, pull.joiner, pull.sources, deadline, state)
-            join.links, join.parent, join.beside = pull.sources, pull.parent, pull.beside
+            join.links, join.sources = pull.sources, pull.sources
+            join.parent, join.beside = pull.parent, pull.beside
             join.together = pull.together
             join.stops_until = math.inf if pull.beside else now + self._cost.most_s
             self.open[pull.join] = join
@@ -211,20 +213,25 @@ class Joins:
         """Have the others hold their update for a joiner, with the next policy."""
         join.state = JOIN_TABLE.step(join.state, "copied", JoinState.LINKED)
         join.beside = False
+        join.without.clear()
         self._agenda.dirty = True
 
     def no_snapshot(self, sender: bytes, number: int) -> None:
-        """A source has too little memory for a snapshot; it may say so before the policy that names
-        the pull is in force here."""
+        """Nothing can be copied from a source; it may say so before the policy that names the pull
+        is in force here."""
         join = self.open.get(number)
-        if join is not None and join.beside and sender in join.links:
+        if join is not None and sender in join.links:
             join.without[sender] = None
 
     def _look_for_snapshots(self, join: Join) -> list[Letter]:
-        """A joiner none of whose sources has memory for a snapshot copies while the others hold
-        their update, unless that would take too long."""
-        if join.state is not JoinState.COPYING or any(n not in join.without for n in join.links):
+        """A joiner none of whose sources has a snapshot copies while the others hold their update,
+        unless that would take too long. If they do that already, and its sources have nothing for
+        it because their trainers are behind, nobody waits any longer."""
+        copies = join.state in (JoinState.COPYING, JoinState.PULLING)
+        if not copies or any(n not in join.without for n in join.reached):
             return []
+        if join.state is JoinState.PULLING:
+            return self.give_up(join.number, BEHIND, limits.JOIN_AGAIN_SECONDS)
         if reason := self._refusal(join):
             return self.give_up(join.number, reason, limits.JOIN_AGAIN_SECONDS)
         self._pause_for(join)
@@ -281,6 +288,7 @@ class Joins:
             stuck = other == join.parent and (
                 join.state in _FOLLOWS or not self._agenda.withdraw_pull(join.joiner.node)
             )
+            stuck = stuck or (bool(join.sources) and not join.reached)
             if stuck or not join.links:
                 mail += self.give_up(join.number, "its link broke")
         return mail
@@ -322,7 +330,7 @@ class Joins:
             if join.state is JoinState.LINKED and pull and pull.beside is join.beside:
                 then = JoinState.COPYING if pull.beside else JoinState.PULLING
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
-                join.together = pull.together
+                join.together, join.sources = pull.together, pull.sources
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
                 join.stops_until = math.inf if pull.beside else now + self._most_s(join)
                 begun = True

@@ -419,8 +419,8 @@ class Negotiator:
         kept = self._numbered_in(view)
         if replace(view, number=now.number) == now:
             view = now
-        pulls = planned_pulls(self.joins.open.values(), dict.fromkeys(view.nodes))
         away, found = tuple(self._away), self._search.found
+        pulls = planned_pulls(self.joins.open.values(), dict.fromkeys(view.nodes), away)
         plan = self._planner.plan(view, self._micro_batches, away, self.policy, found=found)
         haste = Haste(self._stripe_bytes, self._pace.usual_s, self._planner.rate)
         who = (self._copies, alone, self._learned)

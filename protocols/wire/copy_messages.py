@@ -91,7 +91,8 @@ class CopyEnded(Message):
 
 @dataclass(frozen=True, slots=True)
 class NoSnapshot(Message):
-    """Source to scheduler: I cannot keep a snapshot for this join, because memory is short."""
+    """Source to scheduler: this join can copy nothing from me. I cannot keep a snapshot, because
+    memory is short, or my state lacks updates, because my trainer is behind."""
 
     TAG: ClassVar[int] = 45
     join: int = wire(NUMBER)

@@ -400,6 +400,7 @@ class Host:
     def adopt(self) -> None:
         """Make the pulled shards the state, after checking that they are of one state."""
         joining = self.node.joining if self.node else None
+        assert self.node is not None
         assert joining is not None
         size, end = joining.shard_bytes, STATE_ELEMENTS * 16
         own = {k: self.constant[k * size : (k + 1) * size] for k in range(-(-end // size))}
@@ -410,9 +411,12 @@ class Host:
         self.slots.adopt(self.iteration)
         assert whole == self.flat, "a torn state"
         for source in [h for n, h in self.world.hosts.items() if n in joining.sources]:
-            # One that is no member may be another process by now, with weights of its own.
-            same = not source.is_member or source.constant == self.constant
-            assert same, "other frozen weights than its source"
+            # One that is no member may be another process by now, with weights of its own, and one
+            # that has joined another cluster since has the weights of that.
+            node = source.node if source.is_member else None
+            counts = node is not None and node.context.lineage == self.node.context.lineage
+            same = source.constant == self.constant
+            assert same or not counts, "other frozen weights than its source"
 
     # --- data plane ---------------------------------------------------------------------------
 

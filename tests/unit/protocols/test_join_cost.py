@@ -205,11 +205,39 @@ def test_the_moment_is_a_few_steps_if_these_are_long_and_never_more_than_a_join_
     assert replace(cost(), allowed_s=2.0).most_of_rest_s == 2.0
 
 
-def test_a_source_without_memory_is_none_of_a_join_with_a_pause() -> None:
+def test_nobody_waits_for_a_joiner_all_of_whose_sources_have_nothing_for_it() -> None:
     scheduler, number = pulling(cost())
-    for join in (number, number + 7):
-        scheduler.joins.no_snapshot(ONE, join)
-    assert not scheduler.joins.open[number].without
+    scheduler.joins.no_snapshot(ONE, number + 7)
+    scheduler.joins.no_snapshot(JOINER.node, number)
+    assert scheduler.joins.tick(1.0) == []
+    scheduler.joins.no_snapshot(ONE, number)
+    said = aborted(scheduler.joins.tick(2.0))
+    assert "are behind" in said.reason
+    assert said.pause_ms == 1000 * limits.JOIN_AGAIN_SECONDS
+
+
+def test_a_joiner_copies_from_late_members_only_if_it_has_no_link_to_others() -> None:
+    scheduler, number = linking(cost())
+    opens(scheduler, 0.0, number, FAST)
+    join, nodes = scheduler.joins.open[number], scheduler.policy.view.nodes
+    join.links, join.waits_until = nodes[:2], None
+    for away, sources in (((), nodes[:2]), (nodes[:1], nodes[1:2]), (nodes, nodes[:2])):
+        (pull,) = planned_pulls([join], nodes, away)
+        assert pull.sources == sources
+    # Only members that keep updates for a joiner can serve it once it has the snapshot.
+    join.copied, join.sources = True, nodes[:1]
+    (pull,) = planned_pulls([join], nodes)
+    assert pull.sources == nodes[:1]
+
+
+def test_a_join_ends_with_the_last_link_to_a_source() -> None:
+    scheduler, number = linking(cost())
+    opens(scheduler, 0.0, number, FAST)
+    join, nodes = scheduler.joins.open[number], scheduler.policy.view.nodes
+    join.links, join.sources = nodes[:2], nodes[1:2]
+    assert scheduler.joins.link_lost(nodes[0], JOINER.node) == []
+    join.links = nodes[:2]
+    assert "link broke" in aborted(scheduler.joins.link_lost(nodes[1], JOINER.node)).reason
 
 
 def test_a_joiner_without_snapshots_is_refused_if_a_pause_would_take_too_long() -> None:
