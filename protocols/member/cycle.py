@@ -239,11 +239,16 @@ class Cycle:
 
     def step_aside(self) -> None:
         """Leave at once if the others wait for what only this node's trainer can do, which does not
-        answer, and copies elsewhere can do it in its place."""
+        answer, and copies elsewhere can do it in its place. They wait in vain if its process has
+        ended, even if there are no copies."""
         context, trainer = self._context, self._trainer
         lends = self.learning.owes and trainer.has_old_slots and context.stalled
-        waits = self.state is CycleState.PUBLISHING and trainer.is_overdue_publisher
+        publishes = self.state is CycleState.PUBLISHING
+        waits = publishes and (trainer.is_overdue_publisher or trainer.is_gone)
         if not (lends or waits) or context.freeze.holds or not context.is_member:
+            return
+        if publishes and trainer.is_gone and context.departs:
+            self.leave(context.departs, context.standby)
             return
         stripes, me = self._policy.stripes, self._policy.view.nodes.index(context.node)
         if all(len(stripes[s].holders) > 1 for s in held_by(stripes, me)):

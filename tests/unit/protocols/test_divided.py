@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocols import effects, events, limits
-from protocols.cluster.stripes import held_by
+from protocols.cluster.stripes import OnLost, held_by
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.member.cycle_table import CycleState
 from protocols.recovery.missing_parts import MissingParts
@@ -105,6 +105,18 @@ def test_copies_publish_for_an_owner_whose_trainer_hangs() -> None:
     world.run(lambda: hosts[1].gone is not None)
     assert hosts[1].gone == "stalled"
     ends(world, hosts[1])
+
+
+def test_an_only_owner_whose_trainer_has_ended_leaves_at_once_if_all_wait_for_its_results() -> None:
+    world, hosts = divided(8, 3, 0, steps=80, on_lost=OnLost.FRESH)
+    world.run(lambda: node_of(hosts[1]).cycle.state is CycleState.PUBLISHING)
+    since = world.now
+    hosts[1].lose_trainer()
+    assert hosts[1].gone is None, "the agent has not been told to leave yet"
+    hosts[1].handle(events.LeaveWanted())
+    assert hosts[1].gone == "left"
+    ends(world, hosts[1])
+    assert world.now - since < limits.LEAVE_SECONDS
 
 
 def test_all_wait_for_the_only_holder() -> None:
