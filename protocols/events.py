@@ -165,6 +165,16 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateDelayed:
+    """The update of `iteration`, for which the node has asked with `Apply`, is not handed to the
+    trainer yet, because joiners still receive the result of that round from here, whose memory the
+    trainer uses next. `over`: now the trainer has it."""
+
+    iteration: int
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PiecesTaken:
     """The digests that `TakePieces` asked for: one of `divergence.PIECE_BYTES` for each tensor that
     the claim about the state at the start of `iteration` covers."""
@@ -315,7 +325,9 @@ class TokenWanted:
 
 
 # What concerns copies of the training state, at a joiner or at a source.
-TrainerEvent = ChunksReady | Progressed | Contributed | TrainerEnded | Published | PiecesTaken
+TrainerEvent = (
+    ChunksReady | Progressed | Contributed | TrainerEnded | Published | UpdateDelayed | PiecesTaken
+)
 CopyEvent = (
     ShardArrived
     | ManifestReady
@@ -342,6 +354,7 @@ Event = (
     | Published
     | RoundReduced
     | Applied
+    | UpdateDelayed
     | PiecesTaken
     | ShardArrived
     | ManifestReady

@@ -306,6 +306,15 @@ MOST_BATCH_SECONDS = 5.0
 # to join within a second or two.
 JOIN_GATHER_PART = 0.1
 JOIN_GATHER_SECONDS = 3.0
+# A member whose trainer has yet to apply updates, so that a joiner cannot copy its state, tells the
+# scheduler so after this time. Until then all hold their update for the joiner.
+JOIN_OFFER_SECONDS = 3.0
+# A joiner begins later if its parent would send it the result of a round for longer than so many
+# seconds, and for so many times as long as it takes for the fastest of those that begin with it.
+JOIN_FEED_SECONDS = 3.0
+JOIN_FEED_TIMES = 2.0
+# It is put off so often at most. Then the others wait for it.
+JOIN_MOST_PUT_OFF = 2
 # A source keeps updates for joiners up to this; beyond it the joiner that is furthest behind gets
 # no more of them here.
 MOST_LOGGED_BYTES = 1 << 30

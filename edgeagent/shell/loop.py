@@ -340,7 +340,7 @@ class Shell:
 
     def _perform_one(self, effect: effects.Effect) -> None:
         if isinstance(effect, effects.Apply | effects.PassOver):
-            self.rounds.when_followed(partial(self.trainer.perform, effect))
+            self.rounds.when_followed(effect.iteration, partial(self.trainer.perform, effect))
         elif isinstance(effect, effects.PeerEffect):
             self.peers.perform(effect)
         elif isinstance(effect, effects.RoundEffect):

@@ -170,38 +170,54 @@ class Rounds:
         """Forward what was held back for joiners that have copied the state by now."""
         self._forwarding.release(self._pulls, self._peers.links)
 
-    def when_followed(self, then: Callable[[], None]) -> None:
-        """Call `then` once enough of this round is on its way to the joiners that follow it.
+    def when_followed(self, iteration: int, then: Callable[[], None]) -> None:
+        """Call `then`, which hands the update of `iteration` over, once enough of this round is on
+        its way to the joiners that follow it. If that takes a while, the node is told so, because
+        the trainer does not owe an answer before it has been asked.
 
         After the update they could not get it any more, since its memory is used again. A joiner
         that takes in nothing for long is cut off. `then` is not called if the node has been
         replaced by then.
         """
-        self._look_whether_followed(self._hub.node, then, -1, 0.0)
+        delayed, over = (events.UpdateDelayed(iteration, over) for over in (False, True))
+
+        def at_last() -> None:
+            then()
+            self._hub.handle(over)
+
+        if not self._look_whether_followed(self._hub.node, then, at_last, -1, 0.0):
+            self._hub.handle(delayed)
 
     def _look_whether_followed(
-        self, node: object, then: Callable[[], None], sent_before: int, since: float
-    ) -> None:
-        """`sent_before`: the bytes that had been sent to those who are behind at the time `since`,
-        which is when they changed last."""
+        self,
+        node: object,
+        then: Callable[[], None],
+        later: Callable[[], None],
+        sent_before: int,
+        since: float,
+    ) -> bool:
+        """Call `then` now or `later` later; return whether it was now. `sent_before`: the bytes
+        that had been sent to those who are behind at the time `since`, which is when they changed
+        last."""
         current = self._hub.node
         if current is not node:
-            return
+            return True
         self.release()
         copied = current is not None and current.cycle.holds.was_copied
         most = AHEAD_BYTES if copied else AHEAD_ROUNDS * self.contribution.nbytes
         behind = self._forwarding.behind(self._peers.links, most, self._has_failed)
         if not behind:
             then()
-            return
+            return True
         now, sent = self._loop.time(), sum(link.bulk_bytes_sent for link in behind)
         if sent != sent_before:
             since = now
         elif now - since > FOLLOW_STILL_SECONDS:
             for link in behind:
                 self._peers.cut(link, "it reads nothing of what is sent to it", LinkEnd.CUT)
-        look = partial(self._look_whether_followed, node, then, sent, since)
+        look = partial(self._look_whether_followed, node, later, later, sent, since)
         self._loop.call_later(FOLLOW_SECONDS, look)
+        return False
 
     def _pulls(self, node: bytes) -> bool:
         """Whether joiner `node` is copying the state from members, this one among them."""

@@ -269,7 +269,9 @@ class Founding:
         """Remember what an answer says, in any state. A cluster that `is_behind` does not keep this
         agent from founding."""
         self._answered[address] = None
-        self._silences.pop(address, None)
+        if self._silences.pop(address, 0) and address in self._next_ask:
+            # Silence had put the next question off. Who answers is asked as often as others.
+            self._next_ask[address] = min(self._next_ask[address], now + ASK_AGAIN_SECONDS)
         self._known.pop(address, None)
         self._cluster.pop(address, None)
         if heard.node == self._node:

@@ -7,18 +7,28 @@ join is given up.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.member.copies import pull_begins
 
 if TYPE_CHECKING:
-    from protocols.cluster.policy import Policy
+    from protocols.cluster.policy import Policy, Pull
     from protocols.member.context import Context
     from protocols.member.copies import Copies
     from protocols.wire.messages import PullBegins
 
 _NEVER = -1  # no iteration: a joiner that follows the rounds is no source and holds no state
+
+
+@dataclass(frozen=True, slots=True)
+class _Lacking:
+    """A join for which the state here lacks updates. `by`: when its scheduler is told so."""
+
+    policy: Policy
+    pull: Pull
+    by: float
 
 
 class Holds:
@@ -29,6 +39,7 @@ class Holds:
         self._copies = copies
         self._beside: dict[int, int] = {}  # join beside the training -> since which iteration
         self._held: dict[int, int] = {}  # join -> iteration whose update waits for it
+        self._lacking: dict[int, _Lacking] = {}  # join -> what to offer once the state is whole
         self._released: dict[int, None] = {}  # joins that have their copy or were given up
         self._said: dict[int, tuple[bytes, PullBegins]] = {}  # join -> joiner, what it was told
 
@@ -66,12 +77,13 @@ class Holds:
 
     def drop(self) -> None:
         """Hold nothing any more, because a fence has ended the joins."""
-        self._held, self._said = {}, {}
+        self._held, self._said, self._lacking = {}, {}, {}
 
     def begin(self, policy: Policy, *, is_whole: bool) -> None:
         """Hold the state for joiners whose pull begins with the running iteration under `policy`,
         and tell those of which this node is a source. `is_whole`: no update is missing in the state
-        here, so that it may be copied; if it may not, the scheduler is told."""
+        here, so that it may be copied. If the trainer has yet to apply some, joiners that the
+        others wait for are offered the state when it has."""
         context = self._context
         named = [p.join for p in policy.pulls if not p.beside]
         self._held = {j: i for j, i in self._held.items() if j in named}
@@ -83,14 +95,38 @@ class Holds:
             known[pull.join] = context.iteration if context.is_member else _NEVER
             if context.node not in pull.sources or pull.join in self._released:
                 continue
-            if not is_whole:
+            if is_whole:
+                self._offer(policy, pull)
+            elif pull.beside:  # the members go on, so this state is not there any more then
                 self._copies.refuse(pull.join)
             else:
-                message = pull_begins(context, policy, pull)
-                if pull.beside:
-                    self._copies.begin(pull, message)
-                else:
-                    self._said[pull.join] = pull.joiner.node, message
-                    context.send(pull.joiner.node, message)
+                by = context.now + limits.JOIN_OFFER_SECONDS
+                self._lacking[pull.join] = _Lacking(policy, pull, by)
         kept = (*list(self._beside)[-limits.MAX_OPEN_JOINS :], *(p.join for p in policy.pulls))
         self._beside = {j: i for j, i in self._beside.items() if j in kept}
+
+    def _offer(self, policy: Policy, pull: Pull) -> None:
+        """Tell the joiner of `pull` that it may copy from here."""
+        message = pull_begins(self._context, policy, pull)
+        if pull.beside:
+            self._copies.begin(pull, message)
+        else:
+            self._said[pull.join] = pull.joiner.node, message
+            self._context.send(pull.joiner.node, message)
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` has something to do although nothing has happened."""
+        return min((lacking.by for lacking in self._lacking.values()), default=None)
+
+    def tick(self, *, is_whole: bool) -> None:
+        """Offer the state to joiners for which it lacked updates, or tell the scheduler that it
+        still does."""
+        for join, lacking in list(self._lacking.items()):
+            if join in self.joins and not is_whole and self._context.now < lacking.by:
+                continue
+            del self._lacking[join]
+            if join in self.joins and is_whole:
+                self._offer(lacking.policy, lacking.pull)
+            elif join in self.joins:
+                self._copies.refuse(join)

@@ -326,6 +326,7 @@ class Node:
             self.copies.deadline if not self.over else None,
             self.debt.deadline if not self.over else None,
             self.cycle.learning.deadline if not self.over else None,
+            self.cycle.holds.deadline if not self.over else None,
             *self.recovery.deadlines,
             self.wishes.deadline if not self.over else None,
             self.succession.deadline if self.negotiator and not self.over else None,
@@ -359,6 +360,7 @@ class Node:
         if not self.over:
             self.debt.tick()
             self.cycle.learning.tick(now)
+            self.cycle.holds.tick(is_whole=not self.debt.is_stale)
             self.cycle.step_aside()
             self.recovery.watch(now)
             self.serving.tick(now)

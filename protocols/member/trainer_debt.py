@@ -31,7 +31,7 @@ from protocols.table import Row, StateTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocols.events import Contributed, Progressed, Published
+    from protocols.events import Contributed, Progressed, Published, UpdateDelayed
     from protocols.member.context import Context
 
 
@@ -80,7 +80,7 @@ class TrainerDebt:
         self._computed = 0  # how many of these the trainer has told to be done
         self._patience = 1.0  # by how much longer than usual the running work may take
         self._applying: Apply | None = None  # sent to a prompt trainer and not answered
-        self._applying_at = 0.0
+        self._applying_at: float | None = None  # None while the shell still holds it back
         self._publishing: Publish | None = None  # results that the trainer has to make
         self._is_told = False  # whether it was told so; it is not while it lacks updates
         self._publish_by: float | None = None  # the time by which it should have made them
@@ -222,6 +222,13 @@ class TrainerDebt:
         else:
             self._no_room = effect  # not counted as applied: the others wait until we are let go
 
+    def delayed(self, event: UpdateDelayed) -> None:
+        """The trainer gets an update later than it was asked for, so its time begins only then."""
+        if self._applying is not None and event.iteration == self._applying.iteration:
+            self._applying_at = self._context.now if event.over else None
+        elif event.over and event.iteration in self.kept[:1]:
+            self._answered_at = self._context.now
+
     def _send(self, work: GiveWork) -> None:
         if self._given_at is None:
             self._given_at, self._given = self._context.now, 0
@@ -280,7 +287,7 @@ class TrainerDebt:
         update was kept, since the node counted it as applied at that time."""
         self._given_at = None
         if not self.is_behind:
-            if self._applying is not None:
+            if self._applying is not None and self._applying_at is not None:
                 self._updates.append(self._context.now - self._applying_at)
             self._applying = None
             self._iterations += 1
@@ -384,7 +391,7 @@ class TrainerDebt:
 
     @property
     def _update_due(self) -> float | None:
-        if self._applying is None:
+        if self._applying is None or self._applying_at is None:
             return None
         return self._applying_at + self._patience * self._allowed(_usual(self._updates))
 

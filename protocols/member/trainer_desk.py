@@ -12,6 +12,7 @@ from protocols.events import (
     Published,
     TrainerEnded,
     TrainerEvent,
+    UpdateDelayed,
 )
 from protocols.member.ended_trainer import EndedTrainer
 
@@ -53,6 +54,8 @@ class TrainerDesk:
                 self._debt.is_gone = True
                 at, turn = self._context.iteration, self._debt.turn
                 self.ended.ended(at, turn, self._cycle.state, self._debt.kept)
+            case UpdateDelayed():
+                self._debt.delayed(event)
             case PiecesTaken():
                 self._replicas.taken(event)
             case _:

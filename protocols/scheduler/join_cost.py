@@ -25,6 +25,8 @@ from protocols import limits
 USUAL_STEPS = 3
 # For how many seconds at least a joiner may stop them that has copied beside the training.
 REST_S = 5.0
+# So many updates it lacks at most, as a rule.
+REST_UPDATES = 2
 # The usual time of a step is known after this many steps.
 LEAST_PACES = 3
 # It is the median of this many steps.
@@ -35,9 +37,9 @@ RECENT = 5
 SEEN_S = 3.0
 # A pull is given up if by its speed it will take this many times what is allowed.
 SLACK = 1.5
-# Bytes of a state that is so small that even a slow link carries it in moments: nothing is
-# measured.
-SMALL_BYTES = 4_000_000
+# Bytes of a state that is so small that even a slow link carries it in a few seconds, 8 s at
+# 1 Mbit/s: nothing is measured.
+SMALL_BYTES = 1_000_000
 # Gradients up to this size hardly slow a step down, whatever the links of a joiner carry.
 SMALL_GRADIENT_BYTES = 65_536
 # Bytes/s of one megabit/s.
@@ -168,12 +170,13 @@ class JoinCost:
             return math.inf
         return max(self.allowed_s, USUAL_STEPS * self.pace.usual_s)
 
-    @property
-    def most_of_rest_s(self) -> float:
-        """For how many seconds a joiner may stop the others that has copied the state beside the
-        training and lacks a few updates. It applies them in less than a few steps, unless its
-        trainer hangs."""
-        return min(self.most_s, max(REST_S, USUAL_STEPS * self.pace.usual_s))
+    def most_of_rest_s(self, rates: tuple[int, ...] = ()) -> float:
+        """For how many seconds a joiner whose links carry `rates` may stop the others that has
+        copied the state beside the training and lacks a few updates. It applies them in less than a
+        few steps, unless its trainer hangs, and its links need time for them if they are large."""
+        rate = self._rate(rates)
+        copies_s = SLACK * REST_UPDATES * self.update_bytes / rate if rate else 0.0
+        return min(self.most_s, max(REST_S, USUAL_STEPS * self.pace.usual_s, copies_s))
 
     def has_to_know(self, rates: tuple[int, ...]) -> bool:
         """Whether the rates of a joiner's links have to be measured before it is let in: none is
@@ -198,6 +201,11 @@ class JoinCost:
             f"{size / 1e6:.3g} MB, the gradients {self.gradient_bytes / 1e6:.3g} MB, "
             f"and {links} to {name} {verb} {rate / MBIT:.3g} Mbit/s. {self._how_to_allow}"
         )
+
+    def feed_s(self, rate: int) -> float:
+        """For how many seconds a parent whose link to a joiner carries `rate` bytes/s sends it the
+        result of one round."""
+        return self.gradient_bytes / rate
 
     def too_slow(self, name: str, seconds: float, pulled_bytes: int, total_bytes: int) -> str:
         """Return why a joiner that pulled `pulled_bytes` of `total_bytes` in `seconds` is given up,

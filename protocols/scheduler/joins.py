@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster import standby
 from protocols.cluster.view import edge, make_view
+from protocols.scheduler import together
 from protocols.scheduler.join import JOIN_TABLE, Join, JoinState
 from protocols.wire.messages import (
     EVERYONE,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from protocols.scheduler.planning import Planner
 
 BEHIND = "the trainers of all devices that it is linked to are behind, so it could copy nothing"
+OTHERS_FIRST = "devices with faster links join first, since all would wait for the slowest one"
 OFTEN_LOST = "its links to the others broke again and again, and it may try again in a minute"
 MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unmeasured
 _FOLLOWS = (JoinState.PULLING, JoinState.CAUGHT_UP)  # its parent forwards the rounds to it
@@ -62,15 +64,15 @@ class Joins:
         self._outlaws = outlaws
         self._next = (term << 32) + 1
         self._ended: dict[int, None] = {}  # joins given up that a policy may still name
+        self._others_first = together.OthersFirst(cost)
         self._pausing: dict[bytes, None] = {}  # joiners whose copy beside the training has failed
 
     @property
     def deadline(self) -> float | None:
         """When `tick` has something to do although nothing has happened."""
         times = [min(j.deadline, j.stops_until) for j in self.open.values() if not self._enters(j)]
-        for join in self.open.values():
-            times += [t for t in (join.waits_until, join.gathers_until) if t is not None]
-        return min(times, default=None)
+        waits = together.deadline(self.open.values())
+        return min(times if waits is None else [*times, waits], default=None)
 
     def resume(self, now: float) -> None:
         """Take over the joins that the policy in force names and that nobody here has ended."""
@@ -338,13 +340,16 @@ class Joins:
                 if JOIN_TABLE.allows(join.state, "entry in force"):
                     join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)
                 del self.open[join.number]
+                self._others_first.entered(join.joiner.node)
         self.resume(now)
         self._ended = {p.join: None for p in policy.pulls if p.join in self._ended}
         return begun
 
     def _most_s(self, join: Join) -> float:
         """For how many seconds `join` may stop the others."""
-        return self._cost.most_of_rest_s if join.copied else self._cost.most_s
+        if not join.copied:
+            return self._cost.most_s
+        return self._cost.most_of_rest_s(tuple(join.rates.values()))
 
     def _waits_for_members(self, now: float, join: Join) -> bool:
         """Whether a join that stops nobody gets no further because the members' steps take longer
@@ -370,23 +375,19 @@ class Joins:
                 mail += self.give_up(join.number, "all that it was linked to left")
             else:
                 mail += self._look_for_snapshots(join)
-        self._begin_together(now)
-        return mail
+        return mail + self._begin_together(now)
 
-    def _begin_together(self, now: float) -> None:
-        """Let joiners begin to copy once no other device is on its way to the same point, and none
-        is likely to come any more."""
-        before = (JoinState.INTRODUCING, JoinState.LINKING)
-        coming = any(join.state in before for join in self.open.values())
-        for join in self.open.values():
-            if join.gathers_until is not None and now >= join.gathers_until:
-                join.gathers_until = None
-        gather = any(join.gathers_until is not None for join in self.open.values())
-        for join in self.open.values():
-            if join.waits_until is None or (now < join.waits_until and (coming or gather)):
-                continue
-            join.waits_until = None
-            self._agenda.dirty = True
+    def _begin_together(self, now: float) -> list[Letter]:
+        """Let joiners begin to copy that have waited for others, and put those off that would keep
+        the others waiting."""
+        joins = together.ready(now, self.open.values())
+        if not joins:
+            return []
+        self._agenda.dirty = True
+        mail: list[Letter] = []
+        for number, pause_s in self._others_first.choose(joins).items():
+            mail += self.give_up(number, OTHERS_FIRST, pause_s)
+        return mail
 
     def _enters(self, join: Join) -> bool:
         """Whether a policy that lets the joiner in may be in force already."""

@@ -307,12 +307,13 @@ class Negotiator:
 
     @property
     def _with_joiners(self) -> View | None:
-        """The view that is desired once the joiners on their way have entered. None if there are
-        none, or if no links would connect all: the members that a joiner is linked to may be lost,
-        and a member that leaves may connect others."""
+        """The view that is desired once the joiners on their way have entered, with members that
+        want to leave and alone hold a stripe. None if there are none, or if no links would connect
+        all: the members that a joiner is linked to may be lost, and a member that leaves may
+        connect others."""
         if not any(join.state in COMING for join in self.joins.open.values()):
             return None
-        view = self._next_view(COMING)
+        view = self._next_view(COMING, keep=self._alone())
         return view if len(parts(view)) == 1 else None
 
     def ways_found(self, event: WaysFound) -> None:

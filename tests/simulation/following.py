@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from protocols import events
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,12 +20,22 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.05  # between two looks whether it takes them in
 
 
-def when_followed(host: Host, then: Callable[[], None]) -> None:
-    """Call `then` once every joiner that follows `host` reads the running round."""
+def when_followed(host: Host, iteration: int, then: Callable[[], None]) -> None:
+    """Call `then`, which hands the update of `iteration` over, once every joiner that follows
+    `host` reads the running round."""
+    if not is_behind(host):
+        then()
+        return
+    host.handle(events.UpdateDelayed(iteration, over=False))
+    host.soon(LOOK_SECONDS, partial(_look_again, host, iteration, then))
+
+
+def _look_again(host: Host, iteration: int, then: Callable[[], None]) -> None:
     if is_behind(host):
-        host.soon(LOOK_SECONDS, partial(when_followed, host, then))
+        host.soon(LOOK_SECONDS, partial(_look_again, host, iteration, then))
     else:
         then()
+        host.handle(events.UpdateDelayed(iteration, over=True))
 
 
 def is_behind(host: Host) -> bool:

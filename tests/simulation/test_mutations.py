@@ -57,7 +57,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "lend_slots_of_an_ended_trainer": (1_030_148, 1),
     "keep_steps_that_others_take": (1_000_033, 1),
     "train_cells_that_come_later": (1_000_001, 1),
-    "offer_the_state_of_an_ended_trainer": (1_010_154, 1),
+    "offer_the_state_of_an_ended_trainer": (1_010_162, 1),
     "forward_to_whose_join_has_failed": (60000, 1),
     "two_votes": (60016, 3),
     "keep_sums_that_lack_work": (60000, 3),

@@ -28,11 +28,12 @@ def perform(host: Host, effect: effects.TrainerEffect) -> None:
             host.slots.publish(effect)
         case effects.Apply(iteration, word, _, stripes, anew):
             assert (word.settings, word.other_settings) == (settings(iteration), b"")
-            following.when_followed(host, partial(host.give_update, iteration, stripes, anew))
+            give = partial(host.give_update, iteration, stripes, anew)
+            following.when_followed(host, iteration, give)
         case effects.PassOver(iteration):
             over = partial(host.handle, events.Applied(iteration, b""))
             soon = partial(host.soon, host.world.compute(), over)
-            following.when_followed(host, soon)
+            following.when_followed(host, iteration, soon)
         case effects.TakePieces(iteration):
             host.handle(events.PiecesTaken(iteration, host.digest()))
         case effects.TakeDigest(iteration, commit):

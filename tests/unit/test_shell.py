@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 STRANGER = Member(b"\1" * 32, 1, "stranger", "", ("10.0.0.9:1",), b"", sparse=False)
 
+NEVER = 10**6  # an iteration that no cluster here comes to
+
 
 def in_world(body: Callable[[World], Coroutine[None, None, None]]) -> None:
     """Run `body` in a world of its own."""
@@ -134,11 +136,24 @@ def test_an_update_waits_for_a_joiner_that_reads_nothing_only_so_long(
         link.cut.side_effect = lambda *_: behind.clear()
         rounds = host.shell.rounds
         monkeypatch.setattr(rounds._forwarding, "behind", lambda *_: list(behind))
-        rounds.when_followed(done.set)
+        told: list[events.Event] = []
+        handle = host.shell.handle
+
+        def tell(event: events.Event) -> None:
+            if isinstance(event, events.UpdateDelayed) and event.iteration >= NEVER:
+                told.append(event)
+            handle(event)
+
+        monkeypatch.setattr(rounds._hub, "handle", tell)
+        rounds.when_followed(NEVER, done.set)
+        assert told == [events.UpdateDelayed(NEVER, over=False)]
         world.loop.call_later(20, setattr, link, "bulk_bytes_sent", 6)
         await done.wait()
         assert 20 + FOLLOW_STILL_SECONDS < world.loop.time() - began < 21 + FOLLOW_STILL_SECONDS
         assert lines == ["closed the link to bob: it reads nothing of what is sent to it"]
+        assert told[1:] == [events.UpdateDelayed(NEVER, over=True)]
+        rounds.when_followed(NEVER + 1, done.set)
+        assert len(told) == 2, "an update that is handed over at once is not worth a word"
 
     in_world(body)
 

@@ -112,9 +112,9 @@ def test_an_only_owner_whose_trainer_has_ended_leaves_at_once_if_all_wait_for_it
     world.run(lambda: node_of(hosts[1]).cycle.state is CycleState.PUBLISHING)
     since = world.now
     hosts[1].lose_trainer()
-    assert hosts[1].gone is None, "the agent has not been told to leave yet"
+    before = hosts[1].gone  # the agent has not been told to leave yet
     hosts[1].handle(events.LeaveWanted())
-    assert hosts[1].gone == "left"
+    assert (before, hosts[1].gone) == (None, "left")
     ends(world, hosts[1])
     assert world.now - since < limits.LEAVE_SECONDS
 

@@ -529,6 +529,18 @@ def test_hints_are_bounded_and_named_peers_are_not_among_them() -> None:
     assert found[0] == "named:1"
 
 
+def test_a_hint_that_was_silent_for_long_is_asked_as_often_as_others_once_it_answers() -> None:
+    search = searcher()
+    search.hint(0.0, "hint:1")
+    now = 0.0
+    for _ in range(limits.MAX_SILENCES - 1):
+        while not asked(search.tick(now, 0, ready=False)):
+            now += 0.1
+        search.silent("hint:1")
+    search.standing(now, "hint:1", Heard(ELDER, False, elder=ELDER), OWN, ready=False)
+    assert asked(search.tick(now + ASK_AGAIN_SECONDS, 0, ready=False)) == ["hint:1"]
+
+
 def test_a_hint_that_stays_silent_is_asked_ever_less_and_then_no_more() -> None:
     search = searcher("named:1")
     search.hint(0.0, "hint:1")

@@ -200,9 +200,17 @@ def test_a_joiner_that_lacks_only_a_few_updates_stops_the_others_for_a_moment_at
 
 
 def test_the_moment_is_a_few_steps_if_these_are_long_and_never_more_than_a_join_may_take() -> None:
-    assert cost(pace=slow_steps(4.0)).most_of_rest_s == 12.0
-    assert replace(cost(), allowed_s=0.0).most_of_rest_s == REST_S
-    assert replace(cost(), allowed_s=2.0).most_of_rest_s == 2.0
+    assert cost(pace=slow_steps(4.0)).most_of_rest_s() == 12.0
+    assert replace(cost(), allowed_s=0.0).most_of_rest_s() == REST_S
+    assert replace(cost(), allowed_s=2.0).most_of_rest_s() == 2.0
+
+
+def test_the_moment_is_as_long_as_the_links_need_for_the_last_updates() -> None:
+    beside = replace(cost(), update_bytes=9 * MB)
+    assert beside.most_of_rest_s((0,)) == REST_S, "no rate is known"
+    assert beside.most_of_rest_s((FAST,)) == REST_S
+    assert beside.most_of_rest_s((2 * MB, 0)) == 27 / 4
+    assert beside.most_of_rest_s((SLOW,)) == 30.0, "never more than a join may take"
 
 
 def test_nobody_waits_for_a_joiner_all_of_whose_sources_have_nothing_for_it() -> None:

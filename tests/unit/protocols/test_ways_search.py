@@ -10,10 +10,11 @@ import pytest
 from edgeagent.planner import StandardPlanner
 from protocols import limits
 from protocols.cluster.policy import Pull
+from protocols.cluster.stripes import Stripe
 from protocols.cluster.view import edge, make_view
 from protocols.cluster.ways import Way
 from protocols.events import Measured, WaysFound
-from protocols.scheduler.join import JoinState
+from protocols.scheduler.join import Join, JoinState
 from protocols.scheduler.negotiator import Negotiator
 from protocols.scheduler.planning import Found
 from protocols.scheduler.ways_search import WaysSearch
@@ -124,6 +125,20 @@ def test_a_search_follows_measurements_and_other_links_but_no_other_shares() -> 
     assert negotiator.deadline is not None
     assert negotiator.deadline <= 9.0
     assert negotiator.begin_search(9.0) is not None
+
+
+def test_a_search_counts_on_who_leaves_as_long_as_it_alone_holds_a_stripe() -> None:
+    negotiator = leader()
+    first, second, third = (bytes([k]) for k in range(3))
+    stripes = tuple(Stripe(x) for x in (first, second, third))
+    negotiator.in_force(0.0, replace(negotiator.policy, version=9, stripes=stripes))
+    negotiator.leave_request(node(3))
+    negotiator.joins.open[7] = coming = Join(7, member(9), (), 1e9, JoinState.COPYING)
+    coming.links = (node(1),)
+    wanted = negotiator.begin_search(1.0)
+    assert wanted is not None
+    assert [m.node for m in wanted.policy.view.members] == [node(k) for k in (1, 2, 3, 9)]
+    assert [s.holders for s in wanted.policy.stripes] == [first, second, third]
 
 
 def test_no_search_begins_while_the_role_is_handed_over() -> None:
