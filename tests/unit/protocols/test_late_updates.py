@@ -36,11 +36,16 @@ def applying(bench: Bench) -> Apply:
     return update
 
 
+def waits_until(bench: Bench) -> float | None:
+    """Return when the trainer has to have answered."""
+    return bench.debt.deadline
+
+
 def test_a_trainer_owes_nothing_for_an_update_that_it_was_not_given_yet() -> None:
     bench = Bench()
     update = applying(bench)
     bench.debt.delayed(UpdateDelayed(update.iteration, over=False))
-    assert bench.debt.deadline is None
+    assert waits_until(bench) is None
     bench.passes(LONG_S)
     assert not bench.is_behind()
     assert bench.debt.standing == (KeepingUp.PROMPT, 0.0)
@@ -126,6 +131,10 @@ class Source:
         named = cast("Policy", SimpleNamespace(pulls=(pull,), key=policy.key, view=policy.view))
         self.holds.begin(named, is_whole=False)
 
+    def deadline(self) -> float | None:
+        """Return when something is done although nothing has happened."""
+        return self.holds.deadline
+
     def passes(self, seconds: float, *, is_whole: bool = False) -> None:
         """Let time pass."""
         self.context.now += seconds
@@ -135,12 +144,12 @@ class Source:
 def test_a_state_that_lacks_updates_is_offered_once_the_trainer_has_them() -> None:
     source = Source()
     source.begins()
-    assert source.holds.deadline == source.context.now + limits.JOIN_OFFER_SECONDS
+    assert source.deadline() == source.context.now + limits.JOIN_OFFER_SECONDS
     source.passes(1.0)
     assert (source.told, source.offers) == ([], [])
     source.passes(1.0, is_whole=True)
     assert source.offers == ["PullBegins"]
-    assert source.holds.deadline is None
+    assert source.deadline() is None
     source.passes(limits.JOIN_OFFER_SECONDS)
     assert source.told == []
 
