@@ -166,12 +166,12 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class UpdateDelayed:
-    """The update of `iteration`, for which the node has asked with `Apply`, is not handed to the
-    trainer yet, because joiners still receive the result of that round from here, whose memory the
-    trainer uses next. `over`: now the trainer has it."""
+    """The update of `iteration`, for which the node has asked with `Apply`, was not handed to the
+    trainer before now, because joiners still received the result of that round from here, whose
+    memory the trainer uses next. Repeated as long as they take it in, and said for the last time
+    when the trainer has the update. If they take in nothing any more, it is not repeated."""
 
     iteration: int
-    over: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ This module implements the reducer's `Wire`: bulk frames are sent over the links
 from __future__ import annotations
 
 import asyncio
+import math
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
@@ -44,6 +46,21 @@ FOLLOW_SECONDS = 0.01  # pause before checking this again
 # A joiner to which no byte has been sent for so long is cut off. Usually the scheduler gives up its
 # join before, which ends its link, too.
 FOLLOW_STILL_SECONDS = limits.JOIN_PROGRESS_SECONDS
+FOLLOW_TELL_SECONDS = 1.0  # while they take bytes in, the node is told so this often
+
+
+@dataclass(slots=True)
+class _Delay:
+    """An update of `node` that waits for joiners, and what hands it over. `sent`: the bytes that
+    had been sent to those who are behind at the time `since`, which is when they changed last; -1
+    before the first look. `told_at`: when the node was told last."""
+
+    node: object
+    iteration: int
+    then: Callable[[], None]
+    sent: int = -1
+    since: float = 0.0
+    told_at: float = -math.inf
 
 
 class Rounds:
@@ -172,52 +189,38 @@ class Rounds:
 
     def when_followed(self, iteration: int, then: Callable[[], None]) -> None:
         """Call `then`, which hands the update of `iteration` over, once enough of this round is on
-        its way to the joiners that follow it. If that takes a while, the node is told so, because
+        its way to the joiners that follow it. While they take it in, the node is told so, because
         the trainer does not owe an answer before it has been asked.
 
         After the update they could not get it any more, since its memory is used again. A joiner
         that takes in nothing for long is cut off. `then` is not called if the node has been
         replaced by then.
         """
-        delayed, over = (events.UpdateDelayed(iteration, over) for over in (False, True))
+        self._look_whether_followed(_Delay(self._hub.node, iteration, then))
 
-        def at_last() -> None:
-            then()
-            self._hub.handle(over)
-
-        if not self._look_whether_followed(self._hub.node, then, at_last, -1, 0.0):
-            self._hub.handle(delayed)
-
-    def _look_whether_followed(
-        self,
-        node: object,
-        then: Callable[[], None],
-        later: Callable[[], None],
-        sent_before: int,
-        since: float,
-    ) -> bool:
-        """Call `then` now or `later` later; return whether it was now. `sent_before`: the bytes
-        that had been sent to those who are behind at the time `since`, which is when they changed
-        last."""
-        current = self._hub.node
-        if current is not node:
-            return True
+    def _look_whether_followed(self, delay: _Delay) -> None:
+        current, now = self._hub.node, self._loop.time()
+        if current is not delay.node:
+            return
         self.release()
         copied = current is not None and current.cycle.holds.was_copied
         most = AHEAD_BYTES if copied else AHEAD_ROUNDS * self.contribution.nbytes
         behind = self._forwarding.behind(self._peers.links, most, self._has_failed)
         if not behind:
-            then()
-            return True
-        now, sent = self._loop.time(), sum(link.bulk_bytes_sent for link in behind)
-        if sent != sent_before:
-            since = now
-        elif now - since > FOLLOW_STILL_SECONDS:
+            delay.then()
+            if delay.sent >= 0:
+                self._hub.handle(events.UpdateDelayed(delay.iteration))
+            return
+        sent = sum(link.bulk_bytes_sent for link in behind)
+        if sent != delay.sent:
+            delay.sent, delay.since = sent, now
+            if now - delay.told_at >= FOLLOW_TELL_SECONDS:
+                delay.told_at = now
+                self._hub.handle(events.UpdateDelayed(delay.iteration))
+        elif now - delay.since > FOLLOW_STILL_SECONDS:
             for link in behind:
                 self._peers.cut(link, "it reads nothing of what is sent to it", LinkEnd.CUT)
-        look = partial(self._look_whether_followed, node, later, later, sent, since)
-        self._loop.call_later(FOLLOW_SECONDS, look)
-        return False
+        self._loop.call_later(FOLLOW_SECONDS, partial(self._look_whether_followed, delay))
 
     def _pulls(self, node: bytes) -> bool:
         """Whether joiner `node` is copying the state from members, this one among them."""

@@ -80,7 +80,7 @@ class TrainerDebt:
         self._computed = 0  # how many of these the trainer has told to be done
         self._patience = 1.0  # by how much longer than usual the running work may take
         self._applying: Apply | None = None  # sent to a prompt trainer and not answered
-        self._applying_at: float | None = None  # None while the shell still holds it back
+        self._applying_at = 0.0
         self._publishing: Publish | None = None  # results that the trainer has to make
         self._is_told = False  # whether it was told so; it is not while it lacks updates
         self._publish_by: float | None = None  # the time by which it should have made them
@@ -225,8 +225,8 @@ class TrainerDebt:
     def delayed(self, event: UpdateDelayed) -> None:
         """The trainer gets an update later than it was asked for, so its time begins only then."""
         if self._applying is not None and event.iteration == self._applying.iteration:
-            self._applying_at = self._context.now if event.over else None
-        elif event.over and event.iteration in self.kept[:1]:
+            self._applying_at = self._context.now
+        elif event.iteration in self.kept[:1]:
             self._answered_at = self._context.now
 
     def _send(self, work: GiveWork) -> None:
@@ -287,7 +287,7 @@ class TrainerDebt:
         update was kept, since the node counted it as applied at that time."""
         self._given_at = None
         if not self.is_behind:
-            if self._applying is not None and self._applying_at is not None:
+            if self._applying is not None:
                 self._updates.append(self._context.now - self._applying_at)
             self._applying = None
             self._iterations += 1
@@ -349,7 +349,7 @@ class TrainerDebt:
         if not self._has_begun or not context.is_awaited:
             return None
         behind = self.is_behind
-        due = (self._behind_due, self._later_due) if behind else (self._due, None)
+        due = (self._behind_due, self.later_due) if behind else (self._due, None)
         return min((t for t in (*due, self._publish_by) if t is not None), default=None)
 
     @property
@@ -369,7 +369,7 @@ class TrainerDebt:
         return None if waits else self._let_go_at
 
     @property
-    def _later_due(self) -> float | None:
+    def later_due(self) -> float | None:
         """When work that waits for the replay of updates is handed back. The first iterations get
         no more time than later ones: another trainer that was late, too, may answer meanwhile, and
         if none does, the work comes back with twice the patience."""
@@ -391,7 +391,7 @@ class TrainerDebt:
 
     @property
     def _update_due(self) -> float | None:
-        if self._applying is None or self._applying_at is None:
+        if self._applying is None:
             return None
         return self._applying_at + self._patience * self._allowed(_usual(self._updates))
 
@@ -433,7 +433,7 @@ class TrainerDebt:
 
     def _hand_back_later(self) -> None:
         """Hand work back that has waited for too long for the replay of updates."""
-        if (due := self._later_due) is not None and self._context.now >= due:
+        if (due := self.later_due) is not None and self._context.now >= due:
             self._later = None
             self._hand_back()
 

@@ -26,7 +26,6 @@ def when_followed(host: Host, iteration: int, then: Callable[[], None]) -> None:
     if not is_behind(host):
         then()
         return
-    host.handle(events.UpdateDelayed(iteration, over=False))
     host.soon(LOOK_SECONDS, partial(_look_again, host, iteration, then))
 
 
@@ -35,7 +34,7 @@ def _look_again(host: Host, iteration: int, then: Callable[[], None]) -> None:
         host.soon(LOOK_SECONDS, partial(_look_again, host, iteration, then))
     else:
         then()
-        host.handle(events.UpdateDelayed(iteration, over=True))
+        host.handle(events.UpdateDelayed(iteration))
 
 
 def is_behind(host: Host) -> bool:

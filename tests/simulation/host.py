@@ -147,13 +147,16 @@ class Host:
 
     @property
     def has_time(self) -> bool:
-        """Return whether its trainer answers nothing and the protocol still allows it time.
+        """Return whether its trainer answers nothing, or replays updates before it does work that
+        nobody else can, and the protocol still allows it time.
 
         Until that time, which is known, the others wait.
         """
         debt = self.node.debt if self.node is not None else None
-        due = debt.deadline if debt is not None and not debt.is_behind else None
-        return self.hangs and due is not None and self.clock() <= due
+        if debt is None:
+            return False
+        due = debt.later_due if debt.is_behind else debt.deadline
+        return (self.hangs or debt.is_behind) and due is not None and self.clock() <= due
 
     def clock(self) -> float:
         """Return the time of this device's clock, in its own seconds."""

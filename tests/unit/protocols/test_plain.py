@@ -39,7 +39,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.Progressed(3, 2, 4),
     events.RoundReduced(3, 1, WORD),
     events.Applied(3, b"meta", b"claim"),
-    events.UpdateDelayed(3, over=True),
+    events.UpdateDelayed(3),
     events.PiecesTaken(3, b"pieces"),
     events.RoundDecided(3, 1, control_word.EMPTY),
     events.Published(3, 1),
