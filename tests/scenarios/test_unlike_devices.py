@@ -13,7 +13,7 @@ SIMPLE = {"ATEN_CPU_CAPABILITY": "default"}  # no vector instructions but the ol
 
 
 def test_devices_of_two_kinds_train_together(tmp_path: Path) -> None:
-    with Cluster(tmp_path, options=("--steps", "60")) as cluster:
+    with Cluster(tmp_path, options=("--steps", "200")) as cluster:
         alice = cluster.start("alice")
         alice.wait("joined")
         with alice.held():
