@@ -171,11 +171,7 @@ class Recovery:
         links stand still again and again; and if it has broken the protocol it has to join anew."""
         if self.gives_up(node):
             return False  # the policy after the next fence does without this link
-        return not self._has_departed(node) and not self.distrusts(node)
-
-    def distrusts(self, node: bytes) -> bool:
-        """Whether the last link to `node` has ended because it has broken the protocol."""
-        return self._gone.get(node) is LinkEnd.PROTOCOL_ERROR
+        return not self._has_departed(node) and self._gone.get(node) is not LinkEnd.PROTOCOL_ERROR
 
     def switched(self, old: View, view: View) -> None:
         """A policy with `view` came into force. Reports about links that were not in the `old` view

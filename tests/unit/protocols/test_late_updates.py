@@ -35,32 +35,35 @@ def applying(bench: Bench) -> Apply:
     return update
 
 
+def allowed_s(bench: Bench) -> float:
+    """Return how many seconds the trainer may take from now on."""
+    due = bench.debt.deadline
+    assert due is not None
+    return due - bench.context.now
+
+
 def test_a_trainer_owes_nothing_for_an_update_that_it_was_not_given_yet() -> None:
     bench = Bench()
     update = applying(bench)
-    allowed = bench.debt.deadline
-    assert allowed is not None
-    allowed_s = allowed - bench.context.now
+    allowed = allowed_s(bench)
     for _ in range(10):  # joiners take in what they are sent
-        bench.passes(allowed_s - 0.1)
+        bench.passes(allowed - 0.1)
         assert not bench.is_behind()
         bench.debt.delayed(UpdateDelayed(update.iteration))
-    bench.passes(allowed_s + 0.1)
+    bench.passes(allowed + 0.1)
     assert bench.is_behind()
 
 
 def test_how_long_an_update_was_delayed_does_not_count_as_how_long_it_takes() -> None:
     bench = Bench()
     usual = applying(bench)
-    allowed = bench.debt.deadline
-    assert allowed is not None
-    allowed_s = allowed - bench.context.now
+    allowed = allowed_s(bench)
     bench.context.now += LONG_S
     bench.debt.delayed(UpdateDelayed(usual.iteration))
     assert bench.debt.applied(Applied(usual.iteration, b"m"))
     bench.context.iteration += 1
     applying(bench)
-    assert bench.debt.deadline == bench.context.now + allowed_s
+    assert allowed_s(bench) == allowed
 
 
 def test_an_answer_may_come_before_the_word_that_the_delay_is_over() -> None:
