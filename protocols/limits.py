@@ -279,6 +279,10 @@ LEAVER_CATCHES_UP_SECONDS = 10.0
 LINK_OPEN_SECONDS = 10.0
 RETRY_SECONDS = 1.0  # after which a request is repeated that was not answered
 LINK_RETRY_SECONDS = 2.0  # after which a link is dialled again that could not be opened
+# A member that has sent what cannot be is trusted and dialled again after the first time, twice as
+# long after the second, and at most after the last.
+OFFENCE_SECONDS = 5.0
+OFFENCE_MOST_SECONDS = 600.0
 # A source that owes a joiner something and sends nothing for so long is replaced by the others.
 PULL_STALL_SECONDS = 10.0
 # A joiner whose requests no scheduler answers for so long looks for a cluster anew: its sponsor, or

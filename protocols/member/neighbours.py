@@ -87,7 +87,7 @@ class Neighbours:
         context.report("link_down", node=name)
         policy = context.policy
         if event.why is LinkEnd.PROTOCOL_ERROR:
-            context.do(Distrust(node))  # it has to join again, in a new incarnation
+            context.do(Distrust(node))  # for a while (`relinking.py`), or until it joins again
         if joining is not None and joining.on_the_way:
             joining.link_down(node)
         elif self.cycle.over or policy is None or (event.why.is_clean and context.is_leaving(node)):

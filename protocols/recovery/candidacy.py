@@ -75,7 +75,9 @@ class Candidacy:
     def has_waited(self, now: float) -> bool:
         """Whether members out of reach are waited for no more."""
         since = self.lost_since
-        waits = self._waits or since is None or now - since < limits.PARTITION_WAIT_SECONDS
+        # `deadline` is this sum, too. `now - since` may round to less than the wait at that very
+        # moment, and this member would then stand again and again without any time between.
+        waits = self._waits or since is None or now < since + limits.PARTITION_WAIT_SECONDS
         return not waits
 
     def leave_time(self, now: float) -> None:

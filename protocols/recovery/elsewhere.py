@@ -44,7 +44,7 @@ class Elsewhere:
     def gone(self, now: float, view: View) -> tuple[bytes, ...]:
         """Members of `view` that have been in another lineage for so long that they are lost."""
         since = self._parted(view) if self._heard else {}
-        return tuple(n for n, t in since.items() if now - t >= limits.PARTITION_WAIT_SECONDS)
+        return tuple(n for n, t in since.items() if now >= t + limits.PARTITION_WAIT_SECONDS)
 
     @property
     def deadline(self) -> float | None:

@@ -110,7 +110,8 @@ class Losses:
 
     def _is_old(self, now: float, a: bytes, b: bytes) -> bool:
         times = [self._since[ends] for ends in ((a, b), (b, a)) if ends in self._since]
-        return bool(times) and now - min(times) >= limits.LINK_CONFIRM_SECONDS
+        # Compared with the sum of which `deadline` is made: a difference may round to less.
+        return bool(times) and now >= min(times) + limits.LINK_CONFIRM_SECONDS
 
     def deadline(self, now: float) -> float | None:
         """When a broken link will begin to count (see `lost`); None if none is about to."""

@@ -149,6 +149,8 @@ class Recovery:
         self._gone[event.node] = event.why
         if event.why is LinkEnd.STALLED:
             self._standstill.stalled(event.node)
+        if event.why is LinkEnd.PROTOCOL_ERROR:
+            self.relinking.broke_protocol(now, event.node)
         if event.why.is_clean:
             self._missed_from[event.node] = now + limits.LEAVER_GONE_SECONDS
 
@@ -168,10 +170,8 @@ class Recovery:
 
     def _may_come_back(self, node: bytes) -> bool:
         """Whether to open a link to `node` again. That is useless if `node` has departed, or if its
-        links stand still again and again; and if it has broken the protocol it has to join anew."""
-        if self.gives_up(node):
-            return False  # the policy after the next fence does without this link
-        return not self._has_departed(node) and self._gone.get(node) is not LinkEnd.PROTOCOL_ERROR
+        links stand still again and again: the policy after the next fence does without them."""
+        return not self.gives_up(node) and not self._has_departed(node)
 
     def switched(self, old: View, view: View) -> None:
         """A policy with `view` came into force. Reports about links that were not in the `old` view

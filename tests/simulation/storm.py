@@ -61,6 +61,10 @@ ROUNDS = ("local steps", "subnets")
 FIRST_WITH_ENDED_TRAINERS = 1_010_000
 # After so many seconds of calm a history ends in which a part of that state is lost for good.
 LOST_SECONDS = 20.0
+# After so many seconds faults begin although not all devices are members yet. Where many members
+# talk much and frames are truncated, joins are cut off again and again; `waits.py` judges whether
+# that is the reason for which a device has waited.
+TOGETHER_SECONDS = 290.0
 # How many seconds of the world's clock the devices may take to end after the last fault has healed.
 CALM_SECONDS = 240.0
 # How many seconds after it begins a fault that never heals counts as healed: by then the devices
@@ -183,7 +187,7 @@ class Storm:
         for _ in range(nodes - 1):
             world.later(self._dice.uniform(0.0, 1.0), self._start)
         if not self._together:
-            world.run(lambda: len(world.members) == nodes or not self._running)
+            world.run(lambda: len(world.members) == nodes or self._is_overdue or not self._running)
         window = 1.0 + self._size.steps * (0.5 * world.most_compute + world.most_delay)
         self._worst = [self._dice.uniform(0.0, window) for _ in range(self._dice.randint(1, 2))]
         for kind in PLANNED:
@@ -223,6 +227,11 @@ class Storm:
         """Return how many seconds all devices may take to end once there is calm."""
         slowest = self._size.steps * (world_round(self.world) + 0.1)
         return CALM_SECONDS + slowest
+
+    @property
+    def _is_overdue(self) -> bool:
+        """Whether the devices take so long to come together that the faults begin meanwhile."""
+        return self.world.now >= TOGETHER_SECONDS
 
     @property
     def _running(self) -> list[Host]:

@@ -102,3 +102,18 @@ def test_who_was_let_go_never_stands() -> None:
     heir.over()
     heir.hopeless(5.0)
     assert heir.lost_since == 5.0
+
+
+def test_who_stands_when_the_wait_is_over_does_not_stand_again_at_once() -> None:
+    """For some of these times `since + WAIT - since` is less than `WAIT`."""
+    for since in (k / 7 for k in range(1, 2000)):
+        heir, election = candidacy()
+        heir.lost(since, 0, 2)
+        election.voted_term = election.term + 40  # so many in vain that the next wait is long
+        heir.leave_time(since)
+        heir.leave_time(since)
+        assert heir.deadline == since + WAIT
+        assert heir.has_waited(since + WAIT)
+        heir.leave_time(since + WAIT)
+        assert heir.deadline is not None
+        assert heir.deadline > since + WAIT

@@ -138,3 +138,14 @@ def test_a_new_view_forgets_links_that_it_lacks_and_keeps_the_others() -> None:
     assert again == Lost(links=(edge(ONE, TWO), edge(TWO, THREE)))  # node 4 is a way to node 2
     losses.forget_all_but(view_of(3, [(1, 3)]))
     assert losses.lost(LATER, view_of(3), ONE, [TWO, THREE]) == Lost()
+
+
+def test_a_broken_link_counts_at_the_very_deadline() -> None:
+    """For some of these times `since + LATER - since` is less than `LATER`."""
+    view = view_of(3)
+    for since in (k / 7 for k in range(1, 2000)):
+        losses = Losses()
+        losses.note(since, ONE, TWO, reset=False)
+        due = losses.deadline(since)
+        assert due is not None
+        assert losses.lost(due, view, ONE, [THREE]).links == (edge(ONE, TWO),)

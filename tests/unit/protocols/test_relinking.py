@@ -9,7 +9,7 @@ from edgeagent.planner import StandardPlanner
 from protocols import limits
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import edge, make_view
-from protocols.effects import Dial
+from protocols.effects import Dial, Trust
 from protocols.events import DialFailed, LinkDown, LinkUp, Located, Tick
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
@@ -34,8 +34,36 @@ def test_only_who_may_come_back_is_dialled() -> None:
     for why in LinkEnd:
         world, hosts = cluster(0)
         found = lose(world, hosts[0], hosts[1], why)
-        gone = why.proves_departure or why is LinkEnd.PROTOCOL_ERROR
-        assert [d.member.node for d in found] == ([] if gone else [hosts[1].me.node])
+        not_now = why.proves_departure or why is LinkEnd.PROTOCOL_ERROR
+        assert [d.member.node for d in found] == ([] if not_now else [hosts[1].me.node])
+
+
+def test_who_has_broken_the_protocol_is_trusted_and_dialled_after_pauses_that_grow() -> None:
+    world, hosts = cluster(0, size=2)
+    node, peer = node_of(hosts[0]), hosts[1].me
+    for pause in (5.0, 10.0, 20.0):
+        assert lose(world, hosts[0], hosts[1], LinkEnd.PROTOCOL_ERROR) == []
+        assert dials(world, hosts[0], Located(peer.node, (f"192.0.2.7:{pause:.0f}",))) == []
+        world.now += pause - 0.1
+        assert dials(world, hosts[0], Tick()) == []
+        assert node.deadline is not None
+        assert node.deadline <= world.now + 0.11
+        world.now += 0.2
+        wanted = node.handle(world.now, Tick())
+        (trust,) = (e for e in wanted if isinstance(e, Trust))
+        (dial,) = (e for e in wanted if isinstance(e, Dial))
+        assert wanted.index(trust) < wanted.index(dial)
+        assert trust.member.node == dial.member.node == peer.node
+        node.handle(world.now, LinkUp(peer))
+
+
+def test_the_pause_before_a_member_is_trusted_again_has_a_limit() -> None:
+    world, hosts = cluster(0, size=2)
+    relinking, peer = node_of(hosts[0]).recovery.relinking, hosts[1].me.node
+    for _ in range(2000):
+        relinking.broke_protocol(world.now, peer)
+    relinking.watch(world.now, [peer])
+    assert relinking.deadline == world.now + limits.OFFENCE_MOST_SECONDS
 
 
 def test_a_dial_that_failed_is_tried_again_after_a_while() -> None:
