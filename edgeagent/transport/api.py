@@ -90,7 +90,7 @@ class Link(Protocol):
         """
 
     async def close(self, *, flush: bool) -> None:
-        """Close both connections, after sending what is queued if `flush`. Idempotent.
+        """Close all connections, after sending what is queued if `flush`. Idempotent.
 
         The local listener gets `link_down` once, and so does the peer's.
         """

@@ -11,7 +11,7 @@ CONTROL_BUFFER_BYTES = 64 << 10  # receive buffer of a control connection
 MAX_CONTROL_QUEUE_BYTES = 16 << 20  # if more waits to be sent, the peer is cut off
 MAX_OPENINGS_PER_PEER = 4  # half-open links from one trusted peer; the oldest is given up
 NONCE_BYTES = 32  # of a join connection
-LINK_NONCE_BYTES = 16  # tells which control and which bulk connection belong together
+LINK_NONCE_BYTES = 16  # tells which connections belong together
 MAX_VERSIONS = 16  # protocol versions that one hello may offer
 MAX_VERSION = 1 << 16
 
@@ -30,7 +30,9 @@ PORTS_TRIED = 100  # pairs of ports that are tried from DEFAULT_PORT on
 # Waiting.
 TLS_CLOSE_SECONDS = 1.0  # for the peer's TLS goodbye
 CLOSE_SECONDS = 2.0  # for the peer's goodbye when a link is closed
-END_SECONDS = 0.1  # at most between the ends of a link's two connections, if a process dies
+END_SECONDS = 0.1  # at most between the ends of a link's connections, if a process dies
+# A connection on which nothing is sent is tested after so long, and as long after each test.
+KEEPALIVE_SECONDS = 30
 FLUSH_SECONDS = 10.0  # for queued frames when closing with flush
 DIAL_STAGGER_SECONDS = 0.25  # between beginning to dial two addresses of one peer
 COMPLAINT_SECONDS = 10.0  # between two lines about the same kind of trouble

@@ -21,6 +21,7 @@ from edgeagent.transport.connecting import connect
 from edgeagent.transport.errors import LinkRefused, Unreachable
 from edgeagent.transport.framing import Connection, Registry
 from edgeagent.transport.link_wire import Channel, LinkHello, Refuse
+from edgeagent.transport.links import Connections
 from protocols import limits
 from protocols.errors import RemoteProtocolError
 from protocols.wire.packing import decode_tagged, encode_tagged
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from edgeagent.transport.tls import Trust
 
 _LOWAT_OPTION = {"linux": 25, "darwin": 0x201}.get(sys.platform)  # TCP_NOTSENT_LOWAT
+_KEEPALIVE_OPTIONS = [
+    getattr(socket, name) for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL") if hasattr(socket, name)
+]
 
 
 class Dialler:
@@ -102,7 +106,7 @@ class Dialler:
         settled = False
         try:
             async with asyncio.timeout(limits.LINK_OPEN_SECONDS):
-                link = await self._open_both(opening, peer)
+                link = await self._open_all(opening, peer)
             settled = True
             return link
         except RemoteProtocolError as error:
@@ -119,17 +123,33 @@ class Dialler:
                 for connection in opening.connections:
                     connection.abort()
 
-    async def _open_both(self, opening: Opening, peer: PeerInfo) -> TcpLink:
+    async def _open_all(self, opening: Opening, peer: PeerInfo) -> TcpLink:
         address, control = await self._first_reached(peer)
         opening.connections.append(control)
         nonce = os.urandom(bounds.LINK_NONCE_BYTES)
         control.send(encode_tagged(self._links.hello(Channel.CONTROL, nonce)))
         hello = self._expect(await control.frame(), Channel.CONTROL, nonce, peer)
-        bulk = await self._connect(address, peer, Channel.BULK)
-        opening.connections.append(bulk)
-        bulk.send(encode_tagged(self._links.hello(Channel.BULK, nonce)))
-        self._expect(await bulk.frame(), Channel.BULK, nonce, peer)
-        return await self._links.settle(opening, hello, control, bulk)
+        # Side by side, because each takes three round trips.
+        both = [
+            asyncio.create_task(self._open_other(opening, address, peer, channel, nonce))
+            for channel in (Channel.BULK, Channel.LIFE)
+        ]
+        try:
+            bulk, life = await asyncio.gather(*both)
+        finally:
+            for task in both:
+                task.cancel()
+        return await self._links.settle(opening, hello, Connections(control, bulk, life))
+
+    async def _open_other(
+        self, opening: Opening, address: str, peer: PeerInfo, channel: Channel, nonce: bytes
+    ) -> Connection:
+        """Open a connection that belongs to the control connection with this nonce."""
+        connection = await self._connect(address, peer, channel)
+        opening.connections.append(connection)
+        connection.send(encode_tagged(self._links.hello(channel, nonce)))
+        self._expect(await connection.frame(), channel, nonce, peer)
+        return connection
 
     def _expect(self, body: bytes, channel: Channel, nonce: bytes, peer: PeerInfo) -> LinkHello:
         hello: LinkHello | Refuse = decode_tagged(body, LinkHello, Refuse)
@@ -226,5 +246,9 @@ def tune_socket(transport: asyncio.BaseTransport, channel: Channel) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if channel is Channel.BULK and _LOWAT_OPTION is not None:
             sock.setsockopt(socket.IPPROTO_TCP, _LOWAT_OPTION, bounds.NOTSENT_LOWAT_BYTES)
+        if channel is Channel.LIFE:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option in _KEEPALIVE_OPTIONS:
+                sock.setsockopt(socket.IPPROTO_TCP, option, bounds.KEEPALIVE_SECONDS)
     except OSError:
         return

@@ -3,6 +3,7 @@
     dialling end                       accepting end
     control: LinkHello                 LinkHello, or Refuse
     bulk:    LinkHello (same nonce)    LinkHello
+    life:    LinkHello (same nonce)    LinkHello
     then, whoever dialled:
     larger id                          smaller id
     control: Ready                     Commit (the link is up here), or Refuse
@@ -30,10 +31,11 @@ VERSION = 1
 
 
 class Channel(IntEnum):
-    """Which of a link's two connections this is."""
+    """Which of a link's three connections this is."""
 
     CONTROL = 1
     BULK = 2
+    LIFE = 3  # carries nothing: how it ends says whether the process has died (`lifeline.py`)
 
 
 class Refusal(IntEnum):
@@ -69,7 +71,7 @@ class LinkHello(Message):
 
 @dataclass(frozen=True, slots=True)
 class Ready(Message):
-    """The node with the larger id has both connections."""
+    """The node with the larger id has all connections."""
 
     TAG: ClassVar[int] = 2
 

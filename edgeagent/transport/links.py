@@ -1,4 +1,4 @@
-"""A link that is up: two connections that begin and end together.
+"""A link that is up: three connections that begin and end together.
 
 `link_up` is the listener's first call and `link_down` its last, which comes once. Both ends take
 part in a clean close: each marks the end of both its streams with a goodbye and waits for a bounded
@@ -7,8 +7,9 @@ has not read yet. After `close` nothing is delivered.
 
 How a connection ends without a goodbye is evidence of what happened at the other end (`LinkEnd`).
 The system ends a killed process's connection in order if the process had read everything that had
-arrived on it, and with a reset otherwise. After a reset of one connection, the other therefore has
-END_SECONDS to show an orderly end, which proves more.
+arrived on it, and with a reset otherwise. After a reset of one connection, the others therefore
+have END_SECONDS to show an orderly end, which proves more. The one that carries nothing
+(`Lifeline`) does so unless something on the path has reset it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from time import monotonic  # the clock of the meter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from edgeagent.transport import bounds
-from edgeagent.transport.framing import BulkStream, Connection, ControlStream
+from edgeagent.transport.framing import BulkStream, ControlStream
+from edgeagent.transport.lifeline import Lifeline
 from edgeagent.transport.tcp_info import sending_of, unsent_of
 from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -29,23 +31,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgeagent.transport.api import LinkListener, PeerInfo
+    from edgeagent.transport.framing import Connection
     from protocols.network.progress import Sending
     from protocols.wire.bulk import BulkHeader
 
 
+class Connections(NamedTuple):
+    """The TLS connections of one link."""
+
+    control: Connection
+    bulk: Connection
+    life: Connection
+
+
 class TcpLink:
-    """An open link over two TLS connections; implements `api.Link`."""
+    """An open link over three TLS connections; implements `api.Link`."""
 
     def __init__(
         self,
         peer: PeerInfo,
-        control: Connection,
-        bulk: Connection,
+        connections: Connections,
         listener: LinkListener,
         gone: Callable[[TcpLink], None],
         log: Callable[[str], None],
     ) -> None:
         """`gone` is called immediately before the listener's `link_down`."""
+        control, bulk, life = connections
         self._peer = peer
         self._listener = listener
         self._gone = gone
@@ -63,6 +74,8 @@ class TcpLink:
             self._failed,
             self._lost,
         )
+        self._life = Lifeline(life, self._failed, self._life_ended)
+        self._open = len(self._connections)  # number of those that have not ended
         self._closing = False  # this end has begun a clean close
         self._said_goodbye = False
         self._heard_control_goodbye = False
@@ -83,6 +96,7 @@ class TcpLink:
         if not self._down.is_set():
             self._connections[0].attach(self._control)
             self._connections[1].attach(self._bulk)
+            self._life.watch()
             if not self._reading_bulk:
                 self._connections[1].pause_reading()
 
@@ -163,7 +177,7 @@ class TcpLink:
         self._bulk.discard()
 
     async def close(self, *, flush: bool) -> None:
-        """Close both connections, after sending what is queued if `flush`. Idempotent.
+        """Close all connections, after sending what is queued if `flush`. Idempotent.
 
         Without `flush`, frames of which nothing was sent are dropped. If the peer hangs, this takes
         at most FLUSH_SECONDS + CLOSE_SECONDS. `link_down` was reported when this returns.
@@ -203,6 +217,7 @@ class TcpLink:
                 connection.close()
             else:
                 connection.abort()
+        self._life.reset()
         self._gone(self)
         self._listener.link_down(self, reason, why)
 
@@ -237,7 +252,8 @@ class TcpLink:
             self.finish(reason, LinkEnd.PROTOCOL_ERROR)
 
     def _lost(self, error: Exception | None) -> None:
-        """One of the connections has ended."""
+        """The control or the bulk connection has ended."""
+        self._open -= 1
         if self._down.is_set():
             return
         if self._closing and self._said_goodbye:
@@ -251,13 +267,24 @@ class TcpLink:
         text = f"connection lost ({error})" if error and str(error) else "connection lost"
         if why is LinkEnd.PROCESS_ENDED:
             self.finish(text, why)
-        elif self._first_end is not None:
-            self._conclude()
-        else:
-            self._wait_for_the_other(why, text)
+        elif self._first_end is None:
+            self._wait_for_the_others(why, text)
+        self._look()
 
-    def _wait_for_the_other(self, why: LinkEnd, text: str) -> None:
-        """Deliver nothing more, but read on to see how the other connection ends, and whether a
+    def _life_ended(self) -> None:
+        """The lifeline has ended."""
+        if self._life.proves_death and not self._down.is_set():
+            left = self._heard_control_goodbye
+            self.finish("connection lost", LinkEnd.GOODBYE if left else LinkEnd.PROCESS_ENDED)
+        self._look()
+
+    def _look(self) -> None:
+        """Conclude if all connections have ended, so that no more can be learned."""
+        if not self._open and self._life.has_ended:
+            self._conclude()
+
+    def _wait_for_the_others(self, why: LinkEnd, text: str) -> None:
+        """Deliver nothing more, but read on to see how the other connections end, and whether a
         goodbye comes before that."""
         self._first_end, self._first_text = why, text
         self._control.mute()

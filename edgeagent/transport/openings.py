@@ -21,7 +21,7 @@ from edgeagent.transport.link_wire import (
     Refusal,
     Refuse,
 )
-from edgeagent.transport.links import TcpLink
+from edgeagent.transport.links import Connections, TcpLink
 from protocols import limits
 from protocols.network.link_end import LinkEnd
 from protocols.wire.packing import decode_tagged, encode_tagged
@@ -139,14 +139,12 @@ class Links:
             return Refusal.FULL
         return None
 
-    async def settle(
-        self, opening: Opening, hello: LinkHello, control: Connection, bulk: Connection
-    ) -> TcpLink:
+    async def settle(self, opening: Opening, hello: LinkHello, connections: Connections) -> TcpLink:
         """Agree with the other end that this opening becomes the link, and report it as up.
 
         Raises `LinkRefused`, `RemoteProtocolError` or `ConnectionError`.
         """
-        node = opening.node
+        node, control = opening.node, connections.control
         if self._node < node:
             self._expect(Ready, await control.frame(), hello)
             refusal = self._objection_now(hello)
@@ -154,12 +152,12 @@ class Links:
                 control.send(encode_tagged(Refuse(refusal)))
                 self._check(refusal, hello)
             control.send(encode_tagged(Commit()))
-            return self._commit(opening, hello, control, bulk)
+            return self._commit(opening, hello, connections)
         async with self._ready.setdefault(node, asyncio.Lock()):
             control.send(encode_tagged(Ready()))
             self._expect(Commit, await control.frame(), hello)
             self._check(self._objection_now(hello), hello)
-            return self._commit(opening, hello, control, bulk)
+            return self._commit(opening, hello, connections)
 
     def drop(self, node: bytes, reason: str) -> None:
         """End every link and opening with `node`."""
@@ -196,9 +194,7 @@ class Links:
         if refusal is not None:
             raise LinkRefused(f"no link with {hello.name}: {link_wire.REFUSAL_TEXTS[refusal]}")
 
-    def _commit(
-        self, opening: Opening, hello: LinkHello, control: Connection, bulk: Connection
-    ) -> TcpLink:
+    def _commit(self, opening: Opening, hello: LinkHello, connections: Connections) -> TcpLink:
         node = opening.node
         self._forget(opening)
         for other in list(self._openings.get(node, [])):
@@ -216,7 +212,7 @@ class Links:
             # it again in case `finish` has just ended that link.
             self._trust.add(certificate)
         peer = PeerInfo(node, hello.incarnation, hello.name, hello.addresses, certificate)
-        link = TcpLink(peer, control, bulk, self._listener, self._link_gone, self._log)
+        link = TcpLink(peer, connections, self._listener, self._link_gone, self._log)
         self._up[node] = link
         self._wake(node, link)
         link.start()

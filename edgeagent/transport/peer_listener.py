@@ -1,8 +1,8 @@
-"""The accepting end of links: mutual TLS, then two hellos that belong together.
+"""The accepting end of links: mutual TLS, then three hellos that belong together.
 
 A connection counts as unproven until mutual TLS has shown a certificate that is trusted at present.
-An opening that has not become a link within `LINK_OPEN_SECONDS` is given up and both its
-connections are closed.
+An opening that has not become a link within `LINK_OPEN_SECONDS` is given up and its connections
+are closed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from edgeagent.transport.doorkeeper import Doorkeeper, Gate, Visitor
 from edgeagent.transport.errors import LinkRefused
 from edgeagent.transport.framing import Connection, Registry
 from edgeagent.transport.link_wire import Channel, LinkHello, Refuse
+from edgeagent.transport.links import Connections
 from protocols import limits
 from protocols.errors import RemoteProtocolError
 from protocols.wire.packing import decode_tagged, encode_tagged
@@ -44,7 +45,8 @@ class PeerListener:
         self._trust = trust
         self._links = links
         self._complaints = complaints
-        self._bulk: dict[tuple[bytes, bytes], asyncio.Future[Connection]] = {}
+        # Node, nonce and channel of a connection that an opening waits for.
+        self._awaited: dict[tuple[bytes, bytes, Channel], asyncio.Future[Connection]] = {}
         self._gate = Gate(sockets, self._serve, doorkeeper, complaints)
 
     def start(self) -> None:
@@ -87,8 +89,8 @@ class PeerListener:
         tune_socket(connection.transport, hello.channel)
         if hello.node != node:
             raise RemoteProtocolError("first frame is not this node's hello")
-        if hello.channel is Channel.BULK:
-            future = self._bulk.pop((node, hello.nonce), None)
+        if hello.channel is not Channel.CONTROL:
+            future = self._awaited.pop((node, hello.nonce, hello.channel), None)
             if future is None or future.done():
                 return False  # that opening was given up, perhaps in favour of another one
             future.set_result(connection)
@@ -105,30 +107,33 @@ class PeerListener:
             self._links.over(opening)
 
     async def _open_control(self, opening: Opening, hello: LinkHello, control: Connection) -> bool:
-        key = (opening.node, hello.nonce)
-        if key in self._bulk:
+        keys = [(opening.node, hello.nonce, channel) for channel in (Channel.BULK, Channel.LIFE)]
+        if any(key in self._awaited for key in keys):
             raise RemoteProtocolError("the same link nonce twice")
-        future: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
-        self._bulk[key] = future
+        loop = asyncio.get_running_loop()
+        others: list[asyncio.Future[Connection]] = [loop.create_future() for _ in keys]
+        self._awaited |= zip(keys, others, strict=True)
         settled = False
         try:
             control.send(encode_tagged(self._links.hello(Channel.CONTROL, hello.nonce)))
             early = control.expect()  # is also done when the dialling end gives up
-            either: list[asyncio.Future[Any]] = [future, early]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not future.done():
-                early.result()
-                raise RemoteProtocolError("spoke before its bulk connection was there")
-            bulk = future.result()
-            opening.connections.append(bulk)
-            bulk.send(encode_tagged(self._links.hello(Channel.BULK, hello.nonce)))
-            await self._links.settle(opening, hello, control, bulk)
+            for (_, nonce, channel), future in zip(keys, others, strict=True):
+                either: list[asyncio.Future[Any]] = [future, early]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if not future.done():
+                    early.result()
+                    raise RemoteProtocolError("spoke before its other connections were there")
+                opening.connections.append(future.result())
+                future.result().send(encode_tagged(self._links.hello(channel, nonce)))
+            bulk, life = (future.result() for future in others)
+            await self._links.settle(opening, hello, Connections(control, bulk, life))
             settled = True
             return True
         finally:
-            self._bulk.pop(key, None)
-            if not settled and future.done() and not future.cancelled():
-                future.result().abort()
+            for key, future in zip(keys, others, strict=True):
+                self._awaited.pop(key, None)
+                if not settled and future.done() and not future.cancelled():
+                    future.result().abort()
 
     def _complain(self, visitor: Visitor, kind: str, reason: str) -> None:
         self._complaints.refused(visitor.host, f"link {kind}", reason)

@@ -6,10 +6,13 @@ living agent never closes a connection like that: it says goodbye, or resets the
 operating system has closed it, as it does after a `kill -9`. That holds only if everything that
 came before the FIN was read, since a goodbye may be among it.
 
-Nothing else proves anything. The system of a dead process sends a reset if bytes were left unread,
-but so do a living agent that cuts a link, a firewall that rejects (`tcp-reset`), and a router that
-has forgotten the connection. Errors that come with an ICMP message ("refused", "no route") may come
-from anywhere on the path, and silence may end.
+The system of a dead process sends a reset instead if bytes were left unread. Therefore each link
+has a connection on which nothing is ever sent, and which a living agent only ever resets
+(`edgeagent/transport/lifeline.py`).
+
+Nothing else proves anything. A reset comes also from a living agent that cuts a link, a firewall
+that rejects (`tcp-reset`), and a router that has forgotten the connection. Errors that come with an
+ICMP message ("refused", "no route") may come from anywhere on the path, and silence may end.
 """
 
 from __future__ import annotations

@@ -80,8 +80,7 @@ def test_the_end_of_a_killed_process_is_known_for_what_it_is(
 @loops
 @pytest.mark.parametrize("unread", ["control", "bulk", "both"])
 def test_a_process_killed_with_bytes_unread(loop_name: str, unread: str, tmp_path: Path) -> None:
-    """One connection on which everything was read proves the death; resets on both prove
-    nothing."""
+    """The lifeline proves the death, although connections with unread bytes are reset."""
 
     async def body(here: Agent) -> None:
         here.transport.trust(load_identity(str(tmp_path)).certificate)
@@ -97,10 +96,70 @@ def test_a_process_killed_with_bytes_unread(loop_name: str, unread: str, tmp_pat
                 here.ups[0].send_bulk(header(4), memoryview(b"data"))
             process.kill()
             await until_count(here.downs, 1, "the link is down")
+        assert [end for _, _, end in here.downs] == [LinkEnd.PROCESS_ENDED]
+
+    run(lambda: with_agents(body, agent("anna")), loop_name)
+
+
+@loops
+@pytest.mark.parametrize("unread", ["control", "both"])
+def test_a_process_killed_after_its_lifeline_was_reset(
+    loop_name: str, unread: str, tmp_path: Path
+) -> None:
+    """The link goes on without its lifeline. Then one connection on which everything was read
+    proves the death; resets on both prove nothing."""
+
+    async def body(here: Agent) -> None:
+        here.transport.trust(load_identity(str(tmp_path)).certificate)
+        with linked_process(here, tmp_path, "pause") as process:
+            await until_count(here.ups, 1, "the link is up")
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            life = here.ups[0]._life  # type: ignore[attr-defined]
+            life.reset()
+            await until(lambda: life.has_ended, "the lifeline has ended")
+            assert not life.proves_death
+            assert here.downs == []
+            here.ups[0].send_control(b"not read any more")
+            if unread == "both":
+                here.ups[0].send_bulk(header(4), memoryview(b"data"))
+            process.kill()
+            await until_count(here.downs, 1, "the link is down")
         why = LinkEnd.RESET if unread == "both" else LinkEnd.PROCESS_ENDED
         assert [end for _, _, end in here.downs] == [why]
 
     run(lambda: with_agents(body, agent("anna")), loop_name)
+
+
+@loops
+def test_what_is_sent_on_a_lifeline_ends_the_link(loop_name: str) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        link = await small.transport.dial(large.me)
+        await until_count(large.ups, 1, "the other end is up")
+        link._life._connection.transport.write(b"x")  # type: ignore[attr-defined]
+        await until_count(large.downs, 1, "the other end is down")
+        assert large.downs[0][2] is LinkEnd.PROTOCOL_ERROR
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
+def test_a_link_outlives_its_lifeline_and_closes_with_a_goodbye(loop_name: str) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        link = await small.transport.dial(large.me)
+        await until_count(large.ups, 1, "the other end is up")
+        link._life.reset()  # type: ignore[attr-defined]
+        life = large.ups[0]._life  # type: ignore[attr-defined]
+        await until(lambda: life.has_ended, "the other end knows")
+        link.send_control(b"still here")
+        await until_count(large.frames, 1, "a frame has come")
+        await link.close(flush=True)
+        await until_count(large.downs, 1, "the other end is down")
+        assert [x[2] for x in (*small.downs, *large.downs)] == [LinkEnd.GOODBYE] * 2
+
+    run(lambda: with_agents(body, *two()), loop_name)
 
 
 @loops
