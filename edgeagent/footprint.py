@@ -86,9 +86,15 @@ def footprint(found: Rehearsed, agent: int) -> Footprint:
     frames = min(LINK_BUFFERS_MOST, mapped_bytes(state) + mapped_bytes(own))
     buffers = max(LINK_BUFFERS_LEAST, frames)
     always.append(Part("agent's buffers for links", buffers, "computed"))
+    changes = mapped_bytes(found.state_bytes - found.constant_bytes)
+    kept = limits.LEAST_LOGGED_UPDATES * mapped_bytes(even)
+    # They are kept by the agent, and handed to the trainer through a region of their own.
+    late = mapped_bytes(replay) + limits.LEAST_KEPT_UPDATES * mapped_bytes(even)
     later = (
-        Part("sums kept for a device that joins", mapped_bytes(even), "computed"),
-        Part("updates kept while the trainer is late", mapped_bytes(replay), "computed"),
+        # Without room for both a device copies nothing for one that joins; others do, or all wait.
+        Part("snapshot for a device that joins", changes, "computed"),
+        Part("updates kept for it, at the least", kept, "computed"),
+        Part("updates kept while the trainer is late, at the least", late, "computed"),
     )
     gradients = Part("gradients of a micro-batch", found.gradient_bytes, "computed")
     beyond = max(0, found.micro_batch - found.gradient_bytes)

@@ -434,7 +434,8 @@ class Rehearsed:
     memory, and with `is_measured` after one micro-batch and one update: the most that each of them
     took beside `process`, and what the loader's `workers` have to themselves. `held`: 0, or the
     slots, and the sums with which they are stepped, take so much on all devices together if there
-    are no copies; of each part there are `copies`.
+    are no copies; of each part there are `copies`. `constant_bytes`: what of the state training
+    never changes.
     """
 
     TAG: ClassVar[int] = 17
@@ -452,6 +453,7 @@ class Rehearsed:
     workers: int = wire(NUMBER, 0)
     held: int = wire(NUMBER, 0)
     copies: int = wire(NUMBER, 0)
+    constant_bytes: int = wire(NUMBER, 0)
 
 
 Message = (

@@ -67,6 +67,7 @@ class Rehearsal(AgentClient):
             process=used.files + max(0, used.own - weights) if used else 0,
             held=self._held.kept_bytes if self._held is not None else 0,
             copies=copies,
+            constant_bytes=state.layout.constant_bytes,
         )
         super().send(self._found)
 

@@ -33,7 +33,10 @@ def test_the_sum_is_what_is_there_at_one_time() -> None:
     assert measured.need == always + 25 * MB
     assert [part.bytes for part in measured.micro_batch] == [10 * MB, 7 * MB]
     assert (planned.is_measured, measured.is_measured) == (False, True)
-    assert [part.bytes for part in measured.later] == [10 * MB, 10 * MB]
+    assert [part.bytes for part in measured.later] == [30 * MB, 4 * 10 * MB, 3 * 10 * MB]
+    frozen = footprint(replace(MEASURED, constant_bytes=25 * MB), AGENT)
+    assert [part.bytes for part in frozen.later] == [5 * MB, 4 * 10 * MB, 3 * 10 * MB]
+    assert frozen.need == measured.need
     larger = replace(MEASURED, micro_batch=99 * MB, workers=3 * MB)
     assert footprint(larger, AGENT).need == always + 99 * MB + 3 * MB
     assert footprint(replace(PLANNED, state_bytes=1 << 40), 0).always[-1].bytes == 96 * MB
