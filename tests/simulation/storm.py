@@ -285,7 +285,8 @@ class Storm:
         """Have large frames swallowed between two devices or between one and all others.
 
         This is one way or both ways, for some seconds or for ever. It is not for ever where no
-        segment is short enough to pass and a device could reach nobody: that could not end well.
+        segment is short enough to pass and a device could reach nobody, or not the only one that
+        has a part of a divided optimizer's state: that could not end well.
         """
         host = self._linked(dice)
         if host is None:
@@ -298,7 +299,7 @@ class Storm:
         passes = dice.choice(PASSES)
         spans = (dice.uniform(1.0, 8.0), dice.uniform(8.0, 40.0), None)
         seconds = dice.choice(spans)
-        if wide and passes == NO_BULK and seconds is None:
+        if (wide or self.world.stripes) and passes == NO_BULK and seconds is None:
             seconds = spans[1]
         self.world.fire(kind)
         self._calm(FOUND_SECONDS if seconds is None else seconds)
