@@ -18,6 +18,7 @@ MAX_VERSION = 1 << 16
 # Sending and receiving bulk frames.
 BULK_PIECE_BYTES = 128 << 10  # largest single write; about twice as much may wait below it
 BULK_TURN_BYTES = 1 << 20  # bytes written before the event loop may do other work
+BULK_BUFFER_BYTES = 64 << 10  # receive buffer; a payload that lacks as much is read in place
 BULK_SCRATCH_BYTES = 256 << 10  # buffer into which dropped payloads are read
 NOTSENT_LOWAT_BYTES = 128 << 10  # the kernel asks for more once less than this is unsent
 WRITE_HIGH_WATER_BYTES = 128 << 10  # asyncio's buffer: if it holds more, writing is paused

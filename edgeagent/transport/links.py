@@ -20,7 +20,8 @@ from time import monotonic  # the clock of the meter
 from typing import TYPE_CHECKING, NamedTuple
 
 from edgeagent.transport import bounds
-from edgeagent.transport.framing import BulkStream, ControlStream
+from edgeagent.transport.bulk_stream import BulkStream
+from edgeagent.transport.framing import ControlStream
 from edgeagent.transport.lifeline import Lifeline
 from edgeagent.transport.tcp_info import sending_of, unsent_of
 from protocols import limits
@@ -98,7 +99,7 @@ class TcpLink:
             self._connections[1].attach(self._bulk)
             self._life.watch()
             if not self._reading_bulk:
-                self._connections[1].pause_reading()
+                self._bulk.hold()
 
     @property
     def peer(self) -> PeerInfo:
@@ -329,9 +330,9 @@ class TcpLink:
             return
         self._reading_bulk = wanted
         if wanted:
-            self._connections[1].resume_reading()
+            self._bulk.go_on()
         else:
-            self._connections[1].pause_reading()
+            self._bulk.hold()
 
     async def _wait_down(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

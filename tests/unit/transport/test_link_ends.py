@@ -94,6 +94,10 @@ def test_a_process_killed_with_bytes_unread(loop_name: str, unread: str, tmp_pat
                 here.ups[0].send_control(b"not read any more")
             if unread != "control":
                 here.ups[0].send_bulk(header(4), memoryview(b"data"))
+                bulk = here.ups[0]._bulk  # type: ignore[attr-defined]
+                await until(lambda: bulk.idle, "the bulk frame is on its way")
+                bulk = here.ups[0]._bulk  # type: ignore[attr-defined]
+                await until(lambda: bulk.idle, "the bulk frame is on its way")
             process.kill()
             await until_count(here.downs, 1, "the link is down")
         assert [end for _, _, end in here.downs] == [LinkEnd.PROCESS_ENDED]
@@ -125,6 +129,8 @@ def test_a_process_killed_after_its_lifeline_was_reset(
             here.ups[0].send_control(b"not read any more")
             if unread == "both":
                 here.ups[0].send_bulk(header(4), memoryview(b"data"))
+                bulk = here.ups[0]._bulk  # type: ignore[attr-defined]
+                await until(lambda: bulk.idle, "the bulk frame is on its way")
             process.kill()
             await until_count(here.downs, 1, "the link is down")
         why = LinkEnd.RESET if unread == "both" else LinkEnd.PROCESS_ENDED
