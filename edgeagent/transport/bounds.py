@@ -17,6 +17,7 @@ MAX_VERSION = 1 << 16
 
 # Sending and receiving bulk frames.
 BULK_PIECE_BYTES = 128 << 10  # largest single write; about twice as much may wait below it
+JOINED_BYTES = 16 << 10  # one copy of so much is cheaper than another TLS record and system call
 BULK_TURN_BYTES = 1 << 20  # bytes written before the event loop may do other work
 BULK_BUFFER_BYTES = 64 << 10  # receive buffer; a payload that lacks as much is read in place
 BULK_SCRATCH_BYTES = 256 << 10  # buffer into which dropped payloads are read

@@ -2,10 +2,11 @@
 
 A frame is a `BulkHeader` (80 bytes) and its payload; a header of zeros announces a clean close.
 
-Where chunks are small, each read and each write costs more than the bytes that it moves. So frames
-that wait together are written together, and what arrives is read into a buffer from which as many
-frames are taken as it holds. Only a payload of which much is missing is read straight into its
-place.
+Where chunks are small, each read and each write costs more than the bytes that it moves. So a small
+frame is written at once, frames that have waited together are, too, and what arrives is read into a
+buffer from which as many frames are taken as it holds. Only a payload of which much is missing is
+read straight into its place. A frame that could be written is never kept back for the next one: the
+other end would begin to work on it later.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class BulkStream:
         self._queue.push(header, payload)
         self.queued += len(payload)
         if not self._paused and not self._scheduled:
-            self._pump_soon()  # what is queued until then is written together
+            self._pump()
 
     def drop_queue(self) -> None:
         """Drop the frames of which nothing was written yet."""
@@ -158,13 +159,11 @@ class BulkStream:
             if self._offset == len(payload):
                 self._current = None
         write = self._connection.transport.write
-        if len(parts) <= 2:
-            for part in parts:
-                if len(part):
-                    write(part)
-        else:
-            # One copy and one write are cheaper than a TLS record and a system call for each part.
+        if size <= bounds.JOINED_BYTES or len(parts) > 2:
             write(b"".join(parts))
+        else:
+            for part in filter(len, parts):
+                write(part)
         return size
 
     # Receiving.
