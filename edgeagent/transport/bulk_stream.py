@@ -184,7 +184,7 @@ class BulkStream:
     def _catch_up(self) -> None:
         """Deliver what had arrived when `hold` was called, then read again."""
         self._deliver()
-        if not self._held:
+        if not self._held and not self._stopped:
             self._connection.resume_reading()
 
     def buffer(self) -> memoryview:

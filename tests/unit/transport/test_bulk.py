@@ -123,6 +123,48 @@ def test_frames_of_all_sizes_keep_their_order(loop_name: str) -> None:
 
 
 @loops
+@pytest.mark.parametrize("most", [200, 5_000, 200_000])
+def test_who_pauses_gets_no_frame_of_those_that_came_with_the_last_one(
+    loop_name: str, most: int
+) -> None:
+    """Many small frames are read at once; a pause holds those back that follow."""
+    dice = random.Random(most)
+    payloads = [dice.randbytes(dice.randint(0, most)) for _ in range(200)]
+
+    async def body(one: Agent, other: Agent) -> None:
+        link, theirs = await linked(one, other)
+        paused_after: list[int] = []
+
+        def received(_link: Link, found: BulkHeader) -> None:
+            other.payloads.append((found, bytes(other._target)))
+            if dice.random() < 0.2:
+                theirs.pause_bulk()
+                paused_after.append(len(other.payloads))
+
+        other.on_bulk = received
+        for index, payload in enumerate(payloads):
+            link.send_bulk(header(len(payload), index), memoryview(payload))
+        while len(other.payloads) < len(payloads):
+            before = len(paused_after)
+            await until(
+                lambda seen=before: (
+                    len(paused_after) > seen  # type: ignore[misc]
+                    or len(other.payloads) == len(payloads)
+                ),
+                "a pause, or the end",
+            )
+            for _ in range(3):
+                await asyncio.sleep(0.001)
+            if len(paused_after) > before:
+                assert len(other.payloads) == paused_after[-1]
+            theirs.resume_bulk()
+        assert [data for _, data in other.payloads] == payloads
+        assert len(paused_after) > 10
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
 def test_dropped_payloads_are_read_and_forgotten(loop_name: str) -> None:
     async def body(one: Agent, other: Agent) -> None:
         link, theirs = await linked(one, other)
