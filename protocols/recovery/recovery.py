@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.stripes import OnLost
-from protocols.cluster.view import is_quorum
+from protocols.cluster.view import edge, is_quorum
 from protocols.events import LinkDown
 from protocols.member.cycle_table import CycleState
 from protocols.network.link_end import LinkEnd
@@ -170,8 +170,12 @@ class Recovery:
 
     def _may_come_back(self, node: bytes) -> bool:
         """Whether to open a link to `node` again. That is useless if `node` has departed, or if its
-        links stand still again and again: the policy after the next fence does without them."""
-        return not self.gives_up(node) and not self._has_departed(node)
+        links stand still again and again: the policy after the next fence does without them. With
+        one that was accused of what it has sent there is to be no link (`suspicion.py`)."""
+        if self.gives_up(node) or self._has_departed(node):
+            return False
+        accused = edge(self._context.node, node) in self.suspicions.pairs
+        return not accused or self._gone.get(node) is not LinkEnd.PROTOCOL_ERROR
 
     def switched(self, old: View, view: View) -> None:
         """A policy with `view` came into force. Reports about links that were not in the `old` view

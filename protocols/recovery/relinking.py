@@ -5,9 +5,10 @@ addresses change, and connections are reset. Both ends dial at once, and again a
 for as long as both are members of the view in force. A member that has moved is dialled at the
 addresses where it was found last, too.
 
-A member that has sent what cannot be is trusted and dialled again after a pause, which doubles each
-time. Damage on the way may end all links of a member so, one after the other, and no fence brings
-them back: where none has a quorum any more, all would wait for ever.
+A member whose bytes cannot be is trusted and dialled again after a pause, which doubles each time,
+unless it was accused of what it has sent (`suspicion.py`). Damage on the way may end all links of a
+member so, one after the other, and no fence brings them back: where none has a quorum any more, all
+would wait for ever.
 
 The new link does not carry what was lost with the old one, so the running round has to be begun
 anew nevertheless (`losses.py`).

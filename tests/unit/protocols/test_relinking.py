@@ -10,7 +10,7 @@ from protocols import limits
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import edge, make_view
 from protocols.effects import Dial, Trust
-from protocols.events import DialFailed, LinkDown, LinkUp, Located, Tick
+from protocols.events import DialFailed, Faulty, LinkDown, LinkUp, Located, Tick
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
@@ -55,6 +55,17 @@ def test_who_has_broken_the_protocol_is_trusted_and_dialled_after_pauses_that_gr
         assert wanted.index(trust) < wanted.index(dial)
         assert trust.member.node == dial.member.node == peer.node
         node.handle(world.now, LinkUp(peer))
+
+
+def test_who_was_accused_of_what_it_has_sent_is_dialled_no_more() -> None:
+    world, hosts = cluster(0, size=2)
+    node, peer = node_of(hosts[0]), hosts[1].me.node
+    node.handle(world.now, Faulty(peer, "a sum that cannot be"))
+    assert lose(world, hosts[0], hosts[1], LinkEnd.PROTOCOL_ERROR) == []
+    world.now += limits.OFFENCE_SECONDS + 0.1
+    assert dials(world, hosts[0], Tick()) == []
+    node.recovery._gone[peer] = LinkEnd.SILENT  # a pair that an accusation without bytes has parted
+    assert [d.member.node for d in dials(world, hosts[0], Tick())] == [peer]
 
 
 def test_the_pause_before_a_member_is_trusted_again_has_a_limit() -> None:
