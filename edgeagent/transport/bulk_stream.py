@@ -130,15 +130,12 @@ class BulkStream:
         budget = bounds.BULK_TURN_BYTES
         while not self.idle and not self._paused and not self._stopped:
             if budget <= 0:
-                self._pump_soon()
+                self._scheduled = True
+                asyncio.get_running_loop().call_soon(self._pump)
                 return
             budget -= self._write_pieces()
         if self.idle and not self._stopped:
             self._drained()
-
-    def _pump_soon(self) -> None:
-        self._scheduled = True
-        asyncio.get_running_loop().call_soon(self._pump)
 
     def _write_pieces(self) -> int:
         """Write the next `BULK_PIECE_BYTES`, of as many frames as they are; return their number."""

@@ -77,64 +77,56 @@ def test_the_end_of_a_killed_process_is_known_for_what_it_is(
     run(lambda: with_agents(body, agent("anna")), loop_name)
 
 
+async def end_of_a_kill(here: Agent, home: Path, unread: str, *, lifeline: bool) -> LinkEnd:
+    """Return what the end of a link is taken for if the process at the other end is killed before
+    it has read what was sent on its `unread` connections."""
+    here.transport.trust(load_identity(str(home)).certificate)
+    with linked_process(here, home, "pause") as process:
+        await until_count(here.ups, 1, "the link is up")
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        if not lifeline:
+            life = here.ups[0]._life  # type: ignore[attr-defined]
+            life.reset()
+            await until(lambda: life.has_ended, "the lifeline has ended")
+            assert not life.proves_death
+            assert here.downs == []  # the link goes on without
+        if unread != "bulk":
+            here.ups[0].send_control(b"not read any more")
+        if unread != "control":
+            here.ups[0].send_bulk(header(4), memoryview(b"data"))
+            bulk = here.ups[0]._bulk  # type: ignore[attr-defined]
+            await until(lambda: bulk.idle, "the bulk frame is on its way")
+        process.kill()
+        await until_count(here.downs, 1, "the link is down")
+    return here.downs[0][2]
+
+
 @loops
 @pytest.mark.parametrize("unread", ["control", "bulk", "both"])
 def test_a_process_killed_with_bytes_unread(loop_name: str, unread: str, tmp_path: Path) -> None:
     """The lifeline proves the death, although connections with unread bytes are reset."""
 
     async def body(here: Agent) -> None:
-        here.transport.trust(load_identity(str(tmp_path)).certificate)
-        with linked_process(here, tmp_path, "pause") as process:
-            await until_count(here.ups, 1, "the link is up")
-            assert process.stdout is not None
-            process.stdout.readline()
-            process.stdout.readline()
-            process.send_signal(signal.SIGSTOP)
-            if unread != "bulk":
-                here.ups[0].send_control(b"not read any more")
-            if unread != "control":
-                here.ups[0].send_bulk(header(4), memoryview(b"data"))
-                bulk = here.ups[0]._bulk  # type: ignore[attr-defined]
-                await until(lambda: bulk.idle, "the bulk frame is on its way")
-                bulk = here.ups[0]._bulk  # type: ignore[attr-defined]
-                await until(lambda: bulk.idle, "the bulk frame is on its way")
-            process.kill()
-            await until_count(here.downs, 1, "the link is down")
-        assert [end for _, _, end in here.downs] == [LinkEnd.PROCESS_ENDED]
+        end = await end_of_a_kill(here, tmp_path, unread, lifeline=True)
+        assert end is LinkEnd.PROCESS_ENDED
 
     run(lambda: with_agents(body, agent("anna")), loop_name)
 
 
 @loops
-@pytest.mark.parametrize("unread", ["control", "both"])
+@pytest.mark.parametrize("unread", ["control", "bulk", "both"])
 def test_a_process_killed_after_its_lifeline_was_reset(
     loop_name: str, unread: str, tmp_path: Path
 ) -> None:
-    """The link goes on without its lifeline. Then one connection on which everything was read
-    proves the death; resets on both prove nothing."""
+    """One connection on which everything was read proves the death; resets on both prove
+    nothing."""
 
     async def body(here: Agent) -> None:
-        here.transport.trust(load_identity(str(tmp_path)).certificate)
-        with linked_process(here, tmp_path, "pause") as process:
-            await until_count(here.ups, 1, "the link is up")
-            assert process.stdout is not None
-            process.stdout.readline()
-            process.stdout.readline()
-            process.send_signal(signal.SIGSTOP)
-            life = here.ups[0]._life  # type: ignore[attr-defined]
-            life.reset()
-            await until(lambda: life.has_ended, "the lifeline has ended")
-            assert not life.proves_death
-            assert here.downs == []
-            here.ups[0].send_control(b"not read any more")
-            if unread == "both":
-                here.ups[0].send_bulk(header(4), memoryview(b"data"))
-                bulk = here.ups[0]._bulk  # type: ignore[attr-defined]
-                await until(lambda: bulk.idle, "the bulk frame is on its way")
-            process.kill()
-            await until_count(here.downs, 1, "the link is down")
-        why = LinkEnd.RESET if unread == "both" else LinkEnd.PROCESS_ENDED
-        assert [end for _, _, end in here.downs] == [why]
+        end = await end_of_a_kill(here, tmp_path, unread, lifeline=False)
+        assert end is (LinkEnd.RESET if unread == "both" else LinkEnd.PROCESS_ENDED)
 
     run(lambda: with_agents(body, agent("anna")), loop_name)
 
