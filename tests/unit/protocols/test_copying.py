@@ -293,6 +293,16 @@ def test_a_second_snapshot_is_not_begun_beside_the_first() -> None:
     assert joining.state is JoiningState.COPYING
 
 
+def test_a_source_that_begins_when_the_copy_is_close_is_asked_for_no_shards() -> None:
+    world, hosts, joiner = copying(0)
+    joining, copy = joining_of(joiner), copy_of(joiner)
+    reach(world, joiner, JoiningState.COPIED)
+    joining._context.effects.clear()
+    joining.pull_begins(world.now, hosts[1].me.node, copy.begins)
+    assert not joining._context.effects
+    assert joining.state is JoiningState.COPIED
+
+
 def test_a_source_whose_link_is_gone_when_the_copy_begins_is_done_without() -> None:
     world, hosts = cluster(0, beside=True)
     joiner = world.join(9, hosts[0])
