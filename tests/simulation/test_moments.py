@@ -1,8 +1,8 @@
 """A change begins, and at the k-th message after that a member dies; the others must finish.
 
 `scripts/moments` tries every k up to `MOST`, by which every change is over and only rounds follow.
-That takes long, so each run of the tests tries one k of each scenario, always another one, and
-`--long` every `STRIDE`th of each, so that all scenarios together cover all moments.
+That takes long, so each run of the tests tries one k of every second scenario, always another one,
+and `--long` every `STRIDE`th of each, so that all scenarios together cover all moments.
 
 Each scenario is played twice: with whole optimizers, and with a divided one that has one copy of
 each part for every member that goes.
@@ -155,7 +155,11 @@ def scenarios() -> list[Scenario]:
     ]
 
 
-@pytest.mark.parametrize("number", range(len(scenarios())), ids=lambda k: str(scenarios()[k]))
+@pytest.mark.parametrize(
+    "number",
+    variants(range(0, len(scenarios()), 2), long=range(len(scenarios()))),
+    ids=lambda k: str(scenarios()[k]),
+)
 def test_a_moment(number: int) -> None:
     scenarios()[number].play(1 + number * LEAP % MOST)
 

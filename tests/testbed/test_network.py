@@ -220,9 +220,9 @@ def test_names_and_numbers_that_make_no_sense_are_refused() -> None:
 
 
 def test_a_link_of_the_wrong_rate_is_refused_by_name() -> None:
-    with Network(["a", "b", "c"], default=Link(20 * MBIT)) as net:
+    with Network(["a", "b", "c"], default=Link(100 * MBIT)) as net:
         wrong = shaping.htb_class(
-            shaping.DEVICE, "1:1", shaping.FIRST + 1, 16 * MBIT, 16 * MBIT, "change"
+            shaping.DEVICE, "1:1", shaping.FIRST + 1, 80 * MBIT, 80 * MBIT, "change"
         )
         tc(net.namespace("a"), wrong)
         with pytest.raises(TestbedError) as refusal:
