@@ -241,11 +241,9 @@ class GradientSum:
         self._clean = self._is_home = False
         found = False
         for number, (parameter, view) in enumerate(zip(self._parameters, self._views, strict=True)):
-            gradient = parameter.grad
+            gradient = dense_gradient(self._names[number], parameter)
             if gradient is None:
                 continue
-            if gradient.layout != torch.strided:
-                raise UsageError(f"{self._names[number]} has a sparse gradient; use a dense one")
             if not taken(number):
                 view.add_(gradient.detach().to(view.device))
             self._bits |= 1 << number
@@ -287,6 +285,14 @@ class GradientSum:
     def bitmap(self) -> bytes:
         """Return which parameters had a gradient, one bit each, little-endian."""
         return self._bits.to_bytes(math.ceil(len(self._parameters) / 8), "little")
+
+
+def dense_gradient(name: str, parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return the `.grad` of a parameter if it has one. Raises `UsageError` if that is sparse."""
+    gradient = parameter.grad
+    if gradient is not None and gradient.layout != torch.strided:
+        raise UsageError(f"{name} has a sparse gradient; use a dense one")
+    return gradient
 
 
 def is_finite(square_sums: Sequence[float], layout: VectorLayout) -> bool:

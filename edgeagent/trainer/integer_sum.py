@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from edgeagent.errors import UsageError
 from edgeagent.integer_blocks import (
     BITS,
     BLOCK,
@@ -27,7 +26,7 @@ from edgeagent.integer_blocks import (
     WIDE,
     WIDE_HEADROOM,
 )
-from edgeagent.trainer.gradients import GradientSum
+from edgeagent.trainer.gradients import GradientSum, dense_gradient
 from edgeagent.trainer.image import CPU
 
 if TYPE_CHECKING:
@@ -120,11 +119,9 @@ class IntegerSum(GradientSum):
         self._clean = self._is_home = False
         flat, some_left = {}, False
         for number, parameter in enumerate(self._parameters):
-            gradient = parameter.grad
+            gradient = dense_gradient(self._names[number], parameter)
             if gradient is None:
                 continue
-            if gradient.layout != torch.strided:
-                raise UsageError(f"{self._names[number]} has a sparse gradient; use a dense one")
             self._bits |= 1 << number
             if taken(number):
                 some_left = True

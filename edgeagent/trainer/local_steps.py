@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edgeagent.errors import UsageError
+from edgeagent.trainer.gradients import dense_gradient
 from edgeagent.trainer.guards import Guards, module_places
 from edgeagent.trainer.outer import outer_optimizer
 
@@ -144,17 +145,11 @@ class LocalSteps:
         self._guards.check()
         found = []
         for number, (name, parameter) in enumerate(self._own.items()):
-            if parameter.grad is None:
-                continue
-            if parameter.grad.layout != torch.strided:
-                raise UsageError(f"{name} has a sparse gradient; use a dense one")
-            self._moved.add(number)
-            found.append(parameter)
-        if found and math.isfinite(clipped(found, self._max_grad_norm)):
-            with self._guards.own_change():
-                self._inner.step()
-        for parameter in found:
-            parameter.grad = None
+            if dense_gradient(name, parameter) is not None:
+                self._moved.add(number)
+                found.append(parameter)
+        with self._guards.own_change():
+            take_step(self._inner, found, self._max_grad_norm)
         self._guards.note([])
         return bool(found)
 
@@ -170,6 +165,18 @@ class LocalSteps:
         for number in sorted(self._moved):
             shared, own = pairs[number]
             sums.put_change(number, shared, own, micro_batches)
+
+
+def take_step(
+    optimizer: Optimizer, parameters: Sequence[torch.Tensor], max_norm: float | None
+) -> None:
+    """Take a step of `optimizer` with the gradients of `parameters`, which are clipped together to
+    `max_norm` unless it is None, and drop them. No step is taken without gradients, nor if they
+    are not finite."""
+    if parameters and math.isfinite(clipped(parameters, max_norm)):
+        optimizer.step()
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def clipped(parameters: Sequence[torch.Tensor], max_norm: float | None) -> float:

@@ -20,14 +20,12 @@ the changes weighted by the size of the subnets. A number that no device had kee
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from edgeagent.errors import UsageError
+from edgeagent.trainer.gradients import dense_gradient
 from edgeagent.trainer.guards import Guards
-from edgeagent.trainer.local_steps import BothOptimizers, clipped
+from edgeagent.trainer.local_steps import BothOptimizers, take_step
 from edgeagent.trainer.outer import outer_optimizer
 from edgeagent.trainer.subnets.cells import units_of
 from edgeagent.trainer.subnets.cut_model import SCALES, CutModel
@@ -35,6 +33,7 @@ from edgeagent.trainer.subnets.cut_model import SCALES, CutModel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
     from torch.optim import Optimizer
 
     from edgeagent.trainer.buffers import ModelBuffers
@@ -131,19 +130,12 @@ class SubnetSteps:
         found = []
         for name in self._trainable:
             own = self._cut.own(name)
-            if own.grad is None:
-                continue
             if name not in self._cut.holdings:  # borrowed: it takes part and does not change
                 own.grad = None
-                continue
-            if own.grad.layout != torch.strided:
-                raise UsageError(f"{name} has a sparse gradient; use a dense one")
-            self._moved.add(name)
-            found.append(own)
-        if found and math.isfinite(clipped(found, self._max_grad_norm)):
-            self._optimizer.step()
-        for parameter in found:
-            parameter.grad = None
+            elif dense_gradient(name, own) is not None:
+                self._moved.add(name)
+                found.append(own)
+        take_step(self._optimizer, found, self._max_grad_norm)
         self._taken += 1
         return bool(found)
 
