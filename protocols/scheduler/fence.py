@@ -248,7 +248,9 @@ class FenceLeader:
         mail = [(n, message) for n in nodes if n not in self._answers]
         if kind is Commit and not self._told:
             self._told = True
-            mail += [(n, message) for n in self.base.view.nodes if n not in nodes]
+            # A reporter that is to leave may not be in the base any more: it waits frozen, too.
+            left = dict.fromkeys((*self.base.view.nodes, *self._reports))
+            mail += [(n, message) for n in left if n not in nodes]
         return mail
 
     def _connected(self, base: Policy) -> list[bytes]:

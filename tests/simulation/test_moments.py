@@ -173,6 +173,11 @@ def test_moments(number: int) -> None:
         scenario.play(moment)
 
 
+def test_a_leaver_that_has_reported_to_a_fence_hears_the_decision() -> None:
+    """One member has already gone on without the leaver, and the fence does so, too (H59)."""
+    Scenario(a_hand_over, (2,), is_divided=True).play(51)  # else it would miss its parts
+
+
 @pytest.mark.parametrize("kind", [k for k in m.FENCE_MESSAGES if k is not m.Outside])
 @pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("seed", variants(range(1), long=range(3)))
