@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from edgeagent.recipe_search import Told
     from edgeagent.transport.pairing import Offer
 
+PIECE = 400  # characters of a script's arguments in one line
+
 DESCRIPTION = """\
 Get into a cluster and train what it trains. With the code that `edgeagent
 invite` shows on another device, this one takes the cluster's token and keeps
@@ -223,11 +225,12 @@ def _agreed(told: Told, root: str, cluster: str, accepted: str | None) -> str:
 def _says_yes(told: Told) -> bool:
     """Ask the user, if there is one at a terminal, whether to run the script."""
     recipe, text = told.recipe, told.recipe.script or ""
-    arguments = f", with the arguments {shlex.join(recipe.arguments)}" if recipe.arguments else ""
     _say(
         f"{told.name} trains a script of its own: {recipe.job}, {len(text.encode())} bytes, "
-        f"digest {recipe.digest}{arguments}"
+        f"digest {recipe.digest}"
     )
+    for line in _argument_lines(recipe):
+        _say(line)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     _say("it can do on this device whatever you can, so run only what you trust")
@@ -250,14 +253,26 @@ def _show(told: Told) -> int:
         _say(f"{told.name} trains the built-in job {told.recipe.job}, which has no script")
         return 0
     _say(f"{told.recipe.job} from {told.name}, digest {told.recipe.digest}:")
+    for line in _argument_lines(told.recipe):
+        _say(line)
     _print_script(told.recipe)
     return 0
 
 
+def _argument_lines(recipe: Recipe) -> list[str]:
+    """Return lines that show the arguments of the script completely, none of them too long to be
+    shown as a whole."""
+    words = (w if w.isprintable() else repr(w) for w in map(shlex.quote, recipe.arguments))
+    shown = " ".join(words)
+    pieces = [shown[at : at + PIECE] for at in range(0, len(shown), PIECE)]
+    return [("... " if number else "with the arguments ") + p for number, p in enumerate(pieces)]
+
+
 def _print_script(recipe: Recipe) -> None:
-    """Print the script with everything replaced that could control a terminal."""
-    for line in (recipe.script or "").expandtabs(4).split("\n"):
-        print(clean(line))
+    """Print the script completely. A script with characters that could control a terminal is not
+    taken (`legible.py`), and would be shown with their names here."""
+    for line in (recipe.script or "").replace("\r\n", "\n").expandtabs(4).split("\n"):
+        print("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))
     sys.stdout.flush()
 
 

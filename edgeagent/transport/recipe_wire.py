@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from edgeagent.legible import flaw
 from edgeagent.recipe import JOB_OPTIONS, Recipe
 from protocols.errors import RemoteProtocolError
 from protocols.wire.fields import Many, Row, Text
@@ -69,6 +70,8 @@ class _RecipeKind:
         if any(option not in JOB_OPTIONS for option, _ in pairs):
             raise RemoteProtocolError("an option that is none of the job's")
         text = None if script is None else _SCRIPT_TEXT.decode(script)
+        if text is not None and (hides := flaw(text)):
+            raise RemoteProtocolError(f"a script that could run otherwise than it looks: {hides}")
         return Recipe(name, pairs, _ARGUMENTS.decode(arguments), text)
 
 
@@ -79,7 +82,8 @@ def of_script(
     name: str, data: bytes, options: tuple[tuple[str, str], ...], arguments: tuple[str, ...]
 ) -> Recipe | None:
     """Return the recipe of the script `data`, whose file is called `name`; None if it is too long,
-    or no text, or has arguments that are."""
+    or no text, or could run otherwise than it looks (`legible.py`), or has arguments that are too
+    long."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -136,6 +136,23 @@ def test_a_script_runs_after_a_yes_and_is_not_asked_about_again(
     assert len(home.ran) == 2
 
 
+def test_a_script_and_its_arguments_are_shown_whole(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"a = 1  #{' ' * 2000}\r\nb = 2\n\tc\n"
+    words = ("a" * 900, "two words", "two\nlines")
+    home.recipe = Recipe("train.py", arguments=words, script=text)
+    shown = types(monkeypatch, "show\nno\n")
+    assert main(["join"]) == 1
+    assert capsys.readouterr().out == f"a = 1  #{' ' * 2000}\nb = 2\n    c\n\n"
+    lines = [line.partition(": ")[2] for line in shown.getvalue().splitlines()]
+    at = next(k for k, line in enumerate(lines) if line.startswith("with the arguments "))
+    pieces = [lines[at].removeprefix("with the arguments "), *lines[at + 1 : at + 3]]
+    assert "".join(p.removeprefix("... ") for p in pieces) == (
+        f"{'a' * 900} 'two words' \"'two\\nlines'\""
+    )
+
+
 @pytest.mark.parametrize("answer", ["no\n", "n\n", ""])
 def test_without_a_yes_nothing_is_kept_or_run(
     home: Home, monkeypatch: pytest.MonkeyPatch, answer: str

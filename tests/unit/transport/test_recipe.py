@@ -60,6 +60,14 @@ def test_a_recipe_reads_back(told: Recipe | None) -> None:
         ["train.py", [], ["a" * (recipe_wire.MAX_ARGUMENT_BYTES + 1)], "text"],
         ["train.py", [], [], "a" * (recipe_wire.MAX_SCRIPT_BYTES + 1)],
         ["train.py", [], [], b"text"],
+        ["train.py", [], [], "# nothing\rimport os\n"],
+        ["train.py", [], [], "# coding: unicode_escape\n# nothing \\x0aimport os\n"],
+        ["train.py", [], [], "#!/usr/bin/python\n# -*- coding: utf-7 -*-\n"],
+        ["train.py", [], [], "# coding: nothing-known\n"],
+        ["train.py", [], [], "x = 1 \u2028"],
+        ["train.py", [], [], "admin = '\u202e'"],
+        ["train.py", [], [], "\ufeffx = 1"],
+        ["train.py", [], [], "x = '\x1b[2J'"],
     ],
 )
 def test_what_cannot_be_a_recipe_is_refused(values: Any) -> None:
@@ -92,6 +100,9 @@ def test_a_script_is_told_under_its_name_or_a_plain_one_or_not_at_all() -> None:
     assert named is not None
     assert named.job == "script.py"
     assert of_script("train.py", b"\xff", (), ()) is None
+    assert of_script("train.py", b"# coding: latin-1\n", (), ()) is None
+    windows = of_script("train.py", "# coding: utf8\r\nif 1:\r\n\tx = 'ä🙂'\r\n".encode(), (), ())
+    assert windows is not None
     assert of_script("train.py", b"x" * (recipe_wire.MAX_SCRIPT_BYTES + 1), (), ()) is None
     assert of_script("train.py", b"x", (), ("a" * 2000,)) is None
 
