@@ -25,6 +25,7 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 from edgeagent.config import join_address, split_address
 from edgeagent.errors import UsageError
 from edgeagent.transport import bounds
+from protocols import limits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -288,7 +289,7 @@ def _usable(hosts: list[str], port: int) -> tuple[str, ...]:
             split_address(address)
             if port and not ipaddress.ip_address(host).is_unspecified:
                 found.append(address)
-    return tuple(found)
+    return tuple(found[: limits.MAX_ADDRESSES])
 
 
 def _reason(error: Exception) -> str:

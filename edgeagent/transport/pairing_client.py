@@ -55,6 +55,7 @@ class Invitee:
         self._name = name
         self._agree = agree
         self._store = store
+        self._has_shown = False  # whether the other end can have tested a guess of the code
 
     async def pair_with(self, address: str) -> Offer:
         """Pair with the inviter at `address` (HOST:PORT), within `PAIRING_SECONDS`.
@@ -101,6 +102,7 @@ class Invitee:
             await stream.write(end.hello)
             while end.step is not Step.STORED:
                 answer = end.receive(await stream.read(bounds.MAX_PAIRING_BYTES))
+                self._has_shown = True  # the proof is the first answer
                 if answer:
                     await stream.write(answer)
             if end.offer is None:
@@ -151,11 +153,16 @@ class Invitee:
         )
 
     async def _try(self, addresses: tuple[str, ...]) -> Offer:
-        """Pair with one inviter: the first of its addresses that answers decides."""
+        """Pair with one inviter: the first of its addresses that answers as one decides. Whoever
+        poses as the inviter can test one guess of the code with our proof, and would test one at
+        each address that he announces."""
         last = Unreachable("the invitation was announced without an address")
+        self._has_shown = False
         for address in addresses:
             try:
                 return await self.pair_with(address)
             except Unreachable as error:
                 last = error
+                if self._has_shown:
+                    break
         raise last

@@ -24,6 +24,7 @@ from edgeagent.transport import bounds, pairing_wire
 from edgeagent.transport.complaints import Complaints
 from edgeagent.transport.errors import Unreachable
 from edgeagent.transport.identity import load_identity
+from edgeagent.transport.join_streams import JoinStream
 from edgeagent.transport.pairing import (
     Invitation,
     InviteeEnd,
@@ -38,7 +39,7 @@ from edgeagent.transport.pairing_code import CODE_DIGITS, PairingCode, new_code,
 from edgeagent.transport.pairing_listener import PairingListener
 from edgeagent.transport.pairing_wire import Reason, Refusal
 from edgeagent.transport.sockets import listen_pair, told_addresses
-from edgeagent.transport.tls import unauthenticated_client_context
+from edgeagent.transport.tls import join_server_context, unauthenticated_client_context
 from protocols.errors import RemoteProtocolError
 from protocols.wire.packing import decode_tagged, encode_tagged
 
@@ -387,6 +388,34 @@ def test_two_devices_pair_over_tls_after_a_wrong_code(tmp_path: Path) -> None:
         ]
         with pytest.raises(Unreachable):
             await pairing.guest().pair_with(pairing.address)
+
+    run(main)
+
+
+@pytest.mark.parametrize("last_words", [b"", b"\x92\xa1x\xa1y"])
+def test_who_poses_as_the_inviter_sees_one_proof(tmp_path: Path, last_words: bytes) -> None:
+    """However many addresses it announces, and whatever it says once it has tested its guess."""
+    seen: list[bytes] = []
+
+    async def pose(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream = JoinStream(reader, writer)
+        end = invitation().connect()
+        await stream.write(end.receive(0.0, await stream.read(bounds.MAX_PAIRING_BYTES)))
+        seen.append(await stream.read(bounds.MAX_PAIRING_BYTES))
+        if last_words:
+            await stream.write(last_words)
+        await stream.close()
+
+    async def main() -> None:
+        context = join_server_context(load_identity(str(tmp_path)))
+        server = await asyncio.start_server(pose, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        guest = Invitee(WRONG, "bob", agrees, lambda _: None)
+        with pytest.raises(Unreachable):
+            await guest._try(("127.0.0.1:1", *(f"127.0.0.1:{port}" for _ in range(5))))
+        assert len(seen) == 1
+        server.close()
+        await server.wait_closed()
 
     run(main)
 
