@@ -32,7 +32,11 @@ PORTS_TRIED = 100  # pairs of ports that are tried from DEFAULT_PORT on
 # Waiting.
 TLS_CLOSE_SECONDS = 1.0  # for the peer's TLS goodbye
 CLOSE_SECONDS = 2.0  # for the peer's goodbye when a link is closed
-END_SECONDS = 0.1  # at most between the ends of a link's connections, if a process dies
+# If a process dies, its system ends all connections of a link at once. Packets that say so may be
+# lost, and are first sent again after 0.2 s.
+END_SECONDS = 0.5  # that the other connections have to end, after a first one
+TOGETHER_SECONDS = 1.0  # within which all have ended, or this was not the death of the process
+LAST_READ_SECONDS = 0.02  # for what has arrived while this process stood still
 # A connection on which nothing is sent is tested after so long, and as long after each test.
 KEEPALIVE_SECONDS = 30
 FLUSH_SECONDS = 10.0  # for queued frames when closing with flush

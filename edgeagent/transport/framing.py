@@ -308,8 +308,8 @@ class ControlStream:
 
     @property
     def idle(self) -> bool:
-        """Whether every queued frame was written to the connection."""
-        return not self._queue
+        """Whether every queued frame was written to the connection, and the next would be, too."""
+        return not self._queue and not self._paused
 
     def send(self, frame: bytes) -> None:
         """Queue one frame; if more than `MAX_CONTROL_QUEUE_BYTES` wait, the link fails."""

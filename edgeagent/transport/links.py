@@ -6,10 +6,15 @@ time for the other's goodbye, because the end of a TLS stream may overtake data 
 has not read yet. After `close` nothing is delivered.
 
 How a connection ends without a goodbye is evidence of what happened at the other end (`LinkEnd`).
-The system ends a killed process's connection in order if the process had read everything that had
-arrived on it, and with a reset otherwise. After a reset of one connection, the others therefore
-have END_SECONDS to show an orderly end, which proves more. The one that carries nothing
-(`Lifeline`) does so unless something on the path has reset it.
+The system ends a killed process's connections all at once: in order if the process had read
+everything that had arrived on one, and with a reset otherwise. So a process has died if the one
+that carries nothing (`Lifeline`) ends in order and another one in any way, shortly one after the
+other.
+
+The orderly end of one connection alone proves nothing. A TLS library closes a connection like that
+after damaged bytes, and so does a proxy on the path which nothing has passed for long. Only if
+something on the path had reset the lifeline some time before has the orderly end of another
+connection to do.
 """
 
 from __future__ import annotations
@@ -78,6 +83,7 @@ class TcpLink:
         self._life = Lifeline(life, self._failed, self._life_ended)
         self._open = len(self._connections)  # number of those that have not ended
         self._closing = False  # this end has begun a clean close
+        self._closing_task: asyncio.Task[None] | None = None
         self._said_goodbye = False
         self._heard_control_goodbye = False
         self._heard_bulk_goodbye = False
@@ -143,6 +149,11 @@ class TcpLink:
         """Whether it delivers nothing more, so that a new link may replace it."""
         return self._closing or self._first_end is not None or self._down.is_set()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether what is sent on it can still arrive."""
+        return not (self.is_ending or self._heard_control_goodbye)
+
     def send_control(self, frame: bytes) -> None:
         """Queue one control frame; ignored when the link is closing or gone.
 
@@ -150,7 +161,7 @@ class TcpLink:
         """
         if not 0 < len(frame) <= limits.MAX_CONTROL_BYTES:
             raise LocalProtocolError(f"control frame of {len(frame)} bytes")
-        if self._sends():
+        if self.is_usable:
             self._control.send(frame)
 
     def send_bulk(self, header: BulkHeader, payload: memoryview) -> None:
@@ -162,7 +173,7 @@ class TcpLink:
         flat = payload if payload.format == "B" and payload.ndim == 1 else payload.cast("B")
         if len(flat) != header.length:
             raise LocalProtocolError(f"{len(flat)} payload bytes, header says {header.length}")
-        if self._sends():
+        if self.is_usable:
             self._bulk.send(header, flat)
 
     def pause_bulk(self) -> None:
@@ -183,21 +194,26 @@ class TcpLink:
         Without `flush`, frames of which nothing was sent are dropped. If the peer hangs, this takes
         at most FLUSH_SECONDS + CLOSE_SECONDS. `link_down` was reported when this returns.
         """
-        if not self._closing and not self._down.is_set():
+        if self._down.is_set():
+            return
+        if not flush:
+            self._bulk.drop_queue()
+        if self._closing_task is None:
             self._closing = True
             self._bulk.discard()
-            if not flush:
-                self._bulk.drop_queue()
             self._read_bulk(True)
-            self._progress()
-            if not self._idle.is_set():
-                wait = bounds.FLUSH_SECONDS if flush else bounds.CLOSE_SECONDS
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait):
-                        await self._idle.wait()
-            await self._wait_down(bounds.CLOSE_SECONDS)
-            self.finish("closed by us", LinkEnd.GOODBYE if self._said_goodbye else LinkEnd.CUT)
-        await self._wait_down(bounds.FLUSH_SECONDS + bounds.CLOSE_SECONDS)
+            wait = bounds.FLUSH_SECONDS if flush else bounds.CLOSE_SECONDS
+            self._closing_task = asyncio.create_task(self._close(wait))
+        self._progress()
+        await asyncio.shield(self._closing_task)  # it goes on if this caller is cancelled
+
+    async def _close(self, wait: float) -> None:
+        """Wait so long until all is written, and then for the peer; end the link."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await self._idle.wait()
+        await self._wait_down(bounds.CLOSE_SECONDS)
+        self.finish("closed by us", LinkEnd.GOODBYE if self._said_goodbye else LinkEnd.CUT)
 
     def cut(self, reason: str, why: LinkEnd) -> None:
         """End the link now; `link_down` is reported before this returns. Idempotent."""
@@ -229,10 +245,18 @@ class TcpLink:
             self._heard_control_goodbye = True
             self._bulk.drop_queue()
             self._progress()
+            if not self._down.is_set() and not self._closing:
+                self._patience = asyncio.get_running_loop().call_later(
+                    bounds.FLUSH_SECONDS + bounds.CLOSE_SECONDS, self._end_unfinished
+                )
         elif self._heard_control_goodbye:
             raise RemoteProtocolError("control frame after its goodbye")
         elif not self.is_ending:
             self._listener.control_received(self, frame)
+
+    def _end_unfinished(self) -> None:
+        """The peer has said goodbye on the control connection, but does not finish to close."""
+        self.finish("closed by the peer", LinkEnd.GOODBYE)
 
     def _bulk_arriving(self, header: BulkHeader) -> memoryview | None:
         if self._heard_bulk_goodbye:
@@ -266,18 +290,26 @@ class TcpLink:
         said_goodbye = self._heard_control_goodbye or self._heard_bulk_goodbye
         why = how_it_ended(error, said_goodbye=said_goodbye)
         text = f"connection lost ({error})" if error and str(error) else "connection lost"
-        if why is LinkEnd.PROCESS_ENDED:
+        if self._life.has_just_ended_in_order:
+            self._died(text)
+        elif why is LinkEnd.PROCESS_ENDED and self._life.was_lost_before:
             self.finish(text, why)
         elif self._first_end is None:
-            self._wait_for_the_others(why, text)
+            unproven = LinkEnd.RESET if why is LinkEnd.PROCESS_ENDED else why
+            self._wait_for_the_others(unproven, text)
         self._look()
 
     def _life_ended(self) -> None:
         """The lifeline has ended."""
-        if self._life.proves_death and not self._down.is_set():
-            left = self._heard_control_goodbye
-            self.finish("connection lost", LinkEnd.GOODBYE if left else LinkEnd.PROCESS_ENDED)
+        others_end = self._open < len(self._connections)
+        if others_end and self._life.has_just_ended_in_order and not self._down.is_set():
+            self._died(self._first_text or "connection lost")
         self._look()
+
+    def _died(self, text: str) -> None:
+        """The process at the other end has died, unless it had left before."""
+        left = self._heard_control_goodbye
+        self.finish(text, LinkEnd.GOODBYE if left else LinkEnd.PROCESS_ENDED)
 
     def _look(self) -> None:
         """Conclude if all connections have ended, so that no more can be learned."""
@@ -292,7 +324,13 @@ class TcpLink:
         self._bulk.mute()
         self._read_bulk(True)
         loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(bounds.END_SECONDS, self._conclude)
+        self._patience = loop.call_later(bounds.END_SECONDS, self._read_the_last)
+
+    def _read_the_last(self) -> None:
+        """The time for the other connections is over. If the loop has stood still meanwhile, their
+        ends have come and were not read yet."""
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(bounds.LAST_READ_SECONDS, self._conclude)
 
     def _conclude(self) -> None:
         if self._first_end is not None:
@@ -321,9 +359,6 @@ class TcpLink:
         self._idle.set()
 
     # Helpers.
-
-    def _sends(self) -> bool:
-        return not (self.is_ending or self._heard_control_goodbye)
 
     def _read_bulk(self, wanted: bool) -> None:
         if wanted == self._reading_bulk or self._down.is_set():

@@ -77,7 +77,7 @@ class Links:
     def get(self, node: bytes) -> TcpLink | None:
         """Return the link with `node`, None if there is none or it is ending."""
         link = self._up.get(node)
-        return link if link is not None and not link.is_ending else None
+        return link if link is not None and link.is_usable else None
 
     def is_opening(self, node: bytes) -> bool:
         """Return whether a link with `node` is being opened, by either end."""

@@ -1,14 +1,13 @@
 """Why a link has ended, and whether that proves that the process at its other end is gone.
 
 Each end of a link has a named cause. Two causes prove that the process takes no more part: a
-goodbye, and a connection that is closed in order (a FIN) without one. The second does because a
-living agent never closes a connection like that: it says goodbye, or resets the connection. So the
-operating system has closed it, as it does after a `kill -9`. That holds only if everything that
-came before the FIN was read, since a goodbye may be among it.
+goodbye, and connections that end as they do when the operating system closes them after a `kill
+-9`: all at once, and in order (with a FIN) unless bytes were left unread, which lead to a reset.
 
-The system of a dead process sends a reset instead if bytes were left unread. Therefore each link
-has a connection on which nothing is ever sent, and which a living agent only ever resets
-(`edgeagent/transport/lifeline.py`).
+Therefore each link has a connection on which nothing is ever sent, and which a living agent only
+ever resets (`edgeagent/transport/lifeline.py`). If it ends in order and another one ends with it,
+the process is gone. One orderly end alone proves nothing, because TLS libraries and proxies may
+close a connection like that while the agent lives.
 
 Nothing else proves anything. A reset comes also from a living agent that cuts a link, a firewall
 that rejects (`tcp-reset`), and a router that has forgotten the connection. Errors that come with an
@@ -24,7 +23,7 @@ class LinkEnd(StrEnum):
     """Why a link has ended."""
 
     GOODBYE = "goodbye"  # one end closed it on purpose, and said so
-    PROCESS_ENDED = "process ended"  # the other system closed it in order, without a goodbye
+    PROCESS_ENDED = "process ended"  # the other system closed its connections, without a goodbye
     STARTED_ANEW = "started anew"  # a new incarnation of the other node has opened a link
     RESET = "reset"  # by the other process, its system, or a device on the path
     SOCKET_ERROR = "socket error"  # another error: time-out, no route, broken encryption

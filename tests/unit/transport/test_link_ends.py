@@ -5,6 +5,7 @@ A process that is killed is a real process here, so that the packets of its syst
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgeagent.transport import bounds
 from edgeagent.transport.framing import reset_on_close
 from edgeagent.transport.identity import load_identity
 from edgeagent.transport.links import how_it_ended
@@ -22,6 +24,8 @@ from protocols.network.link_end import LinkEnd
 from .helpers import LOOPS, agent, header, pair_by_id, run, until, until_count, with_agents
 
 if TYPE_CHECKING:
+    from edgeagent.transport.framing import Connection
+
     from .helpers import Agent
 
 loops = pytest.mark.parametrize("loop_name", LOOPS)
@@ -91,8 +95,8 @@ async def end_of_a_kill(here: Agent, home: Path, unread: str, *, lifeline: bool)
             life = here.ups[0]._life  # type: ignore[attr-defined]
             life.reset()
             await until(lambda: life.has_ended, "the lifeline has ended")
-            assert not life.proves_death
             assert here.downs == []  # the link goes on without
+            life._ended_at -= bounds.TOGETHER_SECONDS  # this was long ago
         if unread != "bulk":
             here.ups[0].send_control(b"not read any more")
         if unread != "control":
@@ -171,6 +175,81 @@ def test_a_living_agent_that_cuts_a_link_is_not_taken_for_dead(loop_name: str) -
         await until_count(large.downs, 1, "the other end is down")
         assert large.downs[0][2] is LinkEnd.RESET
         assert not large.downs[0][2].proves_departure
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+def close_in_order(connection: Connection) -> None:
+    """Close a connection as a TLS library does after damaged bytes: at once, but in order."""
+    connection.transport.abort()
+
+
+@loops
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_living_agent_whose_connection_was_closed_in_order_is_not_taken_for_dead(
+    loop_name: str, number: int
+) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        link = await small.transport.dial(large.me)
+        await until_count(large.ups, 1, "the other end is up")
+        close_in_order(link._connections[number])  # type: ignore[attr-defined]
+        await until_count(large.downs, 1, "the other end is down")
+        assert large.downs[0][2] is LinkEnd.RESET
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
+def test_a_lifeline_that_a_proxy_closes_ends_no_link_and_proves_nothing_later(
+    loop_name: str,
+) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        link = await small.transport.dial(large.me)
+        await until_count(large.ups, 1, "the other end is up")
+        close_in_order(link._life._connection)  # type: ignore[attr-defined]
+        life = large.ups[0]._life  # type: ignore[attr-defined]
+        await until(lambda: life.has_ended, "the other end knows")
+        link.send_control(b"still here")
+        await until_count(large.frames, 1, "a frame has come")
+        life._ended_at -= 2 * bounds.TOGETHER_SECONDS  # this was long ago
+        close_in_order(link._connections[0])  # type: ignore[attr-defined]
+        await until_count(large.downs, 1, "the other end is down")
+        assert large.downs[0][2] is LinkEnd.RESET
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
+def test_a_close_goes_on_if_whoever_waits_for_it_is_cancelled(loop_name: str) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        link = await small.transport.dial(large.me)
+        await until_count(large.ups, 1, "the other end is up")
+        waits = asyncio.create_task(link.close(flush=True))
+        await asyncio.sleep(0)
+        waits.cancel()
+        await until_count(large.downs, 1, "the other end is down")
+        await until_count(small.downs, 1, "this end is down")
+        assert [x[2] for x in (*small.downs, *large.downs)] == [LinkEnd.GOODBYE] * 2
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
+def test_half_a_goodbye_ends_the_link_in_time(
+    loop_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr(bounds, "CLOSE_SECONDS", 0.1)
+
+    async def body(small: Agent, large: Agent) -> None:
+        link = await small.transport.dial(large.me)
+        await until_count(large.ups, 1, "the other end is up")
+        link._control.send(b"")  # type: ignore[attr-defined]
+        await until(
+            lambda: large.transport._links.get(small.me.node) is None, "nothing is sent to it"
+        )
+        await until_count(large.downs, 1, "the other end is down")
+        assert large.downs[0][2] is LinkEnd.GOODBYE
 
     run(lambda: with_agents(body, *two()), loop_name)
 
