@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import math
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -20,9 +21,12 @@ from edgeagent.event_file import EventWriter
 from edgeagent.event_series import series_of
 from edgeagent.log_dir import NO_TENSORBOARD, LogDir
 from edgeagent.metrics import HELP, MAX_REPORTED, Metrics
-from edgeagent.metrics_server import MetricsServer, metrics_address
+from edgeagent.metrics_server import MAX_CONNECTIONS, MetricsServer, metrics_address
 from tests.unit.cli.samples import sample_status
 from tests.unit.transport.helpers import run
+
+if TYPE_CHECKING:
+    from edgeagent.local.status_model import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = {
@@ -135,6 +139,33 @@ def test_metrics_are_served_on_loopback_to_loopback_names_only() -> None:
         await server.close()
         await server.close()
         events.close()
+
+    run(serve)
+
+
+def test_many_connections_and_requests_cost_little() -> None:
+    made: list[int] = []
+
+    def status() -> Status:
+        made.append(1)
+        return sample_status()
+
+    async def serve() -> None:
+        server = MetricsServer("0", EventWriter(""), status)
+        url = await server.start()
+        host, port = url.split("/")[2].split(":")
+        idle = [await asyncio.open_connection(host, port) for _ in range(3 * MAX_CONNECTIONS)]
+        async with aiohttp.ClientSession() as session:
+            for _ in range(5):
+                async with session.get(url) as answer:
+                    assert answer.status == 200
+        open_ = [reader for reader, _ in idle if not reader.at_eof()]
+        assert len(open_) < MAX_CONNECTIONS
+        assert idle[-1][0] in open_, "the oldest make room"
+        assert len(made) <= 2
+        for _, writer in idle:
+            writer.close()
+        await server.close()
 
     run(serve)
 
