@@ -10,6 +10,7 @@ from __future__ import annotations
 CONTROL_BUFFER_BYTES = 64 << 10  # receive buffer of a control connection
 MAX_CONTROL_QUEUE_BYTES = 16 << 20  # if more waits to be sent, the peer is cut off
 MAX_OPENINGS_PER_PEER = 4  # half-open links from one trusted peer; the oldest is given up
+MAX_SILENT_PER_PEER = 12  # its connections that have not said yet what they are for
 NONCE_BYTES = 32  # of a join connection
 LINK_NONCE_BYTES = 16  # tells which connections belong together
 MAX_VERSIONS = 16  # protocol versions that one hello may offer

@@ -99,6 +99,8 @@ class PairingListener:
             answer = end.receive(self._loop.time(), body)
             if self._invitation.wrong > wrong:
                 self._tell_wrong(visitor.host)
+            if end.step is Step.READY:  # it has proven that it knows the code
+                visitor.proven()
             if end.step is Step.STORED:
                 self.invitee, self.host = end.invitee, visitor.host
             if answer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.transport import link_wire
+from edgeagent.transport import bounds, link_wire
 from edgeagent.transport.dialler import tune_socket
 from edgeagent.transport.doorkeeper import Doorkeeper, Gate, Visitor
 from edgeagent.transport.errors import LinkRefused
@@ -47,6 +47,7 @@ class PeerListener:
         self._complaints = complaints
         # Node, nonce and channel of a connection that an opening waits for.
         self._awaited: dict[tuple[bytes, bytes, Channel], asyncio.Future[Connection]] = {}
+        self._silent: dict[bytes, list[Connection]] = {}  # that have said nothing yet, by node
         self._gate = Gate(sockets, self._serve, doorkeeper, complaints)
 
     def start(self) -> None:
@@ -83,9 +84,24 @@ class PeerListener:
             if not kept:
                 connection.close()
 
+    async def _first_frame(self, node: bytes, connection: Connection) -> bytes:
+        """Return what the other end says first. A device that says nothing keeps its newest
+        connections only, so that it cannot use up this device's sockets."""
+        silent = self._silent.setdefault(node, [])
+        if len(silent) >= bounds.MAX_SILENT_PER_PEER:
+            silent.pop(0).abort()
+        silent.append(connection)
+        try:
+            return await connection.frame()
+        finally:
+            if connection in silent:
+                silent.remove(connection)
+            if not silent:
+                self._silent.pop(node, None)
+
     async def _open(self, node: bytes, connection: Connection) -> bool:
         """Take the first frame; return whether the connection lives on as part of a link."""
-        hello = decode_tagged(await connection.frame(), LinkHello)
+        hello = decode_tagged(await self._first_frame(node, connection), LinkHello)
         tune_socket(connection.transport, hello.channel)
         if hello.node != node:
             raise RemoteProtocolError("first frame is not this node's hello")

@@ -428,6 +428,29 @@ def test_an_opening_that_gets_stuck_ends_in_time(
 
 
 @loops
+def test_connections_on_which_a_peer_says_nothing_are_bounded(loop_name: str) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        trust = large.transport._trust
+        host, port = small.me.addresses[0].rsplit(":", 1)
+        streams = [
+            await asyncio.open_connection(host, int(port), ssl=trust.client, server_hostname="")
+            for _ in range(bounds.MAX_SILENT_PER_PEER + 5)
+        ]
+        first, _ = streams[4]
+        with contextlib.suppress(ConnectionResetError):
+            assert await first.read(1) == b""
+        assert small.transport._listeners is not None
+        silent = small.transport._listeners[1]._silent
+        await until(lambda: len(silent[large.me.node]) == bounds.MAX_SILENT_PER_PEER, "the rest")
+        await large.transport.dial(small.me)
+        for _, writer in streams:
+            writer.close()
+        await until(lambda: not silent, "nothing is kept")
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
 def test_half_open_links_of_one_peer_are_bounded(loop_name: str) -> None:
     async def body(small: Agent, large: Agent) -> None:
         trust = large.transport._trust
