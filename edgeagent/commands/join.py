@@ -56,7 +56,11 @@ def add_parser(commands: Commands) -> None:
         examples=EXAMPLES,
     )
     parser.add_argument(
-        "code", metavar="CODE", nargs="?", help="the ten digits; dashes may be left out"
+        "code",
+        metavar="CODE",
+        nargs="?",
+        help="the ten digits; dashes may be left out; - to be asked for them, where other users of "
+        "this device could see a command line",
     )
     parser.add_argument(
         "--cluster",
@@ -130,7 +134,7 @@ def _pair(args: argparse.Namespace, root: str) -> str:
     from edgeagent.transport.pairing_code import parse_code
     from edgeagent.transport.token import token_text
 
-    code = parse_code(args.code)
+    code = parse_code(_typed_code() if args.code == "-" else args.code)
     kept: list[str] = []
 
     def store(offer: Offer) -> None:
@@ -143,6 +147,14 @@ def _pair(args: argparse.Namespace, root: str) -> str:
     _say(f"{offer.inviter} lets this device into cluster {offer.cluster!r}")
     _say(f"its token is kept in {kept[-1]}")
     return offer.cluster
+
+
+def _typed_code() -> str:
+    """Return the code that the user types, without a question if nobody sits at a terminal."""
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        sys.stderr.write("edgeagent: the code: ")
+        sys.stderr.flush()
+    return sys.stdin.readline().strip()
 
 
 def _ask(root: str, cluster: str, addresses: Sequence[str], *, mdns: bool) -> Told:

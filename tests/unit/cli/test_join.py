@@ -210,6 +210,14 @@ def test_wrong_usage_is_said(
     assert home.asked == []
 
 
+def test_a_code_may_be_typed_instead(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = types(monkeypatch, "27-4819-2731\n")  # a digit is wrong
+    assert main(["join", "-"]) == 2
+    assert shown.getvalue().startswith("edgeagent: the code: edgeagent: ")
+    assert "code" in shown.getvalue().splitlines()[-1]
+    assert home.asked == []
+
+
 def test_a_code_pairs_and_what_runs_beside_the_inviting_device_is_asked(
     home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
