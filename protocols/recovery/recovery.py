@@ -212,12 +212,14 @@ class Recovery:
 
     def went_on_without_us(self, policy: Policy) -> bool:
         """Whether `policy`, which a neighbour has in force, shows that the others have gone on in
-        this lineage without this member, which was away when that was decided."""
+        this lineage without this member, which was away when that was decided. One that leaves
+        takes the result of its last round first, unless it is frozen, when none will come."""
         context = self._context
         if context.policy is None or not context.is_member or self._cycle.over:
             return False
         ours = policy.view.lineage == context.lineage and policy.key > context.policy.key
-        return ours and context.node not in policy.view.nodes and not context.departs
+        waits = bool(context.departs) and not context.freeze.holds
+        return ours and context.node not in policy.view.nodes and not waits
 
     def content(self, candidate: bytes) -> bool:
         """Whether the scheduler is in reach of this member and is not the candidate itself."""

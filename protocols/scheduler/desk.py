@@ -63,6 +63,11 @@ class Desk:
                 joins.caught_up(now, sender, number)
             case m.NoSnapshot(number):
                 joins.no_snapshot(sender, number)
+            case m.LeaveRequest() if sender not in negotiator.policy.view.nodes:
+                # It is out already, and learns that from here if it froze before its last round
+                # ended: then it is in no decision about that round any more.
+                if sender in self._context.links:
+                    self._mail.welcome(sender)
             case m.LeaveRequest():
                 negotiator.leave_request(sender)
                 if negotiator.passing:

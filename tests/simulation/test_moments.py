@@ -173,9 +173,14 @@ def test_moments(number: int) -> None:
         scenario.play(moment)
 
 
-def test_a_leaver_that_has_reported_to_a_fence_hears_the_decision() -> None:
-    """One member has already gone on without the leaver, and the fence does so, too (H59)."""
-    Scenario(a_hand_over, (2,), is_divided=True).play(51)  # else it would miss its parts
+@pytest.mark.parametrize(
+    ("begin", "victim", "moment"), [(a_hand_over, 2, 51), (a_join_and_a_leave, 0, 93)]
+)
+def test_a_leaver_that_a_fence_leaves_out_hears_of_it(
+    begin: Beginning, victim: int, moment: int
+) -> None:
+    """Others have already gone on without the leaver, so the decision is not about it (H59)."""
+    Scenario(begin, (victim,), is_divided=True).play(moment)  # else it would miss its parts
 
 
 @pytest.mark.parametrize("kind", [k for k in m.FENCE_MESSAGES if k is not m.Outside])

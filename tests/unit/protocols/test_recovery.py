@@ -14,11 +14,13 @@ from protocols import effects, events
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import make_view
 from protocols.member.cycle_table import CycleState
+from protocols.member.joining import JoiningState
+from protocols.network.link_end import LinkEnd
 from protocols.rounds import control_word
 from protocols.rounds.control_word import ControlWord
 from protocols.scheduler.negotiator import Negotiator
 from protocols.wire import messages as m
-from tests.unit.protocols.clusters import cluster, go_on, line, node_of, policy_of
+from tests.unit.protocols.clusters import cluster, go_on, line, node_of, policy_of, reach
 
 if TYPE_CHECKING:
     from tests.simulation.world import Host, World
@@ -187,3 +189,23 @@ def test_an_entry_that_the_last_scheduler_decided_ends_a_fresh_join() -> None:
     assert [join.joiner for join in heir.joins.open.values()] == [hosts[2].me]
     heir.in_force(world.now, policy)
     assert heir.joins.open == {}
+
+
+def test_who_asks_to_leave_and_is_out_already_is_told_if_it_is_a_neighbour() -> None:
+    world, hosts = cluster(0)
+    near = world.join(7, hosts[0])
+    reach(world, near, JoiningState.REQUESTED)
+    assert policy_of(hosts[0]).view.member(near.me.node) is None
+    (told,) = sent(said(world, near, hosts[0], m.LeaveRequest(1)))
+    assert told == m.Welcome(hosts[0].me.node, policy_of(hosts[0]), node_of(hosts[0]).context.steps)
+    world.unlink(hosts[0], near, LinkEnd.RESET)
+    assert sent(said(world, near, hosts[0], m.LeaveRequest(1), via=hosts[1])) == []
+
+
+def test_a_leaver_waits_for_the_end_of_its_last_round_unless_that_is_frozen() -> None:
+    _, hosts = cluster(0)
+    hosts[1].handle(events.LeaveWanted())
+    leaver, later = node_of(hosts[1]), without(policy_of(hosts[0]), hosts[1])
+    assert not leaver.recovery.went_on_without_us(later)
+    leaver.context.freeze.asked()
+    assert leaver.recovery.went_on_without_us(later)
