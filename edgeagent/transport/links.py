@@ -208,11 +208,16 @@ class TcpLink:
         await asyncio.shield(self._closing_task)  # it goes on if this caller is cancelled
 
     async def _close(self, wait: float) -> None:
-        """Wait so long until all is written, and then for the peer; end the link."""
+        """Wait so long until all is written and has gone, and then for the peer; end the link."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._idle.wait()
-        await self._wait_down(bounds.CLOSE_SECONDS)
+        before, left = self._unsent + 1, self._unsent
+        while not self._down.is_set() and left < before:  # a slow link may need a while for it
+            await self._wait_down(bounds.CLOSE_SECONDS)
+            before, left = left, self._unsent if loop.time() < deadline else left
         self.finish("closed by us", LinkEnd.GOODBYE if self._said_goodbye else LinkEnd.CUT)
 
     def cut(self, reason: str, why: LinkEnd) -> None:
@@ -359,6 +364,13 @@ class TcpLink:
         self._idle.set()
 
     # Helpers.
+
+    @property
+    def _unsent(self) -> int:
+        """Bytes that were written and that this device still has."""
+        transports = (connection.transport for connection in self._connections)
+        living = [transport for transport in transports if not transport.is_closing()]
+        return sum(t.get_write_buffer_size() + unsent_of(t) for t in living)
 
     def _read_bulk(self, wanted: bool) -> None:
         if wanted == self._reading_bulk or self._down.is_set():

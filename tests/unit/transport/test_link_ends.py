@@ -18,7 +18,7 @@ import pytest
 from edgeagent.transport import bounds
 from edgeagent.transport.framing import reset_on_close
 from edgeagent.transport.identity import load_identity
-from edgeagent.transport.links import how_it_ended
+from edgeagent.transport.links import TcpLink, how_it_ended
 from protocols.network.link_end import LinkEnd
 
 from .helpers import LOOPS, agent, header, pair_by_id, run, until, until_count, with_agents
@@ -230,6 +230,35 @@ def test_a_close_goes_on_if_whoever_waits_for_it_is_cancelled(loop_name: str) ->
         await until_count(large.downs, 1, "the other end is down")
         await until_count(small.downs, 1, "this end is down")
         assert [x[2] for x in (*small.downs, *large.downs)] == [LinkEnd.GOODBYE] * 2
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
+@pytest.mark.parametrize(("unsent", "end"), [((9, 8, 7, 6, 5), LinkEnd.GOODBYE), ((9, 9), None)])
+def test_a_close_waits_as_long_as_a_slow_link_takes_what_was_written(
+    loop_name: str,
+    unsent: tuple[int, ...],
+    end: LinkEnd | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "CLOSE_SECONDS", 0.1)
+    left = [*unsent]
+    monkeypatch.setattr(
+        TcpLink, "_unsent", property(lambda _: left.pop(0) if left[1:] else left[0])
+    )
+
+    async def body(small: Agent, large: Agent) -> None:
+        link = await small.transport.dial(large.me)
+        await until_count(large.ups, 1, "the other end is up")
+        control, _ = large.ups[0]._connections  # type: ignore[attr-defined]
+        control.pause_reading()
+        closing = asyncio.create_task(link.close(flush=True))
+        await asyncio.sleep(0.25)
+        control.resume_reading()
+        await closing
+        await until_count(large.downs, 1, "the other end is down")
+        assert (large.downs[0][2] is LinkEnd.GOODBYE) is (end is LinkEnd.GOODBYE)
 
     run(lambda: with_agents(body, *two()), loop_name)
 
