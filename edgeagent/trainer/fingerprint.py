@@ -240,9 +240,12 @@ def _hash_value(digest: Any, value: Any) -> None:
     """Add `value`, with its type and shape, to `digest`; of an unknown object its type alone."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
+        value = value if value.layout == torch.strided else value.to_dense()
         digest.update(f"tensor {value.dtype} {tuple(value.shape)} ".encode())
         if value.numel():
             digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, np.ndarray | np.generic) and value.dtype.hasobject:
+        _hash_value(digest, value.tolist())  # its bytes are addresses, which differ everywhere
     elif isinstance(value, np.ndarray | np.generic):
         array = np.ascontiguousarray(value)
         digest.update(f"array {array.dtype} {array.shape} ".encode() + array.tobytes())

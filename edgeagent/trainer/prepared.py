@@ -203,7 +203,12 @@ class PreparedOptimizer:
         self._loader.update(self._notes.take())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: the trainer has taken the gradients away."""
+        """Drop the gradients since the last step, which so are no part of the next one. The trainer
+        has taken away all others."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+        self._notes.forget()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["optimizer"], name)

@@ -116,13 +116,19 @@ class Prefetching:
         """Take in what was sent first: DataLoader returns batches in the order of the requests."""
         key = next(iter(self._sent))
         try:
-            batch = next(arrivals)
+            answer = next(arrivals)
         except Exception:
             del self._sent[key]
             if key == wanted or not self._sent:
                 raise
             return  # a guess failed; if it is ever asked for, it is fetched again and fails then
         del self._sent[key]
+        told, batch = answer if answer is not None else (None, None)
+        if told != (None if key[0] == _NOTHING else key):
+            # torch drops what it has asked of a worker that has died, and so the order is lost.
+            raise RuntimeError(
+                "a worker of the loader has ended unexpectedly (killed for memory? see dmesg)"
+            )
         if self._is_wanted(key):
             self._ready[key] = batch
 
@@ -197,7 +203,7 @@ class _InWorker(Dataset[Any]):
         if self._streams is None:
             self._streams = RandomStreams(self._seed, ())
         self._streams.enter(iteration, micro_batch, SAMPLES)
-        return self._samples.collated(indices)
+        return (iteration, micro_batch), self._samples.collated(indices)
 
 
 class _WorkerStart:

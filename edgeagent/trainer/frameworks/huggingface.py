@@ -205,7 +205,9 @@ class EdgeTrainer(transformers.Trainer):  # type: ignore[misc]  # seen as Any: n
             self.log({"loss": mean, "learning_rate": self._get_learning_rate()})
         if control.should_evaluate:
             with edge.away():
-                self.evaluate(ignore_keys=ignored)
+                metrics = self.evaluate(ignore_keys=ignored)
+            # EarlyStoppingCallback compares with the best one so far, which this notes.
+            self._determine_best_metric(metrics=metrics, trial=None)
         if control.should_training_stop and edge.iteration < edge.steps:
             edge.stop()
         control.should_log = control.should_evaluate = control.should_save = False
@@ -223,6 +225,14 @@ def _check(trainer: EdgeTrainer, resume: str | bool | None, trial: Any) -> None:
         )
     if trial is not None:
         raise UsageError("hyperparameter search runs many trainings in one process")
+    for name in ("training_step", "get_train_dataloader", "_get_train_sampler"):
+        if getattr(type(trainer), name) is not getattr(EdgeTrainer, name):
+            raise UsageError(
+                f"EdgeTrainer does not call {name}(), which {type(trainer).__name__} overrides:"
+                " micro-batches and their order are the cluster's. Override compute_loss() for"
+                " another loss; for another order write a loop of your own with edgeagent's"
+                " Trainer and loader(sampler=)"
+            )
     if args.world_size > 1 or args.n_gpu > 1:
         raise UsageError(
             "several processes or GPUs under one script: start one agent for each instead, with"

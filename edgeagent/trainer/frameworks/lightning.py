@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from edgeagent.errors import UsageError
 from edgeagent.trainer.backward import BackwardNotes
@@ -89,6 +90,11 @@ class EdgeStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # seen as Any: 
             )
         if self.edge is not None:
             raise UsageError("fit() was called before, or reloads its data: make another strategy")
+        if not self.optimizers:
+            raise UsageError(
+                "estimated_stepping_batches is not known with EdgeStrategy: give the schedule its"
+                " number of steps, max_steps or epochs * samples / global_batch"
+            )
         given = loader_arguments(dataloader)
         size, micro_batch = batches_as_told(self._global_batch, given.micro_batch)
         length = given.iterations(size)
@@ -212,7 +218,22 @@ def _check(trainer: Any, strategy: EdgeStrategy) -> None:
         ),
         (trainer.reload_dataloaders_every_n_epochs > 0, "the train loader cannot be reloaded"),
         (trainer.overfit_batches > 0, "overfit_batches: give a smaller data set"),
-        (trainer.limit_train_batches != 1.0, "limit_train_batches: use max_steps"),
+        (
+            trainer.limit_train_batches != 1.0 or isinstance(trainer.limit_train_batches, int),
+            "limit_train_batches, fast_dev_run: use max_steps",
+        ),
+        *(
+            (
+                is_overridden(hook, module),
+                f"{hook}() of {type(module).__name__} would not be called: the step is the"
+                " cluster's (gradient_clip_val clips its mean gradient)",
+            )
+            for hook in (
+                "configure_gradient_clipping",
+                "on_before_optimizer_step",
+                "lr_scheduler_step",
+            )
+        ),
     )
     for found, said in refused:
         if found:

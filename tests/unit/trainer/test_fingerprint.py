@@ -1,12 +1,15 @@
-"""The kind and the settings of a model's modules are part of the job."""
+"""Modules with their settings, and samples of the data, are part of the job."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from edgeagent.trainer.fingerprint import job_fields
+from edgeagent.trainer.fingerprint import digest_of_samples, job_fields
 from edgeagent.trainer.state import TrainingState
 from edgeagent.transport.job import difference_text, first_difference
 
@@ -58,3 +61,18 @@ def test_very_many_modules_are_one_field() -> None:
     assert [name for name, _ in one if name.startswith("module")] == ["modules"]
     difference = first_difference(one, other)
     assert difference is not None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.array([f"cat{len(str(3))}", 1.5, None], dtype=object),
+        lambda: np.array([(1, f"dog{len(str(3))}")], dtype=[("n", int), ("name", object)]),
+        lambda: torch.tensor([0.0, 2.0, 0.0]).to_sparse(),
+    ],
+)
+def test_samples_with_equal_contents_have_equal_digests(make: Any) -> None:
+    """Arrays of objects hold addresses, and sparse tensors are stored in several ways."""
+    one, other = make(), make()
+    assert digest_of_samples([one]) == digest_of_samples([other])
+    assert digest_of_samples([one]) != digest_of_samples([one, one])

@@ -98,6 +98,19 @@ def test_workers_fetch_what_the_script_would(
         other.close()
 
 
+def test_answers_that_are_not_those_to_the_questions_end_the_loader() -> None:
+    """As torch gives them once a worker has died: it drops what it had asked of that one."""
+    answers: tuple[Any, ...] = (((0, 2), []), None)
+    for answer in answers:
+        source = ahead(1)
+        source.fetch(0, 0, (1,))
+        source._ready.clear()
+        source._arrivals = iter([answer] * 20)
+        with pytest.raises(RuntimeError, match="ended unexpectedly"):
+            source.fetch(0, 1, ())
+        source.close()
+
+
 def test_what_is_fetched_ahead_is_bounded_and_dropped() -> None:
     source = ahead(2, prefetch=1)
     try:

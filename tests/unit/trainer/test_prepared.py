@@ -103,6 +103,27 @@ def test_a_loop_like_ddps_trains_as_the_trainers_own() -> None:
     assert all(map(torch.equal, state_of(model), state_of(plain)))
 
 
+def test_gradients_that_the_loop_drops_are_not_trained() -> None:
+    found = []
+    for tries_first in (False, True):
+        served = Served(EPOCH)
+        model, optimizer, options = parts()
+        ours, stepper, loader = prepare(
+            model, optimizer, batches(), epochs=1, _agent=served.agent, **options
+        )
+        for x, y in loader:
+            if tries_first:  # as for an adversarial sample
+                loss_of(ours, 2 * x, y).backward()
+                stepper.zero_grad()
+            loss_of(ours, x, y).backward()
+            stepper.step()
+        loader.trainer.close()
+        found.append((served.done().losses, [tensor.clone() for tensor in state_of(model)]))
+    (losses, state), (again, other) = found
+    assert losses == again
+    assert all(map(torch.equal, state, other))
+
+
 def test_between_two_epochs_nothing_is_under_way() -> None:
     """A device without a share does not take a batch of the next epoch before that begins."""
     served = Served(2 * EPOCH)
@@ -185,6 +206,13 @@ def closure(model: Any, optimizer: Any, loader: Any) -> None:
         optimizer.step(lambda x=x, y=y: loss_of(model, x, y))
 
 
+def drops(model: Any, optimizer: Any, loader: Any) -> None:
+    for x, y in loader:
+        loss_of(model, x, y).backward()
+        optimizer.zero_grad()
+        optimizer.step()
+
+
 def no_sync(model: Any, optimizer: Any, loader: Any) -> None:
     for _ in loader:
         with model.no_sync():
@@ -196,6 +224,7 @@ def no_sync(model: Any, optimizer: Any, loader: Any) -> None:
     [
         (no_step, "optimizer.step.. was not called for the last batch"),
         (no_backward, "optimizer.step.. without loss.backward"),
+        (drops, "optimizer.step.. without loss.backward"),
         (clips, "changed gradients between backward.. and optimizer.step"),
         (closure, "step.closure. evaluates the model by itself"),
         (no_sync, "no_sync.. accumulates gradients"),

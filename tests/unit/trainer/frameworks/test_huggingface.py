@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
-from transformers.trainer_callback import TrainerCallback
+from transformers.trainer_callback import EarlyStoppingCallback, TrainerCallback
 
 from edgeagent.errors import UsageError
 from edgeagent.hf import EdgeTrainer
@@ -157,6 +157,37 @@ def test_a_callback_that_stops_stops_the_cluster(tmp_path: Path) -> None:
     assert trainer.edge._state.stop
     trainer.edge.close()
     served.done()
+
+
+def test_early_stopping_stops_the_cluster(tmp_path: Path) -> None:
+    served = Served(6)
+    trainer = EdgeTrainer(
+        model(),
+        arguments(
+            tmp_path,
+            learning_rate=0.0,  # nothing becomes better
+            eval_strategy="steps",
+            eval_steps=1,
+            metric_for_best_model="loss",
+            greater_is_better=False,
+        ),
+        train_dataset=Texts(),
+        eval_dataset=Texts(),
+        callbacks=[EarlyStoppingCallback(2)],
+        _agent=served.agent,
+    )
+    trainer.train()
+    assert trainer.edge is not None
+    assert trainer.edge._state.stop
+    trainer.edge.close()
+    served.done()
+
+
+@pytest.mark.parametrize("name", ["training_step", "get_train_dataloader", "_get_train_sampler"])
+def test_methods_that_would_not_be_called_are_named(tmp_path: Path, name: str) -> None:
+    own = type("Own", (EdgeTrainer,), {name: lambda self, *_: None})
+    with pytest.raises(UsageError, match=rf"does not call {name}\(\), which Own overrides"):
+        own(model(), arguments(tmp_path), train_dataset=Texts()).train()
 
 
 def test_epochs_become_steps_and_the_model_can_be_saved(tmp_path: Path) -> None:

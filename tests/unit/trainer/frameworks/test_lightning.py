@@ -67,6 +67,9 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # seen as Any: n
         if self.how == "plateau":
             schedule: Any = ReduceLROnPlateau(optimizer)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "x"}}
+        if self.how == "estimated":
+            steps = self.trainer.estimated_stepping_batches
+            return [optimizer], [torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=steps)]
         if self.interval is None:
             return optimizer
         schedule = ExponentialLR(optimizer, 0.9)
@@ -147,6 +150,8 @@ def test_an_end_before_lightnings_last_step_ends_the_fit(tmp_path: Path) -> None
         ("", {"accumulate_grad_batches": 2}, "accumulate_grad_batches is the trainer's"),
         ("", {"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value"}, "use 'norm'"),
         ("", {"limit_train_batches": 3}, "limit_train_batches"),
+        ("", {"limit_train_batches": 1}, "limit_train_batches"),
+        ("estimated", {"max_epochs": 2}, "estimated_stepping_batches is not known"),
         ("", {"overfit_batches": 3}, "overfit_batches"),
         ("", {"validate": True}, "validation within fit"),
         ("", {"plugins": [SCALING]}, "'16-mixed' scales on one device"),
@@ -158,6 +163,15 @@ def test_what_cannot_be_had_is_named(
     module = Module(None, how)
     with pytest.raises(UsageError, match=said):
         fit(module, tmp_path, EdgeStrategy(GLOBAL), max_steps=5, **options)
+
+
+@pytest.mark.parametrize(
+    "hook", ["configure_gradient_clipping", "on_before_optimizer_step", "lr_scheduler_step"]
+)
+def test_hooks_that_would_not_be_called_are_named(tmp_path: Path, hook: str) -> None:
+    module = type("Own", (Module,), {hook: lambda self, *_: None})(None)
+    with pytest.raises(UsageError, match=rf"{hook}\(\) of Own would not be called"):
+        fit(module, tmp_path, EdgeStrategy(GLOBAL), max_steps=5)
 
 
 def test_a_step_without_a_loss_is_named(tmp_path: Path) -> None:
