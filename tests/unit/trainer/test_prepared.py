@@ -25,7 +25,7 @@ from edgeagent.errors import UsageError
 from edgeagent.trainer import Trainer, prepare
 from edgeagent.trainer.dataloaders import loader_arguments
 from edgeagent.trainer.prepared import EpochSchedule
-from tests.unit.trainer.replicas import SAMPLES, Points, Served, network, train
+from tests.unit.trainer.replicas import CLASSES, FEATURES, SAMPLES, Points, Served, network, train
 
 MICRO, GLOBAL = 5, 20
 EPOCH = SAMPLES // GLOBAL
@@ -107,7 +107,10 @@ def test_gradients_that_the_loop_drops_are_not_trained() -> None:
     found = []
     for tries_first in (False, True):
         served = Served(EPOCH)
-        model, optimizer, options = parts()
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        options: dict[str, Any] = {"global_batch": GLOBAL, "seed": 3}
         ours, stepper, loader = prepare(
             model, optimizer, batches(), epochs=1, _agent=served.agent, **options
         )
