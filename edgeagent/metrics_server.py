@@ -8,7 +8,6 @@ of which the oldest makes room for a new one, and the text is made once a second
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import re
 import time
@@ -19,6 +18,7 @@ from edgeagent.errors import UsageError
 from edgeagent.metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from aiohttp import web
@@ -71,6 +71,8 @@ class MetricsServer:
 
     async def start(self) -> str:
         """Listen; return the URL. Raises `UsageError` if the port cannot be had."""
+        import asyncio
+
         from aiohttp import web
 
         app = web.Application(client_max_size=0)
