@@ -542,6 +542,7 @@ class Trainer:
         iteration = self._state.iteration
         client = self._service.client
         say = client.send if client is not None and not pending else None
+        self._state.model.zero_grad()  # what a trial backward() of the script may have left
         self._state.start_micro_batch(self._current, say)
         try:
             batch = source.fetch(iteration, self._current, pending)

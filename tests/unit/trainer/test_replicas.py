@@ -53,6 +53,28 @@ def test_joiner_and_founders_are_equal_byte_for_byte(kind: str) -> None:
     assert len(served.states) == 1
 
 
+def tries(trainer: Trainer, model: nn.Module, dataset: Any = None) -> None:
+    """The loop of the README, with a `backward()` between micro-batches, as for a picture of what
+    the model looks at."""
+    for x, y in trainer.loader(dataset):
+        nn.functional.cross_entropy(model(x), y).backward()
+        trainer.update(1.0)
+        model.eval()
+        model(x).sum().backward()
+        model.train()
+
+
+def as_ever(trainer: Trainer, model: nn.Module, dataset: Any = None) -> None:
+    for x, y in trainer.loader(dataset):
+        nn.functional.cross_entropy(model(x), y).backward()
+        trainer.update(1.0)
+
+
+def test_gradients_from_between_micro_batches_are_not_trained() -> None:
+    found = [run_cluster(make_with("adamw"), 2, 4, loop=loop).states for loop in (as_ever, tries)]
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("kind", ["sgd-momentum", "adamw"])
 def test_mirrored_replica_equals_in_place_one(kind: str) -> None:
     direct = run_cluster(make_with(kind), 2, 8, cluster={"join_at": {1: 3}})
