@@ -545,7 +545,6 @@ class Agent:
         await self._stop_listening()
         await self._listen()
         self._renewing = False
-        self._where = ""  # the best address of the join listener
 
     # --- what others are told ---------------------------------------------------------------------
 

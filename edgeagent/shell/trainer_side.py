@@ -275,7 +275,7 @@ class TrainerSide:
         word = effect.word
         self._words[effect.iteration] = word
         self._observer.apply_sent()
-        buffer, squares, ready = self._lend(effect.iteration)
+        buffer, squares, ready = self._lend(effect.iteration, effect.stripes)
         self._held_by = {effect.iteration: effect.stripes}
         self._reads[effect.iteration] = is_read = self._reads_state(effect.iteration)
         self._send(
@@ -307,9 +307,11 @@ class TrainerSide:
             return True
         return False
 
-    def _lend(self, iteration: int) -> tuple[int, tuple[float, ...], asyncio.Task[None] | None]:
+    def _lend(
+        self, iteration: int, stripes: tuple[int, ...]
+    ) -> tuple[int, tuple[float, ...], asyncio.Task[None] | None]:
         """Return (the shared buffer with R of `iteration`, the sum of squares of each data chunk,
-        what has to be done before R is there)."""
+        what has to be done before R is there). The slots of `stripes` are stepped with it."""
         kept = self._kept.get(iteration) or self._copies.update(iteration)
         buffer = self._reducer.memory.lend(iteration) if kept is None else None
         if buffer is not None:
@@ -322,7 +324,10 @@ class TrainerSide:
         else:
             ready = self._spawn(self._lay_out(vector))
         if self._held is not None:
-            self._held.put_missed(self._sums.get(iteration, {}))
+            sums = self._sums.get(iteration)
+            if sums is None:  # R has memory of its own because another one was read meanwhile
+                sums = self._held.copy_sums(stripes)
+            self._held.put_missed(sums)
         return handover.REPLAY_BUFFER, squares, ready
 
     async def _lay_out(self, vector: Vector) -> None:

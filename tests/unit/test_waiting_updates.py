@@ -140,6 +140,29 @@ def test_an_update_is_sent_from_what_was_kept_if_its_trainer_was_late(
     bench.region.release.assert_called_once_with()
 
 
+def test_divided_slots_are_stepped_with_the_sums_of_their_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if R has memory of its own, because another one was still read where it would lie."""
+
+    def goes_on(bench: Bench) -> None:
+        held = bench.trainer._held = Mock()
+        bench.reducer.memory.pin(AT)
+        bench.round(AT + 2)
+        bench.trainer.perform(effects.Apply(AT + 2, EMPTY, 3, stripes=(2,)))
+        held.copy_sums.assert_called_once_with((2,))
+        held.put_missed.assert_called_once_with(held.copy_sums.return_value)
+        kept = bench.trainer._sums[AT + 1] = {1: np.ones(4, np.float32)}
+        bench.trainer._kept[AT + 1] = bench.reducer.kept(AT + 1)
+        bench.trainer.perform(effects.Apply(AT + 1, EMPTY, 3, stripes=(2,)))
+        held.copy_sums.assert_called_once()
+        held.put_missed.assert_called_with(kept)
+
+    _, bench = play(monkeypatch, goes_on)
+    assert [message.buffer for message in bench.sent] == [handover.REPLAY_BUFFER] * 2
+    assert bench.replay.tolist() == [AT + 1] * 4
+
+
 def test_a_large_update_is_copied_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     may_copy = threading.Event()
 
