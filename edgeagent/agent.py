@@ -322,6 +322,8 @@ class Agent:
             await asyncio.to_thread(self._console.flush)
         self.trainer_link.send(handover.End(ending.why, ending.message, ending.status, whole))
         stopped = asyncio.gather(self._stop_looking(), *([shell.close()] if shell else []))
+        if self._life.trainer_gone:
+            await stopped  # first: while this process saves in its place nothing is sent
         failure = await self._trainer_finishes()
         await stopped
         if failure and ending.status == 0:

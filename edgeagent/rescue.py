@@ -2,12 +2,14 @@
 
 Only a whole state is written: that of a trainer that is dead, whose last update was complete, and
 whose scalars the agent knows. For a trainer on another device it is the state that was last copied
-to shared memory. A file that is at that place already is kept under another name. Of a divided
-optimizer state the slots that are here are written beside it.
+to shared memory. A file that is at that place already is kept under another name. If that place
+takes no file, for example because its disk is full, another one is tried, as by the trainer. Of a
+divided optimizer state the slots that are here are written beside it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
@@ -16,11 +18,13 @@ from edgeagent.checkpoint_file import Entry, write_checkpoint
 from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, MARK_STRIPES
 from edgeagent.held_memory import HeldLayout
-from edgeagent.places import move_aside
+from edgeagent.places import move_aside, other_places
 from edgeagent.slots_file import keep_slots_with, write_slots
 from protocols import limits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edgeagent.handover import Hello
     from edgeagent.launch import Child
     from edgeagent.shared_memory import SharedMemory
@@ -69,15 +73,35 @@ def kill_and_save(
         Entry(name, dtype, tuple(shape), offset, size)
         for (name, offset, size), (dtype, shape) in tensors
     ]
-    write_checkpoint(hello.save, entries, memory.state.view(), here.meta, dict(hello.notes))
+    path = _written(
+        hello.save,
+        memory.state.view().nbytes,
+        lambda place: write_checkpoint(
+            place, entries, memory.state.view(), here.meta, dict(hello.notes)
+        ),
+    )
     if hello.slots:
         layout = HeldLayout(hello.slots, hello.elements, hello.chunk_elements)
         words = [int(w) % (1 << 64) for w in marks[MARK_STRIPES:][: limits.MAX_STRIPES // 64]]
         bits = sum(word << (64 * k) for k, word in enumerate(words))
         stripes = [s for s in range(layout.stripes) if bits >> s & 1]
         about = (int(marks[MARK_ITERATION]), here.meta)
-        write_slots(hello.save, layout, hello.slot_names, memory.held.view(), stripes, *about)
-    return hello.save
+        write_slots(path, layout, hello.slot_names, memory.held.view(), stripes, *about)
+    return path
+
+
+def _written(path: str, size: int, write: Callable[[str], None]) -> str:
+    """Write to `path`, or if that fails to the first other place that takes it, as the trainer
+    does; return where. Raises the first `EdgeAgentError` if none does."""
+    try:
+        write(path)
+    except EdgeAgentError:
+        for place in other_places(path, size):
+            with contextlib.suppress(EdgeAgentError):
+                write(place)
+                return place
+        raise
+    return path
 
 
 def _end(child: Child) -> None:

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from edgeagent import rescue
+from edgeagent.checkpoint_file import write_checkpoint
 from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import MARK_APPLYING, MARK_STRIPES, Hello
 from edgeagent.rescue import kill_and_save
@@ -115,6 +117,31 @@ def test_what_cannot_be_moved_aside_is_not_overwritten(
     with pytest.raises(EdgeAgentError, match="No space left"):
         kill_and_save(child, trained.hello, trained.memory, trained.own)
     assert save.read_bytes() == b"older"
+
+
+def test_where_the_disk_is_full_another_place_is_taken(
+    child: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, home = tmp_path / "full", tmp_path / "home"
+    full.mkdir()
+    home.mkdir()
+    monkeypatch.chdir(full)
+    monkeypatch.setenv("HOME", str(home))
+    write = write_checkpoint
+
+    def unless_full(path: str, *what: Any) -> None:
+        if path.startswith(str(full)):
+            raise EdgeAgentError(f"cannot save {path}: No space left on device")
+        write(path, *what)
+
+    monkeypatch.setattr(rescue, "write_checkpoint", unless_full)
+    trained = Trained(full / "m.safetensors")
+    place = kill_and_save(child, trained.hello, trained.memory, trained.own)
+    assert place == str(home / "m-rescued.safetensors")
+    assert Path(place).read_bytes() == trained.bytes_of(tmp_path)
+    monkeypatch.setattr(rescue, "other_places", lambda *_: [])
+    with pytest.raises(EdgeAgentError, match=r"full.m.safetensors: No space left"):
+        kill_and_save(child, trained.hello, trained.memory, trained.own)
 
 
 def test_of_a_device_the_state_that_was_brought_last_is_saved(
