@@ -59,7 +59,9 @@ def add_parser(commands: Commands) -> None:
         "--cluster", metavar="NAME", type=node_name, help='the cluster\'s name (default "default")'
     )
     parser.add_argument(
-        "--token-file", metavar="FILE", help="file that holds the token (else EDGEAGENT_TOKEN)"
+        "--token-file",
+        metavar="FILE",
+        help="file that holds the token (else EDGEAGENT_TOKEN, or the one kept for the cluster)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(token=None)
@@ -127,12 +129,17 @@ def look_at_token(
 ) -> tuple[TokenFact, bytes | None]:
     """Return where the token is and what is wrong with it, and its bytes if nothing is."""
     from edgeagent.commands.run import resolve_token
+    from edgeagent.config import agent_config_from_environment, state_root
     from edgeagent.doctor.facts import TokenFact
+    from edgeagent.local.token_store import stored_token
     from edgeagent.transport.token import parse_token
 
     source = f"--token-file {args.token_file}" if args.token_file else TOKEN_VARIABLE
     if not args.token_file and not environment.get(TOKEN_VARIABLE):
-        return TokenFact(source, given=False), None
+        cluster = args.cluster or agent_config_from_environment(environment).cluster
+        if stored_token(state_root(environment), cluster) is None:
+            return TokenFact(source, given=False), None
+        source = f"the token that is kept for cluster {cluster!r}"
     try:
         return TokenFact(source, given=True), parse_token(resolve_token(args, environment))
     except UsageError as error:

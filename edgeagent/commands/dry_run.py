@@ -178,7 +178,8 @@ def _parts_table(report: DryRun) -> Table:
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("memory", "size", "found by", "when"):
-        table.add_column(heading, justify="right" if heading == "size" else "left", no_wrap=True)
+        is_size = heading == "size"  # the one column that is of no use if it is cut
+        table.add_column(heading, justify="right" if is_size else "left", no_wrap=is_size)
     for part in report["parts"]:
         table.add_row(part["name"], bytes_text(part["bytes"]), part["how"], part["when"])
     table.add_section()

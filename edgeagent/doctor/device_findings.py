@@ -191,7 +191,11 @@ def token_finding(device: Device) -> Finding:
     """Return whether there is a token, and a right one; never the token."""
     token = device.token
     if not token.given:
-        advice = "Make one with `edgeagent token new` and set the same EDGEAGENT_TOKEN everywhere."
+        advice = (
+            "Pair with a device of the cluster (`edgeagent invite` there, `edgeagent join CODE`"
+            " here), or make one with `edgeagent token new` and set the same EDGEAGENT_TOKEN"
+            " everywhere."
+        )
         return Finding("token", Verdict.WARNING, "there is none, so nobody can join", advice)
     if token.problem:
         advice = "Copy the token again from a device on which it works."

@@ -51,6 +51,7 @@ def test_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "net: 262,144 parameters, 8 samples in a micro-batch"
     assert all(len(line) <= 80 for line in lines[:-2])
+    assert sum(" MB  " in line for line in lines) > 4, "no size is cut"
     assert lines[-2].startswith("note: the memory of cuda:0")
     assert lines[-1].startswith("fits: ")
 
