@@ -250,7 +250,7 @@ class TcpLink:
             self._heard_control_goodbye = True
             self._bulk.drop_queue()
             self._progress()
-            if not self._down.is_set() and not self._closing:
+            if not self._down.is_set() and not self._closing and self._patience is None:
                 self._patience = asyncio.get_running_loop().call_later(
                     bounds.FLUSH_SECONDS + bounds.CLOSE_SECONDS, self._end_unfinished
                 )

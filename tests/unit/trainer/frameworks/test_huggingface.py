@@ -143,6 +143,15 @@ def test_evaluation_bf16_and_a_callback_that_stops(tmp_path: Path) -> None:
     assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [2, 4]
 
 
+def trains_until_stopped(trainer: Any, served: Served) -> None:
+    """Train; it must be the trainer that ends the training of all."""
+    trainer.train()
+    assert trainer.edge is not None
+    assert trainer.edge._state.stop
+    trainer.edge.close()
+    served.done()
+
+
 def test_a_callback_that_stops_stops_the_cluster(tmp_path: Path) -> None:
     served = Served(6)
     trainer = EdgeTrainer(
@@ -152,11 +161,7 @@ def test_a_callback_that_stops_stops_the_cluster(tmp_path: Path) -> None:
         callbacks=[Watcher(stop_at=2)],
         _agent=served.agent,
     )
-    trainer.train()
-    assert trainer.edge is not None
-    assert trainer.edge._state.stop
-    trainer.edge.close()
-    served.done()
+    trains_until_stopped(trainer, served)
 
 
 def test_early_stopping_stops_the_cluster(tmp_path: Path) -> None:
@@ -176,11 +181,7 @@ def test_early_stopping_stops_the_cluster(tmp_path: Path) -> None:
         callbacks=[EarlyStoppingCallback(2)],
         _agent=served.agent,
     )
-    trainer.train()
-    assert trainer.edge is not None
-    assert trainer.edge._state.stop
-    trainer.edge.close()
-    served.done()
+    trains_until_stopped(trainer, served)
 
 
 @pytest.mark.parametrize("name", ["training_step", "get_train_dataloader", "_get_train_sampler"])
