@@ -4,8 +4,10 @@ Every micro-batch starts from the buffers that the iteration began with, so that
 depend on which node computes it or in which order. After the round a floating-point buffer is the
 mean of its values after each micro-batch. Any other buffer, such as a counter, has no mean that
 makes sense, so all micro-batches must leave the same value in it. The mean is taken of the change,
-so that rounding never alters a buffer that nobody changes; an element that starts out infinite or
-NaN contributes its value instead.
+so that rounding never alters a buffer that nobody changes. An element that starts out infinite or
+NaN, as in a mask for attention, has no such change, so it contributes its value instead. That
+cannot be where sums are of integers, which hold no infinity, nor with subnets, where perhaps no
+device has the element and its sum is 0. There it keeps its value, and a change of it is refused.
 
 The module works on buffers of its own, and the training state changes only when a step is applied.
 Between two rounds everything stays on the device. What the micro-batches left in the buffers that
@@ -40,10 +42,14 @@ def is_averaged(buffer: torch.Tensor) -> bool:
 
 
 class ModelBuffers:
-    """All buffers of one model, numbered in canonical order; a tied buffer counts once."""
+    """All buffers of one model, numbered in canonical order; a tied buffer counts once. With
+    `fixed` elements that are infinite or NaN must stay as they are."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, *, fixed: bool = False) -> None:
         self._model = model
+        self._fixed = fixed
+        # The averaged buffers with such elements; None if they have not been looked for.
+        self._fixed_in: list[int] | None = None
         owners: dict[int, list[tuple[torch.nn.Module, str]]] = {}
         for module in model.modules():
             for key, buffer in module._buffers.items():
@@ -111,7 +117,7 @@ class ModelBuffers:
     def clear(self) -> None:
         """Forget what the micro-batches of the last iteration left."""
         self._left = {}
-        self._differs = self._found = None
+        self._differs = self._found = self._fixed_in = None
 
     @property
     def exact(self) -> bytes:
@@ -151,7 +157,8 @@ class ModelBuffers:
         `along` is 0, or how many local steps the averaged buffers have gone along with: their
         change since the round began then counts as often, instead of what was taken in before.
 
-        Raises `UsageError` if a buffer changed its shape or dtype, or if one came or went.
+        Raises `UsageError` if a buffer changed its shape or dtype, or what must stay as it is, or
+        if one came or went.
         """
         for number, (name, shared) in enumerate(zip(self.names, self._shared, strict=True)):
             module, key = self._owners[number][0]
@@ -162,7 +169,8 @@ class ModelBuffers:
             if number in self._sums:
                 if along:
                     self._sums[number].zero_()
-                _add_change(self._sums[number], shared, after, along or 1)
+                self._check_fixed(number, shared, after)
+                _add_change(self._sums[number], shared, after, along or 1, fixed=self._fixed)
             else:
                 self._keep(number, after)
         self._check_new()
@@ -175,11 +183,13 @@ class ModelBuffers:
         self, name: str, after: torch.Tensor, weight: int, index: tuple[Any, ...]
     ) -> None:
         """Make `weight` times its change to `after` all that the sum has of a buffer, or of its
-        elements at `index`, () for all."""
+        elements at `index`, () for all. Raises `UsageError` if what must stay as it is changed."""
         number = self.names.index(name)
         total, start = self._sums[number], self._shared[number]
         change = torch.zeros_like(total[index] if index else total)
-        _add_change(change, start[index] if index else start, after, weight)
+        begun = start[index] if index else start
+        self._check_fixed(number, begun, after)
+        _add_change(change, begun, after, weight, fixed=self._fixed)
         if index:
             total[index] = change
         else:
@@ -200,8 +210,10 @@ class ModelBuffers:
             )
         for number, mean in means.items():
             shared = self._shared[number]
-            start = shared.to(mean.dtype)
-            shared.copy_(torch.where(torch.isfinite(start), start + mean, mean))
+            after = shared + mean.to(torch.promote_types(shared.dtype, mean.dtype))
+            endless = shared if self._fixed else mean
+            shared.copy_(torch.where(torch.isfinite(shared), after, endless))
+        self._fixed_in = None
         self.restore()
 
     def disagreeing(self) -> str:
@@ -217,6 +229,24 @@ class ModelBuffers:
             return
         differs = (after != first).any()
         self._differs = differs if self._differs is None else self._differs | differs
+
+    def _check_fixed(self, number: int, start: torch.Tensor, after: torch.Tensor) -> None:
+        """Raise `UsageError` if an element that must stay infinite or NaN has not."""
+        if not self._fixed:
+            return
+        if self._fixed_in is None:
+            infinite = [(n, ~torch.isfinite(self._shared[n]).all()) for n in self._sums]
+            flags = torch.stack([flag for _, flag in infinite]).tolist()  # one copy from the device
+            self._fixed_in = [n for (n, _), flag in zip(infinite, flags, strict=True) if flag]
+        if number not in self._fixed_in:
+            return
+        same = (start == after) | (start.isnan() & after.isnan())
+        if not bool((torch.isfinite(start) | same).all()):
+            raise UsageError(
+                f"buffer {self.names[number]}: an element that is infinite or NaN has changed. With"
+                " --exact and with subnets it would have to stay as it is, because no sum can tell"
+                " such a change. Let the buffer begin with numbers, or leave that mode away"
+            )
 
     def _look(self) -> tuple[bytes, bool]:
         if self._found is None:
@@ -262,15 +292,17 @@ class ModelBuffers:
             raise UsageError("the model got or lost a buffer while training")
 
 
-def _add_change(total: torch.Tensor, start: torch.Tensor, after: torch.Tensor, weight: int) -> None:
+def _add_change(
+    total: torch.Tensor, start: torch.Tensor, after: torch.Tensor, weight: int, *, fixed: bool
+) -> None:
     """Add `weight` times the change from `start` to `after` to `total`, computed in the wider of
-    the dtypes."""
-    wide_start, wide_after = start.to(total.dtype), after.to(total.dtype)
-    if start.dtype == torch.float64:
-        change = (after - start).to(total.dtype)
-    else:
-        change = wide_after - wide_start
-    total.add_(torch.where(torch.isfinite(wide_start), change, wide_after), alpha=weight)
+    the dtypes. For an element that starts out infinite or NaN that is 0 if `fixed`, else its new
+    value."""
+    wide = torch.promote_types(start.dtype, total.dtype)
+    wide_after = after.to(wide)
+    instead = torch.zeros_like(wide_after) if fixed else wide_after
+    change = torch.where(torch.isfinite(start), wide_after - start.to(wide), instead)
+    total.add_(change.to(total.dtype), alpha=weight)
 
 
 def _read_exact(data: bytes) -> list[tuple[int, bytes]]:

@@ -109,7 +109,7 @@ class TrainingState:
         self.parameters: dict[str, torch.nn.Parameter] = own if local is None else local.parameters
         self._trainable = {p: name for name, p in self.parameters.items() if p.requires_grad}
         self._frozen = {n: p for n, p in self.parameters.items() if p not in self._trainable}
-        self.buffers = ModelBuffers(model)
+        self.buffers = ModelBuffers(model, fixed=exact_count > 0 or self._subnets is not None)
         self.replicated = ReplicatedTensors(model)
         self.scaling = LossScale(grad_scaler)
         self.guards = Guards(self._optimizer, self.schedule_bytes)
