@@ -6,15 +6,17 @@ micro-batches come from (`source`), so that the trainer need not know which of t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgeagent.errors import UsageError
-from edgeagent.trainer.fingerprint import dataset_fields
+from edgeagent.trainer.fingerprint import dataset_fields, sample_digest
 from edgeagent.trainer.loader import Samples
 from edgeagent.trainer.order import sample_order
 from edgeagent.trainer.stream import StreamData, is_stream
+from edgeagent.trainer.streams import RandomStreams
 from edgeagent.trainer.validation import check_dataset
-from edgeagent.trainer.workers import fetching
+from edgeagent.trainer.workers import done_in_a_worker, fetching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
     from edgeagent.trainer.fingerprint import Fields
     from edgeagent.trainer.loader import LoaderOptions, MicroBatchSource
-    from edgeagent.trainer.streams import RandomStreams
 
 
 class TrainingData(Protocol):
@@ -32,8 +33,9 @@ class TrainingData(Protocol):
     dataset: Any
     sampler: Any
 
-    def fields(self) -> Fields:
-        """Return what members must have in common, for the job's fingerprint."""
+    def fields(self, options: LoaderOptions) -> Fields:
+        """Return what members must have in common, for the job's fingerprint; samples are fetched
+        for it as `options` say."""
 
     def source(
         self,
@@ -64,12 +66,18 @@ class NumberedData:
         batches = (global_batch, micro_batch)
         self._order = sample_order(sampler, self._length, streams, streams.seed, *batches)
 
-    def fields(self) -> Fields:
-        """Return the number of samples, a hash of some of them, and what the sampler does."""
-        return (
-            *dataset_fields(self.dataset, self._length, self._streams),
-            *self._order.fields(),
-        )
+    def fields(self, options: LoaderOptions) -> Fields:
+        """Return the number of samples, a hash of some of them, and what the sampler does.
+
+        With workers no sample is fetched in this process: a data set may open files at its first
+        sample, and processes that are forked afterwards would share the place where they read.
+        """
+        if options.workers:
+            task = partial(_digest_by_seed, self._length, self._streams.seed)
+            digest = done_in_a_worker(task, self.dataset, options)
+        else:
+            digest = sample_digest(self.dataset, self._length, self._streams)
+        return (*dataset_fields(self.dataset, self._length, digest), *self._order.fields())
 
     def source(
         self,
@@ -81,6 +89,10 @@ class NumberedData:
         """Return where micro-batches come from: this process, or workers."""
         samples = Samples(self.dataset, collate)
         return fetching(samples, self._order, self._streams, options, device, steps)
+
+
+def _digest_by_seed(length: int, seed: int, dataset: Any) -> str:
+    return sample_digest(dataset, length, RandomStreams(seed, ()))
 
 
 def training_data(

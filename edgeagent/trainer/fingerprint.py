@@ -105,14 +105,19 @@ def _optimizer_fields(
     return fields
 
 
-def dataset_fields(dataset: Any, length: int, streams: RandomStreams) -> Fields:
-    """Return the number of samples and the hash of 16 of them, fetched under fixed random streams.
+def dataset_fields(dataset: Any, length: int, digest: str) -> Fields:
+    """Return the number of samples and the `digest` of some of them (`sample_digest`).
 
     If the data set has an attribute `data_digest` that is a text, that comes first: it can show
     differences that 16 samples do not.
     """
     said = getattr(dataset, "data_digest", None)
     fields = [("data", _short(said))] if isinstance(said, str) else []
+    return (*fields, ("samples", str(length)), ("sample digest", digest))
+
+
+def sample_digest(dataset: Any, length: int, streams: RandomStreams) -> str:
+    """Return the SHA-256, in hex, of 16 samples, fetched under fixed random streams."""
     digest = hashlib.sha256()
     for number in sample_numbers(length, SAMPLES_HASHED):
         streams.enter("sample", number)
@@ -120,7 +125,7 @@ def dataset_fields(dataset: Any, length: int, streams: RandomStreams) -> Fields:
             _hash_value(digest, dataset[number])
         finally:
             streams.leave()
-    return (*fields, ("samples", str(length)), ("sample digest", digest.hexdigest()))
+    return digest.hexdigest()
 
 
 def digest_of_samples(samples: Sequence[Any]) -> str:

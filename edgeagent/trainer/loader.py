@@ -63,14 +63,14 @@ class Samples:
     """Fetches and collates samples of `dataset`, in whatever process it is called."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._collate = collate or default_collate
 
     def collated(self, indices: list[int]) -> Any:
         """Return one micro-batch: the samples with these `indices`, collated."""
         # A data set may fetch several samples at once, by a method that torch's DataLoader uses.
-        several = getattr(self._dataset, "__getitems__", None)
-        samples = several(indices) if several else [self._dataset[k] for k in indices]
+        several = getattr(self.dataset, "__getitems__", None)
+        samples = several(indices) if several else [self.dataset[k] for k in indices]
         return self._collate(samples)
 
 

@@ -128,7 +128,7 @@ class StreamData:
         self._global_batch, self._micro_batch = global_batch, micro_batch
         self._stream = Stream(dataset, streams)
 
-    def fields(self) -> Fields:
+    def fields(self, _options: LoaderOptions) -> Fields:
         """Return the hash of the stream's first 16 samples, for the job's fingerprint."""
         try:
             samples = self._stream.between(0, 0, SAMPLES_HASHED)

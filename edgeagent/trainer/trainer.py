@@ -272,7 +272,8 @@ class Trainer:
         `random`, numpy and torch; a generator that the data set keeps is its own).
         `sampler`: a `torch.utils.data.Sampler` of single samples without `generator=`, the same on
         all nodes; each epoch is what it gives with all generators seeded for that epoch.
-        `pin_memory`, `worker_init_fn`: as in torch.
+        `pin_memory`, `worker_init_fn`: as in torch; samples that show whether two devices have the
+        same data are read by one more worker, which ends before the others begin.
 
         Raises `UsageError` for an unusable data set or sampler, `EdgeAgentError` (`AgentLost` among
         them) if training cannot begin or go on.
@@ -284,7 +285,7 @@ class Trainer:
         data = self._data = training_data(self._data, dataset, sampler, self._streams, *batches)
         source = data.source(collate_fn, options, self._chosen, lambda: self._service.steps)
         if self._service.client is None:
-            self._join(data)
+            self._join(data, options)
         return self._micro_batches(source, _until)
 
     def update(self, loss: Any) -> bool | None:
@@ -429,7 +430,7 @@ class Trainer:
 
     # Joining.
 
-    def _join(self, data: TrainingData) -> None:
+    def _join(self, data: TrainingData, loading: LoaderOptions) -> None:
         settings = {
             "max_grad_norm": self._max_grad_norm,
             "global batch": self._global_batch,
@@ -450,7 +451,7 @@ class Trainer:
         if self._options.exact_count:
             settings["gradient arithmetic"] = gradient_arithmetic(self._state.device)
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
-        job = (*fields, *data.fields())
+        job = (*fields, *data.fields(loading))
         service = self._service
         if self._config.dry_run:
             service.agent = service.agent or connect_agent()

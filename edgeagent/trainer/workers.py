@@ -17,7 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from edgeagent.lifetime import dies_with_parent
 from edgeagent.trainer.loader import DEFAULT_PREFETCH, SAMPLES, Delivered, InProcess
@@ -188,11 +188,41 @@ class _Told:
         return self._tell()
 
 
+def done_in_a_worker(task: Callable[[Any], Any], dataset: Any, options: LoaderOptions) -> Any:
+    """Return what `task(dataset)` returns in a worker of its own, which then ends.
+
+    So this process opens no file of the data set that workers would inherit. The worker begins as
+    all others do, because a data set may need what `worker_init_fn` has done.
+    """
+    loader: DataLoader[Any] = DataLoader(
+        _OneTask(task, dataset),
+        batch_size=None,
+        sampler=[0],
+        num_workers=1,
+        collate_fn=_as_it_is,
+        worker_init_fn=_WorkerStart(options.worker_init_fn),
+        generator=torch.Generator(),  # otherwise DataLoader draws from the script's stream
+    )
+    return next(_started(loader))
+
+
+class _OneTask(Dataset[Any]):
+    """What torch calls a data set: its only item is what `task(dataset)` returns."""
+
+    def __init__(self, task: Callable[[Any], Any], dataset: Any) -> None:
+        self._task = task
+        self.dataset = dataset
+
+    def __getitem__(self, _: int) -> Any:
+        return self._task(self.dataset)
+
+
 class _InWorker(Dataset[Any]):
     """What torch calls a data set: its items are whole micro-batches, made in a worker."""
 
     def __init__(self, samples: Samples, seed: int) -> None:
         self._samples = samples
+        self.dataset = samples.dataset
         self._seed = seed
         self._streams: RandomStreams | None = None
 
@@ -209,6 +239,8 @@ class _InWorker(Dataset[Any]):
 class _WorkerStart:
     """What a worker does first; `then` is the script's own `worker_init_fn`.
 
+    It has torch say that the worker's data set is the script's, as it is with a `DataLoader` of the
+    script's own: what `worker_init_fn` does to it would otherwise be done to a wrapper.
     The worker was started with SIGINT blocked, so that Ctrl+C cannot end it before it ignores the
     signal.
     """
@@ -221,6 +253,9 @@ class _WorkerStart:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for duty in _fork_duties:
             duty()
+        info: Any = get_worker_info()
+        if info is not None:
+            object.__setattr__(info, "dataset", info.dataset.dataset)  # it lets nobody set anything
         if self._then is not None:
             self._then(number)
 

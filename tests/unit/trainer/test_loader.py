@@ -23,9 +23,11 @@ from torch.utils.data import (
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
+    get_worker_info,
 )
 
 from edgeagent.errors import UsageError
+from edgeagent.trainer.data import NumberedData
 from edgeagent.trainer.loader import InProcess, LoaderOptions, Samples
 from edgeagent.trainer.order import SampleOrder, SamplerOrder, sample_order
 from edgeagent.trainer.streams import RandomStreams
@@ -290,6 +292,82 @@ def test_two_devices_train_with_workers_as_without() -> None:
     ahead = run_cluster(make, 2, 14, cluster={"keep_states": True}, loop=with_workers(2))
     assert without.losses == ahead.losses
     assert without.states == ahead.states
+
+
+class OnDisk:
+    """Float32 rows in a file that is opened at the first sample, as with h5py, LMDB or zip."""
+
+    def __init__(self, path: Path) -> None:
+        torch.randn(len(self), 8, generator=torch.Generator().manual_seed(1)).numpy().tofile(path)
+        self.path = path
+        self.file: int | None = None
+        self.opened_by = 0
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, number: int) -> tuple[int, torch.Tensor, int]:
+        if self.file is None:
+            self.file, self.opened_by = os.open(self.path, os.O_RDONLY), os.getpid()
+        assert self.opened_by == os.getpid(), "the place where it reads is another process's, too"
+        os.lseek(self.file, 32 * number, os.SEEK_SET)
+        return number, torch.frombuffer(bytearray(os.read(self.file, 32)), dtype=torch.float32), 0
+
+
+def test_no_file_is_opened_before_workers_begin(tmp_path: Path) -> None:
+    data, streams = OnDisk(tmp_path / "rows"), RandomStreams(7, [CPU])
+    rows = np.fromfile(data.path, np.float32).reshape(-1, 8)
+    numbered = NumberedData(data, None, streams, GLOBAL, MICRO)
+    options = LoaderOptions(3)
+    told = numbered.fields(options)
+    assert data.file is None
+    source = numbered.source(None, options, None, lambda: 0)
+    try:
+        for m in range(GLOBAL // MICRO):
+            numbers, found, _ = source.fetch(0, m, range(m + 1, GLOBAL // MICRO))
+            assert np.array_equal(found.numpy(), rows[numbers.numpy()])
+    finally:
+        source.close()
+    assert data.file is None
+    assert numbered.fields(LoaderOptions()) == told, "workers are a device's own matter"
+
+
+class Prepared(Noisy):
+    """A data set that `worker_init_fn` makes ready in each worker."""
+
+    ready = -1
+
+    def __getitem__(self, number: int) -> Any:
+        info: Any = get_worker_info()
+        assert info.dataset is self
+        assert self.ready == info.id
+        return super().__getitem__(number)
+
+
+def make_ready(number: int) -> None:
+    info: Any = get_worker_info()
+    assert type(info.dataset) is Prepared
+    info.dataset.ready = number
+
+
+def test_workers_find_the_data_set_where_torch_keeps_it() -> None:
+    options = LoaderOptions(2, worker_init_fn=make_ready)
+    data = NumberedData(Prepared(), None, RandomStreams(7, [CPU]), GLOBAL, MICRO)
+    same = NumberedData(Noisy(), None, RandomStreams(7, [CPU]), GLOBAL, MICRO)
+    assert data.fields(options) == same.fields(LoaderOptions())
+    source = data.source(None, options, None, lambda: 0)
+    try:
+        assert as_lists(source.fetch(0, 3, ())) == as_lists(in_script().fetch(0, 3, ()))
+    finally:
+        source.close()
+
+
+def test_an_unreadable_sample_is_found_before_the_cluster_is_joined() -> None:
+    data = Noisy()
+    data.poisoned = 0
+    numbered = NumberedData(data, None, RandomStreams(7, [CPU]), GLOBAL, MICRO)
+    with pytest.raises(OSError, match="unreadable"):
+        numbered.fields(LoaderOptions(1))
 
 
 SCRIPT = """

@@ -16,7 +16,12 @@ from torch import nn
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
-from edgeagent.trainer.fingerprint import dataset_fields, job_fields, update_digest
+from edgeagent.trainer.fingerprint import (
+    dataset_fields,
+    job_fields,
+    sample_digest,
+    update_digest,
+)
 from edgeagent.trainer.gradients import (
     clip_coefficient,
     gradient_bits,
@@ -303,12 +308,13 @@ def test_update_digest_leaves_the_optimizer_alone() -> None:
 
 def test_data_set_fields() -> None:
     streams = RandomStreams(0, [CPU])
-    fields = dataset_fields(Points(), 200, streams)
-    assert fields == dataset_fields(Points(), 200, streams)
-    assert fields[0] == ("samples", "200")
+    digest = sample_digest(Points(), 200, streams)
+    assert digest == sample_digest(Points(), 200, streams)
+    fields = dataset_fields(Points(), 200, digest)
+    assert fields == (("samples", "200"), ("sample digest", digest))
     mixed = [{"a": [1, 2.5, "x", None, b"y"], "b": np.arange(3), "c": object()}] * 2
-    assert dataset_fields(mixed, 2, streams) == dataset_fields(mixed, 2, streams)
-    assert dataset_fields([1, 2], 2, streams)[1] != dataset_fields([1, 3], 2, streams)[1]
+    assert sample_digest(mixed, 2, streams) == sample_digest(mixed, 2, streams)
+    assert sample_digest([1, 2], 2, streams) != sample_digest([1, 3], 2, streams)
 
 
 def test_moved_keeps_the_structure() -> None:

@@ -107,17 +107,17 @@ def test_a_long_way_to_the_first_sample_is_told(capsys: pytest.CaptureFixture[st
 
 def test_the_fingerprint_takes_nothing_from_the_stream() -> None:
     of, numbers = data(), Numbers()
-    fields = of.fields()
-    assert fields == data().fields() == data(numbers).fields()
+    fields = of.fields(LoaderOptions())
+    assert fields == data().fields(LoaderOptions()) == data(numbers).fields(LoaderOptions())
     assert numbers.made == 16
     assert fetched(of, (0, 0)) == fetched(data(), (0, 0))
-    assert data(Numbers(15)).fields() != fields
+    assert data(Numbers(15)).fields(LoaderOptions()) != fields
 
 
 def test_the_scripts_own_streams_stay_as_they_are() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state(), random.getstate()
-    data().fields()
+    data().fields(LoaderOptions())
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
 
@@ -141,7 +141,7 @@ def test_a_stream_that_cannot_begin_again_is_named() -> None:
 
 def test_an_empty_stream_is_named() -> None:
     with pytest.raises(UsageError, match="Numbers gave no sample in pass 0"):
-        data(Numbers(0)).fields()
+        data(Numbers(0)).fields(LoaderOptions())
 
 
 def trainer() -> Trainer:
