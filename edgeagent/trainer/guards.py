@@ -5,6 +5,7 @@ would make its replica differ from all others. A change is found at the next `up
 the user. Checking must be cheap, so it never reads all values. It looks at
 - the version counters that PyTorch keeps for in-place changes;
 - which object is a parameter, and where its values lie;
+- which parameters there are (`composition.py`);
 - the optimizer's groups and slots, and the schedule's state;
 - on the CPU, some words of the values, because writing through `.data` or numpy counts no version.
   On another device reading them would make the processor wait for it.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edgeagent.errors import UsageError
+from edgeagent.trainer.composition import Composition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -97,11 +99,15 @@ def watched_words(
 class Guards:
     """Compares the state with what it was after the trainer's own last change.
 
-    `schedule` returns the schedule's state as bytes.
+    `schedule` returns the schedule's state as bytes. Neither `model` nor the groups of `optimizer`
+    may get or lose a parameter from now on.
     """
 
-    def __init__(self, optimizer: Optimizer, schedule: Callable[[], bytes]) -> None:
+    def __init__(
+        self, optimizer: Optimizer, schedule: Callable[[], bytes], model: torch.nn.Module
+    ) -> None:
         self._optimizer = optimizer
+        self._composition = Composition(model, optimizer)
         self._schedule = schedule
         self._hook: RemovableHandle | None = None
         self._own = False
@@ -154,8 +160,7 @@ class Guards:
 
         `slots` has the parameter, the name and the tensor of each slot of the optimizer.
         """
-        groups = self._optimizer.param_groups
-        self._groups = [(group, list(group["params"])) for group in groups]
+        self._groups = list(self._optimizer.param_groups)
         self._memory = self._optimizer.state
         self._slots = list(slots)
         self._slot_versions = [slot[2]._version for slot in self._slots]
@@ -183,6 +188,7 @@ class Guards:
                     f"{place.name} was replaced by another tensor while training: change the model"
                     " before Trainer() is made"
                 )
+        self._composition.check()
         versions = [tensor._version for tensor in self._tensors]
         if versions != self._versions:
             self._refuse_change(versions, self._versions)
@@ -208,21 +214,10 @@ class Guards:
     def _check_optimizer(self) -> None:
         groups = self._optimizer.param_groups
         loaded = self._optimizer.state is not self._memory
-        if loaded or any(a is not b for a, (b, _) in zip(groups, self._groups, strict=False)):
+        if loaded or any(a is not b for a, b in zip(groups, self._groups, strict=False)):
             raise UsageError(
                 "the optimizer's state was replaced while training (optimizer.load_state_dict()):"
                 " load it before Trainer(), or go on from a file with edgeagent run --resume"
-            )
-        same = len(groups) == len(self._groups) and all(
-            len(group["params"]) == len(members)
-            and all(a is b for a, b in zip(group["params"], members, strict=True))
-            for group, members in self._groups
-        )
-        if not same:
-            raise UsageError(
-                "the optimizer's parameter groups were changed while training"
-                " (optimizer.add_param_group()): give it all parameters before Trainer() is made;"
-                " what is to be trained later only can have lr 0 until then"
             )
         memory = self._memory
         for (parameter, slot, tensor), version in zip(

@@ -98,7 +98,7 @@ class LocalSteps:
         self._shared = [self.parameters[name] for name in self._own]
         self.outer = outer_optimizer(outer, self._shared)
         self.optimizers = BothOptimizers(inner, self.outer)
-        self._guards = Guards(inner, lambda: b"")
+        self._guards = Guards(inner, lambda: b"", model)
         self._moved: set[int] = set()  # numbers of parameters that had a gradient in this round
         self._contributed = 0  # micro-batches in what `contribute` has written in this round
 

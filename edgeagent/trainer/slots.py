@@ -35,6 +35,11 @@ _DRY_STEPS = 2
 _DRY_GRADIENT = 1e-3
 # Where torch's optimizers keep the hooks that a user has registered.
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+# The end of what a user is told of memory that is no parameter's.
+_NOT_REPLICATED = (
+    ", so devices that join would not have it: choose an optimizer that keeps what it remembers in"
+    " state[parameter], or in its parameter groups"
+)
 # The types that a slot may have if it is no tensor.
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -83,6 +88,7 @@ def discover_slots(
     parameter, its gradient and its slots; parameters of the same group, shape, dtype and device are
     tried once. Raises `UsageError` if a slot cannot be replicated or the optimizer cannot step.
     """
+    check_memory(optimizer)
     numbers = {parameter: number for number, parameter in enumerate(names)}
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
     found: list[SlotSpec] = []
@@ -105,6 +111,37 @@ def discover_slots(
     return tuple(sorted(found, key=lambda s: (s.parameter, s.slot)))
 
 
+def check_memory(optimizer: Optimizer) -> None:
+    """Raise `UsageError` if `optimizer` remembers something that belongs to no parameter."""
+    for key, value in optimizer.state.items():
+        if value and not isinstance(key, torch.Tensor):
+            raise UsageError(
+                f"{type(optimizer).__name__} keeps {key!r} in its state, which belongs to no"
+                f" parameter{_NOT_REPLICATED}"
+            )
+
+
+def _attributes(optimizer: Optimizer) -> dict[str, tuple[Any, int]]:
+    """Return the attributes that may be memory: numbers, and tensors with their versions."""
+    return {
+        name: (value, value._version if isinstance(value, torch.Tensor) else 0)
+        for name, value in vars(optimizer).items()
+        if isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool)
+    }
+
+
+def _check_attributes(optimizer: Optimizer, before: Mapping[str, tuple[Any, int]]) -> None:
+    """Raise `UsageError` if a step of `optimizer` has changed what it remembers in attributes."""
+    for name, (value, version) in _attributes(optimizer).items():
+        was, then = before.get(name, (None, 0))
+        same = value is was if isinstance(value, torch.Tensor) else value == was or value != value
+        if not same or version != then:
+            raise UsageError(
+                f"each step of {type(optimizer).__name__} changes its attribute {name!r}, which"
+                f" belongs to no parameter{_NOT_REPLICATED}"
+            )
+
+
 def _dry_slots(
     optimizer: Optimizer,
     group: dict[str, Any],
@@ -122,7 +159,9 @@ def _dry_slots(
         slot: value.clone() if isinstance(value, torch.Tensor) else value
         for slot, value in optimizer.state.get(parameter, {}).items()
     }
+    before: dict[str, tuple[Any, int]] = {}
     for _ in range(_DRY_STEPS):
+        before = _attributes(lone)
         copy.grad = torch.full_like(copy, _DRY_GRADIENT)
         try:
             type(lone).step(lone)
@@ -131,6 +170,8 @@ def _dry_slots(
                 f"{type(optimizer).__name__} cannot step a parameter of shape"
                 f" {tuple(parameter.shape)}: {error}"
             ) from error
+    check_memory(lone)
+    _check_attributes(lone, before)
     _check_result(lone, group, copy)
     return {
         slot: torch.empty((), dtype=value.dtype, device=value.device).expand(value.shape)
@@ -181,9 +222,10 @@ class OptimizerSlots:
     def rehome(self) -> None:
         """Move the slot tensors that the last step created or replaced into the image.
 
-        Raises `EdgeAgentError` if the optimizer made a slot that the dry steps did not show, or one
-        of another shape or dtype: the state has no place for it.
+        Raises `EdgeAgentError` if the optimizer made a slot that the dry steps did not show, one of
+        another shape or dtype, or one that is no parameter's: the state has no place for it.
         """
+        check_memory(self._optimizer)
         for number, parameter in enumerate(self._parameters):
             for slot, value in self._optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor) and slot not in self._known[number]:

@@ -112,7 +112,7 @@ class TrainingState:
         self.buffers = ModelBuffers(model, fixed=exact_count > 0 or self._subnets is not None)
         self.replicated = ReplicatedTensors(model)
         self.scaling = LossScale(grad_scaler)
-        self.guards = Guards(self._optimizer, self.schedule_bytes)
+        self.guards = Guards(self._optimizer, self.schedule_bytes, model)
         self._settings = GroupSettings(self._grouped, scheduler)
         self._watch = GradientWatch()
         self._looked = False  # whether undeclared averages have been looked for

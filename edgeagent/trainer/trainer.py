@@ -22,6 +22,7 @@ from edgeagent.handover import (
 from edgeagent.trainer import endings
 from edgeagent.trainer.checkpoint import resume
 from edgeagent.trainer.client import AgentClient
+from edgeagent.trainer.composition import Composition
 from edgeagent.trainer.data import training_data
 from edgeagent.trainer.devices import place_as_told
 from edgeagent.trainer.fingerprint import job_fields
@@ -148,11 +149,11 @@ class Trainer:
         else:
             settle_implementation(optimizer)
         place_as_told(config.device, model, optimizer)
+        self._composition = Composition(model, optimizer)
         local = _own_steps(options, model, optimizer, max_grad_norm)
         self._own_model = local.net if isinstance(local, SubnetSteps) else model
         self._optimizer = optimizer
-        self._scheduler = lr_scheduler
-        self._max_grad_norm = max_grad_norm
+        self._scheduler, self._max_grad_norm = lr_scheduler, max_grad_norm
         self._state = TrainingState(
             model,
             optimizer,
@@ -431,6 +432,7 @@ class Trainer:
     # Joining.
 
     def _join(self, data: TrainingData, loading: LoaderOptions) -> None:
+        self._composition.check()
         settings = {
             "max_grad_norm": self._max_grad_norm,
             "global batch": self._global_batch,

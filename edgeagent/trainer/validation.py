@@ -148,6 +148,12 @@ def check_optimizer(optimizer: Optimizer) -> None:
         raise UsageError(f"{kind} evaluates the model several times a step; choose another")
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise UsageError("SparseAdam needs sparse gradients, which edgeagent does not reduce")
+    for name, value in vars(optimizer).items():
+        if isinstance(value, torch.optim.Optimizer):
+            raise UsageError(
+                f"{kind} has another optimizer in its attribute {name!r}, {type(value).__name__},"
+                " whose memory is not replicated: give Trainer() one optimizer that steps by itself"
+            )
     for number, group in enumerate(optimizer.param_groups):
         for key in ("capturable", "differentiable"):
             if group.get(key):

@@ -106,7 +106,7 @@ REFUSED = {
     "optimizer.step()": "the script called optimizer.step()",
     "scheduler.step()": "the script stepped or changed the lr_scheduler",
     "rates beside a schedule": "which the lr_scheduler sets",
-    "add_param_group()": "parameter groups were changed while training",
+    "add_param_group()": "parameter groups were changed after Trainer() was made",
     "load_state_dict()": "0.weight was changed by the script while training",
     "optimizer.load_state_dict()": "the optimizer's state was replaced while training",
     "in place": "0.weight was changed by the script while training",

@@ -75,7 +75,7 @@ class SubnetSteps:
         whole = [self.parameters[name] for name in self._trainable]
         self.outer = outer_optimizer(None, whole)
         self.optimizers = BothOptimizers(optimizer, self.outer)
-        self._guards = Guards(optimizer, lambda: b"")
+        self._guards = Guards(optimizer, lambda: b"", model)
         self._mine: list[int] = []  # the cells of the subnet
         self._dropped: list[int] = []  # cells that count as done and are not trained
         self._has_work = False  # whether the agent has dealt out the work of this round

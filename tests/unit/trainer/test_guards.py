@@ -69,6 +69,19 @@ def grow_a_group(model: nn.Module, optimizer: torch.optim.Optimizer, _: Any) -> 
     optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(2)))
 
 
+def share_a_group(model: nn.Module, optimizer: torch.optim.Optimizer, _: Any) -> None:
+    model.add_module("more", nn.Linear(2, 2))
+    optimizer.add_param_group({"params": list(model.get_submodule("more").parameters())})
+
+
+def replace_module(model: nn.Module, *_: Any) -> None:
+    model[4] = nn.Linear(24, 4)  # type: ignore[operator]  # it is a Sequential
+
+
+def remove_module(model: nn.Module, *_: Any) -> None:
+    del model[4]  # type: ignore[operator]  # it is a Sequential
+
+
 def write_memory(model: nn.Module, optimizer: torch.optim.Optimizer, _: Any) -> None:
     optimizer.state[first(model).weight]["exp_avg"].zero_()
 
@@ -95,6 +108,18 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "optimizer loaded": (lambda m, o, s: o.load_state_dict(o.state_dict()), "load_state_dict"),
     "group added": (grow, "add_param_group"),
     "group grown": (grow_a_group, "add_param_group"),
+    "group shared": (share_a_group, r"add_param_group\(\)\); new: more.weight, more.bias:"),
+    "group shrunk": (lambda m, o, s: o.param_groups[0]["params"].pop(), "groups were changed"),
+    "module added": (
+        lambda m, o, s: m.add_module("more", nn.Sequential(nn.ReLU(), nn.Linear(2, 2))),
+        "parameter more.1.weight was added",
+    ),
+    "module replaced": (replace_module, "parameter 4.weight was added"),
+    "module removed": (remove_module, "parameter 4.weight is no longer in"),
+    "parameter added": (
+        lambda m, o, s: m.register_parameter("scale", nn.Parameter(torch.ones(1))),
+        "parameter scale was added",
+    ),
     "memory written": (write_memory, "the optimizer's memory"),
     "memory dropped": (drop_memory, "the optimizer's memory"),
     "memory cleared": (clear_memory, "the optimizer's memory"),
@@ -121,6 +146,69 @@ def test_a_change_is_refused_by_name(what: str, mirror: bool) -> None:
         run()
 
 
+COMPOSITION = [name for name in CHANGES if name.split()[0] in ("group", "module", "parameter")]
+
+
+@pytest.mark.parametrize("local_steps", [None, 2])
+@pytest.mark.parametrize("what", COMPOSITION)
+def test_what_comes_or_goes_before_the_first_loader_is_refused(
+    what: str, local_steps: int | None
+) -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    trainer = Trainer(model, optimizer, 32, local_steps=local_steps)
+    change, message = CHANGES[what]
+    change(model, optimizer, None)
+    with pytest.raises(UsageError, match=message):
+        trainer.loader(Points())
+
+
+class Whole(torch.optim.SGD):
+    """Has memory that belongs to no parameter; `where` says in which place."""
+
+    where = ""
+    after = 0
+    total: torch.Tensor
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        if self.where == "state":
+            self.state["all"] = {"n": 1}  # type: ignore[index]  # no key that torch would use
+        elif self.where == "attribute":
+            self.after += 1
+        elif self.where == "tensor":
+            self.total.add_(1)
+        super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("state", "Whole keeps 'all' in its state, which belongs to no parameter"),
+        ("attribute", "each step of Whole changes its attribute 'after'"),
+        ("tensor", "each step of Whole changes its attribute 'total'"),
+        ("inner", "Whole has another optimizer in its attribute 'inner', SGD"),
+    ],
+)
+def test_memory_of_no_parameter_is_refused_by_name(where: str, said: str) -> None:
+    model = network()
+    optimizer: Any = Whole(model.parameters(), lr=0.1)
+    optimizer.where = where
+    if where == "inner":
+        optimizer.inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    if where == "tensor":
+        optimizer.total = torch.zeros(2)
+    with pytest.raises(UsageError, match=said):
+        Trainer(model, optimizer, 32)
+
+
+def test_memory_of_no_parameter_that_comes_later_is_refused() -> None:
+    _, optimizer, _, state = attached()
+    state._slots.rehome()
+    optimizer.state["all"] = {"n": 1}  # type: ignore[index]
+    with pytest.raises(UsageError, match="AdamW keeps 'all' in its state"):
+        state._slots.rehome()
+
+
 @pytest.mark.parametrize(
     "change",
     [lambda p: p.data.mul_(0.5), lambda p: p.detach().numpy().fill(3), lambda p: p.data.clamp_(0)],
@@ -145,6 +233,10 @@ def test_what_a_script_may_do_is_no_change() -> None:
     model.state_dict(), optimizer.state_dict(), schedule.get_last_lr(), repr(optimizer)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     first(model).weight.requires_grad_(True)
+    model.add_module("nothing", nn.Identity())
+    state.guards.check()
+    state.guards.script_ran()
+    del model[3:4]  # type: ignore[operator]  # a dropout, which has no parameters
     state.guards.check()
 
 
