@@ -26,6 +26,7 @@ Command = tuple[str, ...]  # the script and its arguments
 RUNS: tuple[Command, ...] = (
     ("plain_loop",),
     ("mixed_precision", "--dtype", "float16"),
+    ("evaluation", "--evaluate"),
     ("ddp_ported", "--epochs", "15"),  # of 20 steps each
     ("huggingface_trainer",),
 )
@@ -84,6 +85,25 @@ def test_two_devices_train_one_model(cluster: Cluster, command: Command) -> None
     losses = founder.losses
     assert losses[last] < 0.95 * losses[1]
     assert not founder.said("Traceback")
+
+
+@pytest.mark.long
+def test_one_device_evaluates_each_epoch_while_the_other_trains_on(cluster: Cluster) -> None:
+    job, steps = str(EXAMPLES / "evaluation.py"), ("--steps", "200")
+    founder = cluster.start("alice", *steps, job=job)
+    founder.wait("joined")
+    with founder.held():
+        other = cluster.start(
+            "bob", "--join-only", *steps, peers=[founder], job=job, script=("--evaluate",)
+        )
+        other.wait_ready()
+        other.wait("link_up")
+    assert [agent.wait_exit() for agent in (founder, other)] == [0, 0], other.describe()
+    assert not founder.all("evaluated")
+    epochs = [e["iteration"] // 16 for e in other.all("evaluated")]
+    assert len(epochs) > 3
+    assert epochs == sorted(set(epochs)), "each epoch once"
+    assert founder.save_path.read_bytes() == other.save_path.read_bytes()
 
 
 def test_the_script_that_is_ported_runs_as_it_is(cluster: Cluster) -> None:

@@ -126,6 +126,18 @@ def test_the_page_of_options_is_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
+# --- code -------------------------------------------------------------------------------------
+
+
+def test_code_of_the_page_on_porting_is_that_of_examples() -> None:
+    """Which are run (`scenarios/test_examples.py`)."""
+    page = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    examples = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.py")]
+    assert blocks
+    assert not [block for block in blocks if not any(block in text for text in examples)]
+
+
 # --- messages ---------------------------------------------------------------------------------
 
 
