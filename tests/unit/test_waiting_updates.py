@@ -187,3 +187,62 @@ def test_a_large_update_is_copied_beside_the_event_loop(monkeypatch: pytest.Monk
         assert bench.replay.tolist() == [AT] * 4
 
     asyncio.run(run())
+
+
+def test_a_large_update_is_kept_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds go on meanwhile, and the trainer is sent the update once all of it is there."""
+    may_copy, copies = threading.Event(), list[memoryview]()
+
+    def slowly(target: memoryview, source: memoryview) -> None:
+        copies.append(source)
+        may_copy.wait(9)
+        copy_in_blocks(target, source)
+
+    monkeypatch.setattr(trainer_side, "COPY_INLINE_BYTES", 15)
+    monkeypatch.setattr(trainer_side, "copy_in_blocks", slowly)
+
+    async def run() -> None:
+        bench = Bench(monkeypatch)
+        bench.trainer.perform(effects.KeepUpdate(AT))
+        (keeping,) = bench.trainer._keeping.values()
+        await asyncio.sleep(0)
+        for iteration in (AT + 1, AT + 2):  # the second would lie where R of AT does
+            bench.round(iteration)
+        bench.trainer.perform(effects.Apply(AT, EMPTY, 3))
+        ready = bench.ready
+        assert ready is not None
+        await asyncio.sleep(0.01)
+        assert len(copies) == 1, "nothing is laid out before it was kept"
+        may_copy.set()
+        await ready
+        assert keeping.done()
+        assert bench.replay.tolist() == [AT] * 4
+        assert bench.reducer.memory.lend(AT + 2) is None
+        assert not bench.trainer._keeping
+        assert not bench.reducer.memory._pinned
+        for iteration in (AT + 3, AT + 4):
+            bench.round(iteration)
+        assert bench.reducer.memory.lend(AT + 4) == 0
+
+    asyncio.run(run())
+
+
+def test_what_was_kept_for_the_cluster_before_is_forgotten_while_it_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trainer_side, "COPY_INLINE_BYTES", 15)
+
+    async def run() -> None:
+        bench = Bench(monkeypatch)
+        bench.trainer.perform(effects.KeepUpdate(AT))
+        (keeping,) = bench.trainer._keeping.values()
+        bench.trainer.forget()
+        bench.reducer.reset()
+        bench.round(AT)
+        assert bench.reducer.memory.lend(AT) == 0
+        await keeping
+        assert not bench.reducer.memory._pinned
+        assert bench.reducer.memory.lend(AT) == 0
+        assert not bench.trainer._kept
+
+    asyncio.run(run())
