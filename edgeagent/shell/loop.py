@@ -92,7 +92,7 @@ class Shell:
         side = TrainerSide(self, self.rounds, copies, hello, memory, observer, gauges, owner)
         self.trainer = side
         self.pulls = Pulls(self, self.peers, side, copies, state, observer, owner.spawn)
-        side.stripes = self.stripes = Stripes(self, self.peers, hello, memory)
+        side.stripes = self.stripes = Stripes(self, self.peers, hello, memory, owner.spawn)
         item_bytes, size = self.rounds.contribution.itemsize, hello.chunk_elements
         payload = self.rounds.formats.bytes_of(hello.elements, size, item_bytes)
         chunk_bytes = self.rounds.formats.bytes_of(size, size, item_bytes)

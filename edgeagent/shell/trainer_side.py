@@ -298,6 +298,9 @@ class TrainerSide:
         self._words[effect.iteration] = word
         self._observer.apply_sent()
         buffer, squares, ready = self._lend(effect.iteration, effect.stripes)
+        lending = self.stripes.lending if self.stripes is not None else None
+        if lending is not None:  # the update changes the slots that are being copied
+            ready = self._spawn(_all_done(lending, ready))
         self._held_by = {effect.iteration: effect.stripes}
         self._reads[effect.iteration] = is_read = self._reads_state(effect.iteration)
         self._send(
@@ -422,3 +425,9 @@ class TrainerSide:
 
     def _digest_taken(self, iteration: int, commit: bytes, digest: str) -> None:
         self._observer.event("digest", iteration=iteration, state=digest, commit=commit.hex())
+
+
+async def _all_done(*tasks: asyncio.Task[None] | None) -> None:
+    for task in tasks:
+        if task is not None:
+            await task

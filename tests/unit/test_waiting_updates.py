@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import numpy as np
+import pytest
 
 from edgeagent import handover
 from edgeagent.dataplane.reduce import Reducer
@@ -22,8 +23,6 @@ from tests.unit.protocols.clusters import cluster, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
 AT = 10
 STATE = bytes(range(8))
@@ -244,5 +243,32 @@ def test_what_was_kept_for_the_cluster_before_is_forgotten_while_it_is_copied(
         assert not bench.reducer.memory._pinned
         assert bench.reducer.memory.lend(AT) == 0
         assert not bench.trainer._kept
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("lent", [True, False])
+def test_no_update_is_sent_while_slots_that_it_changes_are_copied(
+    monkeypatch: pytest.MonkeyPatch, lent: bool
+) -> None:
+    async def run() -> None:
+        bench, may_end = Bench(monkeypatch), asyncio.Event()
+
+        async def lends() -> None:
+            await may_end.wait()
+
+        lending = asyncio.create_task(lends())
+        bench.trainer.stripes = Mock(lending=lending)
+        if not lent:  # R is laid out first, which takes its time, too
+            monkeypatch.setattr(trainer_side, "COPY_INLINE_BYTES", 15)
+            bench.trainer.perform(effects.KeepUpdate(AT))
+        bench.trainer.perform(effects.Apply(AT, EMPTY, 3))
+        assert bench.ready is not None
+        await asyncio.sleep(0.05)
+        assert not bench.ready.done()
+        may_end.set()
+        await bench.ready
+        assert lending.done()
+        assert bench.replay.tolist() == ([0] if lent else [AT]) * 4
 
     asyncio.run(run())
