@@ -474,8 +474,7 @@ class Reducer:
     def _perform(self, spec: RoundSpec, effect: RoundEffect | _TakeResult) -> None:
         match effect:
             case _TakeResult(chunk):
-                result = self.memory.part(spec.iteration, chunk)
-                result[:] = self._slice(self._contribution, chunk)
+                self.memory.part(spec.iteration, chunk)[:] = self._slice(self._contribution, chunk)
                 self._result.checks[chunk] = _UNKNOWN  # what is known is that of the sums
             case Add(chunk, child, first):
                 try:
