@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import UsageError
+from edgeagent.own_files import refuse_strange_link
 from edgeagent.plain_json import json_text
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def open_appending(option: str, path: str) -> int:
     """Return a descriptor that appends to the file at `path`; raise `UsageError` that names
     `option` if there can be none."""
     try:
+        refuse_strange_link(path)
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

@@ -12,6 +12,7 @@ import os
 import stat
 
 from edgeagent.event_file import LineWriter
+from edgeagent.own_files import refuse_strange_link
 
 # Small enough to open in an editor; with the older ones a log takes 64 MiB at most.
 FILE_BYTES = 16 << 20
@@ -22,6 +23,7 @@ _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 def open_log(path: str) -> int:
     """Return a descriptor that appends to `path`, which only this user can read; raise
     `OSError`."""
+    refuse_strange_link(path)
     return os.open(path, _FLAGS, 0o600)
 
 

@@ -5,6 +5,9 @@ link, the link stays and its target is written; anything but a regular file is r
 temporary file outlives an error. A temporary file whose process was killed is removed at the next
 save: its name has the process's id, and a process that writes one holds a lock on it.
 
+A link of another user in a folder that others can write to is not followed (`own_files.py`): it
+could lead to any file of ours.
+
 A file that holds more training than what is to be written, or that another program wrote, keeps its
 contents under a new name. New names are numbered, so that nothing that was kept is overwritten. Of
 the states that are put aside before a join at most `MOST_ASIDE` are kept, those that were trained
@@ -23,6 +26,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.own_files import refuse_strange_link, strange_link
 from edgeagent.terminal.text import bytes_text
 
 if TYPE_CHECKING:
@@ -36,6 +40,8 @@ _TEMPORARY = re.compile(r"\.edgeagent-([0-9]{1,10})-[0-9a-f]{8}")
 
 def check_save_path(path: str) -> None:
     """Raise `UsageError` if a checkpoint could not be written to `path`."""
+    if complaint := strange_link(path):
+        raise UsageError(f"cannot save {path}: {complaint}")
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
     if not os.path.isdir(folder):
@@ -98,6 +104,7 @@ def write_whole(path: str, write: Callable[[Any], None]) -> None:
     Raises `OSError` if that fails, and `EdgeAgentError` if something other than a regular file is
     at `path`. In both cases what was there before stays as it was.
     """
+    refuse_strange_link(path)
     target = os.path.realpath(path)
     if not is_replaceable(target):
         raise EdgeAgentError(f"cannot save {path}: {NOT_REGULAR}")
@@ -145,6 +152,7 @@ def numbered(path: str, mark: str, most: int) -> list[str]:
 
 def move_aside(path: str, mark: str) -> str:
     """Rename what is at `path` to a free name beside it; return that name. Raises `OSError`."""
+    refuse_strange_link(path)
     target = os.path.realpath(path)
     kept = free_name(target, mark)
     if not kept:

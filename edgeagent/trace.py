@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeagent import __version__
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.own_files import refuse_strange_link
 from protocols.errors import LocalProtocolError
 from protocols.member.plain import from_plain, to_plain
 from protocols.member.recorder import Call, Entry
@@ -110,6 +111,7 @@ def write_trace(path: str, lines: Iterable[str]) -> None:
 
 
 def _opened(path: str) -> int:
+    refuse_strange_link(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # not a device or a pipe

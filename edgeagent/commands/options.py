@@ -18,6 +18,7 @@ from edgeagent.config import (
     split_address,
 )
 from edgeagent.errors import UsageError
+from edgeagent.own_files import check_own, strange_link
 from edgeagent.suggestions import explained
 from edgeagent.terminal.text import plural
 
@@ -241,6 +242,8 @@ def writable_file(option: str, path: str, *, regular: bool = False) -> str:
     folder = os.path.dirname(os.path.abspath(os.path.realpath(path) if regular else path))
     if not os.path.isdir(folder):
         raise UsageError(f"{option} {path}: there is no folder {folder}")
+    if complaint := strange_link(path):
+        raise UsageError(f"{option} {path}: {complaint}")
     if os.path.isdir(path):
         raise UsageError(f"{option} {path}: that is a folder; give a file's path")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
@@ -256,4 +259,6 @@ def chosen_agent(name: str | None, environment: Mapping[str, str]) -> RunningAge
     from edgeagent.local.api import choose_agent
     from edgeagent.local.state_dir import running_agents
 
-    return choose_agent(running_agents(state_root(environment)), name)
+    root = state_root(environment)
+    check_own(root)
+    return choose_agent(running_agents(root), name)

@@ -495,7 +495,10 @@ def _kept_token(cluster: str | None, environment: Mapping[str, str]) -> str:
 
 
 def _read_token_file(path: str) -> str:
+    from edgeagent.own_files import refuse_planted
+
     try:
+        refuse_planted(path)
         with open(path, "rb") as file:
             data = file.read(MAX_TOKEN_FILE_BYTES + 1)
     except OSError as error:

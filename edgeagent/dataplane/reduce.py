@@ -8,7 +8,7 @@ children are received into scratch memory that is bounded for each neighbour: be
 neighbour's bulk connection is not read until scratch is free again. Chunks of a round that has not
 begun here yet are kept, chunks of a round that is over are dropped.
 
-A large vector is added and sent in slices of time, so that heartbeats never wait for all of it.
+A large vector is worked on in slices of time, so that heartbeats never wait for all of it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from protocols.rounds.word_check import check_part, check_result, check_word
 from protocols.wire.bulk import BulkHeader, BulkKind, checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from edgeagent.dataplane.held_chunks import HeldChunks
     from edgeagent.dataplane.weight_chunks import WeightChunks
@@ -70,6 +70,11 @@ class _Frame:
     header: BulkHeader
     buffer: memoryview
     size: int  # bytes of scratch charged for it; 0 if it is received straight into R
+
+
+@dataclass(frozen=True, slots=True)
+class _TakeResult:
+    chunk: int  # put its result, which is in P, into R
 
 
 @dataclass(slots=True)
@@ -142,7 +147,7 @@ class Reducer:
         self._formats = formats or Formats()
         self._held = held
         self._decided = decided
-        self._todo: deque[RoundEffect] = deque()  # effects of the running round not yet performed
+        self._todo: deque[RoundEffect | _TakeResult] = deque()  # of the running round, in order
         self._sliced = False  # whether `later` will call `_work_off` again
         self._over: Key | None = None  # the round that was completed here last
         self._round: Round | None = None
@@ -266,15 +271,14 @@ class Reducer:
             self._drive(self._round.contribute())
 
     def publish(self) -> None:
-        """Send the results that the trainer has put into P to everyone."""
-        now = self._round
-        if now is None:
-            return
-        for chunk in now.owned:
-            result = self.memory.part(now.spec.iteration, chunk)
-            result[:] = self._slice(self._contribution, chunk)
-            self._result.checks[chunk] = _UNKNOWN  # what is known is that of the sums
-        self._drive(now.publish())
+        """Send the results that the trainer has put into P to everyone.
+
+        They are copied before the round is complete or frozen, since that comes later in the same
+        queue or works it off, and only after that may the trainer write to P.
+        """
+        if (now := self._round) is not None:
+            taken = [_TakeResult(chunk) for chunk in now.owned]
+            self._drive([*taken, *now.publish()])
 
     def forget(self, peer: bytes) -> None:
         """Drop the state of `peer`, the link to which has ended.
@@ -451,7 +455,7 @@ class Reducer:
         start = (chunk - 1) * self._chunk_elements
         return vector[start : start + self._chunk_elements]
 
-    def _drive(self, effects: list[RoundEffect]) -> None:
+    def _drive(self, effects: Sequence[RoundEffect | _TakeResult]) -> None:
         self._todo.extend(effects)
         if not self._sliced:
             self._work_off()
@@ -467,8 +471,11 @@ class Reducer:
                 self._later(self._work_off)
                 return
 
-    def _perform(self, spec: RoundSpec, effect: RoundEffect) -> None:
+    def _perform(self, spec: RoundSpec, effect: RoundEffect | _TakeResult) -> None:
         match effect:
+            case _TakeResult(chunk):
+                self.memory.part(spec.iteration, chunk)[:] = self._slice(self._contribution, chunk)
+                self._result.checks[chunk] = _UNKNOWN  # what is known is that of the sums
             case Add(chunk, child, first):
                 try:
                     self._add(spec, chunk, child, first)

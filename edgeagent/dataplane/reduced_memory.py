@@ -1,7 +1,9 @@
 """In which memory R of each iteration lies, and when that may be used again.
 
 R of even and odd iterations have a buffer each in the memory that is shared with the trainer. While
-somebody still reads an earlier R there, the next one has memory of its own.
+somebody still reads an earlier R there, the next one has memory of its own. All of this is called
+on the event loop, so nothing but `kept` copies or clears a whole vector: memory of its own is taken
+as it is written to, and an R that is kept can be copied in a thread (`keeping`).
 
 Where the optimizer's state is divided, all iterations have one buffer for the chunks that have
 weights. R of the iteration before, which a member may still lack, is read from the weights then:
@@ -30,6 +32,16 @@ class _Place:
 
     own: Vector | None = None
     taken_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """An R that is being copied to `target`, as bytes, from its `sections`."""
+
+    iteration: int
+    target: Vector
+    sections: tuple[Vector, ...]
+    place: _Place
 
 
 class ReducedMemory:
@@ -61,25 +73,25 @@ class ReducedMemory:
         if iteration in places:
             return
         if self._is_read_beside(iteration):
-            places[iteration] = _Place(np.zeros_like(self._shared[0]))
+            places[iteration] = _Place(self._memory_of_its_own())
             return
         before = places.get(iteration - 1)
         if self._divided and before is not None and before.own is None:
-            self._vacate(iteration - 1, before)
+            if self._weights is None or not self._weights.are_of(iteration - 1):
+                # The trainer could not take these weights over: they stay where they are.
+                places[iteration] = _Place(self._memory_of_its_own())
+                return
+            before.taken_over = True
         places[iteration] = _Place()
+
+    def _memory_of_its_own(self) -> Vector:
+        """Return zeros that take no memory, and no time, before they are written to."""
+        return np.zeros(len(self._shared[0]), self._shared[0].dtype)
 
     def _is_read_beside(self, iteration: int) -> bool:
         """Whether somebody reads another R where that of `iteration` would lie."""
         others = [i for i in (*self._lent, *self._pinned) if i != iteration]
         return any(self._divided or i % 2 == iteration % 2 for i in others)
-
-    def _vacate(self, iteration: int, place: _Place) -> None:
-        """Give up the shared place of the weights in an R: they are in the state by now, unless the
-        trainer could not take them over."""
-        if self._weights is not None and self._weights.are_of(iteration):
-            place.taken_over = True
-        else:
-            place.own = np.concatenate(self.sections(iteration))
 
     def sections(self, iteration: int) -> tuple[Vector, ...]:
         """Return R of `iteration` in pieces, one behind the other. It must be the last one, or be
@@ -137,3 +149,19 @@ class ReducedMemory:
         if place.own is None:
             place.own = np.concatenate(self.sections(iteration))
         return place.own
+
+    def keeping(self, iteration: int) -> Keeping | None:
+        """Begin to do as `kept` does: return what is to be copied where, None if R has memory of
+        its own. R stays as it is, and is read where it is, until `keep` is called."""
+        place = self._places[iteration]
+        if place.own is not None:
+            return None
+        sections = self.pin(iteration)
+        target = np.empty(sum(map(len, sections)), sections[0].dtype)
+        return Keeping(iteration, target, sections, place)
+
+    def keep(self, copied: Keeping) -> None:
+        """Note that `copied` is whole: that R lies there from now on, if it is known still."""
+        self.unpin(copied.iteration)
+        if self._places.get(copied.iteration) is copied.place:
+            copied.place.own = copied.target

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent.doctor.facts import Folder, Networks, TorchFact
 from edgeagent.launch import DEVICE_CHECK_S, how_it_ended, module_command, package_environment
+from edgeagent.own_files import stranger
 from edgeagent.terminal.text import clean
 from edgeagent.transport.interface_ranking import ranked
 from edgeagent.transport.interfaces import preferred_hosts, read_interfaces
@@ -33,6 +34,8 @@ def look_at_folder(path: str, use: str) -> Folder:
     while not os.path.exists(place) and os.path.dirname(place) != place:
         place = os.path.dirname(place)
     problem = "" if os.access(place, os.W_OK | os.X_OK) else "it cannot be written to"
+    if os.path.exists(path) and (owner := stranger(path)) is not None:
+        problem = f"it belongs to another user (id {owner})"
     try:
         free: int | None = shutil.disk_usage(place).free
     except OSError:

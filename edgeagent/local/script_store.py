@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
-from edgeagent.errors import UsageError
 from edgeagent.local.state_dir import cluster_folder
+from edgeagent.own_files import make_own_folders, stranger
 from edgeagent.transport.identity import write_private
 
 FOLDER = "jobs"
@@ -25,12 +25,17 @@ def script_path(root: str, cluster: str, name: str) -> str:
 
 def is_kept(root: str, cluster: str, name: str, text: str, digest: str) -> bool:
     """Whether a script of that name with exactly this text is kept, and was agreed to under this
-    digest."""
+    digest. What another user has put there was agreed to by nobody here."""
     path, data = script_path(root, cluster, name), text.encode()
+    folder = os.path.dirname(path)
+    if any(stranger(place) is not None for place in (root, os.path.dirname(folder), folder)):
+        return False
     return _holds(path, data) and _holds(path + DIGEST, digest.encode())
 
 
 def _holds(path: str, data: bytes) -> bool:
+    if stranger(path) is not None:
+        return False
     try:
         with open(path, "rb") as file:
             return file.read(len(data) + 1) == data
@@ -43,12 +48,7 @@ def keep_script(root: str, cluster: str, name: str, text: str, digest: str) -> s
     `UsageError` if it cannot be written."""
     path = script_path(root, cluster, name)
     folder = os.path.dirname(path)
-    try:
-        os.makedirs(root, mode=0o700, exist_ok=True)
-        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot use the state directory {folder}: {error.strerror}") from None
+    make_own_folders(root, os.path.dirname(folder), folder)
     write_private(path, text.encode())
     write_private(path + DIGEST, digest.encode())
     return path

@@ -1,8 +1,8 @@
 """The folder in which an agent keeps its key and its command socket, one folder for each agent.
 
 `<root>/<cluster>/slot-N/` belongs to the agent that holds the lock on its file `lock`. The kernel
-releases the lock when the agent ends, however it ends, so that no slot is lost. All folders are
-readable by their user only.
+releases the lock when the agent ends, however it ends, so that no slot is lost. All folders belong
+to their user and are readable by nobody else; what another user has put there is not used.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from edgeagent.config import default_name
 from edgeagent.errors import UsageError
+from edgeagent.own_files import check_own, make_own_folders, stranger
 from edgeagent.transport.identity import write_private
 
 if TYPE_CHECKING:
@@ -82,9 +83,11 @@ def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
     """Lock the first free slot of `cluster` under `root` and return it.
 
     If `name` is "", it is the host's name, with "-N" from slot 2 on. Each slot in use takes up to
-    30 ms. Raises `UsageError` if the folder cannot be made, if all slots are taken, or if an agent
-    with that name already runs in this cluster, because commands could not tell the two apart.
+    30 ms. Raises `UsageError` if the folder cannot be made or belongs to another user, if all slots
+    are taken, or if an agent with that name already runs in this cluster, because commands could
+    not tell the two apart.
     """
+    check_own(root)
     others = {a.name: a.pid for a in running_agents(root) if a.cluster == cluster}
     if name in others:
         raise UsageError(
@@ -94,8 +97,8 @@ def claim_state_dir(root: str, cluster: str, name: str = "") -> StateDir:
     base = cluster_folder(root, cluster)
     for slot in range(1, MAX_SLOTS + 1):
         path = os.path.join(base, f"slot-{slot}")
+        make_own_folders(root, base, path)
         try:
-            _make_private(root, base, path)
             lock = _lock(os.path.join(path, "lock"))
         except OSError as error:
             raise UsageError(f"cannot use the state directory {path}: {error.strerror}") from None
@@ -117,32 +120,23 @@ def cluster_folder(root: str, cluster: str) -> str:
 def first_slot(root: str, cluster: str) -> str:
     """Return the folder of the first agent of `cluster`, made if it does not exist.
 
-    Raises `UsageError` if it cannot be made.
+    Raises `UsageError` if it cannot be made or belongs to another user.
     """
     base = cluster_folder(root, cluster)
     path = os.path.join(base, "slot-1")
-    try:
-        _make_private(root, base, path)
-    except OSError as error:
-        raise UsageError(f"cannot use the state directory {path}: {error.strerror}") from None
+    make_own_folders(root, base, path)
     return path
 
 
-def _make_private(root: str, *folders: str) -> None:
-    """Make folders that only this user can read. `root` keeps its mode if it was there, because the
-    user may have chosen a folder that others use, too."""
-    os.makedirs(root, mode=0o700, exist_ok=True)
-    for folder in folders:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        os.chmod(folder, 0o700)  # an older version left it readable for all
-
-
 def running_agents(root: str) -> tuple[RunningAgent, ...]:
-    """Return the running agents of this user, ordered by cluster and slot."""
+    """Return the running agents of this user, ordered by cluster and slot.
+
+    What another user has put there counts as none: its record could name a socket of that user.
+    """
     found = []
     for cluster_folder in _subfolders(root):
         for folder in _subfolders(cluster_folder):
-            record = _read_record(folder)
+            record = _read_record(folder) if stranger(folder) is None else None
             if record is not None and _is_locked(os.path.join(folder, "lock")):
                 found.append(record)
     return tuple(sorted(found, key=lambda agent: (agent.cluster, agent.slot)))
@@ -252,6 +246,8 @@ def _private_folder(path: str) -> None:
 
 
 def _subfolders(path: str) -> list[str]:
+    if stranger(path) is not None:
+        return []
     try:
         return sorted(entry.path for entry in os.scandir(path) if entry.is_dir())
     except OSError:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from edgeagent.errors import UsageError
 from edgeagent.local.state_dir import cluster_folder
+from edgeagent.own_files import check_own, make_own_folders
 from edgeagent.transport.identity import write_private
 from edgeagent.transport.token import parse_token
 
@@ -28,9 +29,10 @@ def token_path(root: str, cluster: str) -> str:
 def stored_token(root: str, cluster: str) -> str | None:
     """Return the text of the token kept for `cluster`, None if there is none.
 
-    Raises `UsageError` if the file cannot be read or holds no token.
+    Raises `UsageError` if the file cannot be read, belongs to another user or holds no token.
     """
     path = token_path(root, cluster)
+    check_own(path)
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -53,11 +55,7 @@ def keep_token(root: str, cluster: str, token: str) -> str:
     Raises `UsageError` if it cannot be written.
     """
     folder = cluster_folder(root, cluster)
-    try:
-        os.makedirs(root, mode=0o700, exist_ok=True)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot use the state directory {folder}: {error.strerror}") from None
+    make_own_folders(root, folder)
     path = os.path.join(folder, FILE_NAME)
     write_private(path, token.encode() + b"\n")
     return path

@@ -7,6 +7,9 @@ the storage of its tab and sends with every request. A cookie would do less: bro
 of this device to all ports of it, so also to servers of its other users.
 
 A code that comes a second time was seen by somebody else. Then the bearer that it gave is void.
+A bearer also ends with its agent, and when it was not used for `IDLE_S`, so that a copy of it that
+somebody finds later, in a closed tab or a backup of the browser's, is worth nothing. An open page
+uses its bearer every second.
 Other sites that the user's browser shows cannot use the page: their requests carry no bearer, and
 their origin is refused (cross-site requests); a name of theirs that leads to this device is no
 name of this device (DNS rebinding). There is no I/O in this module.
@@ -29,7 +32,8 @@ SECRET_BYTES = 24  # random; nobody guesses 192 bits
 MAX_SECRET = 64  # characters that are looked at
 CODE_S = 300.0  # after which a code that was not used is void
 MAX_CODES = 8  # that wait to be used; of more, the oldest are void
-MAX_PAGES = 16  # bearers; of more, the oldest are void
+MAX_PAGES = 16  # bearers; of more, those that were not used for longest are void
+IDLE_S = 12 * 3600.0  # a bearer that was not used for so long is void
 _LOOPBACK_NAME = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
 
 
@@ -75,6 +79,14 @@ class Place:
 LOOPBACK = Place("http")
 
 
+@dataclass(slots=True)
+class _Given:
+    """A bearer: the digest of the code that it was given for, and when it was used last."""
+
+    code: bytes
+    used_at: float
+
+
 class Entrance:
     """The codes and bearers of one agent. Only their digests are kept."""
 
@@ -82,7 +94,7 @@ class Entrance:
         """`clock` returns seconds."""
         self._clock = clock
         self._codes: dict[bytes, float] = {}  # digest -> when it becomes void
-        self._bearers: dict[bytes, bytes] = {}  # digest -> digest of the code that it was given for
+        self._bearers: dict[bytes, _Given] = {}  # digest -> bearer; the one used last is the last
 
     def new_code(self) -> str:
         """Return a new code for one page."""
@@ -97,7 +109,7 @@ class Entrance:
         digest = _digest(code)
         end = self._codes.pop(digest, None)
         if end is None:
-            given = [known for known, used in self._bearers.items() if used == digest]
+            given = [known for known, of in self._bearers.items() if of.code == digest]
             for known in given:
                 del self._bearers[known]
             if given:
@@ -110,12 +122,18 @@ class Entrance:
         while len(self._bearers) >= MAX_PAGES:
             del self._bearers[next(iter(self._bearers))]
         bearer = secrets.token_urlsafe(SECRET_BYTES)
-        self._bearers[_digest(bearer)] = digest
+        self._bearers[_digest(bearer)] = _Given(digest, self._clock())
         return bearer
 
     def knows(self, bearer: str) -> bool:
-        """Return whether `bearer` was given to a page and is valid still."""
-        return _digest(bearer) in self._bearers
+        """Return whether `bearer` was given to a page and is valid still; if so, it is used now."""
+        digest, now = _digest(bearer), self._clock()
+        given = self._bearers.pop(digest, None)
+        if given is None or now - given.used_at > IDLE_S:
+            return False
+        given.used_at = now
+        self._bearers[digest] = given
+        return True
 
 
 def _digest(secret: str) -> bytes:

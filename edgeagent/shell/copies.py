@@ -6,9 +6,6 @@ A snapshot is a copy of what changes of the state in memory of this process
 the system is kept busy with it. An update travels as the bytes of R, followed by the sum
 of squares of each chunk as float64, because the clipping of gradients needs these sums exactly as
 the root has computed them.
-
-A joiner may have to keep many updates until the snapshot is here. They lie in a file without a
-name, so that the system can write them to the disk when memory is short.
 """
 
 from __future__ import annotations
@@ -17,15 +14,13 @@ import asyncio
 import contextlib
 import hashlib
 import math
-import mmap
-import os
-import tempfile
 from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
 from edgeagent.dataplane.snapshot import Snapshot, private_memory, take_snapshot
 from edgeagent.memory import room
+from edgeagent.shell.update_file import UpdateFile
 from protocols import effects, events, limits
 from protocols.errors import RemoteProtocolError
 from protocols.member.copies import update_part_bytes
@@ -45,10 +40,6 @@ if TYPE_CHECKING:
 
 # An update is kept only if so much memory is free besides, for everything else on the device.
 LEAST_FREE_BYTES = 128 << 20
-# Where the updates that a joiner has received lie, unless the user has chosen another folder with
-# one of these variables: the folder for temporary files is memory on many systems, this one is not.
-LARGE_TEMPORARY = "/var/tmp"
-TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")  # those of the standard library
 
 
 def leaves_of(data: memoryview) -> tuple[bytes, ...]:
@@ -84,7 +75,7 @@ class Copies:
         self._snapshots: dict[int, Snapshot] = {}
         self._updates: dict[int, memoryview] = {}  # as a source
         self._logging: dict[int, None] = {}  # iterations of which R is being copied
-        self._incoming: dict[int, memoryview] = {}  # as a joiner
+        self._incoming: dict[int, UpdateFile] = {}  # as a joiner
 
     def forget(self) -> None:
         """Free everything: it was kept for the node before, and is of no use to another."""
@@ -207,9 +198,10 @@ class Copies:
     def update(self, iteration: int) -> tuple[Vector, tuple[float, ...]] | None:
         """Return (R of `iteration`, the sum of squares of each of its data chunks) if this device
         has received it as a joiner, and free it afterwards; None if it has not."""
-        data = self._incoming.pop(iteration, None)
-        if data is None:
+        received = self._incoming.pop(iteration, None)
+        if received is None:
             return None
+        data = received.whole()
         vector = np.frombuffer(data[: self._vector_bytes], self._dtype)
         squares = np.frombuffer(data[self._vector_bytes :], "<f8")
         # No sum of squares is negative. One that is counts as not finite, so that the update is
@@ -217,11 +209,11 @@ class Copies:
         return vector, tuple(float(x) if not x < 0.0 else math.nan for x in squares)
 
     def _part(self, header: BulkHeader) -> memoryview:
-        whole = self._incoming.get(header.iteration)
-        if whole is None:
-            whole = self._incoming[header.iteration] = _in_file(self.update_bytes)
-        size = update_part_bytes(self.update_bytes)
-        return whole[header.index * size : (header.index + 1) * size]
+        file = self._incoming.get(header.iteration)
+        if file is None:
+            size = self.update_bytes
+            file = self._incoming[header.iteration] = UpdateFile(size, update_part_bytes(size))
+        return file.part(header.index)
 
 
 def _update(
@@ -233,19 +225,3 @@ def _update(
     np.concatenate(sections, out=np.frombuffer(copied[:size], dtype))
     copied[size:] = np.asarray(squares, "<f8").tobytes()
     return copied
-
-
-def _in_file(size: int) -> memoryview:
-    """Return `size` writable bytes in a file without a name, or in memory if the disks are full.
-    The space is reserved at once, because a write to a file that cannot grow would end the
-    process."""
-    chosen = any(name in os.environ for name in TEMPORARY_VARIABLES)
-    for folder in (None,) if chosen else (LARGE_TEMPORARY, None):
-        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):  # macOS has none
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:
-                file.write(bytes(size))
-                file.flush()
-            return memoryview(mmap.mmap(file.fileno(), size))
-    return private_memory(size)

@@ -92,7 +92,7 @@ class Shell:
         side = TrainerSide(self, self.rounds, copies, hello, memory, observer, gauges, owner)
         self.trainer = side
         self.pulls = Pulls(self, self.peers, side, copies, state, observer, owner.spawn)
-        side.stripes = self.stripes = Stripes(self, self.peers, hello, memory)
+        side.stripes = self.stripes = Stripes(self, self.peers, hello, memory, owner.spawn)
         item_bytes, size = self.rounds.contribution.itemsize, hello.chunk_elements
         payload = self.rounds.formats.bytes_of(hello.elements, size, item_bytes)
         chunk_bytes = self.rounds.formats.bytes_of(size, size, item_bytes)
@@ -208,10 +208,11 @@ class Shell:
         self.leave()
 
     async def drop_links(self) -> None:
-        """Close all links and forget the node."""
+        """Close all links, those too that are being opened, and forget the node."""
         self._note_constants()
         self.trainer.note_own_state()
         self.node = None
+        self.peers.give_up_dials()
         self.copies.forget()
         self.pulls.forget()
         self._inbox.clear()
@@ -265,6 +266,9 @@ class Shell:
     def link_up(self, link: Link) -> None:
         """Called by the transport."""
         self._link_over(link.peer.node)  # an older link with this peer may still be closing
+        if self.node is None:
+            self.peers.refuse(link)
+            return
         self.peers.up(link)
         self.handle(events.LinkUp(member_of(link.peer)))
 

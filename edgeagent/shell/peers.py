@@ -47,6 +47,7 @@ class Peers:
         self._progress = Progress()
         self._prober = Prober(self.heartbeats.delay)
         self._distrusted: dict[bytes, asyncio.TimerHandle] = {}
+        self._dials: dict[asyncio.Task[None], None] = {}
         self.lines = LimitedLog(observer.say, self._loop.time)
 
     # --- what the transport says ------------------------------------------------------------------
@@ -90,7 +91,9 @@ class Peers:
             case effects.Distrust(node):
                 self._distrust_later(node)
             case effects.Dial(member):
-                self._spawn(self.dial(member))
+                task = self._spawn(self.dial(member))
+                self._dials[task] = None
+                task.add_done_callback(lambda done: self._dials.pop(done, None))
             case effects.Probe(node):
                 if (link := self.links.get(node)) is not None:
                     self._spawn(self._prober.probe(link))
@@ -114,6 +117,17 @@ class Peers:
         except (EdgeAgentError, RemoteProtocolError) as error:
             self.lines.say("dial", f"no link to {member.name}: {error}")
             self._hub.handle(events.DialFailed(member.node))
+
+    def give_up_dials(self) -> None:
+        """Open none of the links that are being opened: they are for a node that is given up, and
+        the next one would neither hear of such a link nor get another from the transport, or would
+        take the failure for that of a link of its own."""
+        for task in list(self._dials):
+            task.cancel()
+
+    def refuse(self, link: Link) -> None:
+        """Close `link`, which has come up while there is no node."""
+        self._spawn(link.close(flush=False))
 
     def accuse(self, peer: bytes, reason: str) -> None:
         """End the link to `peer`, which has broken the protocol, and tell the others."""

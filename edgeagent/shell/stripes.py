@@ -1,12 +1,18 @@
 """The optimizer's slots that this device keeps, as they move between devices.
 
 A holder sends the slots of a stripe, chunk by chunk, to the member that learns it
-(`protocols/member/learning.py`). They arrive where they belong, since the trainer uses those of a
-learner only from the update of that iteration on.
+(`protocols/member/learning.py`). They are copied, because the trainer steps them with the next
+update: in pieces, between which other events are handled, and that update is not sent to the
+trainer before all of them are copied (`lending`).
+
+A chunk that arrives is put in its place once it is whole, and only if it is wanted still. A fence
+may have ended the learning meanwhile. Then the member may have got those slots from another holder
+and stepped them, and what was on its way would make them old again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, assert_never
 
 from edgeagent.held_memory import ITEM_BYTES, HeldLayout
@@ -15,19 +21,36 @@ from protocols.errors import RemoteProtocolError
 from protocols.wire.bulk import BulkHeader, BulkKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from edgeagent import handover
+    from edgeagent.search import Spawn
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.shell.hub import Hub
     from edgeagent.shell.peers import Peers
     from edgeagent.transport.api import Link
 
 
+# So many bytes of slots are copied before other events are handled.
+PIECE_BYTES = 4 << 20
+
+
 class Stripes:
     """Both ends of the transfer of slots. `hello` and `memory` are those of the trainer."""
 
-    def __init__(self, hub: Hub, peers: Peers, hello: handover.Hello, memory: SharedMemory) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        peers: Peers,
+        hello: handover.Hello,
+        memory: SharedMemory,
+        spawn: Spawn,
+    ) -> None:
         self._hub = hub
         self._peers = peers
+        self._spawn = spawn
+        self._lending: asyncio.Task[None] | None = None
+        self._coming: dict[bytes, tuple[BulkHeader, memoryview]] = {}  # from whom -> a chunk
         self.layout = HeldLayout(hello.slots, hello.elements, hello.chunk_elements)
         self._region = memory.held
         self._memory = memory.held.array("float32")
@@ -48,28 +71,60 @@ class Stripes:
     def forget(self) -> None:
         """Drop what is on its way to the node before."""
         self._missing.clear()
+        self._coming.clear()
+
+    @property
+    def lending(self) -> asyncio.Task[None] | None:
+        """What still copies slots for learners, before the trainer may step them."""
+        task = self._lending
+        return None if task is None or task.done() else task
 
     def perform(self, effect: effects.StripeEffect) -> None:
         """Perform `effect`."""
         match effect:
             case effects.LendStripes(learner, iteration, stripes):
-                for stripe in stripes:
-                    self._lend(learner, iteration, stripe)
+                chunks = [c for s in stripes for c in self.layout.chunks_of(s)]
+                parts = iter([(c, slot) for c in chunks for slot in range(self.layout.slots)])
+                before = self.lending
+                if before is not None or not self._lend(learner, iteration, parts):
+                    work = self._lend_all(self._hub.node, before, learner, iteration, parts)
+                    self._lending = self._spawn(work)
             case _:
                 assert_never(effect)
 
-    def _lend(self, learner: bytes, iteration: int, stripe: int) -> None:
-        node, layout = self._hub.node, self.layout
+    async def _lend_all(
+        self,
+        node: object,
+        before: asyncio.Task[None] | None,
+        learner: bytes,
+        iteration: int,
+        parts: Iterable[tuple[int, int]],
+    ) -> None:
+        """Send the rest of `parts`, piece by piece, after `before`, while `node` is the one that
+        runs."""
+        if before is not None:
+            await before
+        while self._hub.node is node:
+            if self._lend(learner, iteration, parts):
+                return
+            await asyncio.sleep(0)
+
+    def _lend(self, learner: bytes, iteration: int, parts: Iterable[tuple[int, int]]) -> bool:
+        """Send `parts`, chunks and slots, until a piece is full; return whether none is left."""
+        node, layout, left = self._hub.node, self.layout, PIECE_BYTES
         lineage = node.context.lineage if node is not None else b""
-        for chunk in layout.chunks_of(stripe):
-            for slot in range(layout.slots):
-                payload = memoryview(self._memory[layout.slot(slot, chunk)].tobytes())
-                at = (0, 0, iteration, 0, chunk, len(payload))
-                header = BulkHeader(BulkKind.SLOT, lineage, *at, reference=slot)
-                self._peers.send_bulk(learner, header, payload)
+        for chunk, slot in parts:
+            payload = memoryview(self._memory[layout.slot(slot, chunk)].tobytes())
+            at = (0, 0, iteration, 0, chunk, len(payload))
+            header = BulkHeader(BulkKind.SLOT, lineage, *at, reference=slot)
+            self._peers.send_bulk(learner, header, payload)
+            left -= len(payload)
+            if left <= 0:
+                return False
+        return True
 
     def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
-        """Return where a chunk of a slot belongs, None if it is not wanted. Raises
+        """Return a buffer for a chunk of a slot, None if it is not wanted. Raises
         `RemoteProtocolError` if it cannot be one."""
         layout, chunk = self.layout, header.index
         if not self._expects(source, header):
@@ -79,12 +134,18 @@ class Stripes:
         target = self._memory[layout.slot(header.reference, chunk)]
         if target.nbytes != header.length:
             raise RemoteProtocolError("a chunk of a slot of the wrong length")
-        return target.data.cast("B")
+        buffer = memoryview(bytearray(header.length))
+        self._coming[source] = header, buffer
+        return buffer
 
     def received(self, link: Link, header: BulkHeader) -> None:
-        """Tell the node once a whole stripe has come."""
-        if not self._expects(link.peer.node, header):
+        """Put a chunk in its place, if it is wanted still; tell the node once a whole stripe has
+        come."""
+        known, buffer = self._coming.pop(link.peer.node, (None, memoryview(b"")))
+        if known is not header or not self._expects(link.peer.node, header):
             return
+        target = self._memory[self.layout.slot(header.reference, header.index)]
+        target.data.cast("B")[:] = buffer
         layout, stripe = self.layout, self.layout.stripe_of(header.index)
         key = (header.iteration, stripe)
         if key not in self._missing:

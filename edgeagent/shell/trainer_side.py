@@ -24,6 +24,7 @@ from protocols.rounds.control_word import read_squares
 if TYPE_CHECKING:
     from edgeagent.dataplane.gauges import Gauges
     from edgeagent.dataplane.reduce import Vector
+    from edgeagent.dataplane.reduced_memory import Keeping
     from edgeagent.observer import Observer
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.shell.copies import Copies
@@ -77,6 +78,7 @@ class TrainerSide:
         self._replay: Vector = memory.replay.array(hello.accumulate)
         self._replays: int | None = None  # the iteration whose R lies there
         self._kept: dict[int, tuple[Vector, tuple[float, ...]]] = {}  # R and sums of squares
+        self._keeping: dict[int, asyncio.Task[None]] = {}  # iterations of which R is being copied
         self._held = rounds.held
         self.stripes: Stripes | None = None  # set once it is made, which needs this
         self._held_by: dict[int, tuple[int, ...]] = {}  # iteration -> stripes to be stepped
@@ -225,11 +227,30 @@ class TrainerSide:
 
     def _keep(self, iteration: int) -> None:
         """Keep R of an iteration, and the sums that belong to it, for a late trainer."""
-        self._kept[iteration] = self._reducer.kept(iteration)
-        node = self._hub.node
+        memory, node = self._reducer.memory, self._hub.node
+        inline = self._replay.nbytes <= COPY_INLINE_BYTES
+        if inline or (keeping := memory.keeping(iteration)) is None:
+            self._kept[iteration] = self._reducer.kept(iteration)
+        else:
+            self._kept[iteration] = keeping.target, self._reducer.squares(iteration)
+            self._keeping[iteration] = task = self._spawn(self._copy_kept(keeping))
+            task.add_done_callback(lambda _: self._forget_keeping(iteration, task))
         if self._held is not None and node is not None and node.context.policy is not None:
             stripes = node.cycle.learning.stripes(node.context.policy)
             self._sums[iteration] = self._held.copy_sums(stripes)
+
+    async def _copy_kept(self, keeping: Keeping) -> None:
+        """Copy R beside the event loop. It is pinned, so nothing is written to it meanwhile."""
+        at = 0
+        for section in keeping.sections:
+            end = at + len(section)
+            await self._copy(keeping.target[at:end], section)
+            at = end
+        self._reducer.memory.keep(keeping)
+
+    def _forget_keeping(self, iteration: int, task: asyncio.Task[None]) -> None:
+        if self._keeping.get(iteration) is task:
+            del self._keeping[iteration]
 
     def _publish(self, effect: effects.Publish) -> None:
         """Have the trainer make results of the sums that this node owns."""
@@ -264,6 +285,7 @@ class TrainerSide:
         """Drop what was kept for the node before, which is of no use to another."""
         self._hashed = None
         self._kept.clear()
+        self._keeping.clear()
         self._sums.clear()
         self._words.clear()
         self._reads.clear()
@@ -276,6 +298,9 @@ class TrainerSide:
         self._words[effect.iteration] = word
         self._observer.apply_sent()
         buffer, squares, ready = self._lend(effect.iteration, effect.stripes)
+        lending = self.stripes.lending if self.stripes is not None else None
+        if lending is not None:  # the update changes the slots that are being copied
+            ready = self._spawn(_all_done(lending, ready))
         self._held_by = {effect.iteration: effect.stripes}
         self._reads[effect.iteration] = is_read = self._reads_state(effect.iteration)
         self._send(
@@ -319,21 +344,34 @@ class TrainerSide:
         vector, squares = kept or self._reducer.kept(iteration)
         self._replays = iteration
         ready: asyncio.Task[None] | None = None
-        if vector.nbytes <= COPY_INLINE_BYTES:
-            self._replay[:] = vector
-        else:
-            ready = self._spawn(self._lay_out(vector))
+        sums: dict[int, Vector] = {}
         if self._held is not None:
-            sums = self._sums.get(iteration)
-            if sums is None:  # R has memory of its own because another one was read meanwhile
-                sums = self._held.copy_sums(stripes)
-            self._held.put_missed(sums)
+            known = self._sums.get(iteration)  # else another R was read meanwhile
+            sums = known if known is not None else self._held.copy_sums(stripes)
+        if vector.nbytes > COPY_INLINE_BYTES or iteration in self._keeping:
+            ready = self._spawn(self._lay_out(vector, sums, self._keeping.get(iteration)))
+        else:
+            self._replay[:] = vector
+            self._put_missed(sums)
         return handover.REPLAY_BUFFER, squares, ready
 
-    async def _lay_out(self, vector: Vector) -> None:
-        """Copy R to where the trainer reads it."""
-        target, source = (v.view("u1").data for v in (self._replay, vector))
-        await asyncio.to_thread(copy_in_blocks, target, source)
+    def _put_missed(self, sums: dict[int, Vector]) -> None:
+        if self._held is not None:
+            self._held.put_missed(sums)
+
+    async def _lay_out(
+        self, vector: Vector, sums: dict[int, Vector], keeping: asyncio.Task[None] | None
+    ) -> None:
+        """Copy R and the sums that belong to it to where the trainer reads them, once `keeping` is
+        done, which copies R to `vector`."""
+        if keeping is not None:
+            await keeping
+        await self._copy(self._replay, vector)
+        await asyncio.to_thread(self._put_missed, sums)
+
+    async def _copy(self, target: Vector, source: Vector) -> None:
+        to, what = (v.view("u1").data for v in (target, source))
+        await asyncio.to_thread(copy_in_blocks, to, what)
 
     def _stepped(self, iteration: int, skipped: bool) -> None:
         node, word = self._hub.node, self._words.pop(iteration, None)
@@ -387,3 +425,9 @@ class TrainerSide:
 
     def _digest_taken(self, iteration: int, commit: bytes, digest: str) -> None:
         self._observer.event("digest", iteration=iteration, state=digest, commit=commit.hex())
+
+
+async def _all_done(*tasks: asyncio.Task[None] | None) -> None:
+    for task in tasks:
+        if task is not None:
+            await task

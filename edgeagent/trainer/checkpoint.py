@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeagent.checkpoint_file import KEYS, LENGTH, Entry, check_format, write_checkpoint
 from edgeagent.errors import EdgeAgentError, UsageError
+from edgeagent.own_files import refuse_strange_link
 from edgeagent.places import (
     MOST_ASIDE,
     free_name,
@@ -82,6 +83,7 @@ def keep_what_is_there(path: str, layout: StateLayout, iteration: int) -> str:
     """
     target = os.path.realpath(path)
     try:
+        refuse_strange_link(path)
         if not is_replaceable(target) or not os.path.exists(target) or not os.path.getsize(target):
             return ""
         try:

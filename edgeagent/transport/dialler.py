@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.config import split_address
@@ -47,12 +48,14 @@ class Dialler:
         self._registry = registry
         self._links = links
         self._dialling: dict[bytes, asyncio.Task[TcpLink]] = {}
+        self._waiting: Counter[asyncio.Task[TcpLink]] = Counter()  # by whom each is waited for
         self.segments: dict[bytes, int] = {}  # nodes whose path needs short segments -> bytes
 
     async def dial(self, peer: PeerInfo) -> TcpLink:
         """Return the link with `peer`, opening one if there is none, within LINK_OPEN_SECONDS.
 
-        Raises `Unreachable` or `LinkRefused`.
+        Raises `Unreachable` or `LinkRefused`. Cancelled, it opens none, unless somebody else waits
+        for that link, too.
         """
         link = self._links.get(peer.node)
         if link is not None:
@@ -62,6 +65,7 @@ class Dialler:
             task = asyncio.create_task(self._open(peer))
             self._dialling[peer.node] = task
             task.add_done_callback(lambda done: self._done(peer.node, done))
+        self._waiting[task] += 1
         try:
             async with asyncio.timeout(limits.LINK_OPEN_SECONDS):
                 return await self._opened(peer, task)
@@ -70,6 +74,14 @@ class Dialler:
             raise Unreachable(
                 f"no link with {peer.name} within {limits.LINK_OPEN_SECONDS:.0f} s"
             ) from None
+        except asyncio.CancelledError:
+            if self._waiting[task] == 1:
+                task.cancel()
+            raise
+        finally:
+            self._waiting[task] -= 1
+            if not self._waiting[task]:
+                del self._waiting[task]
 
     async def _opened(self, peer: PeerInfo, task: asyncio.Task[TcpLink]) -> TcpLink:
         """Wait for the link, whichever end's opening it comes from; `task` is this end's."""

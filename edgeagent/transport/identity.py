@@ -13,6 +13,7 @@ import ssl
 from dataclasses import dataclass
 
 from edgeagent.errors import UsageError
+from edgeagent.own_files import check_own
 from edgeagent.transport.certificate import check_certificate, make_certificate, node_id
 from protocols.errors import RemoteProtocolError
 
@@ -33,9 +34,10 @@ class Identity:
 def load_identity(folder: str) -> Identity:
     """Return the identity kept in `folder`, making one at the first call.
 
-    Raises `UsageError` if the file is there and damaged, or cannot be written.
+    Raises `UsageError` if the file is there and damaged or another user's, or cannot be written.
     """
     path = os.path.join(folder, FILE_NAME)
+    check_own(path)
     try:
         with open(path, encoding="ascii") as file:
             text = file.read()

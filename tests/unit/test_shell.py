@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 from edgeagent import handover
+from edgeagent.errors import EdgeAgentError
 from edgeagent.network import member_of
 from edgeagent.shell.rounds import FOLLOW_STILL_SECONDS
 from edgeagent.transport.complaints import LimitedLog
@@ -16,6 +17,7 @@ from protocols import effects, events, limits
 from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
 from protocols.member.pull import Pull
+from protocols.network.link_end import LinkEnd
 from protocols.rounds.control_word import EMPTY
 from protocols.scheduler.planning import Offer
 from protocols.wire.bulk import BulkHeader, BulkKind
@@ -26,6 +28,7 @@ from tests.simulation.virtual.world import Host, World
 if TYPE_CHECKING:
     import pytest
 
+    from edgeagent.transport.api import Link, PeerInfo
     from protocols.rounds.control_word import ControlWord
 
 STRANGER = Member(b"\1" * 32, 1, "stranger", "", ("10.0.0.9:1",), b"", sparse=False)
@@ -230,6 +233,61 @@ def test_who_founds_again_forgets_the_updates_of_the_cluster_before() -> None:
         assert not any((trainer._kept, trainer._hashed, trainer._words))
         world.hosts[0].gone = second.gone = "cut"  # what they make of it is not looked at
         world.hosts[0].shell.node = shell.node = None
+
+    in_world(body)
+
+
+def test_links_that_are_being_opened_are_given_up_with_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next node would take what becomes of them for its own."""
+
+    async def body(world: World) -> None:
+        (host,) = await world.cluster(1)
+        begun, ended = asyncio.Event(), list[str]()
+
+        async def dial(peer: PeerInfo) -> Link:
+            begun.set()
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                ended.append("given up")
+                raise
+            raise EdgeAgentError(f"no way to {peer.name}")
+
+        monkeypatch.setattr(host.network, "dial", dial)
+        monkeypatch.setattr(host.network, "trust", lambda _: b"")
+        host.shell.peers.perform(effects.Dial(STRANGER))
+        await begun.wait()
+        await host.shell.drop_links()
+        host.shell.found(b"anew" * 4)
+        heard: list[events.Event] = []
+        monkeypatch.setattr(host.shell, "handle", heard.append)
+        await asyncio.sleep(2)
+        assert ended == ["given up"]
+        assert events.DialFailed(STRANGER.node) not in heard
+        assert not host.shell.peers._dials
+        host.gone, host.shell.node = "cut", None
+
+    in_world(body)
+
+
+def test_a_link_that_comes_up_while_there_is_no_node_is_closed() -> None:
+    async def body(world: World) -> None:
+        (host,) = await world.cluster(1)
+        await host.shell.drop_links()
+        link, closed = Mock(), asyncio.Event()
+
+        async def close(*, flush: bool) -> None:
+            assert not flush
+            closed.set()
+
+        link.close = close
+        host.shell.link_up(link)
+        await closed.wait()
+        assert not host.shell.peers.links
+        host.shell.link_down(link, "closed by us", LinkEnd.CUT)
+        host.gone = "cut"
 
     in_world(body)
 

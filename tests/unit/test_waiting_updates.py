@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import numpy as np
+import pytest
 
 from edgeagent import handover
 from edgeagent.dataplane.reduce import Reducer
@@ -22,8 +23,6 @@ from tests.unit.protocols.clusters import cluster, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
 AT = 10
 STATE = bytes(range(8))
@@ -185,5 +184,91 @@ def test_a_large_update_is_copied_beside_the_event_loop(monkeypatch: pytest.Monk
         may_copy.set()
         await ready
         assert bench.replay.tolist() == [AT] * 4
+
+    asyncio.run(run())
+
+
+def test_a_large_update_is_kept_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds go on meanwhile, and the trainer is sent the update once all of it is there."""
+    may_copy, copies = threading.Event(), list[memoryview]()
+
+    def slowly(target: memoryview, source: memoryview) -> None:
+        copies.append(source)
+        may_copy.wait(9)
+        copy_in_blocks(target, source)
+
+    monkeypatch.setattr(trainer_side, "COPY_INLINE_BYTES", 15)
+    monkeypatch.setattr(trainer_side, "copy_in_blocks", slowly)
+
+    async def run() -> None:
+        bench = Bench(monkeypatch)
+        bench.trainer.perform(effects.KeepUpdate(AT))
+        (keeping,) = bench.trainer._keeping.values()
+        await asyncio.sleep(0)
+        for iteration in (AT + 1, AT + 2):  # the second would lie where R of AT does
+            bench.round(iteration)
+        bench.trainer.perform(effects.Apply(AT, EMPTY, 3))
+        ready = bench.ready
+        assert ready is not None
+        await asyncio.sleep(0.01)
+        assert len(copies) == 1, "nothing is laid out before it was kept"
+        may_copy.set()
+        await ready
+        assert keeping.done()
+        assert bench.replay.tolist() == [AT] * 4
+        assert bench.reducer.memory.lend(AT + 2) is None
+        assert not bench.trainer._keeping
+        assert not bench.reducer.memory._pinned
+        for iteration in (AT + 3, AT + 4):
+            bench.round(iteration)
+        assert bench.reducer.memory.lend(AT + 4) == 0
+
+    asyncio.run(run())
+
+
+def test_what_was_kept_for_the_cluster_before_is_forgotten_while_it_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trainer_side, "COPY_INLINE_BYTES", 15)
+
+    async def run() -> None:
+        bench = Bench(monkeypatch)
+        bench.trainer.perform(effects.KeepUpdate(AT))
+        (keeping,) = bench.trainer._keeping.values()
+        bench.trainer.forget()
+        bench.reducer.reset()
+        bench.round(AT)
+        assert bench.reducer.memory.lend(AT) == 0
+        await keeping
+        assert not bench.reducer.memory._pinned
+        assert bench.reducer.memory.lend(AT) == 0
+        assert not bench.trainer._kept
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("lent", [True, False])
+def test_no_update_is_sent_while_slots_that_it_changes_are_copied(
+    monkeypatch: pytest.MonkeyPatch, lent: bool
+) -> None:
+    async def run() -> None:
+        bench, may_end = Bench(monkeypatch), asyncio.Event()
+
+        async def lends() -> None:
+            await may_end.wait()
+
+        lending = asyncio.create_task(lends())
+        bench.trainer.stripes = Mock(lending=lending)
+        if not lent:  # R is laid out first, which takes its time, too
+            monkeypatch.setattr(trainer_side, "COPY_INLINE_BYTES", 15)
+            bench.trainer.perform(effects.KeepUpdate(AT))
+        bench.trainer.perform(effects.Apply(AT, EMPTY, 3))
+        assert bench.ready is not None
+        await asyncio.sleep(0.05)
+        assert not bench.ready.done()
+        may_end.set()
+        await bench.ready
+        assert lending.done()
+        assert bench.replay.tolist() == ([0] if lent else [AT]) * 4
 
     asyncio.run(run())

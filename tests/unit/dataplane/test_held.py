@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from edgeagent.dataplane import reduce
 from edgeagent.dataplane.held_chunks import HeldChunks
 from edgeagent.dataplane.reduce import Reducer
 from edgeagent.held_memory import HeldLayout
@@ -22,6 +23,8 @@ from protocols.wire.bulk import BulkHeader, decode_header
 from tests.unit.protocols.records import LINEAGE, node, star_policy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edgeagent.dataplane.reduce import Vector
     from protocols.cluster.policy import Policy
 
@@ -44,6 +47,7 @@ class Host:
 
     def __init__(self, world: World, name: bytes) -> None:
         self.world, self.name = world, name
+        self.later: deque[Callable[[], None]] = deque()
         self.contribution = np.zeros(ELEMENTS, np.float32)
         self.reduced = (np.zeros(ELEMENTS, np.float32), np.zeros(ELEMENTS, np.float32))
         self.held, self.memory = held_chunks()
@@ -53,6 +57,7 @@ class Host:
             CHUNK,
             self,
             self.done,
+            later=self.later.append if world.sliced else None,
             held=self.held,
             decided=self.decided,
         )
@@ -112,19 +117,26 @@ class Host:
 
 
 class World:
-    """Three members and the streams between them."""
+    """Three members and the streams between them. `sliced`: they do a bit of their work at a
+    time."""
 
-    def __init__(self, seed: int, stripes: tuple[Stripe, ...]) -> None:
+    def __init__(self, seed: int, stripes: tuple[Stripe, ...], *, sliced: bool = False) -> None:
+        self.sliced = sliced
         self.dice = random.Random(seed)
         self.policy = policy_of(stripes)
         self.streams: dict[tuple[bytes, bytes], deque[tuple[BulkHeader, bytes]]] = {}
         self.hosts = {n: Host(self, n) for n in self.policy.view.nodes}
 
     def deliver(self) -> bool:
-        """Deliver one frame of some stream; return whether there was one."""
+        """Deliver one frame of some stream, or have a member go on; return whether there was one to
+        deliver or one with something to do."""
+        busy = [host for host in self.hosts.values() if host.later]
+        if busy and self.dice.random() < 0.5:
+            self.dice.choice(busy).later.popleft()()
+            return True
         full = [key for key, frames in sorted(self.streams.items()) if frames]
         if not full:
-            return False
+            return bool(busy)
         source, to = self.dice.choice(full)
         header, payload = self.streams[source, to].popleft()
         reducer = self.hosts[to].reducer
@@ -135,10 +147,14 @@ class World:
         return True
 
 
+@pytest.mark.parametrize("sliced", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_results_spread_and_sums_stay(seed: int) -> None:
+def test_results_spread_and_sums_stay(
+    seed: int, sliced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reduce, "SLICE_SECONDS", -1.0)  # one chunk at a time
     stripes = (Stripe(b"\0\1"), Stripe(b"\1"), Stripe(b"\2\0", b"\1"))
-    world = World(seed, stripes * 3 + stripes[:1])
+    world = World(seed, stripes * 3 + stripes[:1], sliced=sliced)
     names = list(world.hosts)
     for iteration in range(3):
         total = np.zeros(ELEMENTS, np.float32)
@@ -193,6 +209,42 @@ def test_missed_sums_are_kept_for_a_late_trainer() -> None:
     held.drop_missed()
     # All whole pages are given back, of which there is none among so few numbers.
     assert np.array_equal(memory[LAYOUT.sums(2)], kept)
+
+
+def alone(monkeypatch: pytest.MonkeyPatch) -> tuple[Host, list[float]]:
+    """Return a member without neighbours that works in slices and has just published its results,
+    and these."""
+    monkeypatch.setattr(reduce, "SLICE_SECONDS", -1.0)
+    world = World(0, (Stripe(b"\0"),), sliced=True)
+    host = world.hosts[node(1)]
+    world.policy = replace(star_policy(1), stripes=world.policy.stripes)
+    host.start(0)
+    host.contribution[:] = np.arange(ELEMENTS)
+    host.reducer.contribute(ControlWord(1, 1, bits((0,)), b"", 1.0, b"", b"", True))
+    while host.later:
+        host.later.popleft()()
+    assert (len(host.words), host.over) == (1, 0)
+    host.publish()
+    return host, [2.0 * n + 1 for n in range(ELEMENTS)]
+
+
+def test_own_results_are_taken_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, right = alone(monkeypatch)
+    slices = 0
+    while host.later:
+        assert not host.over, "complete only when all of R is there"
+        host.later.popleft()()
+        slices += 1
+    assert host.over == 1
+    assert host.reduced[0].tolist() == right
+    assert slices >= LAYOUT.chunks
+
+
+def test_a_fence_finds_all_own_results_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, right = alone(monkeypatch)
+    assert host.reduced[0].tolist() != right
+    assert host.reducer.freeze() == bits(tuple(range(LAYOUT.chunks + 1)))
+    assert host.reduced[0].tolist() == right
 
 
 def test_a_reducer_without_a_round_publishes_nothing() -> None:

@@ -1,4 +1,5 @@
-"""Codes are good once and for a while, bearers until they are betrayed; whose requests count."""
+"""Codes are good once and for a while, bearers until they are betrayed or idle; whose requests
+count."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import pytest
 
 from edgeagent.page.entrance import (
     CODE_S,
+    IDLE_S,
     LOOPBACK,
     MAX_CODES,
     MAX_PAGES,
@@ -45,6 +47,29 @@ def test_a_code_ends_with_time() -> None:
     door.now += 0.1
     with pytest.raises(NotLetIn, match="no longer"):
         door.enter(late)
+
+
+def test_a_bearer_ends_when_it_is_not_used() -> None:
+    door = Door()
+    seen, shut = door.enter(door.new_code()), door.enter(door.new_code())
+    for _ in range(3):
+        door.now += IDLE_S / 2
+        assert door.knows(seen)
+    assert not door.knows(shut)
+    assert len(door._bearers) == 1, "nothing is kept of it"
+    door.now += IDLE_S
+    assert door.knows(seen)
+    door.now += IDLE_S + 1
+    assert not door.knows(seen)
+    assert not door._bearers
+
+
+def test_of_too_many_pages_the_one_that_was_not_used_for_longest_ends() -> None:
+    door = Door()
+    bearers = [door.enter(door.new_code()) for _ in range(MAX_PAGES)]
+    assert door.knows(bearers[0])
+    door.enter(door.new_code())
+    assert [door.knows(bearer) for bearer in bearers[:3]] == [True, False, True]
 
 
 @pytest.mark.parametrize("said", ["", "x", "ü\ud800", "a" * 10_000])

@@ -31,7 +31,7 @@ from .helpers import (
 )
 
 if TYPE_CHECKING:
-    from edgeagent.transport.api import Link
+    from edgeagent.transport.api import Link, PeerInfo
     from edgeagent.transport.framing import Connection
 
 loops = pytest.mark.parametrize("loop_name", LOOPS)
@@ -119,6 +119,41 @@ def test_simultaneous_dialling_gives_one_link(loop_name: str) -> None:
             await until(lambda: small.live() == large.live() == [], "closed")
         assert all(why is LinkEnd.GOODBYE for _, _, why in small.downs + large.downs)
         assert small.lines == large.lines == []
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_a_dial_that_is_cancelled_opens_no_link_unless_others_wait_for_it(
+    loop_name: str, others_wait: bool
+) -> None:
+    async def body(small: Agent, large: Agent) -> None:
+        dialler, may_reach = small.transport._dialler, asyncio.Event()
+        reach = dialler._first_reached
+
+        async def slowly(peer: PeerInfo) -> tuple[str, Connection]:
+            await may_reach.wait()
+            return await reach(peer)
+
+        dialler._first_reached = slowly  # type: ignore[method-assign]
+        dials = [
+            asyncio.create_task(small.transport.dial(large.me)) for _ in range(1 + others_wait)
+        ]
+        await until(lambda: dialler._waiting.total() == len(dials), "it is dialled")
+        dials[0].cancel()
+        await asyncio.wait(dials[:1])
+        if others_wait:
+            may_reach.set()
+            assert await dials[1] in small.ups
+            await until(lambda: len(large.ups) == 1, "the other end is up")
+        else:
+            await until(lambda: not dialler._dialling, "it is given up")
+            may_reach.set()
+            assert not small.ups
+            await small.transport.dial(large.me)
+            await until(lambda: len(small.ups) == len(large.ups) == 1, "the next dial is another")
+        assert not dialler._waiting
 
     run(lambda: with_agents(body, *two()), loop_name)
 
