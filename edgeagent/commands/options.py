@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, NoReturn
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeagent.config import (
     COUNT_RULE,
@@ -43,6 +44,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with `message` and the `--help` that explains the option."""
         raise UsageError(f"{explained(message)} (see `{self.prog} --help`)")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print a help or a version; argparse's own method hides it if that fails."""
+        if message:
+            (file or sys.stderr).write(message)
 
 
 def add_command(

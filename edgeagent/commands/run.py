@@ -54,6 +54,7 @@ from edgeagent.launch import (
     resolve_job,
 )
 from edgeagent.metrics_server import metrics_address
+from edgeagent.standard_streams import outlive_output
 from edgeagent.variables import warn_of_unread_variables
 
 if TYPE_CHECKING:
@@ -513,6 +514,7 @@ def _run(job: Job, agent: AgentConfig, trainer: TrainerConfig) -> int:
     from edgeagent.agent import run_agent
     from edgeagent.launch import start_trainer, stop_trainer
 
+    outlive_output("the agent")
     process, ours = start_trainer(job, trainer, os.environ, stdout_to_stderr=agent.events == "-")
     try:
         with ours:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeagent.agent_process import config_from
-from edgeagent.cli import parse
+from edgeagent.command_line import parse
 from edgeagent.commands import options
 from edgeagent.commands.run import agent_config, recipe_of, resolve_token, trainer_config
 from edgeagent.config import AgentConfig, TrainerConfig
