@@ -91,7 +91,9 @@ def test_the_newest_files_stay_though_a_younger_state_was_adopted(folder: Path) 
     files = NumberedFiles(base, 10, 3, lambda path: Path(path).touch, lambda line: None)
     for iteration in (10, 20, 30, 20, 30, 40):
         files.applied(iteration)
+    assert files.newest == step_path(base, 40)
     files.finish()
+    assert files.newest == step_path(base, 40)
     kept = [step_path(base, iteration) for iteration in (20, 30, 40)]
     assert names(folder) == [Path(path).name for path in kept]
 
