@@ -450,7 +450,7 @@ class Trainer:
         if self._options.exact_count:
             settings["gradient arithmetic"] = gradient_arithmetic(self._state.device)
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
-        job = (*fields, *data.fields())
+        job = (self._options.job_field, *fields, *data.fields())
         service = self._service
         if self._config.dry_run:
             service.agent = service.agent or connect_agent()
