@@ -15,8 +15,8 @@ from edgeagent.config import (
     MOST_COPIES,
     is_count,
     is_name,
+    listen_address,
     name_rule,
-    split_address,
 )
 from edgeagent.errors import UsageError
 from edgeagent.suggestions import explained
@@ -203,10 +203,10 @@ def checked_interface(name: str, listen: str) -> str:
     """
     if not name:
         return ""
-    if listen and split_address(listen)[0] not in ("0.0.0.0", "::"):
+    if listen and listen_address(listen)[0] not in ("", "0.0.0.0", "::"):
         raise UsageError(
             f"--interface {name}: --listen {listen} names an address already; with --interface "
-            "give it as 0.0.0.0:PORT"
+            "give it the port alone"
         )
     from edgeagent.transport.interfaces import check_interface
 

@@ -8,8 +8,11 @@ variable overrules the default.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
+import shlex
+import stat
 import sys
 from typing import TYPE_CHECKING
 
@@ -39,6 +42,7 @@ from edgeagent.config import (
     AgentConfig,
     TrainerConfig,
     agent_config_from_environment,
+    listen_address,
     replace,
     saving_from_environment,
     split_address,
@@ -54,7 +58,8 @@ from edgeagent.launch import (
     resolve_job,
 )
 from edgeagent.metrics_server import metrics_address
-from edgeagent.standard_streams import outlive_output
+from edgeagent.standard_streams import complain, outlive_output
+from edgeagent.terminal.text import clean
 from edgeagent.variables import warn_of_unread_variables
 
 if TYPE_CHECKING:
@@ -219,17 +224,17 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--listen",
-        metavar="HOST:PORT",
-        help="where to listen; takes PORT+1 as well if it is free "
+        metavar="[HOST:]PORT",
+        help="where to listen, without HOST at every address; takes PORT+1 as well if it is free "
         "(default every address, first free port from 7430)",
     )
     add_interface_option(group)
     group.add_argument(
         "--peer",
-        metavar="HOST:PORT",
+        metavar="HOST[:PORT]",
         action="append",
         default=[],
-        help="address of a node to try; repeatable",
+        help="address of a node to try; repeatable (default PORT 7430)",
     )
     _add_join_options(group)
     group.add_argument("--no-mdns", action="store_true", help="neither look nor be seen by mDNS")
@@ -314,6 +319,8 @@ def execute(args: argparse.Namespace) -> int:
     trainer = trainer_config(args, job, os.environ)
     if trainer.device not in ("", "cpu") and (note := check_device(trainer.device, os.environ)):
         print(f"edgeagent: {note}", file=sys.stderr)
+    if agent is not None and args.token_file is not None:
+        _warn_of_open_file(args.token_file)
     if agent is None:
         from edgeagent.commands.dry_run import dry_run
 
@@ -339,8 +346,9 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
     """Return the agent's configuration; raise `UsageError` naming the option that is wrong."""
     base = agent_config_from_environment(environment)
     listen = args.listen if args.listen is not None else base.listen
-    for address in (*args.peer, *([listen] if listen else [])):
+    for address in args.peer:
         split_address(address)
+    listen_address(listen or "0")
     events = args.events if args.events is not None else base.events
     if events and events != "-":
         events = writable_file("--events", events)
@@ -480,6 +488,18 @@ def resolve_token(args: argparse.Namespace, environment: Mapping[str, str]) -> s
         raise UsageError(f"{source}: {error}") from None
     stripped: str = text.strip()
     return stripped
+
+
+def _warn_of_open_file(path: str) -> None:
+    """Print a line if others on this device can read or change the file with the token. Where a
+    pipe stands in the place of a file there is nothing to be changed."""
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        if stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o077:
+            complain(
+                f"warning: others on this device can read the token in {clean(path)} and so join"
+                f" the cluster: `chmod 600 {shlex.quote(path)}`"
+            )
 
 
 def _kept_token(cluster: str | None, environment: Mapping[str, str]) -> str:

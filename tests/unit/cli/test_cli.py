@@ -13,6 +13,7 @@ import pytest
 import edgeagent
 from edgeagent.cli import main
 from edgeagent.commands import demo as demo_command
+from edgeagent.commands import run as run_command
 from edgeagent.errors import EdgeAgentError
 from edgeagent.launch import package_environment
 from edgeagent.transport.token import new_token, parse_token
@@ -164,6 +165,26 @@ def test_a_token_on_the_command_line_is_warned_of(capsys: pytest.CaptureFixture[
     assert warning.startswith("edgeagent: warning: --token is visible")
     assert token not in warning
     assert error == "edgeagent: --device abacus: use cpu, cuda, cuda:N or mps"
+
+
+def test_a_token_file_that_others_can_read_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "the token"
+    file.write_text(new_token())
+    for mode, warns in ((0o600, False), (0o400, False), (0o640, True), (0o604, True)):
+        file.chmod(mode)
+        said = _said_by_run(["--token-file", str(file)], capsys)
+        expected = f"edgeagent: warning: others on this device can read the token in {file} and so"
+        assert said == ([f"{expected} join the cluster: `chmod 600 '{file}'`"] if warns else [])
+
+
+def _said_by_run(options: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the lines on stderr of a `run` whose training is over at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_command, "_run", lambda job, agent, trainer: 0)
+        assert main(["run", "digits", *options]) == 0
+    return capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize("device", variants(["cuda:7"], long=["cuda", "mps"]))
