@@ -12,6 +12,7 @@ answer at once.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from edgeagent import __version__
 from edgeagent.commands import COMMANDS
 from edgeagent.commands.options import Parser
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.launch import check_protocols
+from edgeagent.launch import BUILT_IN_JOBS, check_protocols
 from edgeagent.standard_streams import (
     complain,
     is_about_output,
@@ -75,7 +76,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if "--" in own:
         cut = own.index("--")
         own, separator, rest = own[:cut], True, own[cut + 1 :]
-    args = build_parser().parse_args(own)
+    args, unknown = build_parser().parse_known_args(own)
+    if unknown:
+        raise UsageError(_about_unknown(args, own, rest, unknown))
     if args.command is None:
         raise UsageError("no command given (see `edgeagent --help`)")
     if separator and args.command not in ("run", "service"):
@@ -84,6 +87,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args.parser = build_parser  # for the command that describes the command line to a shell
     args.parse = parse  # for the command that keeps a command line to be run later
     return args
+
+
+def _about_unknown(
+    args: argparse.Namespace, typed: Sequence[str], rest: Sequence[str], unknown: Sequence[str]
+) -> str:
+    """Return what to tell the user of arguments that the command does not know. `typed` is what
+    stands before `--`, and `rest` what stands behind it."""
+    words = [args.command, getattr(args, "action", None)]
+    command = " ".join(["edgeagent", *filter(None, words)])
+    said = f"unrecognized arguments: {shlex.join(unknown)} (see `{command} --help`)"
+    job = getattr(args, "job", None)
+    if args.command != "run" or job is None or job in BUILT_IN_JOBS:
+        return said
+    if job not in typed[: list(typed).index(unknown[0])]:
+        return said
+    example = shlex.join(["edgeagent", "run", job, "--", *unknown, *rest])
+    return f"{said}; arguments of the script itself go after --, as in: {example}"
 
 
 def run_command(argv: Sequence[str]) -> int:

@@ -140,6 +140,33 @@ def test_wrong_usage_is_one_line_and_status_2(
     assert captured.out == ""
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--bogus", "--bogus (see `edgeagent --help`)"),
+        ("status --bogus", "--bogus (see `edgeagent status --help`)"),
+        ("token new --bogus", "--bogus (see `edgeagent token new --help`)"),
+        ("run digits --lr 0.1", "--lr 0.1 (see `edgeagent run --help`)"),
+        ("run --lr=0.1 train.py", "--lr=0.1 (see `edgeagent run --help`)"),
+        (
+            "run train.py --steps 3 --lr 0.1",
+            "--lr 0.1 (see `edgeagent run --help`); arguments of the script itself go after"
+            " --, as in: edgeagent run train.py -- --lr 0.1",
+        ),
+        (
+            "run train.py data.csv --name al -- --more",
+            "data.csv (see `edgeagent run --help`); arguments of the script itself go after"
+            " --, as in: edgeagent run train.py -- data.csv --more",
+        ),
+    ],
+)
+def test_who_types_an_unknown_option_is_sent_to_the_right_help(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 2
+    assert _one_line(capsys.readouterr().err) == f"edgeagent: unrecognized arguments: {said}\n"
+
+
 def test_token_new_prints_only_a_token(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["token", "new"]) == 0
     captured = capsys.readouterr()
