@@ -465,7 +465,8 @@ class Agent:
 
     def _phase(self) -> Phase:
         node = self.shell.node if self.shell else None
-        return phase_of(self._life, node, job_known=self.hello is not None)
+        must_join = self.search is not None and self.search.must_join
+        return phase_of(self._life, node, job_known=self.hello is not None, must_join=must_join)
 
     # --- the trainer ------------------------------------------------------------------------------
 

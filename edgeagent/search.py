@@ -158,6 +158,11 @@ class Search:
         """The smallest node id known at first hand that may found, which others are told."""
         return self._founding.elder
 
+    @property
+    def must_join(self) -> bool:
+        """Whether this agent founds no cluster, but waits for one to join."""
+        return self._founding.must_join
+
     def hint(self, addresses: tuple[str, ...], *, spoke: bool = False) -> None:
         """Ask at `addresses`, where an agent of this cluster may listen; with `spoke` it has just
         asked and proven the token, so it is there."""

@@ -59,7 +59,7 @@ from edgeagent.launch import (
 )
 from edgeagent.metrics_server import metrics_address
 from edgeagent.standard_streams import complain, outlive_output
-from edgeagent.terminal.text import clean
+from edgeagent.terminal.text import clean, plural
 from edgeagent.variables import warn_of_unread_variables
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ MAX_TOKEN_FILE_BYTES = 4096
 # How many seconds a built-in job may take to end after training, when it has nothing more to do. A
 # script of the user's may take as long as it likes, because it may evaluate its model.
 BUILT_IN_END_S = 30.0
+# Endings of files that people expect to be made by `torch.save`.
+PICKLED = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle")
 _DEVICE = re.compile(r"(cpu|mps|cuda(:[0-9]{1,3})?)")
 _NO_TOKEN = (
     "no token: make one with `export EDGEAGENT_TOKEN=$(edgeagent token new)` and set the same "
@@ -135,7 +137,7 @@ def add_parser(commands: Commands) -> None:
     save.add_argument(
         "--save",
         metavar="PATH",
-        help="write the model there at the end and on leaving, in one piece "
+        help="write the model there at the end and on leaving, in one piece, as safetensors "
         "(default ./edgeagent-JOB.safetensors)",
     )
     save.add_argument("--no-save", action="store_true", help="do not write the model")
@@ -333,7 +335,8 @@ def execute(args: argparse.Namespace) -> int:
             raise
         size, micro = error.batch
     print(
-        f"edgeagent: the cluster's global batch is {size}, in micro-batches of {micro} samples: "
+        f"edgeagent: the cluster's global batch is {size}, in micro-batches of "
+        f"{plural(micro, 'sample')}: "
         "beginning again with these",
         file=sys.stderr,
     )
@@ -439,6 +442,14 @@ def trainer_config(
     if args.no_save and args.save_every:
         raise UsageError("--save-every needs a place to save to: leave --no-save away")
     save = "" if args.no_save else args.save or f"edgeagent-{job.name}.safetensors"
+    if args.save and os.path.splitext(args.save)[1].lower() in PICKLED:
+        stem = os.path.splitext(args.save)[0]
+        raise UsageError(
+            f"--save {args.save}: the file is written in the safetensors format, which torch.load()"
+            f" does not read: name it {stem}.safetensors; `edgeagent export` makes a .pt of it"
+        )
+    if args.keep is not None and job.built_in and not (every if args.save_every is None else 1):
+        raise UsageError("--keep is about the files of --save-every N: give that, too")
     if args.continues and not save:
         raise UsageError("--continue needs a file to go on from: leave --no-save away")
     found = [save] if args.continues and os.path.exists(save) else args.resume or []

@@ -84,6 +84,13 @@ class Options:
     on_lost: OnLost
 
     @property
+    def without_effect(self) -> str:
+        """A line for the user about an option that does nothing, "" if there is none."""
+        if self.config.keep is None or self.save_every:
+            return ""
+        return "warning: --keep does nothing, since no file is written without --save-every N"
+
+    @property
     def job_field(self) -> tuple[str, str]:
         """The field of the fingerprint that has the job's name. It is not compared, since the name
         of a script changes nothing, but it explains best why other fields differ."""

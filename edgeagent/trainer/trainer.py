@@ -452,6 +452,8 @@ class Trainer:
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
         job = (self._options.job_field, *fields, *data.fields())
         service = self._service
+        if self._options.without_effect:
+            endings.say(self._options.without_effect)
         if self._config.dry_run:
             service.agent = service.agent or connect_agent()
             copies = self._options.copies

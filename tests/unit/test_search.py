@@ -176,6 +176,17 @@ def test_who_founds_without_a_named_peer_is_told(monkeypatch: pytest.MonkeyPatch
     assert outcome.lines == []
 
 
+def test_a_search_says_whether_it_may_found() -> None:
+    async def story(search: Search, outcome: Outcome) -> None:
+        assert not search.must_join
+        outcome.founds = False
+        await until(lambda: outcome.calls == ["join"])
+        search.refused()
+        assert search.must_join
+
+    searching(Transport(lambda: CLUSTER), story)
+
+
 def test_an_agent_that_is_announced_and_answers_nowhere_may_be_behind_a_firewall() -> None:
     def nobody() -> Standing:
         raise Unreachable("10.0.0.7:7430: timed out")

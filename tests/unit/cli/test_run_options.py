@@ -260,6 +260,8 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
     assert (often.save_every, often.keep) == (50, 0)
     often = trainer(EDGEAGENT_SAVE_EVERY="7", EDGEAGENT_KEEP="2")
     assert (often.save_every, often.keep) == (7, 2)
+    assert trainer("--keep", "4", EDGEAGENT_SAVE_EVERY="7").keep == 4
+    assert trainer(EDGEAGENT_KEEP="2").keep == 2, "a variable may be set for other runs"
     assert trainer("--no-save", "--save-every", "0").save_every == 0
     assert trainer("--seed", "0").seed == 0
 
@@ -274,6 +276,9 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         (("--resume", "missing"), "no readable file missing"),
         (("--data", "missing"), "no folder or readable file missing"),
         (("--no-save", "--save-every", "5"), "leave --no-save away"),
+        (("--save", "a/m.pt"), r"name it a/m\.safetensors; `edgeagent export` makes a \.pt of it"),
+        (("--save", "m.PTH"), r"--save m\.PTH: the file is written in the safetensors format"),
+        (("--keep", "2"), "--keep is about the files of --save-every N: give that, too"),
     ],
 )
 def test_wrong_values_of_the_trainer(options: tuple[str, ...], expected: str) -> None:
