@@ -59,7 +59,7 @@ from edgeagent.launch import (
 )
 from edgeagent.metrics_server import metrics_address
 from edgeagent.standard_streams import complain, outlive_output
-from edgeagent.terminal.text import clean, plural
+from edgeagent.terminal.text import clean, plural, shown_path
 from edgeagent.variables import warn_of_unread_variables
 
 if TYPE_CHECKING:
@@ -321,12 +321,14 @@ def execute(args: argparse.Namespace) -> int:
     trainer = trainer_config(args, job, os.environ)
     if trainer.device not in ("", "cpu") and (note := check_device(trainer.device, os.environ)):
         print(f"edgeagent: {note}", file=sys.stderr)
+    if args.continues and not trainer.resume:
+        complain(f"there is no {shown_path(trainer.save)} yet: training begins from the start")
     if agent is not None and args.token_file is not None:
         _warn_of_open_file(args.token_file)
     if agent is None:
         from edgeagent.commands.dry_run import dry_run
 
-        rehearsal = replace(trainer, dry_run=True, save="", save_every=0)
+        rehearsal = replace(trainer, dry_run=True, save="", save_every=0, keep=None)
         return dry_run(job, rehearsal, as_json=args.json)
     try:
         return _run(job, agent, trainer)
@@ -453,7 +455,8 @@ def trainer_config(
     if args.continues and not save:
         raise UsageError("--continue needs a file to go on from: leave --no-save away")
     found = [save] if args.continues and os.path.exists(save) else args.resume or []
-    resume = [existing_file("--resume", path) for path in found]
+    option = "--continue" if args.continues else "--resume"
+    resume = [_resumable(option, path) for path in found]
     return TrainerConfig(
         job=job.name,
         steps=args.steps,
@@ -478,6 +481,18 @@ def trainer_config(
         data=existing_path("--data", args.data) if args.data else "",
         arguments=tuple(args.script_arguments),
     )
+
+
+def _resumable(option: str, path: str) -> str:
+    """Return the absolute `path` of a training state; raise `UsageError` if it is none."""
+    from edgeagent.checkpoint_file import check_readable
+
+    found = existing_file(option, path)
+    try:
+        check_readable(path)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+    return found
 
 
 def resolve_token(args: argparse.Namespace, environment: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from edgeagent.handover import (
     Evaluated,
 )
 from edgeagent.trainer import endings
-from edgeagent.trainer.checkpoint import resume
+from edgeagent.trainer.checkpoint import resume, resumed_text
 from edgeagent.trainer.client import AgentClient
 from edgeagent.trainer.data import training_data
 from edgeagent.trainer.devices import place_as_told
@@ -506,6 +506,8 @@ class Trainer:
             self._state.begin_anew(lacking)
             if lacking:
                 endings.say(in_words(len(lacking), shards.layout.stripes))
+        local = bool(self._options.local_steps)
+        endings.say(resumed_text(self._config.resume, self.iteration, self.steps, rounds=local))
 
     # The loop.
 

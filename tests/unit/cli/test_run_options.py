@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeagent.agent_process import config_from
+from edgeagent.checkpoint_file import Entry, write_checkpoint
 from edgeagent.command_line import parse
 from edgeagent.commands import options
 from edgeagent.commands.run import agent_config, recipe_of, resolve_token, trainer_config
@@ -238,7 +239,7 @@ def test_defaults_of_the_trainer(folder: Path) -> None:
 
 
 def test_every_option_of_the_trainer(folder: Path) -> None:
-    (folder / "old").touch()
+    write_checkpoint(str(folder / "old"), [], memoryview(b""), b"")
     options = ["--steps", "9", "--global-batch", "64", "--micro-batch", "8", "--seed", "5"]
     options += ["--device", "cuda:1", "--save", "new", "--resume", "old", "--data", "."]
     options += ["--threads", "2"]
@@ -284,6 +285,26 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
 def test_wrong_values_of_the_trainer(options: tuple[str, ...], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         trainer(*options)
+
+
+def test_a_file_that_is_no_training_state_is_refused_before_anything_starts(folder: Path) -> None:
+    state = folder / "edgeagent-digits.safetensors"
+    entry = Entry("x", "F32", (2,), 0, 8)
+    write_checkpoint(str(state), [entry], memoryview(bytes(8)), b"")
+    assert trainer("--continue").resume == trainer("--resume", str(state)).resume == str(state)
+    whole = state.read_bytes()
+    for contents, why in (
+        (whole[:-1], "is not a whole checkpoint"),
+        (whole + b"x", "1 bytes too many"),
+        (b"", "is not a checkpoint"),
+        (whole.replace(b"edgeagent/1", b"edgeagent/9"), "by a later version"),
+        (whole.replace(b"edgeagent/1", b"something/1"), "is no training state that edgeagent has"),
+    ):
+        state.write_bytes(contents)
+        with pytest.raises(UsageError, match=f"^--resume: {state} .*{why}"):
+            trainer("--resume", str(state))
+        with pytest.raises(UsageError, match=f"^--continue: .*{why}"):
+            trainer("--continue")
 
 
 @pytest.mark.parametrize("variable", ["EDGEAGENT_SAVE_EVERY", "EDGEAGENT_KEEP"])
