@@ -48,13 +48,15 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, **confi
 
 
 def test_resumed_run_equals_the_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     half, whole, again = (str(tmp_path / f"{n}.safetensors") for n in ("half", "whole", "again"))
     trained(tmp_path, monkeypatch, 5, save=half)
     first, model = trained(tmp_path, monkeypatch, 10, save=whole)
     second, _ = trained(tmp_path, monkeypatch, 10, resume=half, save=again)
     assert second.nodes[0].hello.iteration == 5
+    said = f"edgeagent: going on from {half}, trained to step 5\n"
+    assert capsys.readouterr().err.count(said) == 1
     assert second.nodes[0].hello.job == first.nodes[0].hello.job
     assert second.losses == first.losses[5:]
     assert Path(whole).read_bytes() == Path(again).read_bytes()
