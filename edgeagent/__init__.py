@@ -3,18 +3,20 @@
 `from edgeagent import Trainer` is all a script needs, or `edgeagent.prepare` for a script in the
 shape of DistributedDataParallel's; `edgeagent.subnets` says what of a model can be divided. The
 import is lazy: the agent, a process of its own, imports this package without ever importing torch.
+The command imports it before it can do anything about Ctrl+C, so it does without `typing`, too.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = ["EdgeAgentError", "Trainer", "__version__", "prepare", "subnets"]
 
 from edgeagent.errors import EdgeAgentError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from edgeagent.trainer import Trainer, prepare, subnets
 
 

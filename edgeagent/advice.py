@@ -71,6 +71,26 @@ def script_goes_on(path: str, presses: str) -> str:
     return f"training is over{saved}; the script still runs, and {presses} ends it"
 
 
+def after_failure(newest: str, node: Node | None) -> str:
+    """Return what is left of the training after the script has failed, and how to go on, as the
+    rest of the line that says so. `newest` is the newest file of `--save-every`, "" for none."""
+    if node is None or node.context.policy is None or not node.context.iteration:
+        return ""  # nothing was trained here
+    others = len(node.context.policy.view.members) - 1 if node.context.is_member else 0
+    if others:
+        go_on = "the other device goes on" if others == 1 else f"the {others} others go on"
+        return f"; no model is saved here, but {go_on}: start this device again, and it joins"
+    if newest:
+        return (
+            f"; what was trained after {shown_path(newest)} is not saved: go on from that file"
+            " with --resume"
+        )
+    return (
+        "; nothing of what was trained is saved: with --save-every N there are files from which"
+        " --resume goes on"
+    )
+
+
 def of_life(say: Say, samples: Sequence[int]) -> str:
     """Return the line for a step in the agent's life.
 

@@ -465,16 +465,19 @@ class Agent:
 
     def _phase(self) -> Phase:
         node = self.shell.node if self.shell else None
-        return phase_of(self._life, node, job_known=self.hello is not None)
+        must_join = self.search is not None and self.search.must_join
+        return phase_of(self._life, node, job_known=self.hello is not None, must_join=must_join)
 
     # --- the trainer ------------------------------------------------------------------------------
 
     def _from_trainer(self, message: handover.Message) -> None:
         match message:
-            case handover.Finished(error, _):
+            case handover.Finished(error, path, newest):
                 self._trainer_end.received(message)
                 if error and not self.departing:
-                    self._leave_for_trainer(error)
+                    node = self.shell.node if self.shell else None
+                    then = "" if path else advice.after_failure(newest, node)
+                    self._leave_for_trainer(error, then)
             case handover.SavedAside(path, error):
                 self.membership.saved(path, error)
             case handover.EndHeard() | handover.Saved():
@@ -493,12 +496,13 @@ class Agent:
         message = "" if said else "the trainer ended in mid-training; this device leaves"
         self._leave_for_trainer(message)
 
-    def _leave_for_trainer(self, message: str) -> None:
-        """Hand back the work of a trainer that takes no more, and let the others go on."""
+    def _leave_for_trainer(self, message: str, then: str = "") -> None:
+        """Hand back the work of a trainer that takes no more, and let the others go on. `then` is
+        what to tell the user beside `message`."""
         if self._life.trainer_gone:
             return
         if message:
-            self._console.fail(message)
+            self._console.fail(message + then)
             self.observer.error(message)
             self.trainer_status = 1
         self.membership.leave(trainer_gone=True)

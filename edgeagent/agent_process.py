@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from edgeagent.config import agent_config_from_environment, replace, state_root
 from edgeagent.errors import EdgeAgentError
 from edgeagent.launch import check_protocols
+from edgeagent.standard_streams import complain, open_closed_streams, outlive_output
 from edgeagent.terminal.text import accept_all, clean
 from edgeagent.variables import warn_of_unread_variables
 
@@ -36,7 +37,9 @@ def config_from(environment: Mapping[str, str]) -> AgentConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent on the socket that the trainer has passed to it; return the exit status."""
+    open_closed_streams()
     accept_all(sys.stdout, sys.stderr)
+    outlive_output("the agent")
     parser = argparse.ArgumentParser(prog="python -m edgeagent.agent_process", allow_abbrev=False)
     parser.add_argument("--socket", type=int, required=True, metavar="FD")
     descriptor: int = parser.parse_args(argv).socket
@@ -53,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with trainer:
             return run_agent(config, trainer, None)
     except EdgeAgentError as error:
-        print(f"edgeagent: {clean(str(error))}", file=sys.stderr)
+        complain(clean(str(error)))
         return error.exit_status
 
 

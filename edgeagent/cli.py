@@ -1,117 +1,37 @@
-"""The command `edgeagent`: parses the command line and runs one command.
+"""The command `edgeagent`, as it is started.
 
-The exit status is 0 if the command was done or the node left gracefully, 2 for wrong usage or
-configuration, and 1 for any other failure, so that a script can tell them apart. Each failure that
-can be expected is one line `edgeagent: ...` on stderr; a traceback would only hide what the user
-can do about it. Large modules are imported by the command that needs them, because a command such
-as `edgeagent status` shall answer at once.
+This module imports next to nothing, because Ctrl+C may be pressed while the others are imported.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import signal
 import sys
-from typing import TYPE_CHECKING
 
-from edgeagent import __version__
-from edgeagent.commands import COMMANDS
-from edgeagent.commands.options import Parser
-from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.launch import check_protocols
-from edgeagent.supported import check_system
-from edgeagent.terminal.text import accept_all, clean
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DESCRIPTION = "Train one model together on the laptops, desktops and Jetsons in this room."
-EPILOG = """\
-first steps:
-  edgeagent demo                                  see it all on this machine
-  export EDGEAGENT_TOKEN=$(edgeagent token new)   the cluster's secret: make it
-                                                  once, set it on each device
-  edgeagent invite, edgeagent join CODE           or pair two devices by a code
-  edgeagent run digits                            the same on each device
-  edgeagent status                                who is there, how far it is
-
-exit status: 0 done or left gracefully, 2 wrong usage or configuration,
-1 any other failure; each failure is one line on stderr.
-`edgeagent COMMAND --help` explains a command.
-"""
-
-
-def build_parser() -> Parser:
-    """Return the parser of the whole command line."""
-    parser = Parser(
-        prog="edgeagent",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"edgeagent {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in COMMANDS:
-        command.add_parser(commands)
-    return parser
-
-
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed command line; raise `UsageError` if it is wrong.
-
-    What follows the first `--` is for the user's script and ends up in `script_arguments`. It is
-    cut off before argparse sees it, because the script may have options of the same names.
-    """
-    own, separator, rest = list(argv), False, []
-    if "--" in own:
-        cut = own.index("--")
-        own, separator, rest = own[:cut], True, own[cut + 1 :]
-    args = build_parser().parse_args(own)
-    if args.command is None:
-        raise UsageError("no command given (see `edgeagent --help`)")
-    if separator and args.command not in ("run", "service"):
-        raise UsageError(f"`edgeagent {args.command}` takes no arguments after --")
-    args.script_arguments = rest
-    args.parser = build_parser  # for the command that describes the command line to a shell
-    args.parse = parse  # for the command that keeps a command line to be run later
-    return args
+INTERRUPTED = 130  # exit status: 128 + SIGINT, as shells have it for what Ctrl+C has ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own); return the exit status.
 
-    A process whose own command line it was ends with that status, even if Ctrl+C is pressed while
-    the interpreter ends, which takes some tenths of a second.
+    Nothing has begun while modules are imported, so Ctrl+C then ends the process without a word. A
+    process whose own command line it was ends with the command's status even if Ctrl+C is pressed
+    while the interpreter ends, which takes some tenths of a second.
     """
-    accept_all(sys.stdout, sys.stderr)
-    status = _executed(sys.argv[1:] if argv is None else argv)
-    if argv is None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return status
-
-
-def _executed(argv: Sequence[str]) -> int:
     try:
-        args = parse(argv)
-        check_system()
-        check_protocols()
-        status: int = args.execute(args)
-        sys.stdout.flush()
-        return status
-    except SystemExit as stop:  # --help, --version
-        return stop.code if isinstance(stop.code, int) else 0
-    except EdgeAgentError as error:
-        print(f"edgeagent: {clean(str(error))}", file=sys.stderr)
-        return error.exit_status
+        import signal
+
+        from edgeagent.command_line import run_command
+
+        status = run_command(sys.argv[1:] if argv is None else argv)
+        if argv is None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt:
-        print("edgeagent: stopped by Ctrl+C", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # the reader of a pipe has gone, as in `edgeagent status | head`
-        # What is still buffered goes nowhere, or Python would complain again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return INTERRUPTED
+    return status
 
 
 if __name__ == "__main__":

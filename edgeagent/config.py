@@ -64,7 +64,7 @@ class AgentConfig:
     name: str = ""
     job: str = "script"
     command: tuple[str, ...] = ()  # JOB and the script's arguments as they were typed; () = plain
-    listen: str = ""  # HOST:PORT; "" = every address, first free port from DEFAULT_PORT
+    listen: str = ""  # [HOST:]PORT; "" = every address, first free port from DEFAULT_PORT
     interface: str = ""  # network interface to keep to; "" = all, the best of them told first
     peers: tuple[str, ...] = ()
     mdns: bool = True
@@ -228,11 +228,15 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         raise UsageError(f"EDGEAGENT_PAUSE_ON_ACTIVITY: {activity!r} is not {COUNT_RULE}")
     peers = tuple(p for p in environment.get("EDGEAGENT_PEERS", "").split(",") if p)
     listen = environment.get("EDGEAGENT_LISTEN", "")
-    for variable, address in [("PEERS", p) for p in peers] + [("LISTEN", listen)]:
+    for peer in peers:
         try:
-            split_address(address or "localhost")
+            split_address(peer)
         except UsageError as error:
-            raise UsageError(f"EDGEAGENT_{variable}: {error}") from None
+            raise UsageError(f"EDGEAGENT_PEERS: {error}") from None
+    try:
+        listen_address(listen or "0")
+    except UsageError as error:
+        raise UsageError(f"EDGEAGENT_LISTEN: {error}") from None
     return AgentConfig(
         cluster=_name_from(environment, "EDGEAGENT_CLUSTER", DEFAULT_CLUSTER),
         token=environment.get(TOKEN_VARIABLE) or None,
@@ -272,7 +276,14 @@ def _choice_from(
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Split "HOST:PORT", "[V6]:PORT" or "HOST" (default port); raise `UsageError` otherwise."""
+    """Split "HOST:PORT", "[V6]:PORT" or "HOST" (default port); raise `UsageError` otherwise.
+
+    A number alone is refused: resolvers take it for an address, and people mean a port.
+    """
+    if text.isascii() and text.isdecimal():
+        raise UsageError(
+            f"{text!r} is a number and no host: write HOST:PORT, for example 192.168.1.20:7430"
+        )
     host, colon, port = text.rpartition(":")
     if not colon or (text.count(":") > 1 and not text.startswith("[")):
         host, port = text, str(DEFAULT_PORT)
@@ -282,6 +293,21 @@ def split_address(text: str) -> tuple[str, int]:
     if not _is_host(host) or not _is_port(port):
         raise UsageError(f"{text!r} is no address: write HOST:PORT, for example 192.168.1.20:7430")
     return host, int(port)
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """Split the address to listen at; PORT and :PORT mean every address, for which the host is
+    "". Raises `UsageError` if it is none."""
+    port = text.removeprefix(":")
+    if _is_port(port):
+        return "", int(port)
+    try:
+        return split_address(text)
+    except UsageError:
+        raise UsageError(
+            f"{text!r} is no address to listen at: write PORT for every address of this device, or"
+            " HOST:PORT"
+        ) from None
 
 
 def _is_host(text: str) -> bool:
@@ -326,6 +352,7 @@ __all__ = [
     "is_count",
     "is_name",
     "join_address",
+    "listen_address",
     "name_rule",
     "replace",
     "saving_from_environment",

@@ -66,7 +66,7 @@ from protocols.wire.fields import (
 )
 from protocols.wire.packing import pack, unpack
 
-HANDOVER_VERSION = 11
+HANDOVER_VERSION = 12
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 8  # state, contribution, reduced[0], reduced[1], replay, marks, wide, held
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -369,12 +369,14 @@ class EndHeard:
 class Finished:
     """The trainer's last message: everything is saved, or `error` says why not ("" if it is).
 
-    `path`: the file with the model, "" if nothing was saved.
+    `path`: the file with the model, "" if nothing was saved. `newest`: the newest of the files that
+    were written while training went on, "" if there is none.
     """
 
     TAG: ClassVar[int] = 11
     error: str = wire(_TEXT)
     path: str = wire(_TEXT, "")
+    newest: str = wire(_TEXT, "")
 
 
 @dataclass(frozen=True, slots=True)

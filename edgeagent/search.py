@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 from edgeagent import advice
+from edgeagent.config import join_address, split_address
 from edgeagent.errors import EdgeAgentError, JobMismatch, JoinRefused
 from edgeagent.transport.complaints import LimitedLog
 from edgeagent.transport.errors import Expelled, NotReady, SameIdentity, Unreachable
@@ -114,8 +115,10 @@ class Search:
         join_only: bool = False,
         patient: bool = False,
     ) -> None:
-        """`explain` returns why nobody may have been found; it is asked at most once. `spawn`
-        starts a task whose failure ends the agent. For the other arguments see `Founding`."""
+        """`named` are the addresses that the user gave, with or without a port. `explain` returns
+        why nobody may have been found; it is asked at most once. `spawn` starts a task whose
+        failure ends the agent. For the other arguments see `Founding`."""
+        self._typed, named = named, tuple(join_address(*split_address(text)) for text in named)
         self._spawn = spawn
         self._transport = transport
         self._outcome = outcome
@@ -141,6 +144,7 @@ class Search:
         self._groups: dict[str, tuple[str, ...]] = {}  # hint -> all addresses of that agent
         self._unanswered: dict[str, int] = {}  # hint -> unanswered questions in a row
         self._reached: dict[str, None] = {}  # hints at which an agent has answered before
+        self._answered: dict[str, None] = {}  # named addresses where an agent has answered
         self._refusing: dict[str, None] = {}  # named addresses that have refused this agent
         self._ours: dict[str, None] = {}  # addresses at which an agent with our own key answers
 
@@ -153,6 +157,11 @@ class Search:
     def elder(self) -> bytes:
         """The smallest node id known at first hand that may found, which others are told."""
         return self._founding.elder
+
+    @property
+    def must_join(self) -> bool:
+        """Whether this agent founds no cluster, but waits for one to join."""
+        return self._founding.must_join
 
     def hint(self, addresses: tuple[str, ...], *, spoke: bool = False) -> None:
         """Ask at `addresses`, where an agent of this cluster may listen; with `spoke` it has just
@@ -186,6 +195,9 @@ class Search:
 
     async def run(self) -> None:
         """Search until cancelled."""
+        for typed, address in zip(self._typed, self._named, strict=True):
+            if typed.removeprefix("[").removesuffix("]") == split_address(address)[0]:
+                self._log(f"no port is given for the peer {typed}: asking {address}")
         while True:
             now = self._clock()
             if self.joining and self._outcome.entered():
@@ -224,11 +236,24 @@ class Search:
                     if self._may_ask(address):
                         self._asking[address] = self._spawn(self._ask(address))
                 case Found():
+                    self._warn_of_silent_peers()
                     self._outcome.found_cluster()
                 case JoinAt(address):
                     self._entering = self._spawn(self._join(address))
                 case GiveUp():
                     self._outcome.given_up()
+
+    def _warn_of_silent_peers(self) -> None:
+        """Log that this agent founds a cluster although the user has named peers to join."""
+        if silent := [address for address in self._named if address not in self._answered]:
+            self._log(
+                f"warning: no agent has answered at {' and '.join(silent)} (--peer): this device"
+                " founds a cluster of its own; if one answers later, the two clusters become one"
+            )
+
+    def _note_answer(self, address: str) -> None:
+        if address in self._named:  # anybody can announce any number of addresses
+            self._answered[address] = None
 
     def _may_ask(self, address: str) -> bool:
         if address in self._asking or address in self._ours:
@@ -239,6 +264,7 @@ class Search:
         try:
             standing = await self._transport.ask(address)
         except SameIdentity as error:
+            self._note_answer(address)
             self._ours[address] = None
             if error.standing.me.incarnation != self._transport.me.incarnation:
                 self._outcome.same_identity(error.standing, address)
@@ -252,6 +278,7 @@ class Search:
                 self._note_unanswered(address, error)
             self._founding.silent(address)
         except JoinRefused as error:
+            self._note_answer(address)
             if address in self._named:
                 self._refusing[address] = None
             nobody = bool(self._named) and all(a in self._refusing for a in self._named)
@@ -263,6 +290,7 @@ class Search:
             self._founding.silent(address)
         else:
             self._heard_anybody = True
+            self._note_answer(address)
             self._unreachable.pop(address, None)
             for other in self._groups.get(address, (address,)):
                 self._unanswered.pop(other, None)

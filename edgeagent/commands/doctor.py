@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from edgeagent.commands.options import add_command, add_interface_option, node_name
-from edgeagent.config import DEFAULT_CLUSTER, TOKEN_VARIABLE, split_address
+from edgeagent.config import DEFAULT_CLUSTER, TOKEN_VARIABLE, listen_address, split_address
 from edgeagent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("job", metavar="JOB", nargs="?", help="a job or script to look for")
     parser.add_argument("--peer", metavar="HOST:PORT", default="", help="an agent to look at")
     add_interface_option(parser)
-    parser.add_argument("--listen", metavar="HOST:PORT", help="as for `edgeagent run`")
+    parser.add_argument("--listen", metavar="[HOST:]PORT", help="as for `edgeagent run`")
     parser.add_argument(
         "--cluster", metavar="NAME", type=node_name, help='the cluster\'s name (default "default")'
     )
@@ -103,8 +103,9 @@ def resolve(args: argparse.Namespace, environment: Mapping[str, str]) -> Wanted:
 
     present_folder()
     listen = args.listen if args.listen is not None else environment.get("EDGEAGENT_LISTEN", "")
-    for address in filter(None, (args.peer, listen)):
-        split_address(address)
+    if args.peer:
+        split_address(args.peer)
+    listen_address(listen or "0")
     job = None
     if args.job is not None:
         try:

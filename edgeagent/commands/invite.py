@@ -79,7 +79,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--listen",
-        metavar="HOST:PORT",
+        metavar="[HOST:]PORT",
         help="where to wait (default every address, first free port from 7430)",
     )
     parser.add_argument("--no-mdns", action="store_true", help="do not announce the invitation")
@@ -87,13 +87,13 @@ def add_parser(commands: Commands) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Show a code and wait until it is used; return the exit status."""
-    from edgeagent.config import split_address
+    from edgeagent.config import listen_address
     from edgeagent.local.state_dir import first_slot
     from edgeagent.runtime import agent_runner
     from edgeagent.transport.identity import load_identity
 
     if args.listen:
-        split_address(args.listen)
+        listen_address(args.listen)
     agent = agent_here(args.cluster, args.name)
     offer, folder = _offer(args, agent)
     identity = load_identity(folder or first_slot(_root(), offer.cluster))

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, NoReturn
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgeagent.config import (
     COUNT_RULE,
     MOST_COPIES,
     is_count,
     is_name,
+    listen_address,
     name_rule,
-    split_address,
 )
 from edgeagent.errors import UsageError
 from edgeagent.own_files import check_own, strange_link
@@ -44,6 +45,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with `message` and the `--help` that explains the option."""
         raise UsageError(f"{explained(message)} (see `{self.prog} --help`)")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print a help or a version; argparse's own method hides it if that fails."""
+        if message:
+            (file or sys.stderr).write(message)
 
 
 def add_command(
@@ -198,10 +204,10 @@ def checked_interface(name: str, listen: str) -> str:
     """
     if not name:
         return ""
-    if listen and split_address(listen)[0] not in ("0.0.0.0", "::"):
+    if listen and listen_address(listen)[0] not in ("", "0.0.0.0", "::"):
         raise UsageError(
             f"--interface {name}: --listen {listen} names an address already; with --interface "
-            "give it as 0.0.0.0:PORT"
+            "give it the port alone"
         )
     from edgeagent.transport.interfaces import check_interface
 

@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
     with open(path, encoding="utf-8", errors="replace") as file:
         series = series_of(file)
     if not series.iterations:
-        raise EdgeAgentError(f"{args.events} has no steps to draw: is it a file of --events?")
+        raise UsageError(f"{args.events} has no steps to draw: is it a file of --events?")
     if series.skipped:
         lines = plural(series.skipped, "line")
         print(f"edgeagent: left out {lines} that are no events", file=sys.stderr)
@@ -75,7 +75,9 @@ def execute(args: argparse.Namespace) -> int:
     figure = draw(pyplot, series, _shown(os.path.basename(args.events)))
     try:
         figure.savefig(output, dpi=120)
-    except (OSError, ValueError) as error:
+    except ValueError as error:  # an ending that stands for no format
+        raise UsageError(f"cannot write {output}: {error}") from None
+    except OSError as error:
         raise EdgeAgentError(f"cannot write {output}: {error}") from None
     finally:
         pyplot.close(figure)

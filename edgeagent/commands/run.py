@@ -8,8 +8,11 @@ variable overrules the default.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
+import shlex
+import stat
 import sys
 from typing import TYPE_CHECKING
 
@@ -39,6 +42,7 @@ from edgeagent.config import (
     AgentConfig,
     TrainerConfig,
     agent_config_from_environment,
+    listen_address,
     replace,
     saving_from_environment,
     split_address,
@@ -54,6 +58,8 @@ from edgeagent.launch import (
     resolve_job,
 )
 from edgeagent.metrics_server import metrics_address
+from edgeagent.standard_streams import complain, outlive_output
+from edgeagent.terminal.text import clean, plural, shown_path
 from edgeagent.variables import warn_of_unread_variables
 
 if TYPE_CHECKING:
@@ -68,6 +74,8 @@ MAX_TOKEN_FILE_BYTES = 4096
 # How many seconds a built-in job may take to end after training, when it has nothing more to do. A
 # script of the user's may take as long as it likes, because it may evaluate its model.
 BUILT_IN_END_S = 30.0
+# Endings of files that people expect to be made by `torch.save`.
+PICKLED = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle")
 _DEVICE = re.compile(r"(cpu|mps|cuda(:[0-9]{1,3})?)")
 _NO_TOKEN = (
     "no token: make one with `export EDGEAGENT_TOKEN=$(edgeagent token new)` and set the same "
@@ -129,7 +137,7 @@ def add_parser(commands: Commands) -> None:
     save.add_argument(
         "--save",
         metavar="PATH",
-        help="write the model there at the end and on leaving, in one piece "
+        help="write the model there at the end and on leaving, in one piece, as safetensors "
         "(default ./edgeagent-JOB.safetensors)",
     )
     save.add_argument("--no-save", action="store_true", help="do not write the model")
@@ -218,17 +226,17 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--listen",
-        metavar="HOST:PORT",
-        help="where to listen; takes PORT+1 as well if it is free "
+        metavar="[HOST:]PORT",
+        help="where to listen, without HOST at every address; takes PORT+1 as well if it is free "
         "(default every address, first free port from 7430)",
     )
     add_interface_option(group)
     group.add_argument(
         "--peer",
-        metavar="HOST:PORT",
+        metavar="HOST[:PORT]",
         action="append",
         default=[],
-        help="address of a node to try; repeatable",
+        help="address of a node to try; repeatable (default PORT 7430)",
     )
     _add_join_options(group)
     group.add_argument("--no-mdns", action="store_true", help="neither look nor be seen by mDNS")
@@ -313,10 +321,14 @@ def execute(args: argparse.Namespace) -> int:
     trainer = trainer_config(args, job, os.environ)
     if trainer.device not in ("", "cpu") and (note := check_device(trainer.device, os.environ)):
         print(f"edgeagent: {note}", file=sys.stderr)
+    if args.continues and not trainer.resume:
+        complain(f"there is no {shown_path(trainer.save)} yet: training begins from the start")
+    if agent is not None and args.token_file is not None:
+        _warn_of_open_file(args.token_file)
     if agent is None:
         from edgeagent.commands.dry_run import dry_run
 
-        rehearsal = replace(trainer, dry_run=True, save="", save_every=0)
+        rehearsal = replace(trainer, dry_run=True, save="", save_every=0, keep=None)
         return dry_run(job, rehearsal, as_json=args.json)
     try:
         return _run(job, agent, trainer)
@@ -325,7 +337,8 @@ def execute(args: argparse.Namespace) -> int:
             raise
         size, micro = error.batch
     print(
-        f"edgeagent: the cluster's global batch is {size}, in micro-batches of {micro} samples: "
+        f"edgeagent: the cluster's global batch is {size}, in micro-batches of "
+        f"{plural(micro, 'sample')}: "
         "beginning again with these",
         file=sys.stderr,
     )
@@ -338,8 +351,9 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
     """Return the agent's configuration; raise `UsageError` naming the option that is wrong."""
     base = agent_config_from_environment(environment)
     listen = args.listen if args.listen is not None else base.listen
-    for address in (*args.peer, *([listen] if listen else [])):
+    for address in args.peer:
         split_address(address)
+    listen_address(listen or "0")
     events = args.events if args.events is not None else base.events
     if events and events != "-":
         events = writable_file("--events", events)
@@ -430,10 +444,19 @@ def trainer_config(
     if args.no_save and args.save_every:
         raise UsageError("--save-every needs a place to save to: leave --no-save away")
     save = "" if args.no_save else args.save or f"edgeagent-{job.name}.safetensors"
+    if args.save and os.path.splitext(args.save)[1].lower() in PICKLED:
+        stem = os.path.splitext(args.save)[0]
+        raise UsageError(
+            f"--save {args.save}: the file is written in the safetensors format, which torch.load()"
+            f" does not read: name it {stem}.safetensors; `edgeagent export` makes a .pt of it"
+        )
+    if args.keep is not None and job.built_in and not (every if args.save_every is None else 1):
+        raise UsageError("--keep is about the files of --save-every N: give that, too")
     if args.continues and not save:
         raise UsageError("--continue needs a file to go on from: leave --no-save away")
     found = [save] if args.continues and os.path.exists(save) else args.resume or []
-    resume = [existing_file("--resume", path) for path in found]
+    option = "--continue" if args.continues else "--resume"
+    resume = [_resumable(option, path) for path in found]
     return TrainerConfig(
         job=job.name,
         steps=args.steps,
@@ -460,6 +483,18 @@ def trainer_config(
     )
 
 
+def _resumable(option: str, path: str) -> str:
+    """Return the absolute `path` of a training state; raise `UsageError` if it is none."""
+    from edgeagent.checkpoint_file import check_readable
+
+    found = existing_file(option, path)
+    try:
+        check_readable(path)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+    return found
+
+
 def resolve_token(args: argparse.Namespace, environment: Mapping[str, str]) -> str:
     """Return the cluster's token, checked; raise `UsageError` if it is missing or mistyped."""
     if args.token_file is not None:
@@ -479,6 +514,18 @@ def resolve_token(args: argparse.Namespace, environment: Mapping[str, str]) -> s
         raise UsageError(f"{source}: {error}") from None
     stripped: str = text.strip()
     return stripped
+
+
+def _warn_of_open_file(path: str) -> None:
+    """Print a line if others on this device can read or change the file with the token. Where a
+    pipe stands in the place of a file there is nothing to be changed."""
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        if stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o077:
+            complain(
+                f"warning: others on this device can read the token in {clean(path)} and so join"
+                f" the cluster: `chmod 600 {shlex.quote(path)}`"
+            )
 
 
 def _kept_token(cluster: str | None, environment: Mapping[str, str]) -> str:
@@ -516,6 +563,7 @@ def _run(job: Job, agent: AgentConfig, trainer: TrainerConfig) -> int:
     from edgeagent.agent import run_agent
     from edgeagent.launch import start_trainer, stop_trainer
 
+    outlive_output("the agent")
     process, ours = start_trainer(job, trainer, os.environ, stdout_to_stderr=agent.events == "-")
     try:
         with ours:

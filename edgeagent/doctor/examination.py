@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgeagent import memory
-from edgeagent.config import DEFAULT_PORT, default_name, split_address, state_root
+from edgeagent.config import DEFAULT_PORT, default_name, listen_address, split_address, state_root
 from edgeagent.doctor import device as look
 from edgeagent.doctor.facts import Device, Facts, JobFact, Peer, Ports, TokenFact
 from edgeagent.doctor.firewalls import find_firewalls
@@ -139,7 +139,7 @@ async def _among_others(wanted: Wanted, folder: str) -> tuple[Ports, Peer | None
     try:
         reachable = await transport.start(wanted.listen, wanted.interface)
         host.me = transport.me
-        usual = split_address(wanted.listen)[1] if wanted.listen else DEFAULT_PORT
+        usual = listen_address(wanted.listen)[1] if wanted.listen else DEFAULT_PORT
         told = transport.me.addresses
         links = split_address(told[0])[1] if told else 0
         join = split_address(reachable[0])[1] if reachable else 0

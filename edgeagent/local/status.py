@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from protocols.wire.messages import JoinProgress
 
 
-def phase_of(life: Life, node: Node | None, *, job_known: bool) -> Phase:
-    """Return how far an agent is; `job_known`: the trainer has told what to train."""
+def phase_of(life: Life, node: Node | None, *, job_known: bool, must_join: bool) -> Phase:
+    """Return how far an agent is. `job_known`: the trainer has told what to train; `must_join`: the
+    agent founds no cluster."""
     if life.leaving:
         return "leaving"
     if not job_known:
@@ -44,7 +45,7 @@ def phase_of(life: Life, node: Node | None, *, job_known: bool) -> Phase:
         return "training"
     if life.standby:
         return "standby"
-    return "founding" if node is None else "joining"
+    return "founding" if node is None and not must_join else "joining"
 
 
 def status_of(

@@ -59,10 +59,19 @@ def print_status(status: Status, stream: TextIO) -> None:
     stream.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
+class _Console(RichConsole):
+    """A console that leaves a reader that has gone to the command line, as all other output does,
+    and does not end the process itself."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the `BrokenPipeError` that is being handled."""
+        raise
+
+
 def rich_console(stream: TextIO) -> RichConsole:
     """Return a console on `stream` with the terminal's width and colours, else 80 plain columns."""
     terminal = stream.isatty()
-    return RichConsole(
+    return _Console(
         file=stream,
         width=None if terminal else PLAIN_WIDTH,
         highlight=False,

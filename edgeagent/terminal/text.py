@@ -106,6 +106,6 @@ def rate_text(samples_per_second: float) -> str:
     return f"{samples_per_second:.{places}f} samples/s"
 
 
-def plural(count: int, word: str) -> str:
-    """Return "1 member" or "3 members"."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def plural(count: int, word: str, ending: str = "s") -> str:
+    """Return "1 member" or "3 members"; `ending` is what makes a plural of the word."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}{ending}"

@@ -11,12 +11,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.checkpoint_file import KEYS, LENGTH, Entry, check_format, write_checkpoint
+from edgeagent.checkpoint_file import (
+    KEYS,
+    Entry,
+    check_format,
+    check_size,
+    read_header,
+    write_checkpoint,
+)
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.own_files import refuse_strange_link
 from edgeagent.places import (
@@ -27,7 +33,7 @@ from edgeagent.places import (
     numbered,
 )
 from edgeagent.slots_file import keep_slots_with
-from edgeagent.terminal.text import bytes_text
+from edgeagent.terminal.text import shown_path
 from edgeagent.trainer import exponents
 from edgeagent.trainer.meta import decode_meta
 
@@ -42,11 +48,8 @@ if TYPE_CHECKING:
 ASIDE = "before-joining"
 # In the name of a file that a later run has found in its place and not overwritten.
 EARLIER = "earlier"
-# The longest header, in bytes, that is read: a damaged length must not take all memory.
-_MAX_HEADER_BYTES = 64 << 20
 # How many bytes are read at a time where only whether they can be read matters.
 _PIECE_BYTES = 4 << 20
-_HEADER_BEGINS = b'{"__metadata__"'  # in files that edgeagent has written
 
 
 def save_checkpoint(
@@ -123,7 +126,7 @@ def checkpoint_iteration(path: str, layout: StateLayout) -> int:
     Raises `UsageError` if the file is not a checkpoint of this job, `OSError` if it is unreadable.
     """
     with open(path, "rb") as file:
-        header, _ = _read_header(path, file, os.fstat(file.fileno()).st_size)
+        header, _ = read_header(path, file, os.fstat(file.fileno()).st_size)
     return decode_meta(_check_header(path, header, layout)).iteration
 
 
@@ -156,10 +159,10 @@ def load_checkpoint(
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            header, start = _read_header(path, file, size)
+            header, start = read_header(path, file, size)
             meta = _check_header(path, header, layout)
             tensors = [(offset, spec.bytes) for spec, offset in layout.by_name()]
-            _check_size(path, size, start + sum(length for _, length in tensors))
+            check_size(path, size, start + sum(length for _, length in tensors))
             iteration = decode_meta(meta).iteration
             fits(iteration, meta)
             _try_to_read(file, size - start)
@@ -188,46 +191,19 @@ def resume(path: str, state: TrainingState, memory: memoryview) -> None:
         raise UsageError(f"cannot resume from {path}: {error}") from None
 
 
-def _read_header(path: str, file: Any, size: int) -> tuple[dict[str, Any], int]:
-    """Return the header of a file of `size` bytes, and where in the file the tensors begin."""
-    lead = file.read(LENGTH.size)
-    length = LENGTH.unpack(lead)[0] if len(lead) == LENGTH.size else 0
-    if not 0 < length <= _MAX_HEADER_BYTES:
-        raise UsageError(f"{path} is not a checkpoint")
-    text = file.read(length)
-    if len(text) < length and text.startswith(_HEADER_BEGINS):
-        _check_size(path, size, LENGTH.size + length)
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
-        raise UsageError(f"{path} is not a checkpoint") from None
-    if not isinstance(header, dict):
-        raise UsageError(f"{path} is not a checkpoint")
-    return header, LENGTH.size + length
-
-
-def _check_size(path: str, size: int, least: int) -> None:
-    """Raise `UsageError` if a file of `size` bytes has another size than it says itself."""
-    if size < least:
-        raise UsageError(
-            f"{path} is not a whole checkpoint: it has {bytes_text(size)} of at least"
-            f" {bytes_text(least)}, so it was cut off or is still being copied; use another file"
-        )
-    if size > least:
-        raise UsageError(f"{path} is damaged: it has {size - least} bytes too many")
-
-
-def check_whole(path: str) -> None:
-    """Raise `UsageError` if the file at `path` was cut off, `OSError` if it is unreadable."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        header, start = _read_header(path, file, size)
-    ends = [0]
-    for name, entry in header.items():
-        found = entry.get("data_offsets") if isinstance(entry, dict) else None
-        if name != "__metadata__" and isinstance(found, list) and len(found) == 2:
-            ends.append(found[1] if isinstance(found[1], int) else 0)
-    _check_size(path, size, start + max(ends))
+def resumed_text(path: str, iteration: int, steps: int, *, rounds: bool = False) -> str:
+    """Return the line that says from where training goes on, and whether anything of `steps` (0 for
+    no end) is left to do. `rounds`: each of them is a round of local steps."""
+    word = "round" if rounds else "step"
+    said = f"going on from {shown_path(path)}, trained to {word} {iteration}"
+    if not steps:
+        return said
+    if iteration < steps:
+        return f"{said} of {steps}"
+    return (
+        f"{said}; training ends at {word} {steps}, so nothing is left to do: a larger --steps N"
+        " trains more"
+    )
 
 
 def _check_header(path: str, header: dict[str, Any], layout: StateLayout) -> bytes:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors import SafetensorError, safe_open
 
-from edgeagent.checkpoint_file import KEYS, check_format
+from edgeagent.checkpoint_file import KEYS, check_format, check_whole
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.state_difference import first_scalar
-from edgeagent.trainer.checkpoint import check_whole
 from edgeagent.trainer.meta import decode_meta
 
 if TYPE_CHECKING:

@@ -14,7 +14,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from edgeagent.config import RUN_VARIABLE
 from edgeagent.errors import AgentLost, EdgeAgentError
+from edgeagent.standard_streams import complain, outlive_output
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,10 +48,16 @@ class _Ending:
 
 
 def watch_for_crashes() -> None:
-    """Install a `sys.excepthook` that remembers what ends the script; idempotent."""
+    """Install a `sys.excepthook` that remembers what ends the script; idempotent.
+
+    Under `edgeagent run` a full disk or a closed pipe must not end the script, since it is the
+    agent's output that was sent there. A plain script is left to Python.
+    """
     if _Ending.installed:
         return
     _Ending.installed = True
+    if RUN_VARIABLE in os.environ:
+        outlive_output("the job")
     # Python calls exit handlers in reverse order, so this one runs after all that are registered
     # from now on, and they can do their work before it ends the process.
     atexit.register(_exit_at_exit)
@@ -61,7 +69,7 @@ def watch_for_crashes() -> None:
             _Ending.crash = str(error)
             shown = isinstance(error, AgentRefused) and error.shown
             if not shown and (isinstance(error, AgentLost) or not _Ending.agent_speaks):
-                print(f"edgeagent: {error}", file=sys.stderr, flush=True)
+                say(str(error))
             raise SystemExit(error.exit_status)
         before(kind, error, trace)
 
@@ -116,7 +124,7 @@ def _exit_at_exit() -> None:
 
 def say(line: str) -> None:
     """Print one line for the user on stderr."""
-    print(f"edgeagent: {line}", file=sys.stderr, flush=True)
+    complain(line)
 
 
 def crash() -> str:

@@ -16,10 +16,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from edgeagent.checkpoint_file import MODEL_KEYS, check_format
+from edgeagent.checkpoint_file import MODEL_KEYS, check_format, check_whole
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.places import check_save_path, write_whole
-from edgeagent.trainer.checkpoint import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

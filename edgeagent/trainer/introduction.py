@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent.errors import UsageError
 from edgeagent.handover import HANDOVER_VERSION, Hello
+from edgeagent.terminal.text import plural
 from edgeagent.trainer.script import script_statements
 from protocols.cluster.stripes import OnLost
 
@@ -82,16 +83,17 @@ def introduce(
 def work_in_words(hello: Hello) -> str:
     """Return in words what an iteration consists of, for a line that the user sees."""
     count, size = hello.micro_batches, hello.micro_batch_size
+    work = f"{plural(count, 'micro-batch', 'es')} of {plural(size, 'sample')}"
     if hello.work_exponent:
         return (
             f"global batch {count * size // hello.local_steps}, subnets: rounds of"
-            f" {hello.local_steps} such steps on each device, the model in {count} parts"
+            f" {plural(hello.local_steps, 'such step')} on each device, the model in"
+            f" {plural(count, 'part')}"
         )
     if hello.local_steps:
         return (
-            f"global batch {count * size // hello.local_steps}, {hello.local_steps} local steps:"
-            f" rounds of {count} micro-batches of {size} samples, each a step of its device"
+            f"global batch {count * size // hello.local_steps},"
+            f" {plural(hello.local_steps, 'local step')}:"
+            f" rounds of {work}, each a step of its device"
         )
-    return (
-        f"global batch {count * size} = {count} micro-batches of {size} samples, dealt to devices"
-    )
+    return f"global batch {count * size} = {work}, dealt to devices"

@@ -50,6 +50,13 @@ class NumberedFiles:
         self._thread: ThreadPoolExecutor | None = None
         self._running: tuple[str, Future[None]] | None = None  # the file that is being written
 
+    @property
+    def newest(self) -> str:
+        """The absolute path of the newest file, which may still be being written; "" if there is
+        none."""
+        name = self._running[0] if self._running else self._written[-1] if self._written else ""
+        return os.path.abspath(name) if name else ""
+
     def applied(self, iteration: int) -> None:
         """Note that the state is the one after `iteration` updates, and begin a file if it is time
         for one. If that fails, the user is told and training goes on."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from edgeagent.config import (
     MODES,
     MOST_COPIES,
+    RUN_VARIABLE,
     WIRES,
     TrainerConfig,
     saving_from_environment,
@@ -28,6 +29,7 @@ from edgeagent.trainer.outer import check_outer
 from edgeagent.trainer.subnets.cut_model import SCALES
 from edgeagent.trainer.subnets.layers import Division
 from edgeagent.trainer.validation import check_batches, check_positive
+from edgeagent.transport.job import JOB_NAME
 from protocols import limits
 from protocols.cluster.stripes import OnLost
 
@@ -41,6 +43,8 @@ DEFAULT_GLOBAL_BATCH = 256
 MOST_CELLS = 64
 # How many devices keep each part of a divided optimizer state beside its owner if nobody says so.
 DEFAULT_COPIES = 1
+# How many letters of the name of a script others are told.
+_MOST_LETTERS = 64
 # How many of the files of `save_every` stay if nobody says so.
 DEFAULT_KEEP = 3
 
@@ -78,6 +82,20 @@ class Options:
     shard_optimizer: bool
     copies: int
     on_lost: OnLost
+
+    @property
+    def without_effect(self) -> str:
+        """A line for the user about an option that does nothing, "" if there is none."""
+        if self.config.keep is None or self.save_every:
+            return ""
+        return "warning: --keep does nothing, since no file is written without --save-every N"
+
+    @property
+    def job_field(self) -> tuple[str, str]:
+        """The field of the fingerprint that has the job's name. It is not compared, since the name
+        of a script changes nothing, but it explains best why other fields differ."""
+        plain = RUN_VARIABLE not in os.environ
+        return JOB_NAME, (_script_name() if plain else self.config.job)[:_MOST_LETTERS]
 
     @property
     def round_batch(self) -> int:
@@ -271,8 +289,12 @@ def _cell(subnets: Any, size: Any, cut: Any, local: int | None, outer: Any) -> i
 def _script_place() -> str:
     """Return `edgeagent-SCRIPT.safetensors`, the default file under `edgeagent run`, for a plain
     script."""
-    name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
-    return f"edgeagent-{name or 'script'}.safetensors"
+    return f"edgeagent-{_script_name()}.safetensors"
+
+
+def _script_name() -> str:
+    """Return the name of this process's script without its ending."""
+    return os.path.splitext(os.path.basename(sys.argv[0]))[0] or "script"
 
 
 def _first(chosen: Any, default: Any) -> Any:

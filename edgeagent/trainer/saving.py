@@ -62,6 +62,11 @@ class Saving:
         self.changed(meta)
         self._numbered.applied(self._state.iteration)
 
+    @property
+    def newest(self) -> str:
+        """The newest of the files that are written while training goes on, "" if there is none."""
+        return self._numbered.newest
+
     def finish(self) -> None:
         """Wait until the file that is being written beside the training is there."""
         self._numbered.finish()

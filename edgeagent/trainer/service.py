@@ -239,7 +239,7 @@ class Service:
     def hang_up(self, error: str) -> None:
         """Say the last word, with what went wrong, and end the agent's service."""
         if self.client is not None and self.agent is not None:
-            self.client.send(Finished(error, self._saving.saved))
+            self.client.send(Finished(error, self._saving.saved, self._saving.newest))
             self.client.close()
             self.agent.finish()
         if self.interrupts is not None:

@@ -20,7 +20,7 @@ from edgeagent.handover import (
     Evaluated,
 )
 from edgeagent.trainer import endings
-from edgeagent.trainer.checkpoint import resume
+from edgeagent.trainer.checkpoint import resume, resumed_text
 from edgeagent.trainer.client import AgentClient
 from edgeagent.trainer.composition import Composition
 from edgeagent.trainer.data import training_data
@@ -453,8 +453,10 @@ class Trainer:
         if self._options.exact_count:
             settings["gradient arithmetic"] = gradient_arithmetic(self._state.device)
         fields = job_fields(self._state, self._optimizer, self._scheduler, settings)
-        job = (*fields, *data.fields(loading))
+        job = (self._options.job_field, *fields, *data.fields(loading))
         service = self._service
+        if self._options.without_effect:
+            endings.say(self._options.without_effect)
         if self._config.dry_run:
             service.agent = service.agent or connect_agent()
             copies = self._options.copies
@@ -507,6 +509,8 @@ class Trainer:
             self._state.begin_anew(lacking)
             if lacking:
                 endings.say(in_words(len(lacking), shards.layout.stripes))
+        local = bool(self._options.local_steps)
+        endings.say(resumed_text(self._config.resume, self.iteration, self.steps, rounds=local))
 
     # The loop.
 

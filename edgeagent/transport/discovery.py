@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zeroconf import InterfaceChoice, IPVersion, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from edgeagent.config import join_address, split_address
+from edgeagent.config import join_address, listen_address, split_address
 from edgeagent.errors import UsageError
 from edgeagent.transport import bounds
 from protocols import limits
@@ -203,8 +203,8 @@ class Discovery:
             return hosts
         if not self._listen:
             return []
-        name = split_address(self._listen)[0]
-        if name in ("0.0.0.0", "::"):
+        name = listen_address(self._listen)[0]
+        if name in ("", "0.0.0.0", "::"):
             return []
         if all(ipaddress.ip_address(host).is_loopback for host in hosts):
             return ["127.0.0.1"]

@@ -23,6 +23,10 @@ _SHOWN = 120  # letters of a text; the rest is cut off
 _LONG = 60  # letters of a value; of a longer one only this many are shown, where it differs
 _BEFORE = 16  # letters that are shown before the first that differs
 _HASH = re.compile("[0-9a-f]{64}")
+JOB_NAME = f"{ABOUT}job"  # the built-in job, or the script without its ending
+# The first words of fields that say what is trained. If one of them differs, a batch that differs,
+# too, tells the user little.
+_TELLING = ("model", "module", "parameter", "buffer", "optimizer", "data", "samples", "sample")
 BATCH = ("global batch", "micro batch")  # fields that a newcomer may take from the cluster
 ABSENT = "absent"
 KIND = "kind"  # the name for what stands before the brackets in a value such as "Adam(lr=0.1)"
@@ -62,17 +66,20 @@ def compared(job: Job) -> Job:
 
 
 def first_difference(ours: Job, theirs: Job) -> Difference | None:
-    """Return the first difference in the order of our fields, then of theirs; None if equal."""
+    """Return the first difference in the order of our fields, then of theirs; None if equal. The
+    batch comes after what says that another model is trained, or with other data."""
     ours, theirs = compared(ours), compared(theirs)
-    known = dict(theirs)
-    for field, value in ours:
-        other = known.get(field, ABSENT)
-        if other != value:
-            return Difference(field, value, other)
-    mine = dict(ours)
-    for field, value in theirs:
-        if field not in mine:
-            return Difference(field, ABSENT, value)
+    known, mine = dict(theirs), dict(ours)
+    found = [
+        Difference(field, value, known.get(field, ABSENT))
+        for field, value in ours
+        if known.get(field, ABSENT) != value
+    ]
+    found += [Difference(field, ABSENT, value) for field, value in theirs if field not in mine]
+    if found and found[0].field in BATCH:
+        return next((one for one in found if one.field.split()[0] in _TELLING), found[0])
+    if found:
+        return found[0]
     for (ours_field, _), (theirs_field, _) in zip(ours, theirs, strict=False):
         if ours_field != theirs_field:
             return Difference("order of fields", ours_field, theirs_field)
@@ -90,6 +97,15 @@ def batch_there(ours: Job, theirs: Job) -> tuple[int, int] | None:
         return None
     size, micro = map(int, texts)
     return (size, micro) if micro and size and size % micro == 0 else None
+
+
+def names_text(ours: Job, theirs: Job) -> str:
+    """Return how the two jobs are called, "job is digits there and text here", if that differs,
+    else "". Equal jobs may have different names, since a script can be copied."""
+    here, there = dict(ours).get(JOB_NAME), dict(theirs).get(JOB_NAME)
+    if here is None or there is None or here == there:
+        return ""
+    return f"job is {shown(there)} there and {shown(here)} here"
 
 
 def difference_text(difference: Difference) -> str:

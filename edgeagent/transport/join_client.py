@@ -26,7 +26,13 @@ from edgeagent.transport.errors import (
     SameIdentity,
     Unreachable,
 )
-from edgeagent.transport.job import Job, batch_there, difference_text, first_difference
+from edgeagent.transport.job import (
+    Job,
+    batch_there,
+    difference_text,
+    first_difference,
+    names_text,
+)
 from edgeagent.transport.join_streams import JoinSecret, JoinStream
 from edgeagent.transport.join_wire import Admitted, Reason, Refusal, ServerHello, ServerProof
 from edgeagent.transport.proof import Role, Transcript, make_proof, proof_is_right
@@ -269,5 +275,6 @@ class _Conversation:
             return JobMismatch(f"{self._address} trains another job than this device")
         if difference.field == UPDATE and (text := unlike(ours, theirs)):
             return JobMismatch(f"{self._address} cannot train with this device: {text}; {REMEDY}")
-        text = f"{self._address} trains another job: {difference_text(difference)}"
+        said = [names_text(ours, theirs), difference_text(difference)]
+        text = f"{self._address} trains another job: {'; '.join(filter(None, said))}"
         return JobMismatch(text, batch_there(ours, theirs))

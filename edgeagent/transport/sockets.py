@@ -13,7 +13,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from edgeagent.config import DEFAULT_PORT, join_address, split_address
+from edgeagent.config import DEFAULT_PORT, join_address, listen_address
 from edgeagent.errors import UsageError
 from edgeagent.transport import bounds
 from edgeagent.transport.interface_ranking import Interface, Kind, ranked
@@ -45,15 +45,16 @@ class Listening:
 def listen_pair(listen: str, interface: str = "") -> Listening:
     """Bind both listeners and return their sockets.
 
-    Joins use the port of `listen` (HOST:PORT), links the next one if it is free, else any. "" means
-    every address, IPv4 and IPv6, and the first free port from `DEFAULT_PORT` on. Port 0 means any
-    free port. With `interface`, only what comes in there is accepted. Raises `UsageError`.
+    Joins use the port of `listen` ([HOST:]PORT), links the next one if it is free, else any.
+    Without HOST that is every address, IPv4 and IPv6; "" means so, too, and the first free port
+    from `DEFAULT_PORT` on. Port 0 means any free port. With `interface`, only what comes in there
+    is accepted. Raises `UsageError`.
     """
     if interface:
         check_interface(interface)
     if listen:
-        host, port = split_address(listen)
-        hosts = _resolve(host)
+        host, port = listen_address(listen)
+        hosts = _resolve(host) if host else _EVERYWHERE
         try:
             return _with_peers(hosts, _listen(hosts, port, interface), interface)
         except OSError as error:

@@ -86,7 +86,7 @@ class TcpTransport:
         return self._links.up
 
     async def start(self, listen: str = "", interface: str = "") -> tuple[str, ...]:
-        """Listen on `listen` (HOST:PORT; "" = everywhere, first free port from DEFAULT_PORT).
+        """Listen on `listen` ([HOST:]PORT; "" = everywhere, first free port from DEFAULT_PORT).
 
         With `interface`, this agent is reached through that one only, and dials through it. Returns
         the addresses of the join listener that others can type, best first; none if `interface` has

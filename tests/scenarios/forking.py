@@ -50,7 +50,14 @@ from edgeagent.launch import PACKAGE_PARENT, THREAD_VARIABLES, package_environme
 from edgeagent.lifetime import dies_with_parent
 
 QUICK = Path(__file__).resolve().parent / "quick"  # spares trainers the import of a compiler
-PRELOADED = ("torch", "torch.utils.data", "edgeagent.trainer", "edgeagent.agent", "edgeagent.cli")
+PRELOADED = (
+    "torch",
+    "torch.utils.data",
+    "edgeagent.trainer",
+    "edgeagent.agent",
+    "edgeagent.cli",
+    "edgeagent.command_line",
+)
 # What is read before the first line of a program, so that a fork cannot change it any more.
 READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH_", "MALLOC_")
 MOST_BYTES = 1 << 17  # of a request: mostly the environment

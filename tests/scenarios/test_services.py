@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeagent.cli import parse
+from edgeagent.command_line import parse
 from edgeagent.commands.service import planned
 from edgeagent.services.systems import system_for
 from edgeagent.services.units import Service

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from edgeagent.advice import (
+    after_failure,
     command,
     ended_too_early,
     internal_error,
@@ -29,6 +33,28 @@ def test_the_command_can_be_typed() -> None:
 def test_multicast_is_blamed_only_if_it_is_used() -> None:
     assert "multicast" in nobody_found(AgentConfig(), "h:1")
     assert "multicast" not in nobody_found(AgentConfig(mdns=False), "h:1")
+
+
+def node_of(members: int, iteration: int) -> Any:
+    """Return as much of a node as the advice after a failure reads."""
+    view = SimpleNamespace(members=range(members))
+    policy = SimpleNamespace(view=view)
+    return SimpleNamespace(
+        context=SimpleNamespace(policy=policy, iteration=iteration, is_member=True)
+    )
+
+
+def test_what_is_left_after_a_failure() -> None:
+    assert after_failure("", None) == after_failure("", node_of(1, 0)) == ""
+    assert after_failure("", node_of(1, 1)).startswith("; nothing of what was trained is saved")
+    alone = after_failure("/x/m-step-000006.safetensors", node_of(1, 7))
+    assert alone == (
+        "; what was trained after /x/m-step-000006.safetensors is not saved: go on from that file"
+        " with --resume"
+    )
+    two, three = (after_failure("", node_of(count, 7)) for count in (2, 3))
+    assert "but the other device goes on: start this device again" in two
+    assert "but the 2 others go on" in three
 
 
 def test_a_trainer_that_ended_too_early() -> None:

@@ -15,6 +15,7 @@ from edgeagent.config import (
     agent_config_from_environment,
     default_name,
     is_name,
+    listen_address,
     split_address,
 )
 from edgeagent.errors import UsageError
@@ -90,6 +91,19 @@ def test_addresses_that_are_taken() -> None:
     assert split_address("müller.local:1") == ("müller.local", 1)
     assert split_address("[fe80::1%eth0.5]:7430") == ("fe80::1%eth0.5", 7430)
     assert split_address("pi.local.") == ("pi.local.", 7430)
+
+
+def test_a_port_alone_is_every_address_to_listen_at_and_no_peer() -> None:
+    assert listen_address("7611") == listen_address(":7611") == ("", 7611)
+    assert listen_address("127.0.0.1:7611") == ("127.0.0.1", 7611)
+    assert agent_config_from_environment({"EDGEAGENT_LISTEN": "7611"}).listen == "7611"
+    for wrong in ("99999", ":", "a..b"):
+        with pytest.raises(UsageError, match="write PORT for every address of this device"):
+            listen_address(wrong)
+    with pytest.raises(UsageError, match=r"'7611' is a number and no host: write HOST:PORT"):
+        split_address("7611")
+    with pytest.raises(UsageError, match="EDGEAGENT_PEERS: '7611' is a number and no host"):
+        agent_config_from_environment({"EDGEAGENT_PEERS": "h:1,7611"})
 
 
 def test_choices_are_those_of_the_protocols() -> None:

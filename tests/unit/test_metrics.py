@@ -287,9 +287,9 @@ def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ("argv", "status", "told"),
     [
         (["missing"], 2, "there is no readable file missing"),
-        (["empty"], 1, "has no steps to draw"),
+        (["empty"], 2, "has no steps to draw"),
         (["run", "-o", "run"], 2, "that is the event file itself"),
-        (["run", "-o", "run.nonsense"], 1, "cannot write"),
+        (["run", "-o", "run.nonsense"], 2, "cannot write"),
         (["run", "-o", "no/where.png"], 2, "there is no folder"),
     ],
 )

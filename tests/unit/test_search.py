@@ -97,16 +97,18 @@ class Outcome:
 
 
 def searching(
-    transport: Transport, story: Callable[[Search, Outcome], Coroutine[None, None, None]]
+    transport: Transport,
+    story: Callable[[Search, Outcome], Coroutine[None, None, None]],
+    named: tuple[str, ...] = ("h:1",),
 ) -> Outcome:
-    """Play a story with a search that has one named peer; return what it reported."""
+    """Play a story with a search that has named peers; return what it reported."""
     outcome = Outcome()
 
     async def play() -> None:
         loop = asyncio.get_running_loop()
         search = Search(
             cast("TcpTransport", transport),
-            ("h:1",),
+            named,
             False,
             outcome,
             outcome.lines.append,
@@ -147,6 +149,42 @@ def test_a_member_that_is_alone_again_looks_for_others() -> None:
         assert outcome.found_at[-1] == OTHER
 
     searching(transport, story)
+
+
+def test_who_founds_without_a_named_peer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(founding, "NAMED_PEER_SECONDS", 0.2)
+
+    def nobody() -> Standing:
+        raise Unreachable("timed out")
+
+    async def story(search: Search, outcome: Outcome) -> None:
+        await until(lambda: "found" in outcome.calls)
+
+    warned = [
+        "warning: no agent has answered at pi.local:7430 and [fd00::7]:7430 (--peer): this device"
+        " founds a cluster of its own; if one answers later, the two clusters become one"
+    ]
+    asking = [
+        "no port is given for the peer pi.local: asking pi.local:7430",
+        "no port is given for the peer [fd00::7]: asking [fd00::7]:7430",
+    ]
+    outcome = searching(Transport(nobody), story, ("pi.local", "[fd00::7]"))
+    assert outcome.lines == asking + warned
+    outcome = searching(Transport(lambda: NOBODY), story, ("pi.local:7430",))
+    assert outcome.lines == []
+    outcome = searching(Transport(nobody), story, ())
+    assert outcome.lines == []
+
+
+def test_a_search_says_whether_it_may_found() -> None:
+    async def story(search: Search, outcome: Outcome) -> None:
+        assert not search.must_join
+        outcome.founds = False
+        await until(lambda: outcome.calls == ["join"])
+        search.refused()
+        assert search.must_join
+
+    searching(Transport(lambda: CLUSTER), story)
 
 
 def test_an_agent_that_is_announced_and_answers_nowhere_may_be_behind_a_firewall() -> None:

@@ -13,6 +13,7 @@ import pytest
 import edgeagent
 from edgeagent.cli import main
 from edgeagent.commands import demo as demo_command
+from edgeagent.commands import run as run_command
 from edgeagent.errors import EdgeAgentError
 from edgeagent.launch import package_environment
 from edgeagent.transport.token import new_token, parse_token
@@ -139,6 +140,33 @@ def test_wrong_usage_is_one_line_and_status_2(
     assert captured.out == ""
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--bogus", "--bogus (see `edgeagent --help`)"),
+        ("status --bogus", "--bogus (see `edgeagent status --help`)"),
+        ("token new --bogus", "--bogus (see `edgeagent token new --help`)"),
+        ("run digits --lr 0.1", "--lr 0.1 (see `edgeagent run --help`)"),
+        ("run --lr=0.1 train.py", "--lr=0.1 (see `edgeagent run --help`)"),
+        (
+            "run train.py --steps 3 --lr 0.1",
+            "--lr 0.1 (see `edgeagent run --help`); arguments of the script itself go after"
+            " --, as in: edgeagent run train.py -- --lr 0.1",
+        ),
+        (
+            "run train.py data.csv --name al -- --more",
+            "data.csv (see `edgeagent run --help`); arguments of the script itself go after"
+            " --, as in: edgeagent run train.py -- data.csv --more",
+        ),
+    ],
+)
+def test_who_types_an_unknown_option_is_sent_to_the_right_help(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 2
+    assert _one_line(capsys.readouterr().err) == f"edgeagent: unrecognized arguments: {said}\n"
+
+
 def test_token_new_prints_only_a_token(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["token", "new"]) == 0
     captured = capsys.readouterr()
@@ -164,6 +192,26 @@ def test_a_token_on_the_command_line_is_warned_of(capsys: pytest.CaptureFixture[
     assert warning.startswith("edgeagent: warning: --token is visible")
     assert token not in warning
     assert error == "edgeagent: --device abacus: use cpu, cuda, cuda:N or mps"
+
+
+def test_a_token_file_that_others_can_read_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "the token"
+    file.write_text(new_token())
+    for mode, warns in ((0o600, False), (0o400, False), (0o640, True), (0o604, True)):
+        file.chmod(mode)
+        said = _said_by_run(["--token-file", str(file)], capsys)
+        expected = f"edgeagent: warning: others on this device can read the token in {file} and so"
+        assert said == ([f"{expected} join the cluster: `chmod 600 '{file}'`"] if warns else [])
+
+
+def _said_by_run(options: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the lines on stderr of a `run` whose training is over at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_command, "_run", lambda job, agent, trainer: 0)
+        assert main(["run", "digits", *options]) == 0
+    return capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize("device", variants(["cuda:7"], long=["cuda", "mps"]))
@@ -200,22 +248,6 @@ def test_expected_failures_are_one_line(
     assert capsys.readouterr().err == line
 
 
-def test_a_closed_pipe_is_no_traceback() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "wb") as out:
-        result = subprocess.run(
-            [sys.executable, "-m", "edgeagent", "token", "new"],
-            stdout=out,
-            stderr=subprocess.PIPE,
-            env=package_environment(os.environ),
-            check=False,
-            timeout=60,
-        )
-    assert result.returncode == 1
-    assert result.stderr == b""
-
-
 def test_ctrl_c_at_the_very_end_changes_nothing() -> None:
     """Handlers run in reverse order, so the signal comes while the interpreter ends."""
     program = (
@@ -235,7 +267,7 @@ def test_ctrl_c_at_the_very_end_changes_nothing() -> None:
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:
-    code = "import sys, edgeagent.cli; print(' '.join(sys.modules))"
+    code = "import sys, edgeagent.cli, edgeagent.command_line; print(' '.join(sys.modules))"
     result = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

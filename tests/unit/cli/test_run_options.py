@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeagent.agent_process import config_from
-from edgeagent.cli import parse
+from edgeagent.checkpoint_file import Entry, write_checkpoint
+from edgeagent.command_line import parse
 from edgeagent.commands import options
 from edgeagent.commands.run import agent_config, recipe_of, resolve_token, trainer_config
 from edgeagent.config import AgentConfig, TrainerConfig
@@ -238,7 +239,7 @@ def test_defaults_of_the_trainer(folder: Path) -> None:
 
 
 def test_every_option_of_the_trainer(folder: Path) -> None:
-    (folder / "old").touch()
+    write_checkpoint(str(folder / "old"), [], memoryview(b""), b"")
     options = ["--steps", "9", "--global-batch", "64", "--micro-batch", "8", "--seed", "5"]
     options += ["--device", "cuda:1", "--save", "new", "--resume", "old", "--data", "."]
     options += ["--threads", "2"]
@@ -260,6 +261,8 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
     assert (often.save_every, often.keep) == (50, 0)
     often = trainer(EDGEAGENT_SAVE_EVERY="7", EDGEAGENT_KEEP="2")
     assert (often.save_every, often.keep) == (7, 2)
+    assert trainer("--keep", "4", EDGEAGENT_SAVE_EVERY="7").keep == 4
+    assert trainer(EDGEAGENT_KEEP="2").keep == 2, "a variable may be set for other runs"
     assert trainer("--no-save", "--save-every", "0").save_every == 0
     assert trainer("--seed", "0").seed == 0
 
@@ -274,11 +277,34 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         (("--resume", "missing"), "no readable file missing"),
         (("--data", "missing"), "no folder or readable file missing"),
         (("--no-save", "--save-every", "5"), "leave --no-save away"),
+        (("--save", "a/m.pt"), r"name it a/m\.safetensors; `edgeagent export` makes a \.pt of it"),
+        (("--save", "m.PTH"), r"--save m\.PTH: the file is written in the safetensors format"),
+        (("--keep", "2"), "--keep is about the files of --save-every N: give that, too"),
     ],
 )
 def test_wrong_values_of_the_trainer(options: tuple[str, ...], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         trainer(*options)
+
+
+def test_a_file_that_is_no_training_state_is_refused_before_anything_starts(folder: Path) -> None:
+    state = folder / "edgeagent-digits.safetensors"
+    entry = Entry("x", "F32", (2,), 0, 8)
+    write_checkpoint(str(state), [entry], memoryview(bytes(8)), b"")
+    assert trainer("--continue").resume == trainer("--resume", str(state)).resume == str(state)
+    whole = state.read_bytes()
+    for contents, why in (
+        (whole[:-1], "is not a whole checkpoint"),
+        (whole + b"x", "1 bytes too many"),
+        (b"", "is not a checkpoint"),
+        (whole.replace(b"edgeagent/1", b"edgeagent/9"), "by a later version"),
+        (whole.replace(b"edgeagent/1", b"something/1"), "is no training state that edgeagent has"),
+    ):
+        state.write_bytes(contents)
+        with pytest.raises(UsageError, match=f"^--resume: {state} .*{why}"):
+            trainer("--resume", str(state))
+        with pytest.raises(UsageError, match=f"^--continue: .*{why}"):
+            trainer("--continue")
 
 
 @pytest.mark.parametrize("variable", ["EDGEAGENT_SAVE_EVERY", "EDGEAGENT_KEEP"])

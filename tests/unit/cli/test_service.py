@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeagent.cli import main, parse
+from edgeagent.cli import main
+from edgeagent.command_line import parse
 from edgeagent.commands import stop_all
 from edgeagent.commands.service import planned
 from edgeagent.local.state_dir import claim_state_dir

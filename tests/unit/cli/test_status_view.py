@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.cells import cell_len
 
-from edgeagent.terminal.status_view import MAX_ROWS, print_status
+from edgeagent.local.status import phase_of
+from edgeagent.terminal.status_view import MAX_ROWS, print_status, rich_console
 from edgeagent.terminal.tree_view import DEEPEST, tree_rows
 from protocols.cluster import standby
+from protocols.cluster.life import Life
 from tests.unit.cli.samples import advice, link, member, pair, sample_status, waiting
 from tests.unit.cli.test_console import Terminal, without_escapes
 
@@ -362,3 +364,19 @@ def test_which_losses_a_divided_optimizer_survives(
         "missing": missing,
     }
     assert line in shown(divided=divided)
+
+
+def test_who_founds_no_cluster_is_joining_from_the_beginning() -> None:
+    life = Life(lambda: None)
+    assert phase_of(life, None, job_known=False, must_join=True) == "starting"
+    assert phase_of(life, None, job_known=True, must_join=False) == "founding"
+    assert phase_of(life, None, job_known=True, must_join=True) == "joining"
+
+
+def test_a_reader_that_has_gone_does_not_end_the_process_here() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        rich_console(Gone()).print("text")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeagent.cli import build_parser, parse
+from edgeagent.command_line import build_parser, parse
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted(

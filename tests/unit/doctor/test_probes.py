@@ -14,7 +14,7 @@ from zeroconf import DNSOutgoing, IPVersion  # type: ignore[attr-defined] # as i
 from zeroconf.asyncio import AsyncServiceInfo
 
 from edgeagent import cli
-from edgeagent.cli import parse
+from edgeagent.command_line import parse
 from edgeagent.commands import doctor
 from edgeagent.doctor import device, echo, examination, firewalls, multicast
 from edgeagent.doctor.device import look_at_folder, look_at_networks, look_at_torch

@@ -21,7 +21,7 @@ from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.places import check_save_path
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer import Trainer, checkpoint
-from edgeagent.trainer.checkpoint import load_checkpoint, resume, save_checkpoint
+from edgeagent.trainer.checkpoint import load_checkpoint, resume, resumed_text, save_checkpoint
 from edgeagent.trainer.state import TrainingState
 from tests.unit.trainer.replicas import Served, network, train
 
@@ -48,13 +48,15 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, **confi
 
 
 def test_resumed_run_equals_the_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     half, whole, again = (str(tmp_path / f"{n}.safetensors") for n in ("half", "whole", "again"))
     trained(tmp_path, monkeypatch, 5, save=half)
     first, model = trained(tmp_path, monkeypatch, 10, save=whole)
     second, _ = trained(tmp_path, monkeypatch, 10, resume=half, save=again)
     assert second.nodes[0].hello.iteration == 5
+    said = f"edgeagent: going on from {half}, trained to step 5\n"
+    assert capsys.readouterr().err.count(said) == 1
     assert second.nodes[0].hello.job == first.nodes[0].hello.job
     assert second.losses == first.losses[5:]
     assert Path(whole).read_bytes() == Path(again).read_bytes()
@@ -292,3 +294,14 @@ def test_a_file_from_a_run_with_exact_sums_needs_them(
     trainer = Trainer(model, torch.optim.AdamW(model.parameters()), 32)
     with pytest.raises(UsageError, match="without --exact: leave --exact away"):
         trainer.loader(Points())
+
+
+def test_what_is_gone_on_from_is_told() -> None:
+    path = "/x/m.safetensors"
+    begins = f"going on from {path}, trained to"
+    assert resumed_text(path, 7, 0) == f"{begins} step 7"
+    assert resumed_text(path, 7, 9) == f"{begins} step 7 of 9"
+    more = "so nothing is left to do: a larger --steps N trains more"
+    assert resumed_text(path, 9, 9) == f"{begins} step 9; training ends at step 9, {more}"
+    rounds = resumed_text(path, 9, 8, rounds=True)
+    assert rounds == f"{begins} round 9; training ends at round 8, {more}"

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from edgeagent.config import RUN_VARIABLE, TrainerConfig, trainer_config_text
 from edgeagent.trainer.fingerprint import digest_of_samples, job_fields
+from edgeagent.trainer.options import resolve_options
 from edgeagent.trainer.state import TrainingState
-from edgeagent.transport.job import difference_text, first_difference
+from edgeagent.transport.job import JOB_NAME, difference_text, first_difference
 
 
 class Odd(nn.Module):
@@ -76,3 +78,17 @@ def test_samples_with_equal_contents_have_equal_digests(make: Any) -> None:
     one, other = make(), make()
     assert digest_of_samples([one]) == digest_of_samples([other])
     assert digest_of_samples([one]) != digest_of_samples([one, one])
+
+
+def test_the_name_of_a_job_explains_but_makes_no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for config in (TrainerConfig(job="digits"), None):
+        monkeypatch.setattr("sys.argv", ["/x/my train.py"])
+        environment = {} if config is None else {RUN_VARIABLE: trainer_config_text(config)}
+        monkeypatch.delenv(RUN_VARIABLE, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        options = resolve_options(environment, 32, None, None, None, None, None)
+        names.append(options.job_field)
+    assert names == [(JOB_NAME, "digits"), (JOB_NAME, "my train")]
+    assert first_difference((names[0],), (names[1],)) is None

@@ -86,12 +86,27 @@ def test_every_so_many_steps_and_how_many_stay(
     assert names(folder) == [*every[4 - left :], "m.safetensors"]
 
 
+def test_how_many_files_stay_does_nothing_without_files(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "edgeagent: warning: --keep does nothing, since no file is written without --save-every"
+    for options, warned in (({"keep": 2}, True), ({"keep": 2, "save_every": 3}, False)):
+        under_run(monkeypatch, save=str(folder / "m.safetensors"), **options)
+        trained(network(), 1)
+        assert (line in capsys.readouterr().err) is warned
+    under_run(monkeypatch, save=str(folder / "m.safetensors"), keep=2)
+    trained(network(), 1, save_every=5)  # the script's own
+    assert line not in capsys.readouterr().err
+
+
 def test_the_newest_files_stay_though_a_younger_state_was_adopted(folder: Path) -> None:
     base = str(folder / "m")
     files = NumberedFiles(base, 10, 3, lambda path: Path(path).touch, lambda line: None)
     for iteration in (10, 20, 30, 20, 30, 40):
         files.applied(iteration)
+    assert files.newest == step_path(base, 40)
     files.finish()
+    assert files.newest == step_path(base, 40)
     kept = [step_path(base, iteration) for iteration in (20, 30, 40)]
     assert names(folder) == [Path(path).name for path in kept]
 

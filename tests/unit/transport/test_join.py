@@ -247,6 +247,19 @@ def test_another_job_is_refused_naming_the_first_difference(loop_name: str) -> N
     ]
 
 
+def test_another_job_is_refused_naming_it(loop_name: str) -> None:
+    there = (("about job", "digits"), ("global batch", "128"), ("model", "Net()"))
+    here = (("about job", "text"), ("global batch", "64"), ("model", "GPT2()"))
+
+    async def body(anna: Agent, ben: Agent, address: str) -> None:
+        anna.job_fields = there
+        expected = "job is digits there and text here; model is Net there and GPT2 here"
+        with pytest.raises(JobMismatch, match=f"trains another job: {expected}"):
+            await ben.transport.join(address)
+
+    serve(body, loop_name, job_fields=here)
+
+
 def test_a_joiner_whose_updates_round_differently_is_told_why(loop_name: str) -> None:
     there = (("about processor", "x86-64"), ("about torch", "torch 2"), ("update", "1"))
     here = (("about processor", "aarch64"), ("about torch", "torch 2"), ("update", "2"))

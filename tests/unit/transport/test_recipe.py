@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.cli import parse
+from edgeagent.command_line import parse
 from edgeagent.errors import UsageError
 from edgeagent.recipe import JOB_OPTIONS, Recipe
 from edgeagent.transport import recipe_wire

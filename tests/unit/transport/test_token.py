@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from edgeagent.errors import UsageError
 from edgeagent.transport.job import (
+    JOB_NAME,
     Difference,
     Script,
     batch_there,
     difference_text,
     first_difference,
     job_fingerprint,
+    names_text,
     script_difference,
     script_digests,
 )
@@ -132,6 +134,12 @@ def test_no_job_has_no_tag() -> None:
     assert job_tag(bytes(16), None, b"", b"") == b""
 
 
+# The number of chunks may follow from the batch, the kind of a module does not.
+NET = (("global batch", "128"), ("gradient sums", "1"), ("module 1", "Tanh()"))
+SAME_NET = (("global batch", "256"), ("gradient sums", "2"), ("module 1", "Tanh()"))
+OTHER_NET = (("global batch", "256"), ("gradient sums", "2"), ("module 1", "ReLU()"))
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "field", "here", "there"),
     [
@@ -139,6 +147,8 @@ def test_no_job_has_no_tag() -> None:
         ((("a", "1"), ("b", "2")), (("a", "1"),), "b", "2", "absent"),
         ((("a", "1"),), (("a", "1"), ("b", "2")), "b", "absent", "2"),
         ((("a", "1"), ("b", "2")), (("b", "2"), ("a", "1")), "order of fields", "a", "b"),
+        (NET, SAME_NET, "global batch", "128", "256"),
+        (NET, OTHER_NET, "module 1", "Tanh()", "ReLU()"),
     ],
 )
 def test_the_first_difference_is_named(
@@ -149,6 +159,13 @@ def test_the_first_difference_is_named(
     there: str,
 ) -> None:
     assert first_difference(ours, theirs) == (field, here, there)
+
+
+def test_the_names_of_two_jobs_are_told_if_they_differ() -> None:
+    digits, text = ((JOB_NAME, "digits"), ("a", "1")), ((JOB_NAME, "text\n"), ("a", "2"))
+    assert names_text(digits, text) == "job is text? there and digits here"
+    assert names_text(digits, digits) == names_text(digits, text[1:]) == ""
+    assert first_difference(digits, ((JOB_NAME, "copy"), ("a", "1"))) is None
 
 
 ADAM = "amsgrad=False, betas=(0.9, 0.999), eps=1e-08, lr={}, weight_decay=0.01"
