@@ -61,6 +61,11 @@ def leaving_waits_for(phase: Phase, node: Node | None, *, hangs: bool = False) -
         return " after the running micro-batch"
     if node.recovery.missing_holders:
         return f" within {limits.LEAVE_LACKING_SECONDS:.0f} s, without waiting for the lost devices"
+    if parts := node.departure.alone_with:
+        return (
+            f": first hands {plural(parts, 'part')} of the optimizer's state to others, which only"
+            " this device keeps"
+        )
     first = "hands the scheduler's role over, then " if node.negotiator is not None else ""
     return f": {first}waits for the running iteration with {plural(others, 'other')}"
 

@@ -103,13 +103,17 @@ class Election:
         self, message: PassRole, electorates: Electorates, key: tuple[int, int]
     ) -> list[Letter]:
         """Stand for election because the scheduler asks for it; `key` is that of the newest policy
-        stored here."""
+        stored here. The scheduler may not know of terms in which others stood in vain, so this node
+        stands in a later one if the term that it was offered is not new here."""
         if not ELECTION_TABLE.allows(self.state, "role passed"):
             return []
-        if message.next_term <= self.voted_term or self.node not in electorates[0].nodes:
+        if self.node not in electorates[0].nodes:
             return []
         self._why = "rotated"
-        return self._stand("role passed", message.next_term, electorates, key, ())
+        term, newest = message.next_term, max(self.voted_term, self.seen_term)
+        if term <= self.voted_term or term < newest:
+            term = newest + 1
+        return self._stand("role passed", term, electorates, key, ())
 
     def scheduler_lost(
         self, electorates: Electorates, key: tuple[int, int], gone: tuple[bytes, ...]

@@ -3,7 +3,9 @@
 - A member that wants to leave stays until a policy without it is in force, so that nobody waits for
   work that it owed. It leaves without that only if nobody waits for it, or if being let go takes
   longer than `LEAVE_SECONDS`, for example because the trainers of all other members hang, or than
-  `LEAVE_LACKING_SECONDS` while parts of a divided optimizer's state are missing.
+  `LEAVE_LACKING_SECONDS` while parts of a divided optimizer's state are missing. While it hands on
+  parts that nobody else keeps, it stays until `LEAVE_HOLDING_SECONDS` pass without a further part:
+  if it went with them, the others could not go on.
 - A scheduler hands its role over first. If it leads a fence it decides that before, because its
   members stand still until then.
 - A member that had better stand by does the same, but waits only for a moment, because the running
@@ -28,6 +30,7 @@ from protocols.wire import messages as m
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from protocols.cluster.policy import Policy
     from protocols.effects import Effect
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
@@ -62,6 +65,13 @@ class Departure:
         self._held_until = math.inf  # the time at which it waits no longer
         self._yield_by = 0.0  # when a node that gives way goes without having been let go
         self._leave_from = 0.0  # since when a node wants to leave
+        self._why = ""  # for which reason it has wanted that since then
+        self._asked_under = (0, 0)  # the key of the policy that was in force when it began to
+        self._handing = 0  # how many parts it has to hand on,
+        self._handing_from = 0.0  # when it last handed one on,
+        self._told_at = 0.0  # and when the user was last told
+        # Since when it has known that others went on without it, and that its last round is broken.
+        self._passed_at: float | None = None
         self._stand_by_from = 0.0  # when a node that had better stand by goes all the same
 
     @property
@@ -88,8 +98,6 @@ class Departure:
 
     def leave(self, now: float) -> None:
         """Begin to leave, as the user wants."""
-        if not self._context.leaving:
-            self._leave_from = now
         self._context.leaving = True
         self._again_at = now
 
@@ -101,8 +109,8 @@ class Departure:
 
     def stand_by(self, now: float, reason: str, *, at_once: bool = True) -> None:
         """Begin to leave, because the others are faster without this node. `at_once`: the others
-        have a quorum even if all go that have the same reason to, so that it need not wait for
-        consent for long."""
+        have a quorum, and all parts of a divided optimizer's state, even if all go that have the
+        same reason to, so that it need not wait for consent for long."""
         self._context.stands_by, self._context.standby = True, reason
         self._stand_by_from = now + standby.GO_SECONDS if at_once else math.inf
         self._again_at = now
@@ -115,21 +123,73 @@ class Departure:
         """Repeat the request at once, because something has changed, for example the scheduler."""
         self._again_at = now
 
+    def passed_over(self, now: float, *, is_broken: bool) -> None:
+        """End this node's part, because the others have gone on without it. One that leaves takes
+        the result of its last round first. None will come if it is frozen, nor soon if the round
+        `is_broken`: a link is not open any more with which it began."""
+        context = self._context
+        if context.departs and not context.freeze.holds:
+            if not is_broken:
+                self._passed_at = None
+                return
+            self._passed_at = now if self._passed_at is None else self._passed_at
+            if now < self._passed_at + limits.LEAVER_RESULT_SECONDS:
+                return
+        self._cycle.leave(context.departs or "expelled", context.standby)
+
     def _is_overdue(self, now: float) -> bool:
         """Whether to go without having been let go. The others then do again what this node has
         contributed to the running iteration."""
         context = self._context
-        if context.leaving:
-            lacks = self._lacks_parts()
-            wait = limits.LEAVE_LACKING_SECONDS if lacks else limits.LEAVE_SECONDS
-            return now >= self._leave_from + wait
+        if context.departs == "yielded":
+            return context.is_isolated or now >= self._yield_by
         if context.departs == "standby":
-            return now >= self._stand_by_from
-        return context.yielding and (context.is_isolated or now >= self._yield_by)
+            return now >= self._stand_by_from and not self._handing
+        if context.departs == "left" and self._lacks_parts():
+            return now >= self._leave_from + limits.LEAVE_LACKING_SECONDS
+        if self._handing:
+            return now >= self._handing_from + limits.LEAVE_HOLDING_SECONDS
+        return now >= self._leave_from + limits.LEAVE_SECONDS
+
+    @property
+    def alone_with(self) -> int:
+        """How many stripes this node keeps that it would have to hand on if it left."""
+        policy = self._context.policy
+        return 0 if policy is None or not self._context.is_member else self._hands_on(policy)
+
+    def _hands_on(self, policy: Policy) -> int:
+        """Return how many stripes this node keeps that nobody else may keep who stays. A later
+        policy than the one under which it asked to go leaves it only what nobody else had; others
+        that keep it, too, may be about to go like this node."""
+        me = policy.view.nodes.index(self._context.node)
+        held = [stripe.holders for stripe in policy.stripes if me in stripe.holders]
+        if policy.key > self._asked_under:
+            return len(held)
+        return sum(len(holders) == 1 for holders in held)
+
+    def _look(self, now: float) -> None:
+        """Note since when this node has wanted to go, and what it has handed on since then."""
+        context, policy = self._context, self._context.policy
+        if context.departs != self._why:
+            self._why, self._leave_from, self._handing = context.departs, now, 0
+            self._asked_under = policy.key if policy is not None else (0, 0)
+        if policy is None or not context.is_member or context.is_at_end or context.is_alone:
+            self._handing = 0
+            return
+        left, before = self._hands_on(policy), self._handing
+        if left and (left < before or not before):
+            self._handing_from = now
+        if left and (not before or now >= self._told_at + limits.LEAVE_SECONDS):
+            self._told_at = now
+            context.report("handing_on", parts=left)
+        self._handing = left
 
     def pursue(self, now: float) -> None:
         """Ask to be let go, if this node wants to go and it is time to ask."""
-        if self._context.departs and not self._cycle.over and now >= self._again_at:
+        if not self._context.departs:
+            self._why = ""
+        elif not self._cycle.over and now >= self._again_at:
+            self._look(now)
             self._pursue(now)
 
     def _pursue(self, now: float) -> None:

@@ -448,8 +448,7 @@ class Node:
                     self.mail.post(sender, m.Introduced(number))
             case m.Pulled(number):
                 self._let_go(number)
-                if self.negotiator is not None:
-                    self.negotiator.joins.pulled(number)
+                self.desk.take(now, sender, message)
             case m.JoinAborted(number, joiner_node, reason, pause_ms, waits):
                 self.followers.given_up(number)
                 self._let_go(number)
@@ -513,7 +512,7 @@ class Node:
                     self.context.do(Trust(member))
                 joining.open_links(now, message)
             case m.Welcome(_, policy, _) if self.recovery.went_on_without_us(policy):
-                self.cycle.leave("expelled", "")
+                self.departure.passed_over(now, is_broken=self.recovery.has_lost_a_link)
             case m.Welcome() if joining is not None and joining.on_the_way:
                 joining.welcome(now, sender, message)
             case m.PullBegins() if joining is not None:

@@ -11,6 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from protocols.cluster import standby
+from protocols.cluster.stripes import orphans, renumbered
 from protocols.cluster.view import is_quorum
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class Standing:
         nodes = policy.view.nodes if policy is not None else ()
         others = [n for n in nodes if n not in costly.left_out]
         reason = standby.reason(costly.step_s, costly.without_s, rate)
-        self._departure.stand_by(now, reason, at_once=is_quorum(nodes, others))
+        stripes = policy.stripes if policy is not None else ()
+        keep_all = not orphans(renumbered(stripes, nodes, others))
+        self._departure.stand_by(now, reason, at_once=keep_all and is_quorum(nodes, others))
 
     def _found(self, now: float) -> tuple[Costly, float] | None:
         """Return what shows that this node had better stand by, and the rate of its fastest link in

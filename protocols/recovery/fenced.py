@@ -61,14 +61,15 @@ class Fenced:
         # The decision that was stored last: its scheduler, its epoch, and itself.
         self._stored: tuple[bytes, Epoch, m.Restart] | None = None
         self._frozen_since: float | None = None
-        self._plead_at = 0.0  # when to tell a new scheduler again that we are frozen
+        self._plead_at = 0.0  # when to tell a new scheduler again that we are frozen,
+        self._plead_later_at = 0.0  # and when to tell that one again to which we have reported
 
     @property
     def deadlines(self) -> tuple[float | None, ...]:
         """The times at which there is something to do although nothing has happened."""
         until = self._patient_until
         return (
-            self._plead_at if self._pleads else None,
+            self._plead_due,
             until if until is not None and until > self._context.now else None,
         )
 
@@ -84,9 +85,11 @@ class Fenced:
             self._mail.post(self._context.election.scheduler, self._report)
 
     def plead(self, now: float) -> None:
-        """Tell the scheduler of a newer term that this member is frozen by an older fence, of which
-        that scheduler may not know; it then opens a fence of its own."""
-        if self._pleads and now >= self._plead_at and self._report is not None:
+        """Tell the scheduler again that this member is frozen. One of a newer term may not know of
+        the older fence, and then opens one of its own. The decision of a fence is told only once to
+        a member that it leaves out, which may not have heard it."""
+        due = self._plead_due
+        if due is not None and now >= due and self._report is not None:
             self._plead_at = now + limits.RETRY_SECONDS
             self._mail.post(self._context.election.scheduler, self._report)
 
@@ -166,6 +169,7 @@ class Fenced:
             self._cycle.learning.known,
         )
         self._mail.post(context.election.scheduler, self._report)
+        self._plead_later_at = context.now + limits.FENCE_AGAIN_SECONDS
 
     def prepare(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> None:
         """Store a decision, unless this member has seen a newer fence or acted on this one. It may
@@ -223,11 +227,13 @@ class Fenced:
         return not stays and may_order(context, sender, epoch[0])
 
     @property
-    def _pleads(self) -> bool:
-        """Whether this member is frozen for a fence of a term that is over."""
+    def _plead_due(self) -> float | None:
+        """When to send the report to the scheduler again, None if this member is not frozen. A
+        fence of a term that is over is not decided any more, so that is urgent."""
         if self._report is None or not self._context.freeze.holds or self._cycle.over:
-            return False
-        return self._epoch[0] < self._context.election.term
+            return None
+        is_over = self._epoch[0] < self._context.election.term
+        return self._plead_at if is_over else max(self._plead_at, self._plead_later_at)
 
     @property
     def _patient_until(self) -> float | None:

@@ -86,6 +86,7 @@ class Recovery:
         self._behind = False  # a member stands still for a reason that only a fence can end
         # Key of the policy with which the last fence of this node ended, on which all members act.
         self._acted_on = (0, 0)
+        self._decision: m.Restart | None = None  # the last one on which this member has acted
         self._stragglers = Stragglers(context, mail)
 
     @property
@@ -212,14 +213,18 @@ class Recovery:
 
     def went_on_without_us(self, policy: Policy) -> bool:
         """Whether `policy`, which a neighbour has in force, shows that the others have gone on in
-        this lineage without this member, which was away when that was decided. One that leaves
-        takes the result of its last round first, unless it is frozen, when none will come."""
+        this lineage without this member, which was away when that was decided."""
         context = self._context
         if context.policy is None or not context.is_member or self._cycle.over:
             return False
         ours = policy.view.lineage == context.lineage and policy.key > context.policy.key
-        waits = bool(context.departs) and not context.freeze.holds
-        return ours and context.node not in policy.view.nodes and not waits
+        return ours and context.node not in policy.view.nodes
+
+    @property
+    def has_lost_a_link(self) -> bool:
+        """Whether a link is not open any more with which the running round began, so that a part of
+        its result may never come."""
+        return bool(self._missing_links or self.losses.reopened(self._context.node))
 
     def content(self, candidate: bytes) -> bool:
         """Whether the scheduler is in reach of this member and is not the candidate itself."""
@@ -532,12 +537,18 @@ class Recovery:
         return True
 
     def reported(self, now: float, sender: bytes, message: m.FenceReport) -> None:
-        """Take a report: to the open fence, or of a member frozen by a fence of an older term."""
-        epoch = (message.fence_term, message.number)
-        if self.fence is not None and self.fence.epoch == epoch:
-            self._mail.post_all(self.fence.report(now, sender, message))
-        elif self.fence is None and message.fence_term < self._context.election.term:
-            self._behind = True  # its sender is frozen by a fence that nobody leads any more
+        """Take a report: to the open fence, or of a member frozen by one that is over. The latter
+        needs a new fence, unless the last decision has left it out and it has not heard that."""
+        epoch, context, fence = (message.fence_term, message.number), self._context, self.fence
+        if fence is not None:
+            if fence.epoch == epoch:
+                self._mail.post_all(fence.report(now, sender, message))
+            return
+        term, decision = context.election.term, self._decision
+        if context.policy is None or sender in context.policy.view.nodes:
+            self._behind |= message.fence_term < term
+        elif decision is not None and sender not in decision.policy.view.nodes:
+            context.send(sender, m.Commit(term, self._fences, decision))
 
     def outside(self, now: float, sender: bytes, epoch: Epoch) -> None:
         """Take the answer of a joiner to the open fence: it has given its join up."""
@@ -563,6 +574,7 @@ class Recovery:
         context = self._context
         if not self.fenced.decided(sender, epoch, restart):
             return
+        self._decision = restart
         self.losses = Losses()  # the decision's links were open; a missing one is reported again
         self._handled = Lost()
         self._end_changes(restart.policy)

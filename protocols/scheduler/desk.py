@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from protocols.scheduler.joins import UNKNOWN
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class Desk:
             case m.LinksOpen(number, links, rates):
                 self._note_rates(sender, number, dict(zip(links, rates, strict=False)))
                 mail = joins.links_open(now, sender, message)
+            case m.JoinProgress(n) | m.Pulled(n) | m.CaughtUp(n) if self._is_lost(sender, n):
+                mail = [(sender, m.JoinAborted(n, sender, UNKNOWN))]
+            case m.Pulled(number):
+                joins.pulled(number)
             case m.JoinProgress(number):
                 self._note_rates(sender, number, {s.source: s.rate for s in message.sources})
                 mail = joins.progress(now, sender, message)
@@ -92,6 +97,19 @@ class Desk:
                 return False
         self._mail.post_all(mail)
         return True
+
+    def _is_lost(self, sender: bytes, number: int) -> bool:
+        """Whether no scheduler will end the join `number` of `sender`: this one took over from one
+        that was lost before the policy which names the joiner was in force here, and that policy
+        never will be, so the joiner has to ask again."""
+        context, negotiator = self._context, self._succession.negotiator
+        now = context.policy
+        if negotiator is None or now is None or self._recovery.has_fence:
+            return False
+        # A newer policy that is stored here may be in force elsewhere already, and come here, too.
+        counts = (p for p in context.policies.values() if p.key >= now.key)
+        named = any(sender in p.view.nodes or p.pull_of(sender) is not None for p in counts)
+        return number not in negotiator.joins.open and not named
 
     def _note_rates(self, sender: bytes, number: int, rates: dict[bytes, int]) -> None:
         """Note how fast the links of a joiner are, if `number` is its own join."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from protocols.scheduler.join_cost import JoinCost
     from protocols.scheduler.planning import Planner
 
+UNKNOWN = "the scheduler knows no such join"
 BEHIND = "the trainers of all devices that it is linked to are behind, so it could copy nothing"
 OTHERS_FIRST = "devices with faster links join first, since all would wait for the slowest one"
 OFTEN_LOST = "its links to the others broke again and again, and it may try again in a minute"
@@ -152,7 +153,7 @@ class Joins:
         number, links, rates = message.join, message.neighbours, message.rates
         join = self.open.get(number)
         if join is None and sender not in self._agenda.policy.view.nodes:
-            return [(sender, JoinAborted(number, sender, "the scheduler knows no such join"))]
+            return [(sender, JoinAborted(number, sender, UNKNOWN))]
         if join is None or sender != join.joiner.node:
             return []
         join.rates = dict(zip(links, rates, strict=False)) or join.rates

@@ -109,7 +109,7 @@ def fence(*, applied: bool) -> list[str]:
 def fork_and_merge() -> list[str]:
     """A partition divides four devices two and two for a while: both halves go on in lineages of
     their own, and the half that is behind gives way when they meet again."""
-    world = ToldSearch(8, steps=900)
+    world = ToldSearch(6, steps=900)
     first = world.start(0, first=True)
     for number in (1, 2, 3):
         world.start(number)

@@ -32,6 +32,7 @@ def cluster(
     beside: bool = False,
     stripes: int = 0,
     copies: int = 0,
+    stripe_bytes: int = 0,
     on_lost: OnLost = OnLost.WAIT,
 ) -> tuple[World, list[Host]]:
     """Return a world with `size` members, each linked to each; the first is the scheduler. Joiners
@@ -39,6 +40,7 @@ def cluster(
     member keeps a part of the optimizer's state, and there are `copies` of it."""
     world = World(seed, steps=steps)
     world.stripes, world.stripe_copies, world.on_lost = stripes, copies, on_lost
+    world.stripe_bytes = stripe_bytes
     world.join_way = JoinWay.BESIDE if beside else JoinWay.PAUSE
     world.pauses, world.is_frozen, world.ways = pauses, is_frozen, ways
     first = world.found()

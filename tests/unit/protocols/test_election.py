@@ -108,12 +108,18 @@ def test_votes_of_an_earlier_term_do_not_count_in_a_later_one() -> None:
     assert election.vote(TWO, Vote(3, True)) == [(EVERYONE, Lead(3, "rotated"))]
 
 
-def test_nobody_stands_in_a_term_it_voted_in_or_outside_the_view() -> None:
+def test_who_has_voted_in_the_term_it_is_offered_stands_in_a_later_one() -> None:
     election = candidate(2)
-    assert election.role_passed(PassRole(2), VOTERS, KEY) == []
-    assert (
-        len(election.role_passed(PassRole(3), VOTERS, KEY)) == 2
-    )  # a later term is another matter
+    asked = [letter for _, letter in election.role_passed(PassRole(2), VOTERS, KEY)]
+    assert asked == [VoteRequest(3, *KEY, True)] * 2
+    assert election.is_credible(7)  # another one stood for that
+    asked = [letter for _, letter in election.role_passed(PassRole(5), VOTERS, KEY)]
+    assert asked == [VoteRequest(8, *KEY, True)] * 2
+    asked = [letter for _, letter in election.role_passed(PassRole(9), VOTERS, KEY)]
+    assert asked == [VoteRequest(9, *KEY, True)] * 2
+
+
+def test_nobody_stands_outside_the_view_or_while_it_leads() -> None:
     assert Election(STRANGER).role_passed(PassRole(2), VOTERS, KEY) == []
     leader = Election(ONE)
     leader.found()
@@ -182,7 +188,6 @@ def test_only_a_later_term_is_news() -> None:
     assert not election.led(TWO, Lead(3, "rotated"))
     assert (election.term, election.scheduler) == (4, ONE)
     assert not votes(election, TWO, 4)
-    assert election.role_passed(PassRole(4), VOTERS, KEY) == []
 
 
 def test_a_joiner_learns_who_leads() -> None:

@@ -54,9 +54,11 @@ def steps_of(judge: Node, seconds: float) -> None:
         judge.context.pace.applied(judge.context.now)
 
 
-def judging(size: int = 4, *, stands_by: bool = True) -> tuple[World, list[Host], Node]:
+def judging(
+    size: int = 4, *, stands_by: bool = True, stripes: int = 0
+) -> tuple[World, list[Host], Node]:
     """Return a world, its members, and the node of the last one, whose steps take 8 s."""
-    world, hosts = cluster(1, size)
+    world, hosts = cluster(1, size, stripes=stripes)
     judge = node_of(hosts[-1])
     judge.context.config = replace(judge.context.config, stands_by=stands_by)
     judge.context.planner = Informed(StandardPlanner(1 << 20), lambda: judge.monitor.measures)
@@ -174,6 +176,16 @@ def test_who_is_not_needed_to_decide_goes_at_once_and_others_wait_for_consent() 
         assert looks(judge, standby.PATIENCE_SECONDS) == "standby"
         after = judge.context.now + standby.GO_SECONDS
         assert judge.departure._is_overdue(after) is not waits
+
+
+def test_who_alone_keeps_a_part_of_the_state_waits_for_consent() -> None:
+    world, hosts, judge = judging(5, stripes=8)
+    me = policy_of(hosts[-1]).view.nodes.index(judge.context.node)
+    world.run(lambda: any(s.owner == me for s in policy_of(hosts[-1]).stripes))
+    steps_of(judge, 8.0)
+    tell(hosts, judge, SLOW)
+    assert looks(judge, standby.PATIENCE_SECONDS) == "standby"
+    assert not judge.departure._is_overdue(judge.context.now + 1000.0)
 
 
 def test_a_member_whose_links_are_good_again_in_time_takes_its_wish_back() -> None:
