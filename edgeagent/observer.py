@@ -340,7 +340,7 @@ class Observer:
                 self.say(f"the training state here differs in: {values['where']}")
             case "member_late" | "member_back":
                 self._told_of_trainer(event, values)
-            case "copies" | "parts_missing" | "parts_complete" | "parts_anew":
+            case "copies" | "handing_on" | "parts_missing" | "parts_complete" | "parts_anew":
                 self._told_of_parts(event, values)
             case "member_standby":
                 if values["node"] not in self._standing_by:
@@ -398,6 +398,9 @@ class Observer:
             lost = values["survives"]
             what = f"the loss of {plural(lost, 'member')}" if lost else "no loss for now"
             self.say(f"the optimizer's state survives {what}")
+        elif event == "handing_on":
+            parts = plural(values["parts"], "part")
+            self.say(f"before it leaves, this device hands on {parts} of the optimizer's state")
         elif event == "parts_missing":
             self.say(
                 f"waiting for {', '.join(values['nodes'])}: only there is a part of the optimizer's"

@@ -228,6 +228,9 @@ def test_who_alone_has_a_part_of_the_optimizer_is_named(monkeypatch: pytest.Monk
     assert said[0].startswith("waiting for bob, eve: only there is a part of the optimizer's state")
     assert said[0].endswith("go on from files (--resume)")
     assert said[1] == "all parts of the optimizer's state are in reach again"
+    bench.observer.report("handing_on", {"parts": 1})
+    assert said.pop() == "before it leaves, this device hands on 1 part of the optimizer's state"
+    assert [e["parts"] for e in bench.all("handing_on")] == [1]
     for then in ("stop", "fresh", "end"):
         bench.observer.report("parts_missing", {"nodes": ["bob"], "then": then})
     assert said[2].endswith("within 30 s this device stops without it")
