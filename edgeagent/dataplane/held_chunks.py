@@ -2,6 +2,10 @@
 
 The trainer makes a result of the sum of each chunk that this node owns, and may have to do so
 again after a failure. So sums are kept apart from R, in which results take their place.
+
+The trainer also steps its slots with these sums when it applies an update. If it is late with that,
+the others go on, and sums of the next iterations come: they are kept aside until it is done, because
+it would step its slots with a mixture of both.
 """
 
 from __future__ import annotations
@@ -31,6 +35,19 @@ class HeldChunks:
         self._memory: Vector = region.array("float32")
         self.layout = layout
         self._squares = [0.0] * layout.chunks
+        self._is_lent = False  # the trainer reads sums, to step its slots
+        self._aside: dict[int, Vector] = {}  # chunk -> its sum, which has come meanwhile
+
+    def lend(self) -> None:
+        """Leave the sums as they are until `returned`, because the trainer reads them."""
+        self._is_lent = True
+
+    def returned(self) -> None:
+        """The trainer reads the sums no more: put those in place that have come meanwhile."""
+        self._is_lent = False
+        for chunk, total in self._aside.items():
+            self._memory[self.layout.sums(chunk)] = total
+        self._aside.clear()
 
     def begin(self) -> None:
         """A new attempt begins, in which sums are made anew."""
@@ -38,7 +55,10 @@ class HeldChunks:
 
     def keep(self, chunk: int, total: Vector) -> None:
         """Keep the sum of a chunk."""
-        self._memory[self.layout.sums(chunk)] = total
+        if self._is_lent:
+            self._aside[chunk] = total.copy()  # R, in which it lies, is used again
+        else:
+            self._memory[self.layout.sums(chunk)] = total
 
     def summed(self, chunk: int, squares: float) -> None:
         """Note the sum of squares of a chunk that this node owns."""
@@ -52,7 +72,7 @@ class HeldChunks:
     def copy_sums(self, stripes: Iterable[int]) -> dict[int, Vector]:
         """Return copies of the sums of these stripes, by chunk."""
         chunks = [c for s in stripes for c in self.layout.chunks_of(s)]
-        return {c: self._memory[self.layout.sums(c)].copy() for c in chunks}
+        return {c: self._aside.get(c, self._memory[self.layout.sums(c)]).copy() for c in chunks}
 
     def put_missed(self, sums: dict[int, Vector]) -> None:
         """Put sums that a late trainer has missed where it looks for them."""

@@ -154,6 +154,8 @@ class TrainerSide:
                 self._handle(events.Progressed(iteration, micro_batches, turn))
             case handover.Applied(iteration, _, skipped, meta):
                 self._reducer.memory.returned(iteration)
+                if self._held is not None:
+                    self._held.returned()
                 self._kept.pop(iteration, None)
                 self._sums.pop(iteration, None)
                 self._free_replay(iteration)
@@ -340,6 +342,8 @@ class TrainerSide:
         kept = self._kept.get(iteration) or self._copies.update(iteration)
         buffer = self._reducer.memory.lend(iteration) if kept is None else None
         if buffer is not None:
+            if self._held is not None and stripes:
+                self._held.lend()
             return buffer, tuple(self._reducer.square_sums), None
         vector, squares = kept or self._reducer.kept(iteration)
         self._replays = iteration

@@ -162,6 +162,24 @@ def test_divided_slots_are_stepped_with_the_sums_of_their_update(
     assert bench.replay.tolist() == [AT + 1] * 4
 
 
+def test_sums_are_lent_until_the_slots_are_stepped_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def goes_on(bench: Bench) -> None:
+        held = bench.trainer._held = Mock()
+        bench.trainer.perform(effects.Apply(AT + 1, EMPTY, 3, stripes=(0, 1)))
+        held.lend.assert_called_once_with()
+        held.returned.assert_not_called()
+        bench.trainer.received(handover.Applied(AT + 1, 0.0, False, b""))
+        held.returned.assert_called_once_with()
+        held.lend.reset_mock()
+        bench.round(AT + 2)
+        bench.trainer.perform(effects.Apply(AT + 2, EMPTY, 3, stripes=()))
+        held.lend.assert_not_called()
+
+    play(monkeypatch, goes_on)
+
+
 def test_a_large_update_is_copied_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     may_copy = threading.Event()
 

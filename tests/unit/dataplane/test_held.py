@@ -211,6 +211,26 @@ def test_missed_sums_are_kept_for_a_late_trainer() -> None:
     assert np.array_equal(memory[LAYOUT.sums(2)], kept)
 
 
+def test_sums_that_come_while_a_late_trainer_still_reads_others_wait_for_it() -> None:
+    held, memory = held_chunks()
+    ones, twos, threes = (np.full(CHUNK, k, np.float32) for k in (1, 2, 3))
+    held.keep(1, ones)
+    held.keep(2, ones)
+    held.lend()
+    for total in (twos, threes):  # those of two further iterations
+        held.keep(1, total)
+    total[:] = 9  # R is used again
+    assert memory[LAYOUT.sums(1)].tolist() == ones.tolist(), "the trainer steps its slots with it"
+    missed = held.copy_sums((0, 1))
+    assert (missed[1][0], missed[2][0]) == (3, 1)
+    held.returned()
+    assert memory[LAYOUT.sums(1)].tolist() == [3.0] * CHUNK
+    held.keep(1, ones)
+    assert memory[LAYOUT.sums(1)].tolist() == ones.tolist()
+    held.returned()
+    assert memory[LAYOUT.sums(1)].tolist() == ones.tolist()
+
+
 def alone(monkeypatch: pytest.MonkeyPatch) -> tuple[Host, list[float]]:
     """Return a member without neighbours that works in slices and has just published its results,
     and these."""
