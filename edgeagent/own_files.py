@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from dataclasses import dataclass
 
 from edgeagent.errors import UsageError
@@ -61,13 +62,28 @@ def _is_own(owner: int, folder: str) -> bool:
 def check_own(path: str) -> None:
     """Raise `UsageError` if what is at `path`, where secrets are kept, belongs to another user, or
     if a link of another user leads there."""
-    if (owner := stranger(path)) is not None:
+    owner = stranger(path)
+    if owner is not None and not _files_get(owner, path):
         raise UsageError(
             f"{path} belongs to another user (id {owner}), who could read or replace what is kept "
             "there: remove it, or set EDGEAGENT_HOME to a folder of your own"
         )
     if complaint := strange_link(path):
         raise UsageError(complaint)
+
+
+def _files_get(owner: int, path: str) -> bool:
+    """Whether what this process makes in the folder at `path`, or in that of the file there,
+    belongs to `owner`: some network file systems give all files to one user."""
+    try:
+        return _owner_of_new(path if os.path.isdir(path) else os.path.dirname(path)) == owner
+    except OSError:
+        return False
+
+
+def _owner_of_new(folder: str) -> int:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_uid
 
 
 def make_own_folders(root: str, *folders: str) -> None:
@@ -108,8 +124,12 @@ def refuse_planted(path: str) -> None:
 
 def strange_link(path: str) -> str:
     """Return a line for the user if a symbolic link on the way to `path` was put by another user
-    into a folder that others than its owner can write to; "" if there is none."""
-    left = os.path.join(os.getcwd(), path).split(os.sep)[::-1]
+    into a folder that everybody can write to; "" if there is none."""
+    try:
+        whole = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    except OSError:
+        return ""  # the current folder was removed; whoever uses the path gets the same error
+    left = whole.split(os.sep)[::-1]
     folder, links = os.sep, 0
     while left:
         name = left.pop()
@@ -140,5 +160,6 @@ def strange_link(path: str) -> str:
 def _is_trusted_link(link: _Entry, folder: str) -> bool:
     if link.owner in (_me(), SUPERUSER):
         return True
+    # In a folder that only a group shares, its members trust each other, as in a lab's folder.
     around = _look(folder, follow=True)
-    return link.owner == around.owner or not around.mode & (stat.S_IWOTH | stat.S_IWGRP)
+    return link.owner == around.owner or not around.mode & (stat.S_IWOTH | stat.S_ISVTX)

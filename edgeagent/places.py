@@ -70,7 +70,10 @@ def other_places(path: str, size: int) -> list[str]:
     """Return files for what cannot be written to `path`: free names in the current folder, the
     home folder and that for temporary files, where they have room for `size` bytes."""
     found: list[str] = []
-    for folder in (os.getcwd(), os.path.expanduser("~"), tempfile.gettempdir()):
+    folders = [os.path.expanduser("~"), tempfile.gettempdir()]
+    with contextlib.suppress(OSError):  # the current folder was removed meanwhile
+        folders.insert(0, os.getcwd())
+    for folder in folders:
         free = _free_bytes(folder)
         place = free_name(os.path.join(folder, os.path.basename(path)), RESCUED)
         if place and place not in found and free is not None and free >= size:

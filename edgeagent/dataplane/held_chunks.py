@@ -4,8 +4,8 @@ The trainer makes a result of the sum of each chunk that this node owns, and may
 again after a failure. So sums are kept apart from R, in which results take their place.
 
 The trainer also steps its slots with these sums when it applies an update. If it is late with that,
-the others go on, and sums of the next iterations come: they are kept aside until it is done, because
-it would step its slots with a mixture of both.
+the others go on, and sums of the next iterations come. They are kept aside until it is done, or it
+would step its slots with a mixture of both.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ class UpdateFile:
         self._reserved: set[int] = set()
         self._elsewhere: dict[int, memoryview] = {}  # parts that the disk had no space for
         self._mapped = self._map()
+        self._close_if_reserved()
 
     def part(self, index: int) -> memoryview:
         """Return the bytes of a part, which can be written to; none if there is no such part."""
@@ -42,8 +43,16 @@ class UpdateFile:
                 _reserve(self._file, start, end - start)
             except OSError:
                 self._elsewhere[index] = private_memory(end - start)
+            self._close_if_reserved()
         found = self._elsewhere.get(index)
         return found if found is not None else self._mapped[start:end]
+
+    def _close_if_reserved(self) -> None:
+        """Close the file once all of it is reserved: there may be a thousand updates, and a process
+        may have about as many open files. The mapping keeps one of its own open."""
+        if self._file >= 0 and len(self._reserved) == -(-self._size // self._part_bytes):
+            self._file = -1
+            self._closing()
 
     def whole(self) -> memoryview:
         """Return the update, of which every part was asked for."""
@@ -68,7 +77,7 @@ class UpdateFile:
                 _reserve(file.fileno(), *self._span(0))
                 mapped = memoryview(mmap.mmap(file.fileno(), self._size))
                 self._file = os.dup(file.fileno())
-                weakref.finalize(self, os.close, self._file)
+                self._closing = weakref.finalize(self, os.close, self._file)
                 self._reserved.add(0)
                 return mapped
         return private_memory(self._size)

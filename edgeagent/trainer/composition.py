@@ -2,8 +2,11 @@
 
 They are known when `Trainer()` is made. A parameter that comes later has no place in the training
 state, so nothing would be trained of it, or only on one device; one that goes would be summed in
-vain. Both are refused by name. Looking must be cheap, because it is done at each micro-batch: as
-long as all modules have the same children and parameters, no parameter is looked at.
+vain. Both are refused by name. Frozen parameters may come and go, such as those of a network that
+only judges the results, as long as they stay frozen.
+
+Looking must be cheap, because it is done at each micro-batch: as long as all modules have the same
+children and parameters, no parameter is looked at.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ class Composition:
         self._known = {id(p): (name, p) for name, p in model.named_parameters()}
         self._members = [list(group["params"]) for group in optimizer.param_groups]
         self._shape = _shape(model)
+        self._frozen: list[tuple[str, torch.nn.Parameter]] = []  # those that have come since
 
     def check(self) -> None:
         """Raise `UsageError` if a parameter has come or gone."""
@@ -40,6 +44,9 @@ class Composition:
             self._refuse_groups()
         if not all(_are_same(owner.values(), kept) for owner, kept in self._shape):
             self._look()
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                self._refuse_new(name)
 
     def _refuse_groups(self) -> None:
         names = {id(p): name for name, p in self._model.named_parameters()}
@@ -55,20 +62,26 @@ class Composition:
 
     def _look(self) -> None:
         """Compare the parameters themselves: modules may come and go that have none."""
-        now = {id(p): name for name, p in self._model.named_parameters()}
-        for number, name in now.items():
-            if number not in self._known:
-                raise UsageError(
-                    f"parameter {name} was added to the model after Trainer() was made, so it would"
-                    " not be trained, nor sent to devices that join: build the whole model before"
-                )
-        for number, (name, _) in self._known.items():
-            if number not in now:
+        now = {id(p): (name, p) for name, p in self._model.named_parameters()}
+        new = [(name, p) for number, (name, p) in now.items() if number not in self._known]
+        for name, parameter in new:
+            if parameter.requires_grad:
+                self._refuse_new(name)
+        self._frozen = new
+        trained = {id(p) for members in self._members for p in members}
+        for number, (name, parameter) in self._known.items():
+            if number not in now and (parameter.requires_grad or number in trained):
                 raise UsageError(
                     f"parameter {name} is no longer in the model, as it was when Trainer() was"
                     " made: change the model before"
                 )
         self._shape = _shape(self._model)
+
+    def _refuse_new(self, name: str) -> None:
+        raise UsageError(
+            f"parameter {name} was added to the model after Trainer() was made, so it would"
+            " not be trained, nor sent to devices that join: build the whole model before"
+        )
 
 
 def _are_same(now: Collection[Any], before: list[Any]) -> bool:

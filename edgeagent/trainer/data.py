@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgeagent.errors import UsageError
-from edgeagent.trainer.fingerprint import dataset_fields, sample_digest
+from edgeagent.trainer.fingerprint import dataset_fields, said_fields, sample_digest
 from edgeagent.trainer.loader import Samples
 from edgeagent.trainer.order import sample_order
 from edgeagent.trainer.stream import StreamData, is_stream
@@ -72,12 +72,13 @@ class NumberedData:
         With workers no sample is fetched in this process: a data set may open files at its first
         sample, and processes that are forked afterwards would share the place where they read.
         """
+        said = said_fields(self.dataset)
         if options.workers:
             task = partial(_digest_by_seed, self._length, self._streams.seed)
             digest = done_in_a_worker(task, self.dataset, options)
         else:
             digest = sample_digest(self.dataset, self._length, self._streams)
-        return (*dataset_fields(self.dataset, self._length, digest), *self._order.fields())
+        return (*dataset_fields(said, self._length, digest), *self._order.fields())
 
     def source(
         self,

@@ -105,15 +105,18 @@ def _optimizer_fields(
     return fields
 
 
-def dataset_fields(dataset: Any, length: int, digest: str) -> Fields:
-    """Return the number of samples and the `digest` of some of them (`sample_digest`).
-
-    If the data set has an attribute `data_digest` that is a text, that comes first: it can show
-    differences that 16 samples do not.
-    """
+def said_fields(dataset: Any) -> Fields:
+    """Return what a data set says of itself, in an attribute `data_digest` that is a text: it can
+    show differences that 16 samples do not. Asked before a sample is fetched, since some data sets
+    know more afterwards."""
     said = getattr(dataset, "data_digest", None)
-    fields = [("data", _short(said))] if isinstance(said, str) else []
-    return (*fields, ("samples", str(length)), ("sample digest", digest))
+    return (("data", _short(said)),) if isinstance(said, str) else ()
+
+
+def dataset_fields(said: Fields, length: int, digest: str) -> Fields:
+    """Return what a data set has `said` of itself (`said_fields`), the number of samples, and the
+    `digest` of some of them (`sample_digest`)."""
+    return (*said, ("samples", str(length)), ("sample digest", digest))
 
 
 def sample_digest(dataset: Any, length: int, streams: RandomStreams) -> str:

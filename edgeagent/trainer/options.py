@@ -98,6 +98,12 @@ class Options:
         return JOB_NAME, (_script_name() if plain else self.config.job)[:_MOST_LETTERS]
 
     @property
+    def replicates(self) -> bool:
+        """Whether the optimizer's memory is part of the training state. With local steps each
+        device has its own; with subnets the optimizer is made anew, from one that steps alone."""
+        return not self.local_steps or bool(self.subnets)
+
+    @property
     def round_batch(self) -> int:
         """The samples of an iteration, which is a round if there are local steps."""
         return self.global_batch * max(1, self.local_steps)

@@ -113,8 +113,11 @@ def discover_slots(
 
 def check_memory(optimizer: Optimizer) -> None:
     """Raise `UsageError` if `optimizer` remembers something that belongs to no parameter."""
-    for key, value in optimizer.state.items():
-        if value and not isinstance(key, torch.Tensor):
+    memory: dict[Any, Any] = optimizer.state
+    for key, value in memory.items():
+        if isinstance(key, torch.Tensor):
+            continue
+        if isinstance(value, torch.Tensor) or value:
             raise UsageError(
                 f"{type(optimizer).__name__} keeps {key!r} in its state, which belongs to no"
                 f" parameter{_NOT_REPLICATED}"
@@ -134,7 +137,10 @@ def _check_attributes(optimizer: Optimizer, before: Mapping[str, tuple[Any, int]
     """Raise `UsageError` if a step of `optimizer` has changed what it remembers in attributes."""
     for name, (value, version) in _attributes(optimizer).items():
         was, then = before.get(name, (None, 0))
-        same = value is was if isinstance(value, torch.Tensor) else value == was or value != value
+        if isinstance(value, torch.Tensor) or isinstance(was, torch.Tensor):
+            same = value is was
+        else:
+            same = value == was or value != value
         if not same or version != then:
             raise UsageError(
                 f"each step of {type(optimizer).__name__} changes its attribute {name!r}, which"

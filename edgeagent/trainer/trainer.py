@@ -143,7 +143,7 @@ class Trainer:
             torch.set_num_threads(config.threads)
         self._global_batch, self._micro_batch = options.round_batch, options.micro_batch
         self._seed, self._wire = options.seed, options.wire
-        check_job(model, optimizer, lr_scheduler, max_grad_norm)
+        check_job(model, optimizer, lr_scheduler, max_grad_norm, is_replicated=options.replicates)
         if options.local_steps:
             check_local_steps(grad_scaler, _caller)
         else:

@@ -20,15 +20,23 @@ MOST_SAMPLES = 1 << 20  # of one micro-batch, whose indices and samples a traine
 _QUANTISED = (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 
 
-def check_job(model: Any, optimizer: Any, scheduler: Any, max_grad_norm: float | None) -> None:
-    """Raise `UsageError` if model, optimizer, schedule or clipping cannot be used."""
+def check_job(
+    model: Any,
+    optimizer: Any,
+    scheduler: Any,
+    max_grad_norm: float | None,
+    *,
+    is_replicated: bool = True,
+) -> None:
+    """Raise `UsageError` if model, optimizer, schedule or clipping cannot be used. `is_replicated`:
+    the optimizer's memory is part of the training state; with local steps it is not."""
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(f"the optimizer is a {type(optimizer).__name__}, not a torch.optim one")
     _check_model(model)
     _check_ownership(model, optimizer)
-    check_optimizer(optimizer)
+    check_optimizer(optimizer, is_replicated=is_replicated)
     _check_scheduler(optimizer, scheduler)
     if max_grad_norm is not None and not (math.isfinite(max_grad_norm) and max_grad_norm > 0):
         raise UsageError(f"max_grad_norm is {max_grad_norm}; it must be a positive number")
@@ -139,8 +147,8 @@ def _check_ownership(model: torch.nn.Module, optimizer: Optimizer) -> None:
             raise UsageError(f"{name} is trainable and in none of the optimizer's groups")
 
 
-def check_optimizer(optimizer: Optimizer) -> None:
-    """Raise `UsageError` if the optimizer's update cannot be replicated."""
+def check_optimizer(optimizer: Optimizer, *, is_replicated: bool = True) -> None:
+    """Raise `UsageError` if the optimizer's update, or its memory, cannot be replicated."""
     kind = type(optimizer).__name__
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     needs_closure = closure is not None and closure.default is inspect.Parameter.empty
@@ -149,7 +157,7 @@ def check_optimizer(optimizer: Optimizer) -> None:
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise UsageError("SparseAdam needs sparse gradients, which edgeagent does not reduce")
     for name, value in vars(optimizer).items():
-        if isinstance(value, torch.optim.Optimizer):
+        if is_replicated and isinstance(value, torch.optim.Optimizer):
             raise UsageError(
                 f"{kind} has another optimizer in its attribute {name!r}, {type(value).__name__},"
                 " whose memory is not replicated: give Trainer() one optimizer that steps by itself"

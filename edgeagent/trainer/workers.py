@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from edgeagent.errors import EdgeAgentError
 from edgeagent.lifetime import dies_with_parent
 from edgeagent.trainer.loader import DEFAULT_PREFETCH, SAMPLES, Delivered, InProcess
 from edgeagent.trainer.streams import RandomStreams
@@ -203,18 +204,25 @@ def done_in_a_worker(task: Callable[[Any], Any], dataset: Any, options: LoaderOp
         worker_init_fn=_WorkerStart(options.worker_init_fn),
         generator=torch.Generator(),  # otherwise DataLoader draws from the script's stream
     )
-    return next(_started(loader))
+    found = next(_started(loader))
+    if isinstance(found, EdgeAgentError):
+        raise found
+    return found
 
 
 class _OneTask(Dataset[Any]):
-    """What torch calls a data set: its only item is what `task(dataset)` returns."""
+    """What torch calls a data set: its only item is what `task(dataset)` returns, or the error for
+    the user that it raises, which torch would wrap in a traceback."""
 
     def __init__(self, task: Callable[[Any], Any], dataset: Any) -> None:
         self._task = task
         self.dataset = dataset
 
     def __getitem__(self, _: int) -> Any:
-        return self._task(self.dataset)
+        try:
+            return self._task(self.dataset)
+        except EdgeAgentError as error:
+            return error
 
 
 class _InWorker(Dataset[Any]):

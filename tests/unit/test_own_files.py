@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +21,7 @@ from edgeagent.local.state_dir import claim_state_dir, first_slot, running_agent
 from edgeagent.local.token_store import keep_token, stored_token, token_path
 from edgeagent.log_file import open_log
 from edgeagent.own_files import check_own, refuse_planted, strange_link, stranger
-from edgeagent.places import check_save_path, move_aside, write_whole
+from edgeagent.places import check_save_path, move_aside, other_places, write_whole
 from edgeagent.trace import write_trace
 from edgeagent.transport.identity import load_identity
 from edgeagent.transport.token import new_token
@@ -138,6 +139,33 @@ def test_the_superuser_in_a_container_uses_a_folder_of_the_host(
     around.chmod(mode)
     give(root, EVE)
     assert (stranger(str(root)) is not None) == refused
+
+
+def test_where_all_files_get_one_owner_that_owner_is_trusted(
+    give: Give, public: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some network file systems give all files to one user, whoever makes them."""
+    root = public / "state"
+    root.mkdir()
+    give(root, EVE)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        check_own(str(root))
+    monkeypatch.setattr(own_files, "_owner_of_new", lambda _: EVE)
+    check_own(str(root))
+    monkeypatch.setattr(own_files, "_owner_of_new", Mock(side_effect=PermissionError))
+    with pytest.raises(UsageError, match="belongs to another user"):
+        check_own(str(root))
+
+
+def test_a_current_folder_that_was_removed_hinders_no_save_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getcwd", Mock(side_effect=FileNotFoundError))
+    target = tmp_path / "model.safetensors"
+    write_whole(str(target), lambda file: file.write(b"x"))
+    assert target.read_bytes() == b"x"
+    assert strange_link("model.safetensors") == ""
+    assert other_places(str(target), 1)
 
 
 def test_what_is_not_there_belongs_to_nobody(give: Give, public: Path) -> None:

@@ -94,3 +94,13 @@ def test_the_user_chooses_the_folder_and_no_file_stays_open(
     gc.collect()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_file_is_closed_once_all_is_reserved(parts: int) -> None:
+    file = UpdateFile(parts * PART, PART)
+    for index in range(parts):
+        assert (file._file >= 0) is (parts > 1)
+        file.part(index)[:] = b"x" * PART
+    assert file._file == -1
+    assert bytes(file.whole()) == b"x" * parts * PART

@@ -146,6 +146,24 @@ def test_a_change_is_refused_by_name(what: str, mirror: bool) -> None:
         run()
 
 
+def test_frozen_parameters_may_come_and_go_but_not_be_trained_later() -> None:
+    model, _, _, state = attached(False)
+    judge = nn.Linear(2, 2).requires_grad_(False)
+    model.add_module("judge", judge)
+    state.guards.script_ran()
+    state.guards.check()
+    del model._modules["judge"]
+    state.guards.script_ran()
+    state.guards.check()
+    model.add_module("judge", judge)
+    state.guards.script_ran()
+    state.guards.check()
+    judge.requires_grad_(True)
+    state.guards.script_ran()
+    with pytest.raises(UsageError, match=r"parameter judge\.weight was added"):
+        state.guards.check()
+
+
 COMPOSITION = [name for name in CHANGES if name.split()[0] in ("group", "module", "parameter")]
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from edgeagent.errors import UsageError
 from edgeagent.launch import BUILT_IN_JOBS
 from edgeagent.trainer import jobs
-from edgeagent.trainer.fingerprint import dataset_fields, sample_digest
+from edgeagent.trainer.fingerprint import dataset_fields, said_fields, sample_digest
 from edgeagent.trainer.jobs import Evaluation, Job, text
 from edgeagent.trainer.jobs.__main__ import JOBS
 from edgeagent.trainer.jobs.classification import accuracy_on, classification_loss
@@ -146,7 +146,7 @@ def test_another_text_is_another_job(tmp_path: Path) -> None:
         path.write_bytes(b"x" * 20_000 + letter.encode())  # in the validation part
         dataset = make("text", str(path)).data(True)
         digest = sample_digest(dataset, len(dataset), RandomStreams(0, [CPU]))
-        fields.append(dataset_fields(dataset, len(dataset), digest))
+        fields.append(dataset_fields(said_fields(dataset), len(dataset), digest))
     assert fields[0][1:] == fields[1][1:]
     difference = first_difference(*fields)
     assert difference is not None
@@ -245,7 +245,7 @@ class Pictures(torch.utils.data.Dataset[Any]):
 def test_what_a_data_set_says_of_itself_is_compared_if_it_is_a_text(
     digest: object, field: bool
 ) -> None:
-    fields = dataset_fields(Pictures(digest), 1, "")
+    fields = dataset_fields(said_fields(Pictures(digest)), 1, "")
     assert [value for name, value in fields if name == "data"] == ([digest] if field else [])
 
 

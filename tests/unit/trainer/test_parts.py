@@ -19,6 +19,7 @@ from edgeagent.trainer.buffers import ModelBuffers
 from edgeagent.trainer.fingerprint import (
     dataset_fields,
     job_fields,
+    said_fields,
     sample_digest,
     update_digest,
 )
@@ -310,7 +311,7 @@ def test_data_set_fields() -> None:
     streams = RandomStreams(0, [CPU])
     digest = sample_digest(Points(), 200, streams)
     assert digest == sample_digest(Points(), 200, streams)
-    fields = dataset_fields(Points(), 200, digest)
+    fields = dataset_fields(said_fields(Points()), 200, digest)
     assert fields == (("samples", "200"), ("sample digest", digest))
     mixed = [{"a": [1, 2.5, "x", None, b"y"], "b": np.arange(3), "c": object()}] * 2
     assert sample_digest(mixed, 2, streams) == sample_digest(mixed, 2, streams)
