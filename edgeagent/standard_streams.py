@@ -33,14 +33,15 @@ def open_closed_streams() -> None:
             os.fstat(descriptor)
         except OSError:  # the lowest free number is the one that was closed
             os.set_inheritable(os.open(os.devnull, mode), True)
-    # Python has None for a stream whose descriptor was closed when it started.
+    # Python has None for a stream whose descriptor was closed when it started. A program that embeds
+    # Python may have taken one away altogether.
     streams: dict[str, Any] = vars(sys)
     for name, descriptor, mode_text in (
         ("stdin", _STDIN, "r"),
         ("stdout", _STDOUT, "w"),
         ("stderr", _STDERR, "w"),
     ):
-        if streams[name] is None:
+        if streams.get(name) is None:
             streams[name] = open(descriptor, mode_text, closefd=False)  # noqa: SIM115 - it stays
 
 

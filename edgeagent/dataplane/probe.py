@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.002  # how often a probe checks whether the link can take more
 FIRST_WAITING_BYTES = 32 << 10  # may wait on this device when a probe begins
-MOST_WAITING_BYTES = 512 << 10  # may wait at most, which lasts 2 ms at 2 Gbit/s
+# May wait at most. It lasts 2 ms at 8 Gbit/s; a receiver counts 1 MiB behind the first 256 KiB of
+# what comes without a gap, so with less a link of some Gbit/s would never be measured.
+MOST_WAITING_BYTES = 2 << 20
+# A probe goes on for so many looks whatever time they take: on a busy machine they may be far apart,
+# and then the receiver would get too little to measure anything.
+LEAST_LOOKS = 10
 SENT_SHARE = 4  # all counts as sent if less than this part of what may wait still waits
 NO_LINEAGE = bytes(limits.LINEAGE_BYTES)  # a probe belongs to no round of any cluster
 
@@ -47,15 +52,16 @@ class Prober:
 
 
 async def probe(link: Link, delay_s: float) -> None:
-    """Send at most `limits.MAX_PROBE_BYTES`, for at most `limits.MAX_PROBE_SECONDS` plus some round
-    trips.
+    """Send at most `limits.MAX_PROBE_BYTES`, for `limits.MAX_PROBE_SECONDS` plus some round trips, or
+    for `LEAST_LOOKS`.
 
     `delay_s` is the one-way delay in seconds (`monitor.probe_seconds`).
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + probe_seconds(delay_s)
     size = limits.PROBE_FRAME_BYTES
-    may_wait, left = FIRST_WAITING_BYTES, deque(range(limits.MAX_PROBE_BYTES // size))
+    looks, may_wait = 0, FIRST_WAITING_BYTES
+    left = deque(range(limits.MAX_PROBE_BYTES // size))
     while True:
         waiting = link.bulk_waiting
         while left and waiting < may_wait:
@@ -63,7 +69,8 @@ async def probe(link: Link, delay_s: float) -> None:
             link.send_bulk(header, _payload)
             waiting += size
         await asyncio.sleep(LOOK_SECONDS)
-        if not left or loop.time() >= end:
+        looks += 1
+        if not left or (looks >= LEAST_LOOKS and loop.time() >= end):
             return
         if link.bulk_waiting < may_wait // SENT_SHARE:
             may_wait = min(2 * may_wait, MOST_WAITING_BYTES)

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from edgeagent import standard_streams
 from edgeagent.launch import PACKAGE_PARENT, package_environment
 
 EDGEAGENT = shlex.join([sys.executable, "-m", "edgeagent"])
@@ -133,3 +134,12 @@ def test_the_module_that_starts_the_command_imports_next_to_nothing() -> None:
     ended = shell(shlex.join([sys.executable, "-I", "-S", "-c", code]))
     assert "edgeagent.cli" in ended.stdout
     assert {"argparse", "typing", "signal"} & set(ended.stdout.split()) == set()
+
+
+def test_a_program_that_has_no_standard_input_at_all_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(sys, "stdin")
+    standard_streams.open_closed_streams()
+    sys.stdin.close()
+    os.fstat(0)

@@ -89,6 +89,15 @@ def test_a_fast_link_does_not_run_dry_during_a_probe(monkeypatch: pytest.MonkeyP
     assert wire.most_waiting > probing.MOST_WAITING_BYTES - limits.PROBE_FRAME_BYTES
 
 
+def test_a_receiver_measures_a_probe_of_a_fast_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the sender's look is late by: what it sends at once is enough for one sample."""
+    monkeypatch.setattr(probing, "LOOK_SECONDS", 0.02)  # all is gone between two looks
+    wire = Wire(rate=1e9)
+    run(wire)
+    assert sum(h.length for h in wire.sent) == limits.MAX_PROBE_BYTES
+    assert wire.most_waiting >= limits.METER_MOST_HEAD_BYTES + limits.METER_BYTES
+
+
 def test_a_probe_outlasts_the_slow_start_of_a_link_with_a_long_delay() -> None:
     began = time.monotonic()
     run(Wire(room=0), delay_s=0.005)

@@ -3,6 +3,7 @@ told when they ask again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -132,6 +133,21 @@ def test_a_member_that_a_decision_left_out_is_told_again_and_needs_no_fence() ->
     assert again == report
     node_of(hosts[2]).handle(world.now, of(hosts[0], told, hosts[2]))
     assert node_of(hosts[2]).over
+
+
+def test_reports_that_need_no_answer_get_none() -> None:
+    world, hosts, report = frozen()
+    leader = node_of(hosts[0])
+    assert leader.recovery.has_fence
+    late = replace(report, number=report.number + 1)  # to another fence than the one that is open
+    assert sent(said(world, hosts[2], hosts[0], late)) == []
+    world, hosts = cluster(0, 3)
+    stranger = world.join(7, hosts[0])
+    world.run(lambda: state_of(stranger) == "requested")
+    # There was no fence yet of which a decision could be told.
+    answers = sent(said(world, stranger, hosts[0], report))
+    assert not any(isinstance(x, m.Commit) for x in answers)
+    assert not node_of(hosts[0]).recovery.has_fence
 
 
 def of(sender: Host, message: m.Message, to: Host) -> events.Received:
