@@ -33,8 +33,8 @@ def open_closed_streams() -> None:
             os.fstat(descriptor)
         except OSError:  # the lowest free number is the one that was closed
             os.set_inheritable(os.open(os.devnull, mode), True)
-    # Python has None for a stream whose descriptor was closed when it started. A program that embeds
-    # Python may have taken one away altogether.
+    # Python has None for a stream whose descriptor was closed when it started. A program that has
+    # Python in it may have taken one away altogether.
     streams: dict[str, Any] = vars(sys)
     for name, descriptor, mode_text in (
         ("stdin", _STDIN, "r"),

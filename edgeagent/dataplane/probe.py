@@ -27,8 +27,8 @@ FIRST_WAITING_BYTES = 32 << 10  # may wait on this device when a probe begins
 # May wait at most. It lasts 2 ms at 8 Gbit/s; a receiver counts 1 MiB behind the first 256 KiB of
 # what comes without a gap, so with less a link of some Gbit/s would never be measured.
 MOST_WAITING_BYTES = 2 << 20
-# A probe goes on for so many looks whatever time they take: on a busy machine they may be far apart,
-# and then the receiver would get too little to measure anything.
+# A probe goes on for so many looks whatever time they take: on a busy machine they are far apart,
+# and the receiver would get too little to measure anything.
 LEAST_LOOKS = 10
 SENT_SHARE = 4  # all counts as sent if less than this part of what may wait still waits
 NO_LINEAGE = bytes(limits.LINEAGE_BYTES)  # a probe belongs to no round of any cluster
@@ -52,8 +52,8 @@ class Prober:
 
 
 async def probe(link: Link, delay_s: float) -> None:
-    """Send at most `limits.MAX_PROBE_BYTES`, for `limits.MAX_PROBE_SECONDS` plus some round trips, or
-    for `LEAST_LOOKS`.
+    """Send at most `limits.MAX_PROBE_BYTES`, for `limits.MAX_PROBE_SECONDS` plus some round trips,
+    or for `LEAST_LOOKS`.
 
     `delay_s` is the one-way delay in seconds (`monitor.probe_seconds`).
     """
