@@ -45,6 +45,7 @@ first steps:
   edgeagent status                                who is there, how far it is
 
 exit status: 0 done or left gracefully, 2 wrong usage or configuration,
+130 interrupted before anything began, 141 nobody reads the output any more,
 1 any other failure; each failure is one line on stderr.
 `edgeagent COMMAND --help` explains a command.
 """
@@ -102,7 +103,13 @@ def _about_unknown(
         return said
     if job not in typed[: list(typed).index(unknown[0])]:
         return said
-    example = shlex.join(["edgeagent", "run", job, "--", *unknown, *rest])
+    left, known = list(unknown), []
+    for word in typed:
+        if left and word == left[0]:
+            left.pop(0)
+        else:
+            known.append(word)
+    example = shlex.join(["edgeagent", *known, "--", *unknown, *rest])
     return f"{said}; arguments of the script itself go after --, as in: {example}"
 
 

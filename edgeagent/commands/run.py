@@ -321,8 +321,9 @@ def execute(args: argparse.Namespace) -> int:
     trainer = trainer_config(args, job, os.environ)
     if trainer.device not in ("", "cpu") and (note := check_device(trainer.device, os.environ)):
         print(f"edgeagent: {note}", file=sys.stderr)
-    if args.continues and not trainer.resume:
-        complain(f"there is no {shown_path(trainer.save)} yet: training begins from the start")
+    if args.continues and not (trainer.resume or args.join_only or args.dry_run):
+        missing = shown_path(trainer.save)
+        complain(f"there is no {missing} yet: this device begins anew, or with a cluster's state")
     if agent is not None and args.token_file is not None:
         _warn_of_open_file(args.token_file)
     if agent is None:
@@ -446,9 +447,10 @@ def trainer_config(
     save = "" if args.no_save else args.save or f"edgeagent-{job.name}.safetensors"
     if args.save and os.path.splitext(args.save)[1].lower() in PICKLED:
         stem = os.path.splitext(args.save)[0]
+        old = " (rename the old file, if it is edgeagent's)" if os.path.exists(args.save) else ""
         raise UsageError(
             f"--save {args.save}: the file is written in the safetensors format, which torch.load()"
-            f" does not read: name it {stem}.safetensors; `edgeagent export` makes a .pt of it"
+            f" does not read: name it {stem}.safetensors{old}; `edgeagent export` makes a .pt of it"
         )
     if args.keep is not None and job.built_in and not (every if args.save_every is None else 1):
         raise UsageError("--keep is about the files of --save-every N: give that, too")

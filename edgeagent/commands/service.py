@@ -156,7 +156,11 @@ def planned(
 
     if not typed or typed[0].startswith("-"):
         raise UsageError("name the job first: `edgeagent service install JOB [options of run]`")
-    run = parse(["run", *typed, *(["--", *script_arguments] if script_arguments else [])])
+    try:
+        run = parse(["run", *typed, *(["--", *script_arguments] if script_arguments else [])])
+    except UsageError as error:
+        said = str(error).replace("edgeagent run ", "edgeagent service install ")
+        raise UsageError(said) from None
     if run.dry_run or run.json:
         raise UsageError("--json is for `edgeagent run --dry-run`; a service trains")
     job = resolve_job(run.job, run.script_arguments)

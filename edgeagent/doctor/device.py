@@ -10,8 +10,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from edgeagent.doctor.facts import Folder, Networks, TorchFact
+from edgeagent.errors import UsageError
 from edgeagent.launch import DEVICE_CHECK_S, how_it_ended, module_command, package_environment
-from edgeagent.own_files import stranger
+from edgeagent.own_files import check_own
 from edgeagent.terminal.text import clean
 from edgeagent.transport.interface_ranking import ranked
 from edgeagent.transport.interfaces import preferred_hosts, read_interfaces
@@ -28,14 +29,18 @@ def look_at_networks(only: str) -> Networks:
     return Networks(interfaces, order, default, only)
 
 
-def look_at_folder(path: str, use: str) -> Folder:
-    """Return how much room there is in a folder, or in the one in which it would be made."""
+def look_at_folder(path: str, use: str, *, is_secret: bool = False) -> Folder:
+    """Return how much room there is in a folder, or in the one in which it would be made.
+    `is_secret`: keys are kept there, so it has to be this user's own."""
     place = os.path.abspath(path)
     while not os.path.exists(place) and os.path.dirname(place) != place:
         place = os.path.dirname(place)
     problem = "" if os.access(place, os.W_OK | os.X_OK) else "it cannot be written to"
-    if os.path.exists(path) and (owner := stranger(path)) is not None:
-        problem = f"it belongs to another user (id {owner})"
+    if is_secret and os.path.exists(path):
+        try:
+            check_own(path)
+        except UsageError as error:
+            problem = str(error)
     try:
         free: int | None = shutil.disk_usage(place).free
     except OSError:

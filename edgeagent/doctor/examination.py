@@ -107,7 +107,7 @@ async def examine(wanted: Wanted, environment: Mapping[str, str]) -> Facts:
             job=wanted.job,
             torch=await torch,
             folders=(
-                look.look_at_folder(state_root(environment), "keys and sockets"),
+                look.look_at_folder(state_root(environment), "keys and sockets", is_secret=True),
                 look.look_at_folder(os.getcwd(), "models"),
             ),
             memory=memory.room().free,

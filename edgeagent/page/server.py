@@ -39,6 +39,14 @@ def nowhere() -> str:
     return ""
 
 
+def _time_with_sleep() -> float:
+    """Return a time in seconds that goes on while the device sleeps, where the system has one: what
+    lets a browser in is to end although a laptop was closed meanwhile."""
+    if hasattr(time, "CLOCK_BOOTTIME"):  # Linux; macOS and others have none
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
 class PageServer:
     """The page of one agent. All methods are called on the agent's loop."""
 
@@ -58,7 +66,7 @@ class PageServer:
         self._folder = folder
         self._where = where
         self._history = History(clock, time.time)
-        self._entrance = Entrance(clock)
+        self._entrance = Entrance(_time_with_sleep)
         self._site: Site | None = None  # for browsers of this device
         self._server: asyncio.Server | None = None
         self._pages: web.Server | None = None

@@ -68,7 +68,8 @@ def test_a_state_folder_of_another_user_is_refused(give: Give, public: Path) -> 
         with pytest.raises(UsageError, match=r"another user \(id 1001\).*EDGEAGENT_HOME") as caught:
             use()
         assert "\n" not in str(caught.value)
-    assert "another user" in look_at_folder(str(root), "keys").problem
+    assert "another user" in look_at_folder(str(root), "keys", is_secret=True).problem
+    assert look_at_folder(str(root), "models").problem == ""
 
 
 @pytest.mark.parametrize("folder", ["", "c-lab", "c-lab/slot-1"])

@@ -151,12 +151,12 @@ def test_wrong_usage_is_one_line_and_status_2(
         (
             "run train.py --steps 3 --lr 0.1",
             "--lr 0.1 (see `edgeagent run --help`); arguments of the script itself go after"
-            " --, as in: edgeagent run train.py -- --lr 0.1",
+            " --, as in: edgeagent run train.py --steps 3 -- --lr 0.1",
         ),
         (
             "run train.py data.csv --name al -- --more",
             "data.csv (see `edgeagent run --help`); arguments of the script itself go after"
-            " --, as in: edgeagent run train.py -- data.csv --more",
+            " --, as in: edgeagent run train.py --name al -- data.csv --more",
         ),
     ],
 )
