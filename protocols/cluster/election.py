@@ -104,15 +104,13 @@ class Election:
     ) -> list[Letter]:
         """Stand for election because the scheduler asks for it; `key` is that of the newest policy
         stored here. The scheduler may not know of terms in which others stood in vain, so this node
-        stands in a later one if the term that it was offered is not new here."""
+        stands in a later one if it has voted in the term that it was offered."""
         if not ELECTION_TABLE.allows(self.state, "role passed"):
             return []
-        if self.node not in electorates[0].nodes:
+        if message.next_term <= self.term or self.node not in electorates[0].nodes:
             return []
         self._why = "rotated"
-        term, newest = message.next_term, max(self.voted_term, self.seen_term)
-        if term <= self.voted_term or term < newest:
-            term = newest + 1
+        term = max(message.next_term, self.voted_term + 1)
         return self._stand("role passed", term, electorates, key, ())
 
     def scheduler_lost(

@@ -30,7 +30,6 @@ from protocols.wire import messages as m
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from protocols.cluster.policy import Policy
     from protocols.effects import Effect
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from protocols.member.trainer_debt import TrainerDebt
     from protocols.scheduler.succession import Succession
 
+HOLDING_STEPS = 3  # a part takes a step, so it is waited for so many usual ones, at least
 _WHOLE = ("steps", "left", "yielded")  # reasons for which the trainer saves its state at the end
 
 
@@ -129,7 +129,7 @@ class Departure:
         `is_broken`: a link is not open any more with which it began."""
         context = self._context
         if context.departs and not context.freeze.holds:
-            if not is_broken:
+            if not is_broken or self._cycle.round_is_here:  # and an update must not be torn
                 self._passed_at = None
                 return
             self._passed_at = now if self._passed_at is None else self._passed_at
@@ -144,44 +144,60 @@ class Departure:
         if context.departs == "yielded":
             return context.is_isolated or now >= self._yield_by
         if context.departs == "standby":
-            return now >= self._stand_by_from and not self._handing
-        if context.departs == "left" and self._lacks_parts():
+            return now >= self._stand_by_from and not self.alone_with
+        if context.departs != "left":
+            return False  # its trainer hangs or has gone wrong, so it may be all that is left
+        if self._lacks_parts():
             return now >= self._leave_from + limits.LEAVE_LACKING_SECONDS
-        if self._handing:
-            return now >= self._handing_from + limits.LEAVE_HOLDING_SECONDS
-        return now >= self._leave_from + limits.LEAVE_SECONDS
+        if not self._handing:
+            return now >= self._leave_from + limits.LEAVE_SECONDS
+        if self._takes_all:
+            return False
+        wait = max(limits.LEAVE_HOLDING_SECONDS, HOLDING_STEPS * context.pace.usual_s)
+        return now >= self._handing_from + wait
+
+    @property
+    def _takes_all(self) -> bool:
+        """Whether this node is the scheduler and all others want to go, too: it lets them hand on
+        to it what they keep, and goes once it is alone, with the whole state."""
+        negotiator, policy = self._succession.negotiator, self._context.policy
+        if negotiator is None or policy is None:
+            return False
+        return all(n in negotiator.leaving for n in policy.view.nodes if n != self._context.node)
 
     @property
     def alone_with(self) -> int:
-        """How many stripes this node keeps that it would have to hand on if it left."""
-        policy = self._context.policy
-        return 0 if policy is None or not self._context.is_member else self._hands_on(policy)
+        """How many stripes only this node keeps, so that it has to hand them on if it leaves."""
+        return sum(len(holders) == 1 for holders in self._kept_by)
 
-    def _hands_on(self, policy: Policy) -> int:
-        """Return how many stripes this node keeps that nobody else may keep who stays. A later
-        policy than the one under which it asked to go leaves it only what nobody else had; others
-        that keep it, too, may be about to go like this node."""
-        me = policy.view.nodes.index(self._context.node)
-        held = [stripe.holders for stripe in policy.stripes if me in stripe.holders]
-        if policy.key > self._asked_under:
-            return len(held)
-        return sum(len(holders) == 1 for holders in held)
+    @property
+    def _kept_by(self) -> list[bytes]:
+        """The holders of each stripe that this node keeps."""
+        context, policy = self._context, self._context.policy
+        if policy is None or not context.is_member:
+            return []
+        me = policy.view.nodes.index(context.node)
+        return [stripe.holders for stripe in policy.stripes if me in stripe.holders]
 
     def _look(self, now: float) -> None:
         """Note since when this node has wanted to go, and what it has handed on since then."""
         context, policy = self._context, self._context.policy
         if context.departs != self._why:
-            self._why, self._leave_from, self._handing = context.departs, now, 0
+            self._why, self._leave_from, self._handing, self._told_at = context.departs, now, 0, 0.0
             self._asked_under = policy.key if policy is not None else (0, 0)
         if policy is None or not context.is_member or context.is_at_end or context.is_alone:
             self._handing = 0
             return
-        left, before = self._hands_on(policy), self._handing
-        if left and (left < before or not before):
+        # Others that keep a stripe, too, may be about to go like this node, which it does not know.
+        # So all that it keeps counts until a policy leaves it nothing.
+        left, before = len(self._kept_by), self._handing
+        if left != before:
             self._handing_from = now
-        if left and (not before or now >= self._told_at + limits.LEAVE_SECONDS):
+        # A later policy leaves it only what nobody else keeps that stays.
+        parts = left if policy.key > self._asked_under else self.alone_with
+        if parts and (not self._told_at or now >= self._told_at + limits.LEAVE_SECONDS):
             self._told_at = now
-            context.report("handing_on", parts=left)
+            context.report("handing_on", parts=parts)
         self._handing = left
 
     def pursue(self, now: float) -> None:

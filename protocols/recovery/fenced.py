@@ -91,6 +91,7 @@ class Fenced:
         due = self._plead_due
         if due is not None and now >= due and self._report is not None:
             self._plead_at = now + limits.RETRY_SECONDS
+            self._plead_later_at = now + limits.FENCE_AGAIN_SECONDS
             self._mail.post(self._context.election.scheduler, self._report)
 
     def asked(self, now: float, sender: bytes, epoch: Epoch) -> None:

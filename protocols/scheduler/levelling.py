@@ -124,7 +124,8 @@ class _Levelling:
             for k in learners:
                 self._take_room(s, k)
                 left -= 1
-        for s in range(len(self.holders)):
+        # First those that only members keep which go: these wait for that.
+        for s in sorted(range(len(self.holders)), key=lambda s: bool(self._coming(s))):
             while left > 0 and len(self._coming(s)) < self.wanted:
                 new = self._least(s, self.stay)
                 if new is None or not self._has_room(s, new):

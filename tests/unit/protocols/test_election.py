@@ -112,14 +112,14 @@ def test_who_has_voted_in_the_term_it_is_offered_stands_in_a_later_one() -> None
     election = candidate(2)
     asked = [letter for _, letter in election.role_passed(PassRole(2), VOTERS, KEY)]
     assert asked == [VoteRequest(3, *KEY, True)] * 2
-    assert election.is_credible(7)  # another one stood for that
-    asked = [letter for _, letter in election.role_passed(PassRole(5), VOTERS, KEY)]
-    assert asked == [VoteRequest(8, *KEY, True)] * 2
     asked = [letter for _, letter in election.role_passed(PassRole(9), VOTERS, KEY)]
     assert asked == [VoteRequest(9, *KEY, True)] * 2
 
 
-def test_nobody_stands_outside_the_view_or_while_it_leads() -> None:
+def test_nobody_stands_in_a_past_term_outside_the_view_or_while_it_leads() -> None:
+    election = Election(THREE)
+    assert election.led(ONE, Lead(4, "rotated"))
+    assert election.role_passed(PassRole(4), VOTERS, KEY) == []
     assert Election(STRANGER).role_passed(PassRole(2), VOTERS, KEY) == []
     leader = Election(ONE)
     leader.found()

@@ -9,6 +9,8 @@ import pytest
 from edgeagent.advice import leaving_waits_for
 from protocols import limits
 from protocols.events import LeaveWanted, StandAside
+from protocols.member.cycle_table import CycleState
+from protocols.scheduler.levelling import Haste, level
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of, reported
 
 if TYPE_CHECKING:
@@ -61,11 +63,51 @@ def test_who_can_hand_nothing_on_goes_in_the_end() -> None:
     assert limits.LEAVE_HOLDING_SECONDS <= waited < limits.LEAVE_HOLDING_SECONDS + 5.0
 
 
-def test_who_is_to_go_because_its_trainer_hangs_goes_though_nobody_lets_it_go() -> None:
+def test_who_hangs_does_not_go_before_it_is_let_go() -> None:
+    """If all hang, each may be all that is left of the cluster."""
     world, hosts = cluster(0)
     world.compute = lambda: 10_000.0  # type: ignore[method-assign]  # the trainers hang
     begun = world.now
-    hosts[1].handle(StandAside())
-    world.run(lambda: hosts[1].gone is not None, 200.0)
-    assert hosts[1].gone == "stalled"
-    assert world.now - begun < limits.LEAVE_SECONDS + 5.0
+    for host in hosts:
+        host.handle(StandAside())
+    world.run(lambda: world.now > begun + 200.0, 300.0)
+    assert [h.gone for h in hosts] == [None] * 3
+
+
+def test_where_all_leave_the_last_one_takes_everything() -> None:
+    """However long that takes: it is the scheduler, to which the others hand on what they keep."""
+    world, hosts = slow_steps(2, 0)
+    scheduler = next(h for h in hosts if node_of(h).context.election.leads)
+    other = next(h for h in hosts if h is not scheduler)
+    for host in hosts:
+        host.handle(LeaveWanted())
+    departure = node_of(scheduler).departure
+    world.run(lambda: departure._takes_all)
+    assert not departure._is_overdue(world.now + 1e6)
+    world.run(lambda: all(h.gone for h in hosts), 120.0)
+    assert (scheduler.gone, other.gone) == ("left", "left")
+    assert len(policy_of(scheduler).view.nodes) == 1
+    assert not departure._kept_by or departure.alone_with == STRIPES
+
+
+def test_what_only_leavers_keep_is_handed_on_first() -> None:
+    _, hosts = slow_steps(4, 1)
+    policy = policy_of(hosts[0])
+    going = policy.view.nodes[2:]
+    new = level(policy.view, policy.stripes, 1, going, haste=Haste(STRIPE_BYTES))
+    (learned,) = [s for s in new if s.learners]
+    assert not any(k < 2 for k in learned.holders)
+
+
+def test_nothing_is_kept_by_who_is_no_member_and_an_update_is_not_torn() -> None:
+    world, hosts = slow_steps(2, 0)
+    node = node_of(hosts[1])
+    hosts[1].handle(LeaveWanted())
+    world.run(lambda: node.cycle.state is CycleState.APPLYING)
+    node.departure.passed_over(world.now, is_broken=True)
+    node.departure.passed_over(world.now + 10.0, is_broken=True)
+    assert not node.over
+    policy, node.context.policy = node.context.policy, None
+    assert node.departure.alone_with == 0
+    assert not node.departure._takes_all
+    node.context.policy = policy
