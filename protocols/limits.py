@@ -246,8 +246,8 @@ LEAVE_SECONDS = 20.0
 YIELD_SECONDS = 3.0
 # It goes after this if parts of the optimizer's state are missing, because nobody is let go then.
 LEAVE_LACKING_SECONDS = 3.0
-# While it hands on parts of that state which nobody else keeps, it goes only after this without a
-# further part: without them the others cannot go on. One part may take a step of the slowest link.
+# While it keeps parts of that state, it goes only after this, or some usual steps, in which it
+# could hand on none: without what only it keeps the others cannot go on.
 LEAVE_HOLDING_SECONDS = 120.0
 # A member that leaves and that the others have gone on without waits so long for the result of its
 # last round, if a link over which that comes is broken.

@@ -3,9 +3,10 @@
 - A member that wants to leave stays until a policy without it is in force, so that nobody waits for
   work that it owed. It leaves without that only if nobody waits for it, or if being let go takes
   longer than `LEAVE_SECONDS`, for example because the trainers of all other members hang, or than
-  `LEAVE_LACKING_SECONDS` while parts of a divided optimizer's state are missing. While it hands on
-  parts that nobody else keeps, it stays until `LEAVE_HOLDING_SECONDS` pass without a further part:
-  if it went with them, the others could not go on.
+  `LEAVE_LACKING_SECONDS` while parts of a divided optimizer's state are missing. While it keeps
+  such parts, it stays until `LEAVE_HOLDING_SECONDS`, or `HOLDING_STEPS`, pass in which it could
+  hand on none: if it went with the last copy of one, the others could not go on.
+- One whose trainer hangs or has gone wrong never goes without having been let go.
 - A scheduler hands its role over first. If it leads a fence it decides that before, because its
   members stand still until then.
 - A member that had better stand by does the same, but waits only for a moment, because the running

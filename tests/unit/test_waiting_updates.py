@@ -180,15 +180,25 @@ def test_sums_are_lent_until_the_slots_are_stepped_with_them(
     play(monkeypatch, goes_on)
 
 
-def test_a_large_update_is_copied_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_copy = threading.Event()
+def copies_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[threading.Event, list[memoryview]]:
+    """Have updates copied in a thread. Return the event for which each copy waits, and what is
+    copied, as it comes."""
+    may_copy, copies = threading.Event(), list[memoryview]()
 
     def slowly(target: memoryview, source: memoryview) -> None:
+        copies.append(source)
         may_copy.wait(9)
         copy_in_blocks(target, source)
 
     monkeypatch.setattr(trainer_side, "COPY_INLINE_BYTES", 15)
     monkeypatch.setattr(trainer_side, "copy_in_blocks", slowly)
+    return may_copy, copies
+
+
+def test_a_large_update_is_copied_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_copy, _ = copies_wait(monkeypatch)
 
     async def run() -> None:
         bench = Bench(monkeypatch)
@@ -208,15 +218,7 @@ def test_a_large_update_is_copied_beside_the_event_loop(monkeypatch: pytest.Monk
 
 def test_a_large_update_is_kept_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds go on meanwhile, and the trainer is sent the update once all of it is there."""
-    may_copy, copies = threading.Event(), list[memoryview]()
-
-    def slowly(target: memoryview, source: memoryview) -> None:
-        copies.append(source)
-        may_copy.wait(9)
-        copy_in_blocks(target, source)
-
-    monkeypatch.setattr(trainer_side, "COPY_INLINE_BYTES", 15)
-    monkeypatch.setattr(trainer_side, "copy_in_blocks", slowly)
+    may_copy, copies = copies_wait(monkeypatch)
 
     async def run() -> None:
         bench = Bench(monkeypatch)
