@@ -66,7 +66,7 @@ from protocols.wire.fields import (
 )
 from protocols.wire.packing import pack, unpack
 
-HANDOVER_VERSION = 12
+HANDOVER_VERSION = 13
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 8  # state, contribution, reduced[0], reduced[1], replay, marks, wide, held
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -233,13 +233,19 @@ class ChunksReady:
 @dataclass(frozen=True, slots=True)
 class Progressed:
     """So many more micro-batches of the `Work` in this `turn` are computed since the last time that
-    this was said, and others remain. Said in rounds of local steps, about once a second, because
-    they may take long."""
+    this was said, and others remain. Said in rounds of local steps, about once a second and
+    half-way, because they may take long.
+
+    `part`, from 0 to 1, of the `share` micro-batches that are to be computed here in this round is
+    done, and has taken `compute_seconds`. With subnets all micro-batches advance together."""
 
     TAG: ClassVar[int] = 19
     iteration: int = wire(NUMBER)
     micro_batches: int = wire(NUMBER)
     turn: int = wire(NUMBER)
+    share: int = wire(NUMBER)
+    part: float = wire(_FLOAT)
+    compute_seconds: float = wire(_FLOAT)
 
 
 @dataclass(frozen=True, slots=True)

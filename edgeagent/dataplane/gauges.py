@@ -6,6 +6,7 @@ This module reads clocks and counters and draws no conclusions from them, becaus
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
@@ -32,7 +33,8 @@ class Gauges:
     """The trainer's speed, the times of the last iteration, rates and delays of all links.
 
     `exponent`: with which power of the micro-batches the time of a share grows. `rounds`: an
-    iteration is a round of local steps.
+    iteration is a round of local steps. The plan of a round is made while the one before is
+    computed, so the speed is then that of the running round as far as it is computed.
     """
 
     def __init__(
@@ -49,22 +51,42 @@ class Gauges:
         self._heartbeats = heartbeats
         self._paces: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # seconds of one micro-batch
         self._paced_at = 0.0  # when the last of them was measured
-        self._warm = False  # the first iteration is not counted: memory and kernels are set up
+        # Memory and kernels are set up in the first iteration, so that is not counted: of a first
+        # round what comes before the first report of its progress, which `_set_up` is.
+        self._warm = False
+        self._set_up: tuple[float, float] | None = None  # part of the round, seconds
+        self._running: float | None = None  # seconds of one micro-batch in the running round
         self._contributed_at: float | None = None
         self._compute_s: float | None = None
         self._sync_s: float | None = None
+
+    def progressed(self, share: int, part: float, seconds: float) -> None:
+        """Note that the trainer has computed `part` (0 to 1) of its `share` micro-batches of the
+        running round in `seconds`."""
+        if not (share and 0 < part <= 1 and 0 < seconds < math.inf):
+            return
+        if not self._warm and self._set_up is None:
+            self._set_up = part, seconds
+            return
+        part_before, seconds_before = (0.0, 0.0) if self._warm else self._set_up or (0.0, 0.0)
+        if part > part_before and seconds > seconds_before:
+            whole = (seconds - seconds_before) / (part - part_before)
+            self._running = whole / share**self._exponent
+            self._paced_at = self._clock()
 
     def contributed(self, micro_batches: int, seconds: float) -> None:
         """Note that the trainer has computed `micro_batches` in `seconds`."""
         now = self._clock()
         self._contributed_at, self._compute_s = now, seconds
+        self._running = None
         if not micro_batches or seconds <= 0:
             return
-        if self._warm:
-            pace = seconds / micro_batches**self._exponent
+        part, before = self._set_up or (0.0, 0.0)
+        if self._warm or (self._set_up and part < 1 and seconds > before):
+            whole = seconds if self._warm else (seconds - before) / (1 - part)
+            pace = whole / micro_batches**self._exponent
             if self._rounds and self._paces:
-                last = self._paces.pop()
-                pace = LAST_ROUND_COUNTS * pace + (1 - LAST_ROUND_COUNTS) * last
+                pace = _smoothed(pace, self._paces.pop())
             self._paces.append(pace)
             self._paced_at = now
         self._warm = True
@@ -90,7 +112,16 @@ class Gauges:
         if self._rounds and self._compute_s is not None:
             counts_s = max(counts_s, ROUNDS_REMEMBERED * self._compute_s)
         if self._clock() - self._paced_at > counts_s:
-            self._paces.clear()  # speed unknown: the planner then gives a share to measure it by
+            # Speed unknown: the planner then gives a share to measure it by.
+            self._paces.clear()
+            self._running = None
         least = 1 if self._rounds else LEAST_PACES
         pace = median(self._paces) if len(self._paces) >= least else None
+        if self._running is not None:
+            pace = self._running if pace is None else _smoothed(self._running, pace)
         return Measured(incoming, pace, self._compute_s, self._sync_s)
+
+
+def _smoothed(pace: float, before: float) -> float:
+    """Return the moving average of this round's pace and the one `before`."""
+    return LAST_ROUND_COUNTS * pace + (1 - LAST_ROUND_COUNTS) * before

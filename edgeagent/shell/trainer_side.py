@@ -151,6 +151,7 @@ class TrainerSide:
             case handover.Published(iteration, attempt):
                 self._handle(events.Published(iteration, attempt))
             case handover.Progressed(iteration, micro_batches, turn):
+                self._gauges.progressed(message.share, message.part, message.compute_seconds)
                 self._handle(events.Progressed(iteration, micro_batches, turn))
             case handover.Applied(iteration, _, skipped, meta):
                 self._reducer.memory.returned(iteration)

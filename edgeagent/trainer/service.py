@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 # How often the agent is told how far a round of local steps is: often beside any deadline.
 TELL_EVERY_S = 1.0
+# Half-way through a round that has taken so long it is told in any case, so that the plan of the
+# next round can follow this round's speed.
+WORTH_TELLING_S = 0.2
 
 
 class Service:
@@ -70,6 +73,9 @@ class Service:
             0  # micro-batches of this round of which the agent knows that they are computed
         )
         self._told_at = 0.0  # when it was told, or given its work, on the monotonic clock
+        self._told_half = False  # whether it was told since half of the work is done
+        self._share = 0  # micro-batches of this round that were dealt to this node to be computed
+        self._parts = 0  # in how many equal parts they are computed: steps, or themselves
 
     # --- where the trainer stands -----------------------------------------------------------------
 
@@ -89,13 +95,19 @@ class Service:
         return same and not self.pending and self.ended is None
 
     def gets_on(self) -> None:
-        """Tell the agent about once a second how far this trainer is in a round of local steps, so
-        that a long round is not taken for a hung trainer."""
-        done, now = self._state.progress, time.monotonic()
-        if self._state.outer is None or now < self._told_at + TELL_EVERY_S:
+        """Tell the agent about once a second, and half-way, how far this trainer is in a round of
+        local steps: so that a long round is not taken for a hung trainer, and so that the next
+        round can be planned by this one's speed."""
+        if self._state.outer is None or not self._parts:
             return
-        self.tell(Progressed(self._round, done - self._told, self._turn))
-        self._told, self._told_at = done, now
+        done, now, seconds = self._state.progress, time.monotonic(), self._state.compute_seconds
+        part = 1 - len(self.pending) / self._parts
+        half = part >= 0.5 and not self._told_half and seconds >= WORTH_TELLING_S
+        if now < self._told_at + TELL_EVERY_S and not half:
+            return
+        fresh = done - self._told
+        self.tell(Progressed(self._round, fresh, self._turn, self._share, part, seconds))
+        self._told, self._told_at, self._told_half = done, now, self._told_half or part >= 0.5
 
     @property
     def agent_speaks(self) -> bool:
@@ -182,9 +194,12 @@ class Service:
             self._state.start_iteration(work.turn)
             self._round, self._turn = work.iteration, work.turn
             self.pending.clear()
+            self._share, self._parts, self._told_half = 0, 0, False
         self._told, self._told_at = self._state.progress, time.monotonic()
-        if not self._leaving:
-            self.pending.extend(self._state.deal(work.micro_batches))
+        if not self._leaving and (dealt := self._state.deal(work.micro_batches)):
+            self.pending.extend(dealt)
+            self._share += len(work.micro_batches)
+            self._parts += len(dealt)
         if not self.pending:
             client.send(self._state.contribution())
 

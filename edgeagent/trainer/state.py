@@ -141,7 +141,7 @@ class TrainingState:
         self.stop = False  # the script wants training to end, on all nodes
         self._micro_batches: list[int] = []  # in this node's sum; with subnets the steps taken
         self._losses = LossSum(waits=mirror, exact_count=exact_count)
-        self._compute_seconds = 0.0  # spent on the micro-batches in the sum
+        self.compute_seconds = 0.0  # spent on the micro-batches in the sum
         self._started = 0.0  # when the present micro-batch began, on the monotonic clock
         self._turn = 0  # of the work that the sum belongs to, as the agent counts
 
@@ -287,7 +287,7 @@ class TrainingState:
         self._settings.clear()
         self._micro_batches = []
         self._losses.clear()
-        self._compute_seconds = 0.0
+        self.compute_seconds = 0.0
 
     def deal(self, micro_batches: Sequence[int]) -> Sequence[int]:
         """Return the numbers of what is to be computed for these micro-batches, which the agent has
@@ -358,7 +358,7 @@ class TrainingState:
         if overlap is not None:
             overlap.end()
         self._micro_batches.append(micro_batch)
-        self._compute_seconds += time.monotonic() - self._started
+        self.compute_seconds += time.monotonic() - self._started
         self._watch.computed(self.iteration, has_gradient)
 
     def _take_in(self, overlap: Overlap | None) -> bool:
@@ -398,7 +398,7 @@ class TrainingState:
         if self._subnets is not None:
             loss_sum = self._subnets.loss_of(loss_sum)
         exact, agree = self.buffers.exact, self.buffers.exact_agree
-        self._compute_seconds += time.monotonic() - began
+        self.compute_seconds += time.monotonic() - began
         return Contributed(
             iteration=self.iteration,
             micro_batches=self.micro_batches,
@@ -406,7 +406,7 @@ class TrainingState:
             gradient_bitmap=self._sum.bitmap(),
             integer_buffers=exact,
             integer_buffers_agree=agree,
-            compute_seconds=self._compute_seconds,
+            compute_seconds=self.compute_seconds,
             turn=self._turn,
             settings=self._settings.settings,
             other_settings=self._settings.other_settings,

@@ -1,9 +1,11 @@
 """AdapTrain's comparison: four devices of unequal speed, one of which is busier for a while.
 
 Real agents on loopback train `tests/scenarios/scripts/subnets.py`, a net of three linear layers on
-the digits, whose steps sleep in proportion to the weights of the subnet and to how slow the device
-is (1, 1.93, 3.5 and 2.85 times, the ratios of V100, T4, A2 and P4 GPUs). In the middle third of the
-rounds the first device is 2.5 times as slow.
+the digits, or with `--clothes` on the pictures of Fashion-MNIST, whose steps sleep in proportion to
+the weights of the subnet and to how slow the device is (1, 1.93, 3.5 and 2.85 times, the ratios of
+V100, T4, A2 and P4 GPUs). In the middle third of the rounds the first device is 2.5 times as slow.
+The first one waits in its first step until the others can join, so that nobody has a head start
+but one round of one device.
 
 - **ours**: subnets as large as devices are fast, as measured.
 - **IST**: equal subnets.
@@ -11,8 +13,10 @@ rounds the first device is 2.5 times as slow.
 - **data parallel**: the whole model, samples by speed, a sum in every step; 20 steps are a round.
 
 Told are seconds for all rounds, the part of the time in which devices compute (non-idle), in calm
-rounds apart, when the whole model first tells the given part of the test pictures right, and at the
-end.
+rounds apart, when the whole model first tells the given parts of the test pictures right, counted
+from the moment at which the first device goes on, and at the end. At last one device of *ours* is
+killed in the middle of a round; told is by how many usual rounds of the three that are left the
+rounds from then on were longer.
 """
 
 from __future__ import annotations
@@ -22,38 +26,53 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from edgeagent.errors import EdgeAgentError
 from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
 from tests.testbed.bench import share_policies
 from tests.testbed.bench.ground import Busy, say, turns, why
-from tests.testbed.bench.report import Run, write
 
 HELP = "subnets: parts of a model as large as devices are fast, beside equal and fixed ones"
 SCRIPT = str(SCRIPTS / "subnets.py")
 SLOW = {"a": 1.0, "b": 1.93, "c": 3.5, "d": 2.85}
 BURST = 2.5  # times as slow as usual is device a in the middle third
 LOCAL_STEPS = 20
+COLORS = ("#b03030", "#4878a8", "#488858", "#808080")
 OURS, IST, IDEAL, PARALLEL = ALL = ("ours", "IST", "ideal at first", "data parallel")
-SETTLE = 8  # rounds that do not count, in which devices join and are measured
-WAIT_S = 900.0
+SETTLE = 8  # rounds that do not count for times, in which devices are measured
+AFTER_KILL = 12  # rounds after the kill: the first half may be longer, the others are usual again
+WAIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one run showed; `reached` is None if the accuracy was never reached."""
+    """What one run showed.
+
+    `seen`: after how many seconds the whole model told which part of the test pictures right.
+    `killed`: how many usual rounds a killed device cost the others; None if none was killed.
+    """
 
     seconds: float
     non_idle: float
     calm: float
-    reached: float | None
-    accuracy: float
+    seen: tuple[tuple[float, float], ...]
+    killed: float | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The part that is told right at the end: the median of the last five."""
+        return statistics.median(value for _, value in self.seen[-5:])
+
+    def reached(self, accuracy: float) -> float | None:
+        """Return after how many seconds this part was told right; None if it never was."""
+        return next((t for t, value in self.seen if value >= accuracy), None)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +80,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=60, help="that are measured (60)")
     parser.add_argument("--base-ms", type=float, default=200.0, help="of a step, fastest device")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each contender (3)")
-    parser.add_argument("--accuracy", type=float, default=0.9, help="part told right (0.9)")
+    parser.add_argument("--first-seed", type=int, default=1, help="(1)")
+    parser.add_argument(
+        "--parallel-rounds", type=int, help="rounds of data parallel (as many as the others)"
+    )
+    parser.add_argument("--clothes", action="store_true", help="learn Fashion-MNIST, not digits")
+    parser.add_argument("--hidden", type=int, default=128, help="neurons of a hidden layer (128)")
+    parser.add_argument(
+        "--accuracy", type=float, nargs="+", default=[0.9], help="parts told right (0.9)"
+    )
     parser.add_argument(
         "--only", nargs="+", choices=ALL, default=ALL, metavar="NAME", help="contenders (all)"
     )
@@ -93,43 +120,54 @@ def policies(folder: Path) -> Iterator[None]:
 def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Found:
     """Let four agents train, and return what their events tell."""
     each = 1 if name != PARALLEL else LOCAL_STEPS
+    rounds = args.parallel_rounds if name == PARALLEL and args.parallel_rounds else args.rounds
     shares = folder / "shares.json"
     # The parts with which all end together, by the exponent that follows from the net's shapes.
-    shares.write_text(json.dumps({n: slow ** (-1 / _exponent()) for n, slow in SLOW.items()}))
+    exponent = _exponent(args)
+    shares.write_text(json.dumps({n: slow ** (-1 / exponent) for n, slow in SLOW.items()}))
     policy = {IST: ("--policy", "equal"), IDEAL: ("--policy", "fixed")}.get(name, ())
     options = ("--standby", "never", *policy)
-    slowness = {n: folder / f"{n}.slow" for n in SLOW}
+    slowness, go = {n: folder / f"{n}.slow" for n in SLOW}, folder / "go"
     for n, slow in SLOW.items():
         slowness[n].write_text(str(slow))
+
+    def start(cluster: Cluster, n: str, *peers: Agent) -> Agent:
+        environment = {
+            "SLOW": str(slowness[n]),
+            "BASE": str(args.base_ms / 1e3),
+            "SEED": str(seed),
+            "HIDDEN": str(args.hidden),
+            "CLOTHES": str(int(args.clothes)),
+            "LOCAL_STEPS": str(LOCAL_STEPS if each == 1 else 0),
+            "GO": str(go),
+            share_policies.VARIABLE: str(shares),
+        }
+        end = [str(folder / "end")]
+        return cluster.start(n, peers=peers, script=end, environment=environment)
+
     with Cluster(folder, job=SCRIPT, options=options) as cluster:
-        agents: list[Agent] = []
-        for n in SLOW:
-            environment = {
-                "SLOW": str(slowness[n]),
-                "BASE": str(args.base_ms / 1e3),
-                "SEED": str(seed),
-                "LOCAL_STEPS": str(LOCAL_STEPS if each == 1 else 0),
-                share_policies.VARIABLE: str(shares),
-            }
-            end = [str(folder / "end")]
-            agents.append(cluster.start(n, peers=agents[:1], script=end, environment=environment))
-        first = agents[0]
+        first = start(cluster, "a")
+        first.wait("joined")
+        agents = [first, *(start(cluster, n, first) for n in SLOW if n != "a")]
+        for agent in agents[1:]:
+            agent.wait_ready()
+        go.touch()
+        released = time.time()
         for agent in agents:
             agent.wait_members(*SLOW)
         begin = first.iteration + SETTLE * each
-        third = args.rounds * each // 3
+        third = rounds * each // 3
         first.wait_until("the burst", lambda: first.iteration >= begin + third, WAIT_S)
         _say_slow(slowness["a"], BURST * SLOW["a"])
         first.wait_until("its end", lambda: first.iteration >= begin + 2 * third, WAIT_S)
         _say_slow(slowness["a"], SLOW["a"])
-        last = begin + args.rounds * each
+        last = begin + rounds * each
         first.wait_until("the end", lambda: first.iteration >= last, WAIT_S)
-        return _found(args, agents, begin, last, third)
+        found = _found(agents, begin, last, third, released)
+        return replace(found, killed=_killed(agents)) if name == OURS else found
 
 
-def _found(
-    args: argparse.Namespace, agents: list[Agent], begin: int, last: int, third: int
-) -> Found:
+def _found(agents: list[Agent], begin: int, last: int, third: int, released: float) -> Found:
     first = agents[0]
     ends = {e["iteration"]: float(e["t"]) for e in first.all("step")}
     computes = [
@@ -140,19 +178,31 @@ def _found(
         whole = sum(ends[k] - ends[k - 1] for k in which) * len(agents)
         return sum(mine.get(k, 0.0) for mine in computes for k in which) / whole
 
-    every = range(begin + 1, last + 1)
-    seen = [
-        (float(e["t"]), float(e["value"])) for e in first.all("evaluated") if e["iteration"] > 0
-    ]
-    start = float(first.all("step")[0]["t"])
-    reached = next((t - start for t, value in seen if value >= args.accuracy), None)
     return Found(
         seconds=ends[last] - ends[begin],
-        non_idle=busy(every),
+        non_idle=busy(range(begin + 1, last + 1)),
         calm=busy(range(begin + 1, begin + third)),
-        reached=reached,
-        accuracy=statistics.median(value for _, value in seen[-5:]),
+        seen=tuple(
+            (float(e["t"]) - released, float(e["value"]))
+            for e in first.all("evaluated")
+            if e["iteration"] > 0
+        ),
     )
+
+
+def _killed(agents: list[Agent]) -> float:
+    """Kill the last device in the middle of a round, and return what that cost the others, in
+    usual rounds of the three that are left."""
+    first, victim = agents[0], agents[-1]
+    told = len(victim.said(" steps"))
+    victim.wait_until("the middle of a round", lambda: victim.said(" steps")[told:])
+    before = first.iteration
+    victim.signal(signal.SIGKILL)
+    first.wait_until("rounds", lambda: first.iteration >= before + AFTER_KILL, WAIT_S)
+    ends = {e["iteration"]: float(e["t"]) for e in first.all("step")}
+    rounds = [ends[k] - ends[k - 1] for k in range(before + 1, before + AFTER_KILL + 1)]
+    usual = statistics.median(rounds[AFTER_KILL // 2 :])
+    return sum(rounds[: AFTER_KILL // 2]) / usual - AFTER_KILL // 2
 
 
 def _say_slow(file: Path, slow: float) -> None:
@@ -162,46 +212,103 @@ def _say_slow(file: Path, slow: float) -> None:
     new.replace(file)
 
 
-def _exponent() -> float:
+def _exponent(args: argparse.Namespace) -> float:
     from torch import nn
 
     from edgeagent.trainer.subnets import fully_connected
 
-    layers = (nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
-    model = nn.Sequential(*layers)
+    inner, inputs = args.hidden, 28 * 28 if args.clothes else 64
+    layers = (nn.Linear(inputs, inner), nn.ReLU(), nn.Linear(inner, inner), nn.ReLU())
+    model = nn.Sequential(*layers, nn.Linear(inner, 10))
     return fully_connected(model).exponent(model)
+
+
+def table(found: Mapping[str, Sequence[Found]], accuracies: Sequence[float]) -> str:
+    """Return Markdown: a line for each contender, medians with the range of the runs behind."""
+    head = ["", "runs", "all rounds, s", "non-idle", "calm", "at the end, %"]
+    head += [f"to {accuracy:.0%}, s" for accuracy in accuracies]
+    head += ["a killed device, rounds"]
+    rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for name, many in found.items():
+        cells = [name, str(len(many)), _spread([one.seconds for one in many], 1)]
+        cells += [_spread([one.non_idle for one in many], 3), _spread([o.calm for o in many], 3)]
+        cells += [_spread([100 * one.accuracy for one in many], 1)]
+        for accuracy in accuracies:
+            times = [one.reached(accuracy) for one in many]
+            there = [t for t in times if t is not None]
+            missing = f", {len(many) - len(there)} never" if len(there) < len(many) else ""
+            cells.append((_spread(there, 0) if there else "-") + missing)
+        costs = [one.killed for one in many if one.killed is not None]
+        cells.append(_spread(costs, 2) if costs else "")
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    middle, low, high = statistics.median(values), min(values), max(values)
+    if len(values) == 1:
+        return f"{middle:.{digits}f}"
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def draw(found: Mapping[str, Sequence[Found]], path: Path) -> None:
+    """Draw accuracy over seconds, a line for each run; without matplotlib there is no picture."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(9.0, 4.5))
+    for (name, many), color in zip(found.items(), COLORS, strict=False):
+        for k, one in enumerate(many):
+            times, values = zip(*one.seen, strict=True)
+            label = name if k == 0 else None
+            panel.plot(times, [100 * v for v in values], color=color, label=label, linewidth=1)
+    panel.set_xlabel("seconds from the moment at which all devices are there")
+    panel.set_ylabel("test pictures told right, %")
+    best = max(one.accuracy for many in found.values() for one in many)
+    panel.set_ylim(100 * best - 20, 100 * best + 2)
+    panel.legend(loc="lower right")
+    panel.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write and print; return 0 if all runs ended."""
-    runs: list[Run] = []
     found: dict[str, list[Found]] = {}
-    busy = Busy.now()
-    case = f"{args.rounds} rounds"
-    for seed in range(args.seeds):
+    busy, failed = Busy.now(), 0
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
         for name in turns(args.only, seed):
             with tempfile.TemporaryDirectory() as text, policies(Path(text)):
                 try:
-                    one = measured(args, name, seed + 1, Path(text))
+                    one = measured(args, name, seed, Path(text))
                 except (AssertionError, EdgeAgentError) as error:
-                    runs.append(Run(case, name, None, why(error)))
-                    say(f"{name} failed: {error}")
+                    failed += 1
+                    say(f"{name}, seed {seed}: failed: {why(error)}")
                     continue
             found.setdefault(name, []).append(one)
-            runs.append(Run(case, name, one.seconds))
-            say(f"{name}, seed {seed + 1}: {one}")
-    settings = {k: v for k, v in vars(args).items() if isinstance(v, (int, float, str))}
-    about: dict[str, Any] = {"settings": settings, "busy": Busy.now().since(busy)}
-    about["found"] = {name: [str(one) for one in many] for name, many in found.items()}
-    write(args.out, "subnets", about, runs, {})
-    print((args.out / "subnets.md").read_text())
-    for name, many in found.items():
-        reached = [f"{one.reached:.0f}" if one.reached is not None else "-" for one in many]
-        print(
-            f"{name}: non-idle {statistics.mean(one.non_idle for one in many):.3f},"
-            f" calm {statistics.mean(one.calm for one in many):.3f},"
-            f" {args.accuracy:.0%} after {', '.join(reached)} s,"
-            f" at the end {statistics.mean(one.accuracy for one in many):.3f}"
-        )
-    print(f"processors {100 * about['busy']:.0f} % busy")
-    return 0 if all(r.seconds is not None for r in runs) else 1
+            say(
+                f"{name}, seed {seed}: {one.seconds:.1f} s, non-idle {one.non_idle:.3f}, calm"
+                f" {one.calm:.3f}, {100 * one.accuracy:.1f} % right, killed {one.killed}"
+            )
+            _write(args, found, Busy.now().since(busy))
+    if found:
+        print((args.out / "subnets.md").read_text())
+    print(f"processors {100 * Busy.now().since(busy):.0f} % busy")
+    return min(failed, 1)
+
+
+def _write(args: argparse.Namespace, found: dict[str, list[Found]], busy: float) -> None:
+    """Write figures, table and picture of what was measured so far."""
+    settings = {k: v for k, v in vars(args).items() if isinstance(v, (int, float, str, list))}
+    ordered = {name: found[name] for name in ALL if name in found}
+    runs = {name: [asdict(one) for one in many] for name, many in ordered.items()}
+    args.out.mkdir(parents=True, exist_ok=True)
+    whole = {"settings": settings, "busy": busy, "runs": runs}
+    (args.out / "subnets.json").write_text(json.dumps(whole, indent=1) + "\n")
+    (args.out / "subnets.md").write_text(table(ordered, args.accuracy))
+    draw(ordered, args.out / "subnets.png")

@@ -166,3 +166,43 @@ def test_the_speed_in_rounds_is_mostly_that_of_the_last_one_and_counts_for_longe
     assert gauges.read({}).micro_batch_s is not None
     now[0] += 1.0
     assert gauges.read({}).micro_batch_s is None
+
+
+def test_the_plan_of_the_next_round_can_follow_the_running_one() -> None:
+    now = [0.0]
+    gauges = Gauges(lambda: now[0], Heartbeats(), 2.0, rounds=True)
+
+    def pace() -> float | None:
+        return gauges.read({}).micro_batch_s
+
+    gauges.progressed(4, 0.25, 9.0)  # what is set up in the first steps is no measure
+    assert pace() is None
+    gauges.progressed(4, 0.5, 13.0)
+    assert pace() == pytest.approx(1.0), "a quarter of the round took 4 s, so 16 s for 4 squared"
+    gauges.contributed(4, 33.0)
+    assert pace() == pytest.approx(2.0), "three quarters of it took 24 s"
+    gauges.progressed(8, 0.5, 128.0)
+    assert pace() == pytest.approx(0.8 * 4.0 + 0.2 * 2.0), "the device has become slower"
+    gauges.progressed(8, 0.75, 144.0)
+    assert pace() == pytest.approx(0.8 * 3.0 + 0.2 * 2.0), "and is faster again"
+    gauges.contributed(8, 160.0)
+    assert pace() == pytest.approx(0.8 * 2.5 + 0.2 * 2.0), "reports within the round leave nothing"
+    for share, part, seconds in ((0, 0.5, 1.0), (8, 0.0, 1.0), (8, 1.5, 1.0), (8, 0.5, 0.0)):
+        gauges.progressed(share, part, seconds)
+    gauges.progressed(8, 0.5, float("inf"))
+    gauges.progressed(8, 0.5, float("nan"))
+    assert pace() == pytest.approx(0.8 * 2.5 + 0.2 * 2.0), "nonsense is no measure"
+    gauges.progressed(8, 0.5, 128.0)
+    now[0] += 4 * 160.0 + 1.0
+    assert pace() is None, "the trainer has said nothing for too long"
+
+
+@pytest.mark.parametrize("reports", [[], [(1.0, 9.0)], [(0.5, 9.0)]])
+def test_a_first_round_without_a_use_is_no_measure(reports: list[tuple[float, float]]) -> None:
+    gauges = Gauges(lambda: 0.0, Heartbeats(), rounds=True)
+    for part, seconds in reports:
+        gauges.progressed(4, part, seconds)
+    gauges.contributed(4, 9.0)  # all of it was setting up, as far as is known
+    assert gauges.read({}).micro_batch_s is None
+    gauges.contributed(4, 8.0)
+    assert gauges.read({}).micro_batch_s == pytest.approx(2.0)

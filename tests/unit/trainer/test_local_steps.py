@@ -9,6 +9,7 @@ of additions and multiplications is between the two: a relative difference of 1e
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from torch import nn
 
 from edgeagent.config import RUN_VARIABLE, TrainerConfig, trainer_config_text
 from edgeagent.errors import UsageError
-from edgeagent.handover import Progressed
 from edgeagent.trainer import Trainer, service
 from edgeagent.trainer.options import resolve_options
 from edgeagent.trainer.prepared import prepare
@@ -28,6 +28,7 @@ from tests.unit.trainer.replicas import Points, Served, run_cluster, train
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgeagent.handover import Progressed
     from tests.unit.trainer.fake_agent import Cluster
 
 GLOBAL = 16  # samples
@@ -301,11 +302,8 @@ def test_a_device_goes_on_from_a_file_with_an_empty_memory_of_its_own(
     check_equal(ends[1], one)
 
 
-@pytest.mark.parametrize(("local_steps", "tells"), [(H, True), (None, False)])
-def test_a_long_round_is_told_of_while_it_lasts(
-    local_steps: int | None, tells: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "TELL_EVERY_S", 0.0)
+def progress_of(local_steps: int | None) -> list[Progressed]:
+    """Train two rounds; return what the agent was told within them."""
     model = network()
     served = Served(2)
     size = GLOBAL if local_steps else GLOBAL * H
@@ -313,9 +311,31 @@ def test_a_long_round_is_told_of_while_it_lasts(
     trainer = Trainer(model, adamw(model), size, **options, _agent=served.agent)
     train(trainer, model, points())
     trainer.close()
-    said = served.done().nodes[0].progress
-    each = [Progressed(number, 1, 0) for number in range(2) for _ in range(PER_ROUND - 1)]
-    assert said == (each if tells else []), "the last one is told by the contribution"
+    return served.done().nodes[0].progress
+
+
+@pytest.mark.parametrize(("local_steps", "tells"), [(H, True), (None, False)])
+def test_a_long_round_is_told_of_while_it_lasts(
+    local_steps: int | None, tells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "TELL_EVERY_S", 0.0)
+    said = progress_of(local_steps)
+    counted = [(p.iteration, p.micro_batches, p.share, round(PER_ROUND * p.part, 9)) for p in said]
+    each = [(number, 1, PER_ROUND, k) for number in range(2) for k in range(1, PER_ROUND)]
+    assert counted == (each if tells else []), "the last one is told by the contribution"
+    for before, now in pairwise(said):
+        assert now.iteration > before.iteration or now.compute_seconds > before.compute_seconds
+
+
+@pytest.mark.parametrize(("worth", "tells"), [(0.0, True), (1e9, False)])
+def test_half_of_a_round_is_told_even_if_that_was_soon(
+    worth: float, tells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "TELL_EVERY_S", 1e9)
+    monkeypatch.setattr(service, "WORTH_TELLING_S", worth)
+    said = [(p.iteration, p.micro_batches, p.part) for p in progress_of(H)]
+    half = PER_ROUND // 2
+    assert said == ([(number, half, 0.5) for number in range(2)] if tells else [])
 
 
 # What cannot be had, and what two devices must agree on.
