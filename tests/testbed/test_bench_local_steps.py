@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import pytest
 
-from tests.testbed.bench.local_steps import ORDINARY, Outcome, Point, Way, at, table, way_of
+from tests.testbed.bench.local_steps import (
+    ORDINARY,
+    SUBJECTS,
+    Outcome,
+    Point,
+    Subject,
+    Way,
+    at,
+    table,
+    way_of,
+)
 
+CLOTHES, TEXT = SUBJECTS["fashion-mnist"], SUBJECTS["text"]
 EARLY, LATER = Point(10.0, 10_240, 0.9, 0.5), Point(100.0, 102_400, 0.5, 0.8)
 FAST = Point(20.0, 51_200, 0.7, 0.7), Point(110.0, 512_000, 0.3, 0.9)
+FASTER = Point(19.0, 51_200, 0.6, 0.7), Point(100.0, 512_000, 0.2, 0.92)
 
 
-def test_a_row_has_the_state_that_was_there_by_then() -> None:
+def test_a_row_has_the_states_that_were_there_by_then() -> None:
     runs = [
-        Outcome(10.0, Way(ORDINARY), 900.0, 2800.0, points=(EARLY, LATER)),
-        Outcome(10.0, Way(50, "nesterov"), 5000.0, 56.0, points=FAST),
-        Outcome(100.0, Way(50, "average"), why="it broke"),
+        Outcome(CLOTHES, 10.0, Way(ORDINARY), 1, 900.0, 2800.0, points=(EARLY, LATER)),
+        Outcome(CLOTHES, 10.0, Way(50, "nesterov"), 1, 5000.0, 56.0, points=FAST),
+        Outcome(CLOTHES, 10.0, Way(50, "nesterov"), 2, 5200.0, 58.0, points=FASTER),
+        Outcome(CLOTHES, 10.0, Way(50, "nesterov"), 3, why="it broke"),
+        Outcome(TEXT, 100.0, Way(50, "average"), 1, why="it broke"),
+        Outcome(TEXT, 100.0, Way(10, "average"), 1, 50.0, 9.0, points=(Point(9.0, 640, 2.0, 7.4),)),
     ]
-    slow, fast = table(runs, 120.0).split("\n\n**100")
-    assert "| every step | 900 | 2,800.0 | 0.500 | 0.900 | 0.500 | 80.0 % | 102,400 |" in slow
-    assert "| H = 50, nesterov | 5,000 | 56.0 | 0.700 | 0.700 | 0.300 | 90.0 % | 512,000 |" in slow
-    assert "loss after 102,400 samples" in slow
-    assert "| H = 50, average | failed: it broke |" in fast
+    clothes, text = table(runs, 120.0).split("\n\n**text")
+    assert "loss after 102,400 samples" in clothes
+    assert (
+        "| every step | 900 | 2,800.0 | 0.500 | 0.900 | 0.500 | 80.0 % | 102,400 | 1 |" in clothes
+    )
+    both = "0.650 (0.600 to 0.700) | 0.650 (0.600 to 0.700) | 0.250 (0.200 to 0.300) | 91.0 %"
+    assert f"| H = 50, nesterov | 5,100 | 57.0 | {both} | 512,000 | 2 |" in clothes
+    assert "| H = 50, average | failed: it broke | | | | | | | 0 |" in text
+    assert "| H = 10, average | 50 | 9.0 | 2.000 | 2.000 | 2.000 | 7.40 | 640 | 1 |" in text
 
 
 def test_before_the_first_state_there_is_none() -> None:
@@ -37,7 +56,10 @@ def test_ways_are_read(text: str, way: Way) -> None:
     assert way_of(text) == way
 
 
-def test_states_are_written_after_about_the_same_number_of_samples() -> None:
-    every = [Way(h, "average").options() for h in (0, 10, 200)]
-    found = [options[options.index("--save-every") + 1] for options in every]
-    assert found == ["40", "4", "1"]
+@pytest.mark.parametrize(("subject", "every"), [(CLOTHES, "40 4 1"), (TEXT, "40 4 1")])
+def test_states_are_written_after_about_the_same_number_of_samples(
+    subject: Subject, every: str
+) -> None:
+    options = [Way(h, "average").options(subject, 1) for h in (0, 10, 200)]
+    found = [each[each.index("--save-every") + 1] for each in options]
+    assert " ".join(found) == every
