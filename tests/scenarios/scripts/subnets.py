@@ -7,10 +7,10 @@ harder, so that the ways to train differ longer; 2,000 of the test pictures judg
 A step sleeps rather than computes, so that several devices share one machine: SLOW times as long as
 on the fastest device, and in proportion to the number of weights of the subnet. SLOW is a number in
 the environment, or the name of a file that has one and may change; BASE is how many seconds a step
-of the whole model takes with 1. STEPS, HIDDEN, SEED and LOCAL_STEPS are numbers in the environment,
-too; with LOCAL_STEPS=0 all devices train the whole model and sum their gradients in every step.
-With GO, the name of a file, the device that founds the cluster waits in its first step until that
-exists, so that others can come meanwhile.
+of the whole model takes with 1. STEPS, HIDDEN, RATE (AdamW's), SEED and LOCAL_STEPS are numbers in
+the environment, too; with LOCAL_STEPS=0 all devices train the whole model and sum their gradients
+in every step. With GO, the name of a file, the device that founds the cluster waits in its first
+step until that exists, so that others can come meanwhile.
 """
 
 import os
@@ -55,7 +55,7 @@ model = nn.Sequential(
     nn.Linear(hidden, 10),
 )
 whole = weights(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "3e-3")))
 steps = int(os.environ.get("STEPS", "0")) or None
 if local_steps:
     trainer = Trainer(

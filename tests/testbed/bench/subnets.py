@@ -86,6 +86,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--clothes", action="store_true", help="learn Fashion-MNIST, not digits")
     parser.add_argument("--hidden", type=int, default=128, help="neurons of a hidden layer (128)")
+    parser.add_argument("--rate", type=float, default=3e-3, help="AdamW's (0.003)")
     parser.add_argument(
         "--accuracy", type=float, nargs="+", default=[0.9], help="parts told right (0.9)"
     )
@@ -137,6 +138,7 @@ def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Fo
             "BASE": str(args.base_ms / 1e3),
             "SEED": str(seed),
             "HIDDEN": str(args.hidden),
+            "RATE": str(args.rate),
             "CLOTHES": str(int(args.clothes)),
             "LOCAL_STEPS": str(LOCAL_STEPS if each == 1 else 0),
             "GO": str(go),
