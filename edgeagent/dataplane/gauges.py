@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 LEAST_PACES = 3  # iterations to measure before the speed is reported; single ones vary too much
 # In rounds of many steps a single one is a mean of many, and the next may be long after. So the
-# speed is that of the last round by this part, which is AdapTrain's moving average, and it counts
-# for so many times as long as that round took.
+# speed is that of the last round by this part, unless the job says otherwise: an exponentially
+# weighted moving average, as AdapTrain has it. It counts for so many times as long as that round
+# took.
 LAST_ROUND_COUNTS = 0.8
 ROUNDS_REMEMBERED = 4.0
 
@@ -32,7 +33,8 @@ class Gauges:
     """The trainer's speed, the times of the last iteration, rates and delays of all links.
 
     `exponent`: with which power of the micro-batches the time of a share grows. `rounds`: an
-    iteration is a round of local steps.
+    iteration is a round of local steps, of which the last one counts by `last_counts` (above 0, up
+    to 1) and all before by the rest.
     """
 
     def __init__(
@@ -42,10 +44,12 @@ class Gauges:
         exponent: float = 1.0,
         *,
         rounds: bool = False,
+        last_counts: float = LAST_ROUND_COUNTS,
     ) -> None:
         self._clock = clock
         self._exponent = exponent
         self._rounds = rounds
+        self._last_counts = last_counts
         self._heartbeats = heartbeats
         self._paces: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # seconds of one micro-batch
         self._paced_at = 0.0  # when the last of them was measured
@@ -64,7 +68,7 @@ class Gauges:
             pace = seconds / micro_batches**self._exponent
             if self._rounds and self._paces:
                 last = self._paces.pop()
-                pace = LAST_ROUND_COUNTS * pace + (1 - LAST_ROUND_COUNTS) * last
+                pace = self._last_counts * pace + (1 - self._last_counts) * last
             self._paces.append(pace)
             self._paced_at = now
         self._warm = True
