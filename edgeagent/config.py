@@ -107,6 +107,9 @@ class TrainerConfig:
     local_steps: int | None = None  # a round has the samples of so many iterations, 0 = no rounds
     outer: str | None = None  # of OUTERS
     mode: str | None = None  # of MODES
+    subnet_minimum: float | None = None  # the smallest part of the model that a device gets
+    subnet_period: int | None = None  # rounds after which the parts are drawn anew
+    subnet_ewma: float | None = None  # how much the last round counts in a device's speed
     shard_optimizer: bool | None = None  # no device keeps all of the optimizer's state
     copies: int | None = None  # of each part of it beside the owner's
     on_lost: str | None = None  # of ON_LOST

@@ -114,6 +114,8 @@ class Hello:
     wide blocks have so many bytes of shared memory.
     `work_exponent`: 0, or what computing a share takes grows with this power of the share's number
     of micro-batches, from 1 to 2, because they are cells of a round of subnets; 0 counts as 1.
+    `least_share`: so many of these cells each device has at least. `last_round_counts`: by which
+    part the last round counts in the speed of this device, 0 for the agent's own choice.
     `slots`: 0, or the optimizer keeps so many slots of full size for each parameter, which are
     divided among the devices (`held_memory.py`), with `copies` of each beside that of its owner;
     `slot_names`: what these slots are called, in their order in the region;
@@ -153,6 +155,8 @@ class Hello:
     weights: tuple[tuple[int, int, int], ...] = wire(_many(NUMBER, NUMBER, NUMBER), ())
     on_lost: str = wire(_TEXT, OnLost.WAIT.value)
     slot_names: tuple[str, ...] = wire(_many(_TEXT), ())
+    least_share: int = wire(NUMBER, 0)
+    last_round_counts: float = wire(_FLOAT, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

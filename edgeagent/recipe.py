@@ -21,6 +21,9 @@ JOB_OPTIONS = (
     "--local-steps",
     "--outer",
     "--mode",
+    "--subnet-minimum",
+    "--subnet-period",
+    "--subnet-ewma",
 )
 
 

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
-from edgeagent.commands.options import copies, positive, seed, threads
+from edgeagent.commands.options import copies, part, positive, seed, threads, weight
 from edgeagent.config import MODES, ON_LOST, OUTERS, WIRES
+from edgeagent.errors import UsageError
+
+_OF_SUBNETS = ("subnet_minimum", "subnet_period", "subnet_ewma")
+# The names of the job's options among the arguments, and of the fields of `TrainerConfig`.
+_SETTINGS = (
+    "steps",
+    "global_batch",
+    "micro_batch",
+    "seed",
+    "wire",
+    "local_steps",
+    "outer",
+    "mode",
+    *_OF_SUBNETS,
+    "shard_optimizer",
+    "copies",
+    "on_lost",
+)
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +85,48 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         "subnets, with --local-steps: each a part of it, another one in each round and as large as "
         "the device is fast, by H steps of the global batch's samples",
     )
+    _add_subnets(parser)
     _add_divided(parser)
+
+
+def job_settings(args: argparse.Namespace, *, built_in: bool) -> dict[str, Any]:
+    """Return what `args` say of the job, by the names of the fields of `TrainerConfig`.
+
+    Raises `UsageError` for options of subnets if there are none; only of a job that is `built_in`
+    is that known before it runs.
+    """
+    if args.mode == MODES[0] or (built_in and args.mode is None):
+        for option in _OF_SUBNETS:
+            if getattr(args, option) is not None:
+                name = option.replace("_", "-")
+                raise UsageError(f"--{name} says how subnets are divided: give --mode subnets, too")
+    return {name: getattr(args, name) for name in _SETTINGS}
+
+
+def _add_subnets(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how the model is divided with `--mode subnets`."""
+    group = parser.add_argument_group("subnets (part of the job: the same on every device)")
+    group.add_argument(
+        "--subnet-minimum",
+        metavar="PART",
+        type=part,
+        help="with --mode subnets: the smallest part of the model that a device gets, from 0 to 1, "
+        "for example 0.05 (default 0, or what the script says)",
+    )
+    group.add_argument(
+        "--subnet-period",
+        metavar="ROUNDS",
+        type=positive,
+        help="with --mode subnets: draw the parts of the model anew after so many rounds (default "
+        "1, or what the script says)",
+    )
+    group.add_argument(
+        "--subnet-ewma",
+        metavar="WEIGHT",
+        type=weight,
+        help="with --mode subnets: how much the last round counts in a device's speed, above 0 and "
+        "up to 1; the rest is its speed before (default 0.8, or what the script says)",
+    )
 
 
 def _add_divided(parser: argparse.ArgumentParser) -> None:

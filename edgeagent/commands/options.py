@@ -100,6 +100,24 @@ def threads(text: str) -> int:
     return number
 
 
+def part(text: str) -> float:
+    """Return `text` as a number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:  # nor is NaN
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not a number from 0 to 1")
+    return value
+
+
+def weight(text: str) -> float:
+    """Return `text` as a number above 0 and up to 1."""
+    if not (value := part(text)):
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not above 0")
+    return value
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
 

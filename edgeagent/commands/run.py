@@ -16,7 +16,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from edgeagent.commands.job_options import add_device_options, add_job_options
+from edgeagent.commands.job_options import add_device_options, add_job_options, job_settings
 from edgeagent.commands.options import (
     add_command,
     add_interface_option,
@@ -461,18 +461,8 @@ def trainer_config(
     resume = [_resumable(option, path) for path in found]
     return TrainerConfig(
         job=job.name,
-        steps=args.steps,
-        global_batch=args.global_batch,
-        micro_batch=args.micro_batch,
-        seed=args.seed,
-        wire=args.wire,
         overlap=args.overlap,
-        local_steps=args.local_steps,
-        outer=args.outer,
-        mode=args.mode,
-        shard_optimizer=args.shard_optimizer,
-        copies=args.copies,
-        on_lost=args.on_lost,
+        **job_settings(args, built_in=job.built_in),
         device=args.device or "",
         save=writable_file("--save", save, regular=True) if save else "",
         save_every=every if args.save_every is None else args.save_every,

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 LEAST_PACES = 3  # iterations to measure before the speed is reported; single ones vary too much
 # In rounds of many steps a single one is a mean of many, and the next may be long after. So the
-# speed is that of the last round by this part, which is AdapTrain's moving average, and it counts
-# for so many times as long as that round took.
+# speed is that of the last round by this part, unless the job says otherwise: an exponentially
+# weighted moving average, as AdapTrain has it. It counts for so many times as long as that round
+# took.
 LAST_ROUND_COUNTS = 0.8
 ROUNDS_REMEMBERED = 4.0
 
@@ -33,8 +34,9 @@ class Gauges:
     """The trainer's speed, the times of the last iteration, rates and delays of all links.
 
     `exponent`: with which power of the micro-batches the time of a share grows. `rounds`: an
-    iteration is a round of local steps. The plan of a round is made while the one before is
-    computed, so the speed is then that of the running round as far as it is computed.
+    iteration is a round of local steps, of which the last one counts by `last_counts` (above 0, up
+    to 1) and all before by the rest. The plan of a round is made while the one before is computed,
+    so the running round is then the last one, as far as it is computed.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class Gauges:
         exponent: float = 1.0,
         *,
         rounds: bool = False,
+        last_counts: float = LAST_ROUND_COUNTS,
     ) -> None:
         self._clock = clock
         self._exponent = exponent
         self._rounds = rounds
+        self._last_counts = last_counts
         self._heartbeats = heartbeats
         self._paces: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # seconds of one micro-batch
         self._paced_at = 0.0  # when the last of them was measured
@@ -86,7 +90,7 @@ class Gauges:
             whole = seconds if self._warm else (seconds - before) / (1 - part)
             pace = whole / micro_batches**self._exponent
             if self._rounds and self._paces:
-                pace = _smoothed(pace, self._paces.pop())
+                pace = self._average(pace, self._paces.pop())
             self._paces.append(pace)
             self._paced_at = now
         self._warm = True
@@ -118,10 +122,8 @@ class Gauges:
         least = 1 if self._rounds else LEAST_PACES
         pace = median(self._paces) if len(self._paces) >= least else None
         if self._running is not None:
-            pace = self._running if pace is None else _smoothed(self._running, pace)
+            pace = self._running if pace is None else self._average(self._running, pace)
         return Measured(incoming, pace, self._compute_s, self._sync_s)
 
-
-def _smoothed(pace: float, before: float) -> float:
-    """Return the moving average of this round's pace and the one `before`."""
-    return LAST_ROUND_COUNTS * pace + (1 - LAST_ROUND_COUNTS) * before
+    def _average(self, last: float, before: float) -> float:
+        return self._last_counts * last + (1 - self._last_counts) * before

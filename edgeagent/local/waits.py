@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgeagent.local.status_model import AdviceStatus, WaitingStatus
+from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule
 from edgeagent.planner.worth import worth
 from edgeagent.terminal.waiting_text import advice_text, waiting_text
 from protocols.network.waiting import Cause, Telling, waiting_of
@@ -32,14 +33,16 @@ class Waits:
         payload_bytes: int,
         chunk_bytes: int,
         say: Callable[[str], None],
+        rule: ShareRule = STEPS_OF_ALL,
     ) -> None:
         """`payload_bytes` is what a round sums on each node, `chunk_bytes` the size of its
-        pieces."""
+        pieces, `rule` what the job says about shares."""
         self._node = node
         self._heartbeats = heartbeats
         self._payload_bytes = payload_bytes
         self._chunk_bytes = chunk_bytes
         self._say = say
+        self._rule = rule
         self._telling = Telling()
 
     def waiting(self) -> WaitingStatus | None:
@@ -82,6 +85,7 @@ class Waits:
             self._payload_bytes,
             step_s=context.pace.recent_s,
             chunk_bytes=self._chunk_bytes,
+            rule=self._rule,
         )
 
 

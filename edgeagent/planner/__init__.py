@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edgeagent.planner.neighbours import choose_neighbours, spare_links, usual_links
 from edgeagent.planner.policies import custom_plan, request_of
 from edgeagent.planner.shards import MAX_VALUE, Source, equal_shards, even_runs
-from edgeagent.planner.shares import measured_shares
+from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule, measured_shares
 from edgeagent.planner.trees import plan_tree
 from edgeagent.planner.ways.of_view import ONE, PACKED, choose_ways, search_ways
 from edgeagent.planner.worth import least_step, predicted_step, worth
@@ -39,7 +39,7 @@ class StandardPlanner:
     `payload_bytes` is what a round sums on each node, `chunk_bytes` the size of the pieces it
     travels in. `custom` is a user's own policy, which is asked for trees and shares before this
     planner's own algorithms are. `trees` names the shape along which chunks travel (`ways.SHAPES`).
-    `exponent`: with which power of its micro-batches the time of a share grows.
+    `rule`: what the job says about shares.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class StandardPlanner:
         chunk_bytes: int = 0,
         custom: CustomPolicy | None = None,
         trees: str = ONE,
-        exponent: float = 1.0,
+        rule: ShareRule = STEPS_OF_ALL,
     ) -> None:
         self._payload_bytes = payload_bytes
         self._chunk_bytes = chunk_bytes
         self._custom = custom
         self._trees = trees
-        self._exponent = exponent
+        self._rule = rule
 
     @property
     def inputs(self) -> dict[str, int | bool | str | float]:
@@ -65,7 +65,8 @@ class StandardPlanner:
             "chunk_bytes": self._chunk_bytes,
             "custom": self._custom is not None,
             "trees": self._trees,
-            "exponent": self._exponent,
+            "exponent": self._rule.exponent,
+            "least": self._rule.least,
         }
 
     def plan(
@@ -111,7 +112,7 @@ class StandardPlanner:
             measures.speeds,
             shares,
             names=names,
-            exponent=self._exponent,
+            rule=self._rule,
         )
         sizes = (self._payload_bytes, self._chunk_bytes)
         ways, why = choose_ways(view, measures, *sizes, self._trees, tree.parents, present, found)
@@ -160,7 +161,7 @@ class StandardPlanner:
         if there may be several ways."""
         predicted = least_step if self._trees == PACKED else predicted_step
         sizes = (self._payload_bytes, self._chunk_bytes)
-        return predicted(view, micro_batches, measures, *sizes, self._exponent)
+        return predicted(view, micro_batches, measures, *sizes, self._rule)
 
     def costly(
         self,
@@ -179,7 +180,7 @@ class StandardPlanner:
             self._payload_bytes,
             step_s=step_s,
             chunk_bytes=self._chunk_bytes,
-            exponent=self._exponent,
+            rule=self._rule,
         )
 
     def assign(

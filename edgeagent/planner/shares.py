@@ -7,6 +7,9 @@ What a share takes is as many times longer as it has micro-batches, unless these
 round of subnets: the cost of a subnet grows with a power of its part of the model, from 1 (for
 which AdapTrain has a linear rule) to 2 (for which it has a square-root rule). Both rules come out
 as the shares with which all end together.
+
+A job may ask for a least share: with a very small subnet a slow device would learn hardly anything.
+The others then wait for it in each round, which is what the job has chosen.
 """
 
 from __future__ import annotations
@@ -26,6 +29,22 @@ LEAST_GAIN = 0.15
 # the computation takes for one micro-batch. It loses its share only when it needs
 # 1 / (1 - LEAST_GAIN) = 1.18 of that time, so that it does not alternate between the two.
 IDLE_LIMIT = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRule:
+    """What the job says about shares.
+
+    A share of n micro-batches takes n to the power of `exponent` (from 1 to 2) times as long as one
+    micro-batch. Each member that is not away gets at least `least` micro-batches, or as many as all
+    of them can have if there are too many members for that.
+    """
+
+    exponent: float = 1.0
+    least: int = 0
+
+
+STEPS_OF_ALL = ShareRule()  # of a sum in every step, and of local steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +69,7 @@ def measured_shares(
     present: tuple[int, ...] | None = None,
     *,
     names: Mapping[bytes, str] | None = None,
-    exponent: float = 1.0,
+    rule: ShareRule = STEPS_OF_ALL,
 ) -> SharePlan:
     """Return the shares with which the slowest node is done first.
 
@@ -60,21 +79,23 @@ def measured_shares(
 
     `present` are the shares in force in the order of `nodes`. They are kept if they are still valid
     and no others would be done sooner by more than `LEAST_GAIN`. Among equal nodes the first is
-    served first. `names` are used in the reason. A share of n micro-batches takes n to the power of
-    `exponent` (from 1 to 2) times as long as one.
+    served first. `names` are used in the reason.
     """
+    exponent = rule.exponent
     working = [k for k, n in enumerate(nodes) if n not in away] or list(range(len(nodes)))
     known = {k: speeds[nodes[k]] for k in working if nodes[k] in speeds}
     typical = median(known.values()) if known else 1.0
     takes = {k: known.get(k, typical) for k in working}
     tried = [k for k in working if k not in known][:micro_batches]
-    best = _earliest(takes, micro_batches, tried, exponent)
+    least = min(rule.least, micro_batches // len(working))
+    lowest = dict.fromkeys(working, least) | dict.fromkeys(tried, max(1, least))
+    best = _earliest(takes, micro_batches, lowest, exponent)
     best_s = _time(best, takes, exponent)
     together = sum(seconds ** (-1 / exponent) for seconds in takes.values())
     ideal_s = (micro_batches / together) ** exponent
     chosen = tuple(best.get(k, 0) for k in range(len(nodes)))
     kept = False
-    if present is not None and _fits(present, chosen, takes, tried, best_s):
+    if present is not None and _fits(present, chosen, takes, lowest, best_s):
         now_s = _time(dict(enumerate(present)), takes, exponent)
         if not best_s < now_s * (1 - LEAST_GAIN):
             kept, chosen, best_s = present != chosen, present, now_s
@@ -83,6 +104,8 @@ def measured_shares(
         how = "as before" if kept else "evenly"
         return SharePlan(chosen, None, None, f"{over}, {how}: no speed is measured yet")
     lost = f"{1 - ideal_s / best_s:.0%} of it lost to granularity"
+    if any(chosen[k] == least for k in working if least):
+        lost += f" and to shares of at least {least}"
     if kept:
         lost += f" and to keeping them, as others would not save {LEAST_GAIN:.0%}"
     said = [f"{over} by speed: {in_seconds(best_s)}, {lost}"]
@@ -97,17 +120,17 @@ def measured_shares(
 
 
 def _earliest(
-    takes: Mapping[int, float], micro_batches: int, tried: list[int], exponent: float
+    takes: Mapping[int, float], micro_batches: int, lowest: Mapping[int, int], exponent: float
 ) -> dict[int, int]:
-    """Give one micro-batch to each of `tried`, then each one to the node that completes it first.
+    """Give each node its `lowest` share, then each micro-batch to the node that completes it first.
 
-    This takes the `micro_batches` earliest completions there are, so that no other shares end
-    sooner (the greedy Algorithm 2 of Chaos with equal pieces).
+    Beside the lowest shares this takes the earliest completions there are, so that no other shares
+    end sooner (the greedy Algorithm 2 of Chaos with equal pieces).
     """
-    shares = dict.fromkeys(takes, 0) | dict.fromkeys(tried, 1)
+    shares = dict(lowest)
     ends = [((shares[k] + 1) ** exponent * seconds, k) for k, seconds in takes.items()]
     heapq.heapify(ends)
-    for _ in range(micro_batches - len(tried)):
+    for _ in range(micro_batches - sum(shares.values())):
         k = ends[0][1]
         shares[k] += 1
         heapq.heapreplace(ends, ((shares[k] + 1) ** exponent * takes[k], k))
@@ -122,13 +145,16 @@ def _fits(
     present: tuple[int, ...],
     best: tuple[int, ...],
     takes: Mapping[int, float],
-    tried: list[int],
+    lowest: Mapping[int, int],
     best_s: float,
 ) -> bool:
-    """Whether the shares in force are still possible and leave no node idle that should compute."""
+    """Whether the shares in force are still possible, none is below the `lowest` that its node may
+    have, and they leave no node idle that should compute."""
     if len(present) != len(best) or sum(present) != sum(best) or min(present) < 0:
         return False
     if any(share and k not in takes for k, share in enumerate(present)):
         return False
+    if any(present[k] < least for k, least in lowest.items()):
+        return False
     idle = [k for k in takes if best[k] and not present[k]]
-    return not any(k in tried or takes[k] < best_s * IDLE_LIMIT for k in idle)
+    return not any(takes[k] < best_s * IDLE_LIMIT for k in idle)

@@ -4,14 +4,16 @@ What a step takes now is measured. What it would take without some members is es
 for the others. Advice is given only if a step would become at least a third shorter, because the
 estimate is not more precise than that. Devices are left out in the order of their links, the
 slowest first: a device that computes slowly only gets less to compute, but a slow link slows down
-every round, because what a round sums travels over every link of the tree.
+every round, because what a round sums travels over every link of the tree. If the job has a least
+share, a device that computes slowly may slow down every round, too, so it is also tried to leave
+out those that compute the slowest.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgeagent.planner.shares import measured_shares
+from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule, measured_shares
 from edgeagent.planner.trees import plan_tree
 from edgeagent.planner.ways.loads import floor_s
 from edgeagent.planner.ways.of_view import network_of
@@ -37,28 +39,31 @@ def worth(
     *,
     step_s: float,
     chunk_bytes: int = 0,
-    exponent: float = 1.0,
+    rule: ShareRule = STEPS_OF_ALL,
 ) -> Costly | None:
     """Return which members cost more than they give, None if none is known to.
 
     `step_s` is what a step takes at present in seconds, 0 if that is not known. Of several ways to
     leave members out, the one is returned that leaves out the fewest and has nearly the shortest
-    step. `exponent` as for `measured_shares`.
+    step. `rule` as for `measured_shares`.
     """
     if len(view.nodes) < 2 or not times or step_s <= 0:
         return None
     compute_s = max(t.compute_s for t in times.values())
     summing_s = compute_s + min(t.sync_s for t in times.values())
     other_s = min(max(0.0, step_s - summing_s), compute_s)  # the update and everything else
-    order = _slowest_links_first(view, measures)
-    ways = [tuple(order[:count]) for count in range(1, min(len(order) - 1, MOST_LEFT_OUT + 1))]
+    orders = [_slowest_links_first(view, measures)]
+    if rule.least:
+        orders.append(sorted(view.nodes, key=lambda n: (-measures.speeds.get(n, 0.0), n)))
+    most = min(len(view.nodes) - 1, MOST_LEFT_OUT + 1)
+    ways = [tuple(order[:count]) for order in orders for count in range(1, most)]
     ways += [tuple(n for n in view.nodes if n != one) for one in view.nodes]
     found: list[tuple[float, tuple[bytes, ...]]] = []
     for left_out in ways:
         if any(n not in measures.speeds and n not in left_out for n in view.nodes):
             continue  # the speed of a member that would stay is not known
         planned_s = _step_without(
-            view, left_out, micro_batches, measures, payload_bytes, chunk_bytes, exponent
+            view, left_out, micro_batches, measures, payload_bytes, chunk_bytes, rule
         )
         if planned_s is not None and planned_s + other_s <= step_s * (1 - SAVES):
             found.append((planned_s + other_s, left_out))
@@ -94,13 +99,13 @@ def _step_without(
     measures: Measures,
     payload_bytes: int,
     chunk_bytes: int,
-    exponent: float,
+    rule: ShareRule,
 ) -> float | None:
     """Return how many seconds computing and summing would take without `left_out`; None if the
     links do not connect the rest or nothing is known of them."""
     members = [m for m in view.members if m.node not in left_out]
     rest = make_view(view.lineage, view.number, members, view.edges)
-    return predicted_step(rest, micro_batches, measures, payload_bytes, chunk_bytes, exponent)
+    return predicted_step(rest, micro_batches, measures, payload_bytes, chunk_bytes, rule)
 
 
 def predicted_step(
@@ -109,12 +114,12 @@ def predicted_step(
     measures: Measures,
     payload_bytes: int,
     chunk_bytes: int,
-    exponent: float = 1.0,
+    rule: ShareRule = STEPS_OF_ALL,
 ) -> float | None:
     """Return how many seconds computing and summing take in a step of the members of `view`; None
     if its links do not connect them or too little is known. A member whose speed is not known
     counts as the median of the others."""
-    split = measured_shares(view.nodes, micro_batches, (), measures.speeds, None, exponent=exponent)
+    split = measured_shares(view.nodes, micro_batches, (), measures.speeds, None, rule=rule)
     if split.predicted_s is None or len(view.nodes) == 1:
         return split.predicted_s
     try:
@@ -130,15 +135,13 @@ def least_step(
     measures: Measures,
     payload_bytes: int,
     chunk_bytes: int,
-    exponent: float = 1.0,
+    rule: ShareRule = STEPS_OF_ALL,
 ) -> float | None:
     """Return how many seconds a step of the members of `view` takes at least, if gradients may take
     several ways at once; None as for `predicted_step`."""
-    found = predicted_step(view, micro_batches, measures, payload_bytes, chunk_bytes, exponent)
+    found = predicted_step(view, micro_batches, measures, payload_bytes, chunk_bytes, rule)
     if found is None or len(view.nodes) == 1:
         return found
-    computing = measured_shares(
-        view.nodes, micro_batches, (), measures.speeds, None, exponent=exponent
-    )
+    computing = measured_shares(view.nodes, micro_batches, (), measures.speeds, None, rule=rule)
     floor = floor_s(network_of(view, measures), payload_bytes)
     return min(found, (computing.predicted_s or 0.0) + floor)

@@ -14,11 +14,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
-from edgeagent.dataplane.gauges import Gauges
+from edgeagent.dataplane.gauges import LAST_ROUND_COUNTS, Gauges
 from edgeagent.local.waits import Waits
 from edgeagent.logs import node_log
 from edgeagent.network import member_of
 from edgeagent.planner import StandardPlanner
+from edgeagent.planner.shares import ShareRule
 from edgeagent.shell.copies import Copies
 from edgeagent.shell.peers import Peers
 from edgeagent.shell.pulls import Pulls
@@ -68,11 +69,11 @@ class Shell:
         options: Options,
     ) -> None:
         """`hello` and `memory` are those of the trainer."""
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._observer = observer
         observer.local_steps = hello.local_steps
         observer.in_cells = hello.work_exponent > 0
-        exponent = hello.work_exponent or 1.0
+        rule = ShareRule(hello.work_exponent or 1.0, hello.least_share)
         self._owner = owner
         self.watch: Callable[[], None] = lambda: None  # called after every event
         self.node: Node | None = None
@@ -83,9 +84,7 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
         self.peers = Peers(self, network, observer, owner.spawn)
-        self._gauges = gauges = Gauges(
-            loop.time, self.peers.heartbeats, exponent, rounds=hello.local_steps > 0
-        )
+        self._gauges = gauges = self._gauges_of(hello)
         self.rounds = Rounds(self, self.peers, hello, memory, observer, gauges)
         state = memory.state.view()
         self.copies = copies = Copies(self, self.peers, self.rounds, hello, state, owner.spawn)
@@ -96,9 +95,7 @@ class Shell:
         item_bytes, size = self.rounds.contribution.itemsize, hello.chunk_elements
         payload = self.rounds.formats.bytes_of(hello.elements, size, item_bytes)
         chunk_bytes = self.rounds.formats.bytes_of(size, size, item_bytes)
-        self._planner = StandardPlanner(
-            payload, chunk_bytes, options.custom, options.trees, exponent
-        )
+        self._planner = StandardPlanner(payload, chunk_bytes, options.custom, options.trees, rule)
         self.searches = Searches(self, self._planner, owner.spawn)
         self._config = NodeConfig(
             me,
@@ -125,7 +122,18 @@ class Shell:
         )
         self._router = Router(me.node, me.incarnation)
         heartbeats = self.peers.heartbeats
-        self.waits = Waits(lambda: self.node, heartbeats, payload, chunk_bytes, observer.say)
+        sizes = (payload, chunk_bytes)
+        self.waits = Waits(lambda: self.node, heartbeats, *sizes, observer.say, rule)
+
+    def _gauges_of(self, hello: handover.Hello) -> Gauges:
+        """Return what measures the speed of the trainer whose first message is `hello`."""
+        return Gauges(
+            self._loop.time,
+            self.peers.heartbeats,
+            hello.work_exponent or 1.0,
+            rounds=hello.local_steps > 0,
+            last_counts=hello.last_round_counts or LAST_ROUND_COUNTS,
+        )
 
     # --- beginnings and ends ----------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from protocols.cluster.stripes import OnLost
 if TYPE_CHECKING:
     from edgeagent.trainer.fingerprint import Fields
     from edgeagent.trainer.state import TrainingState
+    from edgeagent.trainer.subnets.options import SubnetOptions
 
 
 def introduce(
@@ -30,7 +31,7 @@ def introduce(
     *,
     rounds: bool = False,
     local_steps: int = 0,
-    work_exponent: float = 0.0,
+    subnets: SubnetOptions | None = None,
     copies: int = 0,
     on_lost: OnLost = OnLost.WAIT,
 ) -> Hello:
@@ -39,13 +40,14 @@ def introduce(
     `job` is the job's fingerprint. It is taken before `state` was resumed from a file, because all
     members must have the same and others do not resume. `save` is the file into which the state is
     written at the end, "" for none. `rounds`: gradients travel as bfloat16. `local_steps`: how many
-    global batches a round of local steps has, 0 without such rounds. `work_exponent`,
-    `copies` and `on_lost` as in `Hello`. Raises `UsageError` if gradients cannot travel as
-    bfloat16, because they are float64.
+    global batches a round of local steps has, 0 without such rounds. `subnets`: how these rounds
+    are divided, None if they are not. `copies` and `on_lost` as in `Hello`. Raises `UsageError` if
+    gradients cannot travel as bfloat16, because they are float64.
     """
     vector = state.vector
     if rounds and vector.accumulate != "float32":
         raise UsageError(f"wire bf16 is for float32 gradients, and these are {vector.accumulate}")
+    count = global_batch // micro_batch
     return Hello(
         version=HANDOVER_VERSION,
         pid=os.getpid(),
@@ -55,7 +57,7 @@ def introduce(
         accumulate=vector.accumulate,
         elements=vector.words,
         chunk_elements=vector.chunk_words,
-        micro_batches=global_batch // micro_batch,
+        micro_batches=count,
         micro_batch_size=micro_batch,
         steps=steps,
         iteration=state.iteration,
@@ -71,12 +73,14 @@ def introduce(
         rounded_chunks=vector.gradient_chunks if rounds else 0,
         local_steps=local_steps,
         wide_bytes=vector.wide_bytes,
-        work_exponent=work_exponent,
+        work_exponent=0.0 if subnets is None else subnets.division.exponent(state.model),
         slots=state.shards.layout.slots if state.shards is not None else 0,
         copies=copies,
         weights=state.shards.places(state.layout) if state.shards is not None else (),
         on_lost=on_lost.value,
         slot_names=tuple(state.shards.slot_names) if state.shards is not None else (),
+        least_share=0 if subnets is None else subnets.least_cells(count),
+        last_round_counts=0.0 if subnets is None else subnets.ewma,
     )
 
 
@@ -85,10 +89,11 @@ def work_in_words(hello: Hello) -> str:
     count, size = hello.micro_batches, hello.micro_batch_size
     work = f"{plural(count, 'micro-batch', 'es')} of {plural(size, 'sample')}"
     if hello.work_exponent:
+        least = f", at least {hello.least_share} for each device" if hello.least_share else ""
         return (
             f"global batch {count * size // hello.local_steps}, subnets: rounds of"
             f" {plural(hello.local_steps, 'such step')} on each device, the model in"
-            f" {plural(count, 'part')}"
+            f" {plural(count, 'part')}{least}"
         )
     if hello.local_steps:
         return (

@@ -26,8 +26,7 @@ from edgeagent.errors import UsageError
 from edgeagent.places import check_save_path
 from edgeagent.trainer.loader import default_micro_batch, is_number, local_batch
 from edgeagent.trainer.outer import check_outer
-from edgeagent.trainer.subnets.cut_model import SCALES
-from edgeagent.trainer.subnets.layers import Division
+from edgeagent.trainer.subnets.options import SubnetOptions, subnet_options
 from edgeagent.trainer.validation import check_batches, check_positive
 from edgeagent.transport.job import JOB_NAME
 from protocols import limits
@@ -77,8 +76,7 @@ class Options:
     overlap: bool
     local_steps: int
     outer: Any
-    subnets: Division | None
-    subnet_scale: str
+    subnets: SubnetOptions | None
     shard_optimizer: bool
     copies: int
     on_lost: OnLost
@@ -137,12 +135,13 @@ def resolve_options(
     local_steps: Any = None,
     outer: Any = None,
     subnets: Any = None,
-    subnet_scale: Any = None,
     shard_optimizer: Any = None,
     copies: Any = None,
     on_lost: Any = None,
+    parts: Mapping[str, Any] | None = None,
 ) -> Options:
-    """Return the options that hold; raise `UsageError` for one that cannot be used."""
+    """Return the options that hold; raise `UsageError` for one that cannot be used. `parts`:
+    arguments about subnets, by their names."""
     told = trainer_config_from(environment)
     config = told or TrainerConfig()
     every, kept = config.save_every, config.keep
@@ -157,11 +156,11 @@ def resolve_options(
     check_outer(outer)
     if outer is not None and local is None:
         raise UsageError("outer says what ends a round of local steps: give local_steps, too")
-    subnets = _divided(config.mode, subnets)
+    subnets = _divided(config, subnets, parts or {})
     if subnets is None:
         cut = _micro_batch(size, cut, local)
     else:
-        cut = _cell(subnets, size, cut, local, outer)
+        cut = _cell(size, cut, local, outer)
     counts = _counts(
         steps=_first(config.steps, steps) or 0,
         save_every=_first(every, save_every) or 0,
@@ -187,7 +186,6 @@ def resolve_options(
         local_steps=local or 0,
         outer=outer,
         subnets=subnets,
-        subnet_scale=_first(subnet_scale, SCALES[0]),
         shard_optimizer=divided,
         copies=held,
         on_lost=_on_lost(divided, _first(config.on_lost, on_lost)),
@@ -250,14 +248,27 @@ def _counts(**counts: Any) -> dict[str, int]:
     return counts
 
 
-def _divided(mode: str | None, subnets: Any) -> Any:
-    """Return what is divided, None for nothing: what the script says unless `mode`, one of `MODES`,
-    says otherwise. Raises `UsageError` if it asks for subnets where the script has none."""
-    if mode == MODES[0]:
-        return None
-    if mode == MODES[1] and subnets is None:
+def _divided(config: TrainerConfig, subnets: Any, parts: Mapping[str, Any]) -> SubnetOptions | None:
+    """Return what is divided and how, None for nothing: what the script says, in `subnets` and
+    `parts`, unless `config` says otherwise. Raises `UsageError` if subnets are asked for where the
+    script has none, and for options of subnets without subnets."""
+    told = {
+        "subnet_minimum": config.subnet_minimum,
+        "subnet_period": config.subnet_period,
+        "subnet_ewma": config.subnet_ewma,
+    }
+    if subnets is None and config.mode == MODES[1]:
         raise UsageError("--mode subnets is for scripts that give Trainer(subnets=...)")
-    return subnets
+    if subnets is None or config.mode == MODES[0]:
+        # A script that is run with `--mode whole` keeps its options of subnets for other times.
+        given = told if subnets is not None else {**parts, **_chosen(told)}
+        for name in _chosen(given):
+            raise UsageError(
+                f"{name} says how subnets are divided: give Trainer(subnets=...), or for a built-in"
+                " job --mode subnets"
+            )
+        return None
+    return subnet_options(subnets, {**parts, **_chosen(told)})
 
 
 def _micro_batch(size: Any, cut: Any, local: int | None) -> int:
@@ -270,14 +281,9 @@ def _micro_batch(size: Any, cut: Any, local: int | None) -> int:
     return int(cut)
 
 
-def _cell(subnets: Any, size: Any, cut: Any, local: int | None, outer: Any) -> int:
+def _cell(size: Any, cut: Any, local: int | None, outer: Any) -> int:
     """Return how many samples stand for a cell of a round of subnets; raise `UsageError` if these
     options cannot be used together."""
-    if not isinstance(subnets, Division):
-        raise UsageError(
-            "subnets takes what edgeagent.subnets.fully_connected(model), residual(model, ...) or"
-            " transformer(model) returns"
-        )
     if local is None:
         raise UsageError("subnets are trained in rounds: give local_steps, the steps of a round")
     if cut is not None:
@@ -301,6 +307,11 @@ def _script_place() -> str:
 def _script_name() -> str:
     """Return the name of this process's script without its ending."""
     return os.path.splitext(os.path.basename(sys.argv[0]))[0] or "script"
+
+
+def _chosen(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those settings that say anything."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _first(chosen: Any, default: Any) -> Any:

@@ -30,8 +30,9 @@ from edgeagent.trainer.gradient_arithmetic import gradient_arithmetic
 from edgeagent.trainer.interrupts import Interrupts
 from edgeagent.trainer.introduction import introduce, work_in_words
 from edgeagent.trainer.loader import LoaderOptions
-from edgeagent.trainer.local_steps import LocalSteps, check_local_steps
+from edgeagent.trainer.local_steps import check_local_steps
 from edgeagent.trainer.options import DEFAULT_GLOBAL_BATCH, resolve_options
+from edgeagent.trainer.own_steps import own_steps
 from edgeagent.trainer.process import connect_agent, ended_with_a_reason
 from edgeagent.trainer.rehearsal import Rehearsal
 from edgeagent.trainer.saving import Saving
@@ -47,12 +48,9 @@ from protocols.cluster.stripes import OnLost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torch.optim import Optimizer
-
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.trainer.data import TrainingData
     from edgeagent.trainer.loader import MicroBatchSource
-    from edgeagent.trainer.options import Options
     from edgeagent.trainer.process import AgentConnection
     from edgeagent.trainer.subnets.layers import Division
 
@@ -94,6 +92,12 @@ class Trainer:
             loop computes with `trainer.model`, which is that part; `model` stays whole.
         subnet_scale: "inverse" (None) multiplies what a divided layer gives to the next one by the
             inverse of the part that is there, "sqrt" by the root of that, "none" does not.
+        subnet_minimum: the smallest part of the model that a device gets, from 0 (None) to 1, so
+            that a slow one, too, learns something; with too many devices for it each gets as much.
+        subnet_period: after so many rounds neurons are dealt out in another random order; until
+            then a device keeps those that its part of the model allows. None is 1.
+        subnet_ewma: how much the last round counts in a device's speed, above 0 and up to 1; the
+            rest is its speed before (exponentially weighted moving average). None is 0.8.
         shard_optimizer: no device keeps all of the optimizer's state. Each part of it lies on one
             device, its owner, which makes the new weights, and on `copies` others, so that it
             survives if so many devices are lost at once. For optimizers that treat each element by
@@ -130,27 +134,26 @@ class Trainer:
         copies: int | None = None,
         on_lost: str | None = None,
         *,
+        subnet_minimum: float | None = None,
+        subnet_period: int | None = None,
+        subnet_ewma: float | None = None,
         _caller: str = "",
         _agent: AgentConnection | None = None,
         _mirror: bool = False,
     ) -> None:
         endings.watch_for_crashes()
         batches = (global_batch, micro_batch, steps, seed, save_every, keep, wire, overlap)
-        modes = (local_steps, outer, subnets, subnet_scale, shard_optimizer, copies, on_lost)
-        options = self._options = resolve_options(os.environ, *batches, *modes)
+        modes = (local_steps, outer, subnets, shard_optimizer, copies, on_lost)
+        parts = {"subnet_scale": subnet_scale, "subnet_minimum": subnet_minimum}
+        parts |= {"subnet_period": subnet_period, "subnet_ewma": subnet_ewma}
+        options = self._options = resolve_options(os.environ, *batches, *modes, parts)
         config = self._config = options.config
-        if config.threads > 0:
-            torch.set_num_threads(config.threads)
         self._global_batch, self._micro_batch = options.round_batch, options.micro_batch
         self._seed, self._wire = options.seed, options.wire
         check_job(model, optimizer, lr_scheduler, max_grad_norm, is_replicated=options.replicates)
-        if options.local_steps:
-            check_local_steps(grad_scaler, _caller)
-        else:
-            settle_implementation(optimizer)
-        place_as_told(config.device, model, optimizer)
+        self._settle(model, optimizer, grad_scaler, _caller)
         self._composition = Composition(model, optimizer)
-        local = _own_steps(options, model, optimizer, max_grad_norm)
+        local = own_steps(options, model, optimizer, max_grad_norm)
         self._own_model = local.net if isinstance(local, SubnetSteps) else model
         self._optimizer = optimizer
         self._scheduler, self._max_grad_norm = lr_scheduler, max_grad_norm
@@ -176,6 +179,19 @@ class Trainer:
         self._source: MicroBatchSource | None = None
         self._current: int | None = None  # handed to the script, update() not yet called
         self._closed = False
+
+    def _settle(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: Any, caller: str
+    ) -> None:
+        """Decide how many threads compute and how the optimizer steps, and move model and optimizer
+        to where they were told to be."""
+        if self._config.threads > 0:
+            torch.set_num_threads(self._config.threads)
+        if self._options.local_steps:
+            check_local_steps(scaler, caller)
+        else:
+            settle_implementation(optimizer, stacklevel=4)  # where the script makes its Trainer
+        place_as_told(self._config.device, model, optimizer)
 
     # What the script reads.
 
@@ -444,10 +460,8 @@ class Trainer:
         local_steps, subnets = self._options.local_steps, self._options.subnets
         if local_steps:
             settings["local steps"] = local_steps
-        exponent = 0.0
         if subnets is not None:
-            settings["subnets"] = f"{subnets}, scale {self._options.subnet_scale}"
-            exponent = subnets.exponent(self._state.model)
+            settings |= subnets.fields
         if self._options.shard_optimizer:
             settings["shard optimizer"] = f"{self._options.copies} copies"
         if self._options.exact_count:
@@ -475,7 +489,7 @@ class Trainer:
             self._config.save,
             rounds=self._wire == "bf16",
             local_steps=local_steps,
-            work_exponent=exponent,
+            subnets=subnets,
             copies=self._options.copies,
             on_lost=self._options.on_lost,
         )
@@ -575,23 +589,3 @@ class Trainer:
             if not (isinstance(error, endings.AgentRefused) and error.shown):
                 endings.say(str(error))
             endings.fail_at_exit(error.exit_status)
-
-
-def _own_steps(
-    options: Options, model: torch.nn.Module, optimizer: Optimizer, max_grad_norm: float | None
-) -> LocalSteps | SubnetSteps | None:
-    """Return what takes this device's own steps within a round; None without such rounds."""
-    if not options.local_steps:
-        return None
-    if options.subnets is None:
-        return LocalSteps(model, optimizer, options.outer, max_grad_norm)
-    return SubnetSteps(
-        model,
-        optimizer,
-        options.subnets,
-        steps=options.local_steps,
-        cells=options.round_batch // options.micro_batch,
-        seed=options.seed,
-        max_grad_norm=max_grad_norm,
-        scale=options.subnet_scale,
-    )

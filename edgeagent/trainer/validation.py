@@ -80,8 +80,9 @@ def check_dataset(dataset: Any) -> int:
     return length
 
 
-def settle_implementation(optimizer: Optimizer) -> None:
-    """Choose one implementation of the update for the whole job; warns if `fused` goes off.
+def settle_implementation(optimizer: Optimizer, stacklevel: int = 3) -> None:
+    """Choose one implementation of the update for the whole job; warns if `fused` goes off, at the
+    line that `stacklevel` names as for `warnings.warn`.
 
     `foreach` becomes False where the script left it open: the loop is what every device has.
     """
@@ -93,7 +94,8 @@ def settle_implementation(optimizer: Optimizer) -> None:
         if "foreach" in group and group["foreach"] is None:
             group["foreach"] = False
     if fused:
-        warnings.warn("edgeagent switched fused=True off: replicas must round alike", stacklevel=3)
+        said = "edgeagent switched fused=True off: replicas must round alike"
+        warnings.warn(said, stacklevel=stacklevel)
 
 
 def _check_model(model: torch.nn.Module) -> None:

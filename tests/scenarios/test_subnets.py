@@ -74,6 +74,40 @@ def test_devices_come_and_go_and_the_whole_model_learns(tmp_path: Path) -> None:
         assert counts[0][last] + counts[1][last] == CELLS
 
 
+def test_options_of_the_command_line_hold_for_a_script(tmp_path: Path) -> None:
+    """A slow device has the smallest part that was asked for, and one that would draw the parts
+    anew at other times is refused."""
+    end = tmp_path / "end"
+    options = ["--standby", "never", "--subnet-minimum", "0.25"]
+    with Cluster(tmp_path, job=SCRIPT, options=options) as cluster:
+
+        def start(name: str, slow: float, period: int, *peers: Agent) -> Agent:
+            settings = {"SLOW": str(slow), "BASE": "0.01"}
+            own = ["--subnet-period", str(period)]
+            return cluster.start(name, *own, peers=peers, script=[str(end)], environment=settings)
+
+        alice = start("alice", 1, 3)
+        alice.wait("joined")
+        bob = start("bob", 20, 3, alice)
+        bob.wait("joined")
+        carol = start("carol", 1, 2, alice)
+        assert carol.wait_exit() == 1, carol.describe()
+        assert carol.said("subnet period"), carol.describe()
+        alice.wait_members("alice", "bob")
+        alice.wait_until(
+            "shares by speed", lambda: cells(bob) and list(cells(bob).values())[-1] == CELLS // 4
+        )
+        alice.wait_steps(SEEN)
+        end.touch()
+        for agent in (alice, bob):
+            assert agent.wait_exit() == 0, agent.describe()
+            assert not agent.all("diverged")
+        had = [count for count in cells(bob).values() if count]  # none in the first two rounds
+        assert min(had) == CELLS // 4, "never less"
+        equal = cluster.command("verify", str(alice.save_path), str(bob.save_path))
+        assert equal.returncode == 0, equal.stdout
+
+
 @pytest.mark.long
 def test_a_built_in_job_by_parts(tmp_path: Path) -> None:
     options = ("--local-steps", "3", "--steps", "120", "--mode", "subnets")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.planner import StandardPlanner
+from edgeagent.planner.shares import ShareRule
 from edgeagent.trace import Line, Trace, read_trace
 from protocols.member.node import Node
 from protocols.member.plain import to_plain
@@ -59,8 +60,8 @@ def replay(trace: Trace, planner: Planner | None = None) -> Difference | None:
         raise ValueError("this trace needs the policy that planned")
     if planner is None:
         sizes = (inputs["payload_bytes"], inputs["chunk_bytes"])
-        shape = {"trees": inputs["trees"], "exponent": inputs.get("exponent", 1.0)}
-        planner = StandardPlanner(*sizes, **shape)
+        rule = ShareRule(inputs.get("exponent", 1.0), inputs.get("least", 0))
+        planner = StandardPlanner(*sizes, trees=inputs["trees"], rule=rule)
     node: Node | None = None
     for line in trace.lines:
         if line.number < start:

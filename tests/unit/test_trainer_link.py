@@ -154,6 +154,21 @@ def test_integer_sums_are_laid_out_in_whole_blocks() -> None:
             check_hello(replace(hello, **fields))
 
 
+def test_shares_of_subnets_that_cannot_be_are_refused() -> None:
+    hello = Hello(HANDOVER_VERSION, 1, (), 100, (), "float32", 64, 16, 8, 8, 0, 0, b"")
+    check_hello(replace(hello, work_exponent=2.0, least_share=8, last_round_counts=1.0))
+    wrong: list[dict[str, Any]] = [
+        {"least_share": 9},
+        {"least_share": -1},
+        {"last_round_counts": 1.5},
+        {"last_round_counts": -0.5},
+        {"last_round_counts": float("nan")},
+    ]
+    for fields in wrong:
+        with pytest.raises(EdgeAgentError, match="impossible shares of a round of subnets"):
+            check_hello(replace(hello, **fields))
+
+
 @pytest.mark.parametrize("how", ["done", "cancelled", "failed"])
 def test_a_message_waits_for_what_it_speaks_of_and_all_others_follow(how: str) -> None:
     ours, theirs = socket.socketpair()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from edgeagent.local.waits import Waits
+from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule
 from protocols.network.heartbeats import Heartbeats
 from protocols.wire import messages as m
 from tests.unit.protocols.test_monitor import three
@@ -34,12 +37,12 @@ def slow_link(nodes: list[Node], badly_connected: int = 2) -> None:
             nodes[0].monitor.heard(node, said)
 
 
-def watched(nodes: list[Node]) -> tuple[Waits, list[str]]:
+def watched(nodes: list[Node], rule: ShareRule = STEPS_OF_ALL) -> tuple[Waits, list[str]]:
     lines: list[str] = []
     node = nodes[0]
     for k in range(4):
         node.context.pace.applied(node.context.now + k - 4)
-    return Waits(lambda: node, Heartbeats(), 250_000, 0, lines.append), lines
+    return Waits(lambda: node, Heartbeats(), 250_000, 0, lines.append, rule), lines
 
 
 def test_status_and_terminal_say_the_same_and_the_end_of_it() -> None:
@@ -61,6 +64,19 @@ def test_status_and_terminal_say_the_same_and_the_end_of_it() -> None:
     for k in range(12, 30):
         waits.tell(k / 2)
     assert lines[2:] == [f"no longer waiting for {name}"]
+
+
+def test_advice_follows_from_what_the_job_says_about_shares() -> None:
+    _, nodes = three()
+    slow_link(nodes)
+    found = []
+    for rule in (STEPS_OF_ALL, ShareRule(1.5)):
+        waits, _ = watched(nodes, rule)
+        advice = waits.advice(waits.waiting())
+        assert advice is not None
+        found.append(advice["without_s"])
+    each = nodes[0].context.config.micro_batches / 2
+    assert found[1] - found[0] == pytest.approx(0.02 * (each**1.5 - each), rel=0.05)
 
 
 def test_on_the_slow_device_the_others_wait() -> None:

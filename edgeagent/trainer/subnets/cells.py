@@ -2,13 +2,15 @@
 
 The micro-batches of a round are **cells**: each stands for the same part of every layer that is
 divided. A layer's units (neurons, heads, residual blocks) are put into a random order, which is
-another one in each round and for each layer, and cell c of M has the units in the c-th M-th of that
-order. A device that is dealt some cells trains the subnet of all their units. Since the cells of a
-round are dealt out once each, no two devices train the same unit, and none is left out, whatever
-shares the devices have.
+another one for each layer, and after every so many rounds (the period, usually 1). Cell c of M has
+the units in the c-th M-th of that order. A device that is dealt some cells trains the subnet of all
+their units. Since the cells of a round are dealt out once each, no two devices train the same unit,
+and none is left out, whatever shares the devices have.
 
-The order follows from (seed, round, layer) alone, by raw numbers of numpy's Philox generator, which
-numpy guarantees in all versions.
+The order follows from (seed, round // period, layer) alone, by raw numbers of numpy's Philox
+generator, which numpy guarantees in all versions. So a device keeps its units in all rounds of a
+period in which it has the same cells. It has as many as its share, behind those of the members
+before it, so a share that changes moves the cells of the members behind it, too.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ def units_of(
 ) -> Units:
     """Return the units of `layer` that belong to `cells`, in ascending order.
 
-    `size`: how many units the layer has, `number`: that of the round. If a layer has fewer units
-    than there are cells, some cells have none of it.
+    `size`: how many units the layer has, `number`: that of the order, which is round // period. If
+    a layer has fewer units than there are cells, some cells have none of it.
     """
     key = derived_seed(seed, "subnet", number, layer)
     order = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")

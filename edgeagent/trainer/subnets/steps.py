@@ -1,10 +1,11 @@
 """What one device does in a round of independent subnets (IST; AdapTrain for unequal devices).
 
-In each round the model is divided at random, and each device trains a subnet by itself for
-`local_steps` steps; then what they have changed is put together. The micro-batches of a round are
-cells (`cells.py`): a device that is dealt k of M cells has a subnet of that part of each layer, so
-the plan's shares decide how large the subnets are. All devices take as many steps, each on samples
-of its own, with an optimizer of the script's kind that begins with an empty memory.
+The model is divided at random, in each round or after some of them anew, and each device trains a
+subnet by itself for `local_steps` steps; then what they have changed is put together. The
+micro-batches of a round are cells (`cells.py`): a device that is dealt k of M cells has a subnet of
+that part of each layer, so the plan's shares decide how large the subnets are. All devices take as
+many steps, each on samples of its own, with an optimizer of the script's kind that begins with an
+empty memory.
 
 What a device adds to the round's sum is M * (start - own) where a number is its own alone, and
 k * (start - own) where all devices have it, such as the bias of the last layer. The sum over all
@@ -45,7 +46,8 @@ class SubnetSteps:
     """The device's subnet `net` of `model`, and the steps that it takes with it.
 
     `optimizer` is the script's, of which the steps have the class and the settings. `steps`: how
-    many a device takes in a round, `cells`: the micro-batches of a round. Raises `UsageError` for a
+    many a device takes in a round, `cells`: the micro-batches of a round, `period`: for how many
+    rounds a cell stands for the same units, `scale` as of `CutModel`. Raises `UsageError` for a
     division that does not fit the model, and for an optimizer that cannot be made anew.
     """
 
@@ -60,12 +62,12 @@ class SubnetSteps:
         seed: int,
         max_grad_norm: float | None = None,
         scale: str = SCALES[0],
+        period: int = 1,
     ) -> None:
-        if scale not in SCALES:
-            raise UsageError(f"subnet_scale is {scale!r}; it must be one of {', '.join(SCALES)}")
         self._division = division
         self._template = optimizer
         self._steps, self._cells, self._seed = steps, cells, seed
+        self._period = period
         self._max_grad_norm = max_grad_norm
         self._cut = CutModel(model, division, scale)
         self.net = self._cut.net
@@ -186,12 +188,18 @@ class SubnetSteps:
         self.begin()
 
     def _become(self, number: int) -> None:
-        """Make `net` the subnet of the device's cells in round `number`."""
+        """Make `net` the subnet of the device's cells in round `number`.
+
+        Nothing of the rounds before is needed for it, so a device that joins or resumes in the
+        middle of a period divides the model as the others do. For the same reason the optimizer
+        begins anew even if the subnet is the one before: such a device lacks its memory.
+        """
+        order = number // self._period
         sizes = {layer.name: layer.units for layer in self._division.layers}
         sizes |= {blocks.name: len(blocks.modules) for blocks in self._division.blocks}
         self._cut.become(
             {
-                name: units_of(self._mine, self._cells, size, self._seed, number, name)
+                name: units_of(self._mine, self._cells, size, self._seed, order, name)
                 for name, size in sizes.items()
             }
         )

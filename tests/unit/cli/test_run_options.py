@@ -71,7 +71,8 @@ def test_who_names_a_batch_takes_no_other() -> None:
 def test_the_recipe_has_what_belongs_to_the_job_and_nothing_of_the_device(folder: Path) -> None:
     (folder / "train.py").write_text("x = 1\n")
     job = ["--steps", "9", "--global-batch", "64", "--micro-batch", "8", "--seed", "4"]
-    job += ["--wire", "bf16", "--local-steps", "5", "--outer", "nesterov"]
+    job += ["--wire", "bf16", "--local-steps", "5", "--outer", "nesterov", "--mode", "subnets"]
+    job += ["--subnet-minimum", "0.05", "--subnet-period", "4", "--subnet-ewma", "0.5"]
     device = ["--name", "al", "--threads", "2", "--device", "cpu", "--listen", "127.0.0.1:1"]
     told = agent(*job, *device).recipe
     assert told is not None
@@ -265,6 +266,10 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
     assert trainer(EDGEAGENT_KEEP="2").keep == 2, "a variable may be set for other runs"
     assert trainer("--no-save", "--save-every", "0").save_every == 0
     assert trainer("--seed", "0").seed == 0
+    subnets = ["--mode", "subnets", "--subnet-minimum", "0.05", "--subnet-period", "4"]
+    parts = trainer(*subnets, "--subnet-ewma", "1")
+    assert (parts.subnet_minimum, parts.subnet_period, parts.subnet_ewma) == (0.05, 4, 1.0)
+    assert trainer("--mode", "subnets", "--subnet-minimum", "0").subnet_minimum == 0.0
 
 
 @pytest.mark.parametrize(
@@ -280,6 +285,18 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         (("--save", "a/m.pt"), r"name it a/m\.safetensors; `edgeagent export` makes a \.pt of it"),
         (("--save", "m.PTH"), r"--save m\.PTH: the file is written in the safetensors format"),
         (("--keep", "2"), "--keep is about the files of --save-every N: give that, too"),
+        (("--subnet-minimum", "1.5"), r"--subnet-minimum: '1\.5' is not a number from 0 to 1"),
+        (("--subnet-minimum", "nan"), "'nan' is not a number from 0 to 1"),
+        (("--subnet-minimum", "-0.1"), "--subnet-minimum"),
+        (("--subnet-minimum", "all"), "'all' is not a number from 0 to 1"),
+        (("--subnet-period", "0"), "--subnet-period: '0' is not a whole number from 1"),
+        (("--subnet-ewma", "0"), "--subnet-ewma: '0' is not above 0"),
+        (("--subnet-ewma", "2"), "'2' is not a number from 0 to 1"),
+        (("--subnet-period", "2"), "--subnet-period says how .*: give --mode subnets, too"),
+        (
+            ("--mode", "whole", "--subnet-ewma", "1"),
+            "--subnet-ewma says how .*: give --mode subnets",
+        ),
     ],
 )
 def test_wrong_values_of_the_trainer(options: tuple[str, ...], expected: str) -> None:

@@ -206,3 +206,15 @@ def test_a_first_round_without_a_use_is_no_measure(reports: list[tuple[float, fl
     assert gauges.read({}).micro_batch_s is None
     gauges.contributed(4, 8.0)
     assert gauges.read({}).micro_batch_s == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("counts", [1.0, 0.25])
+def test_how_much_the_last_round_counts_can_be_chosen(counts: float) -> None:
+    gauges = Gauges(lambda: 0.0, Heartbeats(), rounds=True, last_counts=counts)
+    expected = 2.0
+    gauges.contributed(1, 9.0)  # the first is no measure
+    gauges.contributed(1, expected)
+    for seconds in (4.0, 1.0, 7.0):
+        gauges.contributed(2, 2 * seconds)
+        expected = counts * seconds + (1 - counts) * expected
+        assert gauges.read({}).micro_batch_s == pytest.approx(expected)

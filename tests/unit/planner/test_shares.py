@@ -10,9 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edgeagent.planner.shares import IDLE_LIMIT, LEAST_GAIN, measured_shares
-from protocols.network.measures import Measures
-from tests.unit.protocols.records import node
+from edgeagent.planner import StandardPlanner
+from edgeagent.planner.shares import IDLE_LIMIT, LEAST_GAIN, ShareRule, measured_shares
+from protocols.network.measures import Measures, Rate
+from tests.unit.protocols.records import node, view_of
 
 NOISE = 0.08
 Nodes = tuple[bytes, ...]
@@ -228,7 +229,7 @@ def test_parts_of_a_model_follow_the_rules_of_adaptrain() -> None:
     nodes = tuple(bytes([k]) * 16 for k in range(4))
     for exponent in (1.0, 1.5, 2.0):
         speeds = dict(zip(nodes, slowdowns, strict=True))
-        plan = measured_shares(nodes, 6400, (), speeds, exponent=exponent)
+        plan = measured_shares(nodes, 6400, (), speeds, rule=ShareRule(exponent))
         weights = [s ** (-1 / exponent) for s in slowdowns]
         right = [6400 * w / sum(weights) for w in weights]
         assert all(abs(a - b) <= 1 for a, b in zip(plan.shares, right, strict=True))
@@ -237,3 +238,74 @@ def test_parts_of_a_model_follow_the_rules_of_adaptrain() -> None:
         assert plan.ideal_s <= plan.predicted_s <= plan.ideal_s * 1.01
         ends = [s**exponent * speeds[n] for s, n in zip(plan.shares, nodes, strict=True)]
         assert max(ends) < 1.01 * min(ends)
+
+
+@given(speeds_of, st.integers(1, 7), st.integers(1, 4), st.sampled_from([1.0, 1.6, 2.0]), st.data())
+def test_nobody_gets_less_than_the_least_share_and_no_such_shares_end_sooner(
+    seconds: list[float], micro_batches: int, least: int, exponent: float, data: st.DataObject
+) -> None:
+    nodes = nodes_of(len(seconds))
+    away = data.draw(st.lists(st.sampled_from(nodes), unique=True).map(tuple))
+    present = [n for n in nodes if n not in away] or list(nodes)
+    rule = ShareRule(exponent, least)
+    plan = measured_shares(nodes, micro_batches, away, known(nodes, seconds), rule=rule)
+    lowest = min(least, micro_batches // len(present))
+
+    def ends(shares: tuple[int, ...]) -> float:
+        return max(float(n**exponent) * s for n, s in zip(shares, seconds, strict=True))
+
+    def fits(shares: tuple[int, ...]) -> bool:
+        return all(
+            s >= lowest if n in present else s == 0 for n, s in zip(nodes, shares, strict=True)
+        )
+
+    valid = [shares for shares in every_way(len(nodes), micro_batches) if fits(shares)]
+    assert plan.shares in valid
+    assert plan.predicted_s == ends(plan.shares) == min(ends(shares) for shares in valid)
+
+
+def test_with_too_many_devices_for_the_least_share_all_have_equal_ones() -> None:
+    for count in range(1, 71):
+        nodes = nodes_of(count)
+        speeds = known(nodes, [1.0 + k for k in range(count)])
+        shares = measured_shares(nodes, 64, (), speeds, rule=ShareRule(2.0, 16)).shares
+        assert sum(shares) == 64
+        if count <= 4:
+            assert min(shares) >= 16
+        elif count <= 64:
+            assert min(shares) == 64 // count, "as equal as whole micro-batches allow"
+        if 64 % count == 0 and count >= 4:
+            assert shares == (64 // count,) * count
+
+
+def test_a_new_device_gets_the_least_share_and_an_unmeasured_one_more_than_that() -> None:
+    nodes = nodes_of(3)
+    rule = ShareRule(1.0, 8)
+    slow = {node(1): 1.0, node(2): 1.0, node(3): 100.0}
+    plan = measured_shares(nodes, 64, (), slow, rule=rule)
+    assert plan.shares == (28, 28, 8)
+    assert plan.reason == (
+        "64 micro-batches over 3 devices by speed: 800 s, 96% of it lost to granularity and to"
+        " shares of at least 8"
+    )
+    assert measured_shares(nodes, 64, (), {}, rule=rule).shares == (22, 21, 21)
+    unknown = measured_shares(nodes, 64, (), {node(1): 1.0, node(2): 1.0}, rule=rule)
+    assert unknown.shares == (22, 21, 21)
+    # Shares in force below the least one give way, others are kept as ever.
+    assert measured_shares(nodes, 64, (), slow, (29, 28, 7), rule=rule).shares == (28, 28, 8)
+    assert measured_shares(nodes, 64, (), slow, (29, 27, 8), rule=rule).shares == (29, 27, 8)
+    assert measured_shares(nodes, 64, (node(3),), slow, rule=rule).shares == (32, 32, 0)
+
+
+def test_the_least_share_is_in_plans_predictions_and_traces() -> None:
+    view = view_of(2)
+    planner = StandardPlanner(rule=ShareRule(1.0, 16))
+    measures = Measures({}, {node(1): 1.0, node(2): 100.0})
+    assert planner.plan(view, 64, (), None, measures).shares == (48, 16)
+    assert planner.inputs["least"] == 16
+    links = {(node(1), node(2)): Rate(0.001, 1e9), (node(2), node(1)): Rate(0.001, 1e9)}
+    measures = Measures(links, measures.speeds)
+    step_s = planner.step_s(view, 64, measures)
+    assert step_s == pytest.approx(1600.0, rel=0.01)
+    without = StandardPlanner().step_s(view, 64, measures)
+    assert without == pytest.approx(64.0, rel=0.02)

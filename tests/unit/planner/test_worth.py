@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeagent.planner import StandardPlanner
+from edgeagent.planner.shares import ShareRule
 from edgeagent.planner.worth import worth
 from protocols.cluster.view import make_view
 from protocols.network.measures import Measures, Rate, Times
@@ -143,3 +144,23 @@ def test_a_step_alone_is_computing_and_without_measurements_it_is_not_known() ->
     assert planner.step_s(view_of(1), 4, measures(1, {})) == pytest.approx(0.08)
     assert planner.step_s(view_of(2), 4) is None
     assert planner.costly(view_of(2), 4, {}, 1.0) is None
+
+
+def test_a_device_that_only_its_least_share_makes_slow_costs_more_than_it_gives() -> None:
+    """So it may stand by, unless all devices have `--standby never`."""
+    known = measures(3, {}, c=1.0)
+    took = {A: Times(0.1, 0.01), B: Times(0.1, 0.01), C: Times(4.0, 0.01)}
+    planner = StandardPlanner(BYTES, rule=ShareRule(1.0, 4))
+    found = planner.costly(view_of(3), MICRO_BATCHES, took, 4.1, known)
+    assert found is not None
+    assert found.left_out == (C,)
+    step_s = planner.step_s(view_of(3), MICRO_BATCHES, known)
+    assert step_s is not None
+    assert step_s > 4.0
+    # Whichever devices are slow, and not those whose ids come first.
+    slow = {B: 1.0, D: 2.0}
+    known = Measures(rates(4, {}), {n: slow.get(n, 0.02) for n in (A, B, C, D)})
+    took = {n: Times(4 * seconds, 0.01) for n, seconds in known.speeds.items()}
+    found = planner.costly(view_of(4), MICRO_BATCHES, took, 8.1, known)
+    assert found is not None
+    assert found.left_out == (D, B)

@@ -305,16 +305,6 @@ def test_an_optimizer_that_cannot_be_made_anew_is_refused() -> None:
             cells=CELLS,
             seed=0,
         )
-    with pytest.raises(UsageError, match="one of inverse, sqrt, none"):
-        SubnetSteps(
-            of.model,
-            torch.optim.SGD(of.model.parameters(), lr=1.0),
-            of.division,
-            steps=3,
-            cells=CELLS,
-            seed=0,
-            scale="other",
-        )
 
 
 def test_what_cannot_be_divided_is_named() -> None:

@@ -161,8 +161,9 @@ def test_refused_by_name(name: str) -> None:
 def test_fused_is_switched_off_with_a_warning() -> None:
     model = linear()
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    with pytest.warns(UserWarning, match="fused"):
+    with pytest.warns(UserWarning, match="fused") as caught:
         attempt(model, optimizer)
+    assert caught[0].filename == __file__, "where the script makes its Trainer"
     assert optimizer.param_groups[0]["fused"] is False
     assert optimizer.param_groups[0]["foreach"] is False
 
