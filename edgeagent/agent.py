@@ -33,11 +33,10 @@ from edgeagent.network import NoNetwork, standing_of
 from edgeagent.observer import Observer
 from edgeagent.page.server import PageServer
 from edgeagent.pausing.watch import watch_pauses
-from edgeagent.plugins import load_policy
 from edgeagent.recorders import Recorders
 from edgeagent.runtime import agent_runner
 from edgeagent.search import Search
-from edgeagent.shell import Options, Owner, Shell
+from edgeagent.shell import Owner, Shell, options_of
 from edgeagent.terminal.console import console_for
 from edgeagent.terminal.text import seconds_text, shown_path
 from edgeagent.trace import keep_trace
@@ -58,7 +57,6 @@ from protocols.cluster.ancestry import NOTHING, Past
 from protocols.cluster.life import LifeState
 from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
-from protocols.scheduler.join_cost import JoinWay
 
 if TYPE_CHECKING:
     import socket
@@ -134,7 +132,9 @@ class Agent:
         self._departure: asyncio.Future[Ending] | None = None
         self._renewing = False
         self._where = ""  # the best address of the join listener
-        self.membership = Membership(self, goes_on=config.on_partition != PAUSE)
+        self.membership = Membership(
+            self, goes_on=config.on_partition != PAUSE, waits=config.wait_for > 1
+        )
         self._life = self.membership.life
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._searching: list[asyncio.Task[None]] = []
@@ -290,17 +290,7 @@ class Agent:
             self._use_token,
             self.spawn,
         )
-        options = Options(
-            wanted_neighbours=config.neighbours,
-            pauses=config.on_partition == PAUSE,
-            rotate_every=config.rotate_every,
-            custom=load_policy(config.policy) if config.policy else None,
-            join_stall_s=config.join_stall,
-            trees=config.trees,
-            join_way=JoinWay(config.join_way),
-            stands_by=config.standby == "auto",
-        )
-        network = transport if transport is not None else NoNetwork()
+        network, options = transport or NoNetwork(), options_of(config)
         self.shell = shell = Shell(me, hello, memory, network, self.observer, owner, options)
         shell.trainer.begins_from(self.origin)
         if hello.slots:  # a part of the optimizer's state is nothing to found a cluster from
@@ -466,7 +456,9 @@ class Agent:
     def _phase(self) -> Phase:
         node = self.shell.node if self.shell else None
         must_join = self.search is not None and self.search.must_join
-        return phase_of(self._life, node, job_known=self.hello is not None, must_join=must_join)
+        waits = self.shell is not None and self.shell.trainer.kept_work.assembly.waits
+        known = self.hello is not None
+        return phase_of(self._life, node, job_known=known, must_join=must_join, waits=waits)
 
     # --- the trainer ------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from edgeagent.config import agent_config_from_environment, replace, state_root
-from edgeagent.errors import EdgeAgentError
+from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.launch import check_protocols
 from edgeagent.standard_streams import complain, open_closed_streams, outlive_output
 from edgeagent.terminal.text import accept_all, clean
@@ -26,8 +26,15 @@ if TYPE_CHECKING:
 
 
 def config_from(environment: Mapping[str, str]) -> AgentConfig:
-    """Return the agent's configuration for a plain script."""
+    """Return the agent's configuration for a plain script.
+
+    Raises `UsageError` if the script would wait for devices that cannot come.
+    """
     config = agent_config_from_environment(environment)
+    if config.wait_for > 1 and config.token is None:
+        raise UsageError(
+            "EDGEAGENT_WAIT_FOR: without EDGEAGENT_TOKEN no other device can come: set it, too"
+        )
     return replace(
         config,
         state_dir=config.state_dir or state_root(environment),

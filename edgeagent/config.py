@@ -40,8 +40,11 @@ STANDBY = ("auto", "never")  # whether a device that only slows the others down 
 JOIN_WAYS = ("auto", "log", "pause")  # how newcomers copy the state: `join_cost.JoinWay`
 ON_LOST = ("wait", "stop", "fresh")  # `protocols.cluster.stripes.OnLost`
 MOST_COPIES = 7  # of each part of a divided optimizer: `protocols.limits.MAX_HOLDERS` - its owner
+# For so many devices a founder can wait: itself and `protocols.limits.MAX_OPEN_JOINS` newcomers.
+MOST_WAITED_FOR = 33
 LOG_LEVELS = ("debug", "info", "warning", "error")
 COUNT_RULE = "a whole number from 0 to 2^31 - 1"
+WAITED_FOR_RULE = f"a whole number from 1 to {MOST_WAITED_FOR}, this device included"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class AgentConfig:
     while this agent is the scheduler. `standby` (of `STANDBY`) says whether this device stands by
     while the others are much faster without it, and has newcomers do the same. `join_stall` is for
     how many seconds a join may stop the others while this agent is the scheduler, 0 for no limit.
+    If this agent founds the cluster, training begins when `wait_for` devices are there, this one
+    included.
     """
 
     cluster: str = DEFAULT_CLUSTER
@@ -80,6 +85,7 @@ class AgentConfig:
     join_way: str = "auto"
     standby: str = "auto"
     join_only: bool = False
+    wait_for: int = 1
     recipe: Recipe | None = None  # of the job, for devices that want to run the same
     join_stall: int = DEFAULT_JOIN_STALL
     log_level: str = ""  # of LOG_LEVELS, "" = no log
@@ -182,6 +188,11 @@ def is_count(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 1 << 31
 
 
+def can_be_waited_for(text: str) -> bool:
+    """Return whether `text` is how many devices a founder can wait for; see `WAITED_FOR_RULE`."""
+    return is_count(text) and 1 <= int(text) <= MOST_WAITED_FOR
+
+
 def _name_from(environment: Mapping[str, str], variable: str, default: str) -> str:
     text = environment.get(variable, "") or default
     if text and not is_name(text):
@@ -211,11 +222,12 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     Variables: EDGEAGENT_TOKEN (none: train alone), EDGEAGENT_CLUSTER, EDGEAGENT_NAME,
     EDGEAGENT_LISTEN, EDGEAGENT_INTERFACE, EDGEAGENT_PEERS (comma separated), EDGEAGENT_NO_MDNS=1,
     EDGEAGENT_EVENTS, EDGEAGENT_ON_PARTITION (go-on or pause), EDGEAGENT_ROTATE_EVERY (steps, 0 for
-    never), EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_JOIN_STALL (seconds, 0 for
-    no limit), EDGEAGENT_JOIN (of `JOIN_WAYS`), EDGEAGENT_STANDBY (of `STANDBY`),
-    EDGEAGENT_TREES (of `TREES`), EDGEAGENT_LOG_LEVEL (of `LOG_LEVELS`), EDGEAGENT_LOG_FILE,
-    EDGEAGENT_LOG_DIR, EDGEAGENT_METRICS ([HOST:]PORT), EDGEAGENT_PAUSE_ON_BATTERY=1,
-    EDGEAGENT_PAUSE_ON_ACTIVITY (seconds), EDGEAGENT_PAUSE_ON_METERED=1.
+    never), EDGEAGENT_POLICY, EDGEAGENT_JOIN_ONLY=1, EDGEAGENT_WAIT_FOR (devices),
+    EDGEAGENT_JOIN_STALL (seconds, 0 for no limit), EDGEAGENT_JOIN (of `JOIN_WAYS`),
+    EDGEAGENT_STANDBY (of `STANDBY`), EDGEAGENT_TREES (of `TREES`), EDGEAGENT_LOG_LEVEL (of
+    `LOG_LEVELS`), EDGEAGENT_LOG_FILE, EDGEAGENT_LOG_DIR, EDGEAGENT_METRICS ([HOST:]PORT),
+    EDGEAGENT_PAUSE_ON_BATTERY=1, EDGEAGENT_PAUSE_ON_ACTIVITY (seconds),
+    EDGEAGENT_PAUSE_ON_METERED=1.
     """
     on_partition = environment.get("EDGEAGENT_ON_PARTITION") or GO_ON
     if on_partition not in (GO_ON, PAUSE):
@@ -226,6 +238,9 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
     join_stall = environment.get("EDGEAGENT_JOIN_STALL") or str(DEFAULT_JOIN_STALL)
     if not is_count(join_stall):
         raise UsageError(f"EDGEAGENT_JOIN_STALL: {join_stall!r} is not {COUNT_RULE}")
+    wait_for = environment.get("EDGEAGENT_WAIT_FOR") or "1"
+    if not can_be_waited_for(wait_for):
+        raise UsageError(f"EDGEAGENT_WAIT_FOR: {wait_for!r} is not {WAITED_FOR_RULE}")
     activity = environment.get("EDGEAGENT_PAUSE_ON_ACTIVITY") or "0"
     if not is_count(activity):
         raise UsageError(f"EDGEAGENT_PAUSE_ON_ACTIVITY: {activity!r} is not {COUNT_RULE}")
@@ -256,6 +271,7 @@ def agent_config_from_environment(environment: Mapping[str, str]) -> AgentConfig
         join_way=_choice_from(environment, "EDGEAGENT_JOIN", JOIN_WAYS, "auto"),
         standby=_choice_from(environment, "EDGEAGENT_STANDBY", STANDBY, "auto"),
         join_only=_flag_from(environment, "EDGEAGENT_JOIN_ONLY"),
+        wait_for=int(wait_for),
         join_stall=int(join_stall),
         log_level=_choice_from(environment, "EDGEAGENT_LOG_LEVEL", LOG_LEVELS, ""),
         log_file=environment.get("EDGEAGENT_LOG_FILE", ""),
@@ -341,6 +357,7 @@ __all__ = [
     "JOIN_WAYS",
     "LOG_LEVELS",
     "MOST_COPIES",
+    "MOST_WAITED_FOR",
     "ON_LOST",
     "OUTERS",
     "PAUSE",
@@ -348,9 +365,11 @@ __all__ = [
     "SOCKET_VARIABLE",
     "TOKEN_VARIABLE",
     "TREES",
+    "WAITED_FOR_RULE",
     "AgentConfig",
     "TrainerConfig",
     "agent_config_from_environment",
+    "can_be_waited_for",
     "default_name",
     "is_count",
     "is_name",

@@ -80,11 +80,18 @@ class Membership:
     """The memberships of one agent, one after another. Implements the search's `Outcome`."""
 
     def __init__(
-        self, agent: Surroundings, *, goes_on: bool = True, clock: Callable[[], float] | None = None
+        self,
+        agent: Surroundings,
+        *,
+        goes_on: bool = True,
+        waits: bool = False,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        """`goes_on`: if the others are out of reach, found a cluster from what was trained here."""
+        """`goes_on`: if the others are out of reach, found a cluster from what was trained here.
+        `waits`: if this device founds, its training waits for others (`--wait-for`)."""
         self.life = Life(lambda: self.whole_state, goes_on=goes_on)
         self._agent = agent
+        self._waits = waits
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._sponsor: Standing | None = None
         self._incarnation_used = False  # by a node of this agent, so others may know it
@@ -272,7 +279,19 @@ class Membership:
 
     def may_found(self) -> bool:
         """Return whether this agent has a state from which it may found a cluster."""
-        return self.life.may_found
+        return self.life.may_found or self._has_lost_nothing
+
+    @property
+    def _has_lost_nothing(self) -> bool:
+        """Whether this device was no member yet, the cluster that let it in last had trained
+        nothing then which this device lacks, and training here waits for others. Whoever waits so
+        with a founder that is lost must be able to found in its place; should that cluster be only
+        out of reach, nothing is trained beside it, as this device waits again, and the two clusters
+        become one."""
+        own, sponsor = self.whole_state, self._sponsor
+        if not self._waits or own is None or own.trained or sponsor is None:
+            return False
+        return sponsor.past.iteration <= own.past.iteration
 
     def given_up(self) -> None:
         """Note that this agent may not found a cluster and that there is none to join."""

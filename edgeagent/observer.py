@@ -203,6 +203,15 @@ class Observer:
             self.say(f"no longer paused, after {seconds_text(now - since)}")
         self.pause = text
 
+    def assembling(self, wanted: int, here: int) -> None:
+        """Tell how many devices are here of those that training waits for."""
+        self._write("assembling", wanted=wanted, here=here)
+        if here < wanted:
+            more = plural(wanted - here, "more device")
+            self.say(f"waiting for {more} ({here} of {wanted}) before training begins")
+        else:
+            self.say(f"{here} devices are here: training begins")
+
     def stands_by(self, reason: str, text: str) -> None:
         """Note that this device has begun to stand by, for `reason`; people are told `text`."""
         self._write("standby", reason=reason)

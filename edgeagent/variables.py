@@ -48,6 +48,7 @@ KNOWN = (
     "SYSFS",  # for tests
     "TOKEN",
     "TREES",
+    "WAIT_FOR",
 )
 # Kubernetes and Docker's links set these for every service, which may be called edgeagent; those
 # with TEST are for the project's own tests.

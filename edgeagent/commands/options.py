@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from edgeagent.config import (
     COUNT_RULE,
     MOST_COPIES,
+    WAITED_FOR_RULE,
+    can_be_waited_for,
     is_count,
     is_name,
     listen_address,
@@ -171,6 +173,13 @@ def whole(text: str) -> int:
     """Return `text` as a whole number from 0 to 2^31 - 1."""
     if not is_count(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not {COUNT_RULE}")
+    return int(text)
+
+
+def devices(text: str) -> int:
+    """Return `text` as a number of devices that a founder can wait for."""
+    if not can_be_waited_for(text):
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not {WAITED_FOR_RULE}")
     return int(text)
 
 

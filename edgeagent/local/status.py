@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from edgeagent.local.status_model import (
+    AssemblingStatus,
     DividedStatus,
     LinkStatus,
     MemberStatus,
@@ -23,6 +24,8 @@ from edgeagent.local.status_model import (
 from protocols import limits
 from protocols.cluster.stripes import held_by
 from protocols.cluster.view import edge
+from protocols.member.joining import JoiningState
+from protocols.network.measures import KeepingUp
 
 if TYPE_CHECKING:
     from edgeagent.observer import Observer, PullMeter
@@ -34,15 +37,17 @@ if TYPE_CHECKING:
     from protocols.wire.messages import JoinProgress
 
 
-def phase_of(life: Life, node: Node | None, *, job_known: bool, must_join: bool) -> Phase:
+def phase_of(
+    life: Life, node: Node | None, *, job_known: bool, must_join: bool, waits: bool = False
+) -> Phase:
     """Return how far an agent is. `job_known`: the trainer has told what to train; `must_join`: the
-    agent founds no cluster."""
+    agent founds no cluster; `waits`: it has founded one in which too few devices are to begin."""
     if life.leaving:
         return "leaving"
     if not job_known:
         return "starting"
     if node is not None and node.context.is_member:
-        return "training"
+        return "waiting" if waits else "training"
     if life.standby:
         return "standby"
     return "founding" if node is None and not must_join else "joining"
@@ -85,6 +90,8 @@ def status_of(
         pending=[],
         joining=None,
         standby=standby if phase == "standby" else "",
+        assembling=None,
+        let_in=False,
         divided=None,
         tasks=len(asyncio.all_tasks()),
     )
@@ -97,26 +104,36 @@ def status_of(
     status["iteration"] = context.iteration
     status["steps"] = 0 if context.steps == limits.MAX_INTEGER else context.steps
     status["links"], status["pending"] = _links(shell, observer), _pending(node)
-    if (policy := context.policy) is not None:
-        status["view"], status["policy"] = policy.view.number, policy.version
-        leader, status["reason"] = context.election.scheduler, policy.reason
-        status["divided"] = _divided(node, policy)
-        status["members"] = [
-            _member(node, member, share, member.node == leader)
-            for member, share in zip(policy.view.members, policy.shares, strict=True)
-        ]
-        status["waiting"] = waiting = shell.waits.waiting()
-        status["advice"] = shell.waits.advice(waiting)
-        status["holds_up"] = waiting["node"] if waiting is not None else ""
-        status["mesh"] = _mesh(node, policy)
-        pairs = zip(policy.view.members, policy.parents, strict=True)
-        status["tree"] = TreeStatus(
-            root=context.name(policy.tree.root),
-            parents={m.name: context.name(parent) for m, parent in pairs if parent},
-        )
+    if context.policy is not None:
+        _add_policy(status, shell, node, context.policy)
     if node.joining is not None and node.joining.on_the_way and observer.pull is not None:
         status["joining"] = _joining(shell, observer.pull)
+    status["let_in"] = node.joining is not None and node.joining.state is JoiningState.WAITING
+    assembly = shell.trainer.kept_work.assembly
+    if assembly.waits:
+        status["assembling"] = AssemblingStatus(wanted=assembly.wanted, here=assembly.here)
     return status
+
+
+def _add_policy(status: Status, shell: Shell, node: Node, policy: Policy) -> None:
+    """Add to `status` what follows from the policy in force."""
+    context = node.context
+    status["view"], status["policy"] = policy.view.number, policy.version
+    leader, status["reason"] = context.election.scheduler, policy.reason
+    status["divided"] = _divided(node, policy)
+    status["members"] = [
+        _member(node, member, share, member.node == leader)
+        for member, share in zip(policy.view.members, policy.shares, strict=True)
+    ]
+    status["waiting"] = waiting = shell.waits.waiting()
+    status["advice"] = shell.waits.advice(waiting)
+    status["holds_up"] = waiting["node"] if waiting is not None else ""
+    status["mesh"] = _mesh(node, policy)
+    pairs = zip(policy.view.members, policy.parents, strict=True)
+    status["tree"] = TreeStatus(
+        root=context.name(policy.tree.root),
+        parents={m.name: context.name(parent) for m, parent in pairs if parent},
+    )
 
 
 def _joining(shell: Shell, pull: PullMeter) -> PullStatus:
@@ -172,6 +189,9 @@ def _ms(seconds: float | None) -> float | None:
 def _member(node: Node, member: Member, share: int, scheduler: bool) -> MemberStatus:
     times = node.monitor.times(member.node)
     keeping_up, owed_s = node.monitor.waits_for(member.node)
+    policy = node.context.policy
+    if keeping_up is KeepingUp.SLOW and policy is not None and len(policy.view.members) == 1:
+        keeping_up, owed_s = KeepingUp.PROMPT, 0.0  # no other member waits for it
     return MemberStatus(
         name=member.name,
         id=member.node.hex(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict, get_args
 
-Phase = Literal["starting", "founding", "joining", "standby", "training", "leaving"]
+Phase = Literal["starting", "founding", "joining", "standby", "waiting", "training", "leaving"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
@@ -162,6 +162,14 @@ class DividedStatus(TypedDict):
     missing: list[str]
 
 
+class AssemblingStatus(TypedDict):
+    """For how many devices training waits before it begins (`wanted`), and how many are `here`,
+    this one included."""
+
+    wanted: int
+    here: int
+
+
 class Status(TypedDict):
     """Everything `edgeagent status` shows.
 
@@ -170,8 +178,10 @@ class Status(TypedDict):
     is as it is. `waiting` tells whom the members wait for, None if for nobody, and `holds_up` is
     the name of that member, "" if there is none. `advice` is None if no device is known to cost
     more than it gives. `paused` says why this device pauses, "" if it does not, and `standby` why
-    it stands by. `divided` is None unless the optimizer's state is divided. `tasks` counts the
-    tasks on the agent's loop, which helps to find leaks.
+    it stands by. `assembling` is None unless training has not begun because too few devices are
+    there. `let_in` says that the others have let this device in, which copies the state once their
+    running step is done. `divided` is None unless the optimizer's state is divided. `tasks` counts
+    the tasks on the agent's loop, which helps to find leaks.
     """
 
     node: str
@@ -199,5 +209,7 @@ class Status(TypedDict):
     pending: list[PendingStatus]
     joining: PullStatus | None
     standby: str
+    assembling: AssemblingStatus | None
+    let_in: bool
     divided: DividedStatus | None
     tasks: int

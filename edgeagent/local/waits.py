@@ -1,4 +1,5 @@
-"""Whom the members wait for and which of them cost more than they give, as users are told.
+"""Whom the members wait for and which of them cost more than they give, as users are told; and that
+a newcomer waits for the end of their step.
 
 A status and this agent's own terminal show the same figures. Neither is decided here, but in
 `protocols.network.waiting` and `planner.worth`.
@@ -12,6 +13,7 @@ from edgeagent.local.status_model import AdviceStatus, WaitingStatus
 from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule
 from edgeagent.planner.worth import worth
 from edgeagent.terminal.waiting_text import advice_text, waiting_text
+from protocols.member.joining import JoiningState
 from protocols.network.waiting import Cause, Telling, waiting_of
 
 if TYPE_CHECKING:
@@ -21,6 +23,16 @@ if TYPE_CHECKING:
     from protocols.member.node import Node
     from protocols.network.heartbeats import Heartbeats
     from protocols.network.waiting import Waiting
+
+
+# A newcomer that is let in waits for a step of the others, and says so once that takes this long.
+LET_IN_SECONDS = 3.0
+LET_IN = (
+    "let in: this device copies the state when the running step of the others is done; before the"
+    " first one they may wait for more devices (--wait-for)"
+)
+# Devices do not begin a step at the same moment, so what they say of it differs by so many seconds.
+STALE_SECONDS = 2.0
 
 
 class Waits:
@@ -44,6 +56,8 @@ class Waits:
         self._say = say
         self._rule = rule
         self._telling = Telling()
+        self._let_in_since: float | None = None
+        self._let_in_told = False
 
     def waiting(self) -> WaitingStatus | None:
         """Return whom the members wait for, None if for nobody."""
@@ -61,6 +75,7 @@ class Waits:
         node = self._node()
         if node is None:
             return
+        self._tell_of_entry(now, node)
         waiting = self._waiting(node)
         if self._telling.look(now, waiting) and (shown := _waiting_status(node, waiting)):
             self._say(shown["text"])
@@ -69,8 +84,26 @@ class Waits:
         elif (gone := self._telling.over(now, waiting)) is not None:
             self._say(_over_text(node, gone))
 
+    def _tell_of_entry(self, now: float, node: Node) -> None:
+        """Tell once for each join that this device is let in, and what it waits for, if that
+        lasts."""
+        joining = node.joining
+        if joining is None or joining.state is not JoiningState.WAITING:
+            self._let_in_since, self._let_in_told = None, False
+            return
+        since = self._let_in_since = now if self._let_in_since is None else self._let_in_since
+        if not self._let_in_told and now - since >= LET_IN_SECONDS:
+            self._let_in_told = True
+            self._say(LET_IN)
+
     def _waiting(self, node: Node) -> Waiting | None:
-        return waiting_of(node, self._heartbeats.quiet(node.context.now))
+        context = node.context
+        found = waiting_of(node, self._heartbeats.quiet(context.now))
+        step_s = context.pace.since(context.now)
+        # No trainer owes an answer for longer than the running step takes. What says so is of an
+        # earlier one, such as the first step of a founder that has waited for others before it.
+        stale = found is not None and found.trainer and found.seconds > 2 * step_s + STALE_SECONDS
+        return None if stale else found
 
     def _worth(self, node: Node) -> Costly | None:
         context, policy = node.context, node.context.policy

@@ -5,6 +5,6 @@ connects them.
 """
 
 from edgeagent.shell.loop import Shell
-from edgeagent.shell.owner import Options, Owner
+from edgeagent.shell.owner import Options, Owner, options_of
 
-__all__ = ["Options", "Owner", "Shell"]
+__all__ = ["Options", "Owner", "Shell", "options_of"]

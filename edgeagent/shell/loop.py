@@ -88,8 +88,8 @@ class Shell:
         self.rounds = Rounds(self, self.peers, hello, memory, observer, gauges)
         state = memory.state.view()
         self.copies = copies = Copies(self, self.peers, self.rounds, hello, state, owner.spawn)
-        side = TrainerSide(self, self.rounds, copies, hello, memory, observer, gauges, owner)
-        self.trainer = side
+        parts = (self.rounds, copies, hello, memory, observer, gauges, owner)
+        self.trainer = side = TrainerSide(self, *parts, options.wait_for)
         self.pulls = Pulls(self, self.peers, side, copies, state, observer, owner.spawn)
         side.stripes = self.stripes = Stripes(self, self.peers, hello, memory, owner.spawn)
         item_bytes, size = self.rounds.contribution.itemsize, hello.chunk_elements
@@ -146,6 +146,7 @@ class Shell:
         assert own is not None, "a cluster founded from half a state"
         self._note_constants()
         self._forget()
+        self.trainer.kept_work.founded()
         self.node = node = Node(self._config, self._planner, self._router)
         now = self._loop.time()
         self._perform(self.recorder.found(node, now, lineage, own.past, own.meta, own.commit))
@@ -205,10 +206,12 @@ class Shell:
     def give_way(self) -> None:
         """Depart ("yielded") as soon as the trainer is idle, in order to join another cluster."""
         self.handle(events.YieldWanted())
+        self.trainer.kept_work.hand_back()
 
     def leave(self) -> None:
         """Leave gracefully."""
         self.handle(events.LeaveWanted())
+        self.trainer.kept_work.hand_back()
 
     def orphaned(self) -> None:
         """Leave, as the trainer has ended."""
@@ -261,6 +264,7 @@ class Shell:
                     self._log.event(self.node.context, event)
                 self._perform(self.recorder.handle(self.node, self._loop.time(), event))
                 self.rounds.release()
+                self.trainer.kept_work.look()
                 self.watch()
         except RemoteProtocolError:
             if self._inbox:
@@ -405,6 +409,7 @@ class Shell:
         if self.node is not None:
             self._perform(self.recorder.ping(self.node, now))
             self.handle(self._gauges.read(self.peers.links))
+            self.trainer.kept_work.look()
             self.waits.tell(now)
         if not self._closed:
             self._ping_timer = self._loop.call_later(limits.HEARTBEAT_SECONDS, self._ping)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from edgeagent.config import PAUSE
+from edgeagent.plugins import load_policy
 from protocols.scheduler.join_cost import JoinWay
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgeagent import handover
+    from edgeagent.config import AgentConfig
     from edgeagent.planner.policies import CustomPolicy
     from edgeagent.search import Spawn
 
@@ -44,7 +47,8 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class Options:
     """The user's choices for the node; the fields are those of `NodeConfig`. `custom` is the user's
-    own policy, None for the standard one, and `trees` the shape that the standard one uses."""
+    own policy, None for the standard one, and `trees` the shape that the standard one uses. If this
+    device founds a cluster, `wait_for` devices have to be there before its trainer gets work."""
 
     wanted_neighbours: tuple[str, ...] = ()
     pauses: bool = False
@@ -54,3 +58,20 @@ class Options:
     trees: str = "packed"
     join_way: JoinWay = JoinWay.AUTO
     stands_by: bool = False
+    wait_for: int = 1
+
+
+def options_of(config: AgentConfig) -> Options:
+    """Return those of the user's choices that concern the node; raise `UsageError` if there is no
+    policy of the name that the user has given."""
+    return Options(
+        wanted_neighbours=config.neighbours,
+        pauses=config.on_partition == PAUSE,
+        rotate_every=config.rotate_every,
+        custom=load_policy(config.policy) if config.policy else None,
+        join_stall_s=config.join_stall,
+        trees=config.trees,
+        join_way=JoinWay(config.join_way),
+        stands_by=config.standby == "auto",
+        wait_for=config.wait_for,
+    )

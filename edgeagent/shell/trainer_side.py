@@ -16,6 +16,7 @@ from edgeagent.dataplane.claims import piece_digests, pieces, state_claim
 from edgeagent.dataplane.shards import state_digest, state_digest_while
 from edgeagent.dataplane.snapshot import copy_in_blocks
 from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
+from edgeagent.shell.kept_work import KeptWork
 from edgeagent.state_difference import where
 from protocols import effects, events, limits
 from protocols.cluster.ancestry import Past
@@ -69,6 +70,7 @@ class TrainerSide:
         observer: Observer,
         gauges: Gauges,
         owner: Owner,
+        wait_for: int,
     ) -> None:
         self._samples = hello.micro_batches * hello.micro_batch_size
         self._state = memory.state.view()
@@ -87,6 +89,7 @@ class TrainerSide:
         self._copies = copies
         self._hub = hub
         self._handle = hub.handle
+        self.kept_work = KeptWork(hub, wait_for, observer, self._give_work)
         self._send = owner.to_trainer
         self._spawn = owner.spawn
         self._observer = observer
@@ -164,6 +167,7 @@ class TrainerSide:
                     self.stripes.applied(self._held_by.pop(iteration))
                 self._stepped(iteration, skipped)
                 self._note_applied(iteration, meta)
+                self.kept_work.stepped()
                 here = self._has_state_of(iteration + 1)
                 claim = state_claim(self._state, meta, iteration + 1) if here else b""
                 self._handle(events.Applied(iteration, meta, claim))
@@ -210,7 +214,7 @@ class TrainerSide:
             case effects.BeginTraining():
                 self._begin(effect)
             case effects.GiveWork():
-                self._give_work(effect)
+                self.kept_work.give(effect)
             case effects.KeepUpdate(iteration):
                 self._keep(iteration)
             case effects.Publish():
@@ -286,6 +290,7 @@ class TrainerSide:
 
     def forget(self) -> None:
         """Drop what was kept for the node before, which is of no use to another."""
+        self.kept_work.drop()
         self._hashed = None
         self._kept.clear()
         self._keeping.clear()

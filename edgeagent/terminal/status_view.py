@@ -124,6 +124,12 @@ def _headline(status: Status) -> Text:
         head.append(f"\n{_divided(divided)}")
     if status["paused"]:
         head.append(f"\npaused: {clean(status['paused'])}")
+    if (assembling := status["assembling"]) is not None:
+        here, wanted = assembling["here"], assembling["wanted"]
+        more = plural(wanted - here, "more device")
+        head.append(f"\nwaiting for {more} ({here} of {wanted}) before training begins")
+    if status["let_in"]:
+        head.append("\nlet in: copies the state when the running step of the others is done")
     return head
 
 

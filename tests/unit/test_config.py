@@ -11,6 +11,7 @@ from edgeagent.commands.options import node_name
 from edgeagent.config import (
     JOIN_WAYS,
     MOST_COPIES,
+    MOST_WAITED_FOR,
     ON_LOST,
     agent_config_from_environment,
     default_name,
@@ -61,6 +62,11 @@ def test_the_hosts_name_leaves_room_for_a_slot(host: str, monkeypatch: pytest.Mo
         ("EDGEAGENT_ON_PARTITION", "stop"),
         ("EDGEAGENT_ROTATE_EVERY", "-1"),
         ("EDGEAGENT_JOIN_STALL", "1.5"),
+        ("EDGEAGENT_WAIT_FOR", "0"),
+        ("EDGEAGENT_WAIT_FOR", "-1"),
+        ("EDGEAGENT_WAIT_FOR", "three"),
+        ("EDGEAGENT_WAIT_FOR", str(MOST_WAITED_FOR + 1)),
+        ("EDGEAGENT_WAIT_FOR", "9" * 5000),
         ("EDGEAGENT_TREES", "oak"),
         ("EDGEAGENT_STANDBY", "perhaps"),
         ("EDGEAGENT_LOG_LEVEL", "loud"),
@@ -110,4 +116,5 @@ def test_choices_are_those_of_the_protocols() -> None:
     # The command line names them before it imports `protocols`, which may be another package.
     assert tuple(OnLost) == ON_LOST
     assert MOST_COPIES == limits.MAX_HOLDERS - 1
+    assert MOST_WAITED_FOR == limits.MAX_OPEN_JOINS + 1
     assert tuple(JoinWay) == JOIN_WAYS

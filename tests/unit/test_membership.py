@@ -119,12 +119,19 @@ class FakeAgent:
 Story = Callable[[FakeAgent, Membership], Awaitable[None]]
 
 
-def play(story: Story, own: OwnState | None, origin: Past = NOTHING, **options: Any) -> FakeAgent:
-    """Run `story` with an agent whose trainer has `own`."""
+def play(
+    story: Story,
+    own: OwnState | None,
+    origin: Past = NOTHING,
+    *,
+    waits: bool = False,
+    **options: Any,
+) -> FakeAgent:
+    """Run `story` with an agent whose trainer has `own`; `waits` as `Membership` has it."""
 
     async def run() -> FakeAgent:
         agent = FakeAgent(own, origin, **options)
-        await story(agent, Membership(cast("Any", agent)))
+        await story(agent, Membership(cast("Any", agent), waits=waits))
         await agent.rest()
         return agent
 
@@ -311,3 +318,46 @@ def test_a_refusal_ends_only_who_has_no_node() -> None:
         assert not member.other_job(refusal)
 
     assert play(story, TRAINED).ended[0][2] == 3
+
+
+def may_found_after(
+    sponsor: Past, own: OwnState, *, waits: bool, overwritten: bool = False
+) -> bool:
+    """Return whether a device with the state `own` may found after its join of a cluster with the
+    state `sponsor` has failed; `overwritten`: when a pull had begun."""
+    found: list[bool] = []
+
+    async def story(agent: FakeAgent, member: Membership) -> None:
+        assert member.may_found()
+        member.join_through(cluster(sponsor))
+        member.saved("", "")
+        await agent.rest()
+        assert agent.shell is not None
+        if overwritten:
+            agent.shell.own = None
+        member.join_failed("the link broke", 0.0, False)
+        found.append(member.may_found())
+
+    play(story, own, waits=waits)
+    return found[0]
+
+
+def test_who_waits_with_a_founder_that_is_lost_may_found() -> None:
+    fresh, resumed = OwnState(NOTHING, b"m"), OwnState(Past(40, FILE), b"m")
+    assert may_found_after(Past(0, NEW), fresh, waits=True)
+    assert may_found_after(Past(40, NEW), resumed, waits=True)
+    assert not may_found_after(Past(0, NEW), fresh, waits=False), "its training would not wait"
+    assert not may_found_after(Past(1, NEW), fresh, waits=True), "that cluster has trained"
+    assert not may_found_after(Past(41, NEW), resumed, waits=True)
+    assert not may_found_after(Past(0, NEW), fresh, waits=True, overwritten=True)
+
+
+def test_a_former_member_that_must_not_go_on_alone_does_not_wait_alone_either() -> None:
+    async def story(agent: FakeAgent, _: Membership) -> None:
+        member = Membership(cast("Any", agent), goes_on=False, waits=True)
+        member.join_through(cluster(Past(0, NEW)))
+        member.saved("", "")
+        await agent.rest()
+        assert not member.may_found()
+
+    play(story, TRAINED)

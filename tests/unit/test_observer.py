@@ -139,6 +139,26 @@ def test_a_member_that_joins_again_counts_its_steps_anew(bench: Bench) -> None:
     assert bench.observer.samples_per_second == pytest.approx(320.0)
 
 
+def test_that_training_waits_for_others_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Silence, "say", lambda _, text: said.append(text))
+    bench = Bench()
+    for here in (1, 2, 3, 4):
+        bench.observer.assembling(3, here)
+    assert [(e["wanted"], e["here"]) for e in bench.all("assembling")] == [
+        (3, 1),
+        (3, 2),
+        (3, 3),
+        (3, 4),
+    ]
+    assert said == [
+        "waiting for 2 more devices (1 of 3) before training begins",
+        "waiting for 1 more device (2 of 3) before training begins",
+        "3 devices are here: training begins",
+        "4 devices are here: training begins",
+    ]
+
+
 def test_standing_by_is_an_event(bench: Bench) -> None:
     bench.observer.stands_by("slow links", "this device stands by: slow links")
     assert [e["reason"] for e in bench.all("standby")] == ["slow links"]

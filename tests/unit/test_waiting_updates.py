@@ -57,7 +57,7 @@ class Bench:
         self.observer = Mock()
         hello = Mock(iteration=AT, meta=b"", micro_batches=1, micro_batch_size=1)
         first: tuple[Any, ...] = (self.hub, rounds, copies, hello, memory)
-        parts: tuple[Any, ...] = (*first, self.observer, Mock(), owner)
+        parts: tuple[Any, ...] = (*first, self.observer, Mock(), owner, 1)
         self.trainer = TrainerSide(*parts)
         for iteration in (AT, AT + 1):
             self.round(iteration)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgeagent.local.waits import Waits
+from edgeagent.local.waits import LET_IN, LET_IN_SECONDS, Waits
 from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule
+from protocols.member.joining import JoiningState
 from protocols.network.heartbeats import Heartbeats
+from protocols.network.measures import KeepingUp
 from protocols.wire import messages as m
 from tests.unit.protocols.test_monitor import three
 
@@ -116,3 +119,51 @@ def test_nothing_is_said_while_there_is_no_member() -> None:
     nodes[0].context.policy = None
     assert waits.waiting() is None
     assert waits.advice(None) is None
+
+
+def trainer_of_second(nodes: list[Node], owed_s: float) -> None:
+    """Let the first node hear that the trainer of the second has not answered for so long."""
+    said = m.Measured((), 20_000, US // 100, US // 100, int(KeepingUp.SLOW), int(owed_s * US))
+    nodes[0].monitor.heard(nodes[1].context.node, said)
+
+
+def test_what_was_said_of_a_trainer_before_the_running_step_is_not_believed() -> None:
+    _, nodes = three()
+    waits, lines = watched(nodes)
+    node = nodes[0]
+    node.context.pace.applied(node.context.now)
+    trainer_of_second(nodes, 40.0)
+    node.context.now += 0.5
+    waits.tell(0.5)
+    assert waits.waiting() is None
+    trainer_of_second(nodes, 1.0)
+    node.context.now += 9.5
+    shown = waits.waiting()
+    assert shown is not None
+    assert (shown["trainer"], shown["seconds"]) == (True, 10.5)
+    waits.tell(10.0)
+    assert lines[0] == shown["text"]
+
+
+def test_who_is_let_in_says_once_what_it_waits_for() -> None:
+    lines: list[str] = []
+    context: Any = SimpleNamespace(policy=None, now=0.0, pace=SimpleNamespace(since=lambda _: 0.0))
+    joining = SimpleNamespace(state=JoiningState.LINKING)
+    node: Any = SimpleNamespace(context=context, joining=joining, monitor=None)
+    waits = Waits(lambda: node, Heartbeats(), 1, 0, lines.append)
+    for now in range(20):
+        waits.tell(float(now))
+    assert lines == []
+    joining.state = JoiningState.WAITING
+    waits.tell(20.0)
+    waits.tell(20.0 + LET_IN_SECONDS / 2)
+    assert lines == []
+    for now in range(25, 90):
+        waits.tell(float(now))
+    assert lines == [LET_IN]
+    joining.state = JoiningState.PULLING
+    waits.tell(90.0)
+    joining.state = JoiningState.WAITING
+    for now in range(91, 100):
+        waits.tell(float(now))
+    assert lines == [LET_IN, LET_IN]

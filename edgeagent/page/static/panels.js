@@ -5,6 +5,8 @@ import { byId, el, keyed, named, setText, show } from "./elements.js";
 import * as words from "./words.js";
 
 const REASON_LINES = 64;
+const NOT_ENOUGH = "devices are here: training begins when all of them are.";
+const LET_IN = "This device is let in: it copies the state when the others' running step is done.";
 
 /** The figures below the page's title. */
 export function facts({ status, members_in_all: all }) {
@@ -29,10 +31,13 @@ export function facts({ status, members_in_all: all }) {
 /** Who holds everybody up and why. */
 export function waits({ status }) {
   const known = status.members.filter((member) => member.compute_ms !== null).length;
+  const { assembling: wait } = status;
   const lines = [];
   if (status.standby) lines.push(["advice", `This device stands by: ${status.standby}.`]);
   if (status.paused) lines.push(["advice", `This device pauses: ${status.paused}.`]);
   if (status.waiting) lines.push(["slow", status.waiting.text]);
+  else if (wait) lines.push(["", `${wait.here} of ${wait.wanted} ${NOT_ENOUGH}`]);
+  else if (status.let_in) lines.push(["", LET_IN]);
   else if (known > 1) lines.push(["", "Nobody holds the others up."]);
   else if (status.members.length === 1) lines.push(["", "This device trains alone at present."]);
   else lines.push(["", "Whether anybody holds the others up is not measured yet."]);

@@ -85,7 +85,7 @@ class Host:
         )
         hello, memory = self.trainer.hello(), self.trainer.memory
         me = member_of(self.me)
-        options = Options(join_way=world.join_way)
+        options = Options(join_way=world.join_way, wait_for=world.wait_for)
         self.shell = Shell(me, hello, memory, self.network, observer, owner, options)
         self.network.listener = self.shell
         self.trainer.say = self.shell.trainer.received
@@ -221,6 +221,7 @@ class World:
         self.hosts: list[Host] = []
         self.broken: list[str] = []
         self.join_way = JoinWay.PAUSE  # of hosts that are added from now on
+        self.wait_for = 1  # the same
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.loop.set_exception_handler(self._complain)
 

@@ -151,6 +151,8 @@ def sample_status(**changes: Any) -> Status:
         "reason": REASON,
         "paused": "",
         "standby": "",
+        "assembling": None,
+        "let_in": False,
         "divided": None,
         "holds_up": "alice",
         "waiting": waiting(

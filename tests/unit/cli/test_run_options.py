@@ -346,6 +346,21 @@ def test_a_built_in_job_runs_its_module() -> None:
     assert command == (sys.executable, "-P", "-m", "edgeagent.trainer.jobs", "fashion-mnist")
 
 
+def test_for_how_many_devices_a_founder_waits() -> None:
+    assert AgentConfig().wait_for == agent("--wait-for", "1").wait_for == 1
+    assert agent("--wait-for", "3", EDGEAGENT_WAIT_FOR="4").wait_for == 3
+    assert agent(EDGEAGENT_WAIT_FOR="4").wait_for == 4
+    most = str(limits.MAX_OPEN_JOINS + 1)
+    assert agent("--wait-for", most).wait_for == limits.MAX_OPEN_JOINS + 1
+    for wrong in ("0", "-1", "three", "1.5", "", "34", "9" * 5000):
+        with pytest.raises(UsageError, match=r"--wait-for: .* from 1 to 33, this device included"):
+            agent("--wait-for", wrong)
+    assert config_from({"EDGEAGENT_TOKEN": TOKEN, "EDGEAGENT_WAIT_FOR": "2"}).wait_for == 2
+    assert config_from({"EDGEAGENT_WAIT_FOR": "1"}).wait_for == 1
+    with pytest.raises(UsageError, match="EDGEAGENT_WAIT_FOR: without EDGEAGENT_TOKEN no other"):
+        config_from({"EDGEAGENT_WAIT_FOR": "2"})
+
+
 def test_the_agent_of_a_plain_script_is_configured_by_the_environment() -> None:
     config = config_from({"EDGEAGENT_NAME": "al", "EDGEAGENT_HOME": "/h"})
     assert config == AgentConfig(name="al", state_dir="/h", quiet=True)

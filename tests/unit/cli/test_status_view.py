@@ -104,6 +104,14 @@ def test_who_stands_by_says_why() -> None:
     assert why in " ".join(lines[4:6])
 
 
+def test_who_waits_for_others_or_is_let_in_says_so() -> None:
+    wait = {"wanted": 3, "here": 1}
+    assert "waiting for 2 more devices (1 of 3) before training begins" in shown(assembling=wait)
+    told = "let in: copies the state when the running step of the others is done"
+    assert told in shown(let_in=True)
+    assert told not in shown()
+
+
 def test_what_is_not_measured_is_a_dash() -> None:
     members = [member("alice", 8, me=True), member("bob", 8, scheduler=True)]
     mesh = [pair("alice", "bob", in_tree=True)]
