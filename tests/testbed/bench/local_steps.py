@@ -149,6 +149,7 @@ def measured(
         launcher = Launcher(net, folder, "lab", subject.job)
         agents: list[Agent] = []
         options = [*way.options(subject, seed), "--threads", "1"]
+        options += ["--wait-for", str(len(net.nodes))]  # else the first one trains alone for long
         options += ["--data", args.data] if args.data and subject.job == "fashion-mnist" else []
         try:
             for node in net.nodes:
