@@ -308,8 +308,11 @@ class Recovery:
                 self._lost_before(now, reporter, peer)
             else:
                 self._stragglers.stranger(now, reporter)
-            if self._succession.negotiator is not None:
-                self._mail.post_all(self._succession.negotiator.joins.link_lost(reporter, peer))
+            if (negotiator := self._succession.negotiator) is not None:
+                if not reset and negotiator.joins.has_link(reporter, peer):
+                    self._unsteady.lost(now, reporter, peer)
+                    self._spare_links()
+                self._mail.post_all(negotiator.joins.link_lost(reporter, peer))
 
     def _lost_before(self, now: float, reporter: bytes, peer: bytes) -> None:
         """Act on a member's report that it misses a link to a node that our view no longer has. The

@@ -275,6 +275,11 @@ class Joins:
             self._agenda.dirty = True
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
 
+    def has_link(self, a: bytes, b: bytes) -> bool:
+        """Whether one of the two joins and has the link to the other, as far as is known here."""
+        ends = {j.joiner.node: j.links for j in self.open.values()}
+        return b in ends.get(a, ()) or a in ends.get(b, ())
+
     def link_lost(self, reporter: bytes, peer: bytes) -> list[Letter]:
         """A link broke. A join that loses every link is given up, and so is one that loses its
         parent when it has begun to follow the rounds, or may have begun."""

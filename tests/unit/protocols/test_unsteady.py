@@ -99,6 +99,37 @@ def test_a_device_whose_only_link_breaks_often_waits_a_minute_and_others_join() 
     assert [n for n, x in later if isinstance(x, m.Introduce)] == [ours]
 
 
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_newcomer_is_let_in_without_the_link_that_broke_in_each_of_its_joins(
+    counts: bool,
+) -> None:
+    """`counts`: the link was one of the join, and broke; otherwise it was reported as missing."""
+    world, hosts = cluster(0, size=3)
+    leader = node_of(hosts[0])
+    negotiator = leader.negotiator
+    assert negotiator is not None
+    newcomer = replace(hosts[0].me, node=node(9), name="newcomer")
+    near = tuple(h.me.name for h in hosts)
+    bad = hosts[1].me.node
+
+    def asked() -> list[bytes]:
+        letters = negotiator.joins.request(world.now, m.JoinRequest(newcomer, near))
+        return [n for n, x in letters if isinstance(x, m.Introduce)]
+
+    for _ in range(limits.MOST_STALLS):
+        assert bad in asked()
+        (join,) = negotiator.joins.open.values()
+        join.links = join.neighbours if counts else ()
+        leader.recovery.link_lost(world.now, bad, newcomer.node, reset=False)
+        assert bad not in join.links
+        leader.recovery.link_lost(world.now, bad, newcomer.node, reset=False)  # the same once more
+        if join.number in negotiator.joins.open:
+            negotiator.joins.give_up(join.number, "for the test")
+    found = asked()
+    assert len(found) == (2 if counts else 3)
+    assert (bad in found) is not counts
+
+
 def test_links_that_end_with_a_process_are_not_counted() -> None:
     world, hosts = cluster(0, size=3)
     leader = node_of(hosts[0])
