@@ -276,8 +276,9 @@ class Joins:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
 
     def has_link(self, a: bytes, b: bytes) -> bool:
-        """Whether one of the two joins and has the link to the other, as far as is known here."""
-        ends = {j.joiner.node: j.links for j in self.open.values()}
+        """Whether one of the two joins and has the link to the other, as far as is known here. The
+        links of one that enters are those of a member."""
+        ends = {j.joiner.node: j.links for j in self.open.values() if not self._enters(j)}
         return b in ends.get(a, ()) or a in ends.get(b, ())
 
     def link_lost(self, reporter: bytes, peer: bytes) -> list[Letter]:
