@@ -72,7 +72,7 @@ class Gauges:
         if not self._warm and self._set_up is None:
             self._set_up = part, seconds
             return
-        part_before, seconds_before = (0.0, 0.0) if self._warm else self._set_up or (0.0, 0.0)
+        part_before, seconds_before = self._set_up or (0.0, 0.0)
         if part > part_before and seconds > seconds_before:
             whole = (seconds - seconds_before) / (part - part_before)
             self._running = whole / share**self._exponent
@@ -86,14 +86,13 @@ class Gauges:
         if not micro_batches or seconds <= 0:
             return
         part, before = self._set_up or (0.0, 0.0)
-        if self._warm or (self._set_up and part < 1 and seconds > before):
-            whole = seconds if self._warm else (seconds - before) / (1 - part)
-            pace = whole / micro_batches**self._exponent
+        if (self._warm or self._set_up) and part < 1 and seconds > before:
+            pace = (seconds - before) / (1 - part) / micro_batches**self._exponent
             if self._rounds and self._paces:
                 pace = self._average(pace, self._paces.pop())
             self._paces.append(pace)
             self._paced_at = now
-        self._warm = True
+        self._warm, self._set_up = True, None
 
     def reduced(self) -> None:
         """Note that the round is complete on this node."""

@@ -153,9 +153,10 @@ class TrainerSide:
                 self._handle(events.ChunksReady(iteration, micro_batches, chunks, turn))
             case handover.Published(iteration, attempt):
                 self._handle(events.Published(iteration, attempt))
-            case handover.Progressed(iteration, micro_batches, turn):
+            case handover.Progressed():
                 self._gauges.progressed(message.share, message.part, message.compute_seconds)
-                self._handle(events.Progressed(iteration, micro_batches, turn))
+                done = message.micro_batches
+                self._handle(events.Progressed(message.iteration, done, message.turn))
             case handover.Applied(iteration, _, skipped, meta):
                 self._reducer.memory.returned(iteration)
                 if self._held is not None:

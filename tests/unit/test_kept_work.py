@@ -63,6 +63,17 @@ def test_who_is_there_and_who_gets_on_without_a_step(joins: list[Join], copying:
     assert present(node(*joins)) == Present(1, len(joins), copying)
 
 
+def keeping() -> tuple[KeptWork, Mock, list[effects.GiveWork]]:
+    """Return what keeps the first work of a founder that waits for one more device, with its hub,
+    and what it gives to the trainer."""
+    given: list[effects.GiveWork] = []
+    hub = Mock(node=node())
+    kept = KeptWork(hub, 2, Mock(), given.append)
+    kept.founded()
+    kept.give(WORK)
+    return kept, hub, given
+
+
 def test_who_has_no_links_yet_is_not_there() -> None:
     coming = [join(1, JoinState.INTRODUCING), join(2, JoinState.LINKING)]
     assert present(node(*coming, members=2)) == Present(2, 0, False)
@@ -102,11 +113,7 @@ def test_work_waits_and_goes_in_its_order() -> None:
 
 def test_work_that_is_handed_back_was_not_begun() -> None:
     def body() -> None:
-        given: list[effects.GiveWork] = []
-        hub = Mock(node=node())
-        kept = KeptWork(hub, 2, Mock(), given.append)
-        kept.founded()
-        kept.give(WORK)
+        kept, hub, given = keeping()
         kept.hand_back()
         nothing = events.Contributed(0, (), 0.0, b"", b"", True, 3)
         hub.handle.assert_called_once_with(nothing)
@@ -119,11 +126,7 @@ def test_work_that_is_handed_back_was_not_begun() -> None:
 
 def test_work_of_a_node_that_is_gone_is_forgotten() -> None:
     def body() -> None:
-        given: list[effects.GiveWork] = []
-        hub = Mock(node=node())
-        kept = KeptWork(hub, 2, Mock(), given.append)
-        kept.founded()
-        kept.give(WORK)
+        kept, _hub, given = keeping()
         kept.drop()
         kept.look()
         assert given == []
