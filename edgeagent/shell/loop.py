@@ -18,8 +18,8 @@ from edgeagent.dataplane.gauges import LAST_ROUND_COUNTS, Gauges
 from edgeagent.local.waits import Waits
 from edgeagent.logs import node_log
 from edgeagent.network import member_of
-from edgeagent.planner import StandardPlanner
 from edgeagent.planner.shares import ShareRule
+from edgeagent.planner.standard import StandardPlanner
 from edgeagent.shell.copies import Copies
 from edgeagent.shell.peers import Peers
 from edgeagent.shell.pulls import Pulls

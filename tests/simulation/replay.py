@@ -15,8 +15,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.planner import StandardPlanner
 from edgeagent.planner.shares import ShareRule
+from edgeagent.planner.standard import StandardPlanner
 from edgeagent.trace import Line, Trace, read_trace
 from protocols.member.node import Node
 from protocols.member.plain import to_plain

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from edgeagent.trace import Trace, read_trace, trace_lines
 from protocols import events
 from protocols.member.neighbours import Neighbours

@@ -10,7 +10,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from protocols.cluster.ways import Way, ways_fault
 from protocols.network.measures import NOTHING_KNOWN, Measures
 from protocols.scheduler.planning import Found

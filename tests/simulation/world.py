@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from protocols import events
 from protocols.cluster.ancestry import Past
 from protocols.cluster.stripes import OnLost, begun_anew

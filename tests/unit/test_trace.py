@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgeagent.errors import UsageError
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from edgeagent.trace import keep_trace, read_trace, trace_lines, write_trace
 from protocols import effects, events
 from protocols.cluster.ancestry import Past

@@ -11,14 +11,8 @@ from edgeagent.config import MODES, TrainerConfig, trainer_config_from
 from edgeagent.errors import UsageError
 from edgeagent.trainer import endings
 from edgeagent.trainer.devices import usable_device
-from edgeagent.trainer.jobs import (
-    cifar10,
-    digits,
-    fashion,
-    speech_commands,
-    text,
-    train_and_evaluate,
-)
+from edgeagent.trainer.jobs import cifar10, digits, fashion, speech_commands, text
+from edgeagent.trainer.jobs.job import train_and_evaluate
 
 JOBS = {
     "digits": digits.make,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from edgeagent.errors import UsageError
-from edgeagent.trainer.jobs import Job, warm_then_decay
 from edgeagent.trainer.jobs.classification import accuracy_on, classification_loss
+from edgeagent.trainer.jobs.job import Job, warm_then_decay
 
 WIDTH = 16
 GLOBAL_BATCH = 256

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from edgeagent.trainer.jobs import Evaluation
+from edgeagent.trainer.jobs.job import Evaluation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

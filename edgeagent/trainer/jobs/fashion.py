@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from edgeagent.errors import UsageError
-from edgeagent.trainer.jobs import Job, warm_then_decay
 from edgeagent.trainer.jobs.classification import accuracy_on, classification_loss
+from edgeagent.trainer.jobs.job import Job, warm_then_decay
 
 GLOBAL_BATCH = 256
 STEPS = 1500

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from edgeagent.errors import UsageError
-from edgeagent.trainer.jobs import Evaluation, Job, warm_then_decay
+from edgeagent.trainer.jobs.job import Evaluation, Job, warm_then_decay
 
 LENGTH = 64
 WIDTH = 128

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from edgeagent.cli import main as edgeagent_main
-from edgeagent.planner import SHARD_OVERHEAD_S, StandardPlanner
 from edgeagent.planner.shards import Source, equal_shards, even_runs
+from edgeagent.planner.standard import SHARD_OVERHEAD_S, StandardPlanner
 from protocols.member.pull import AskShards, Pull, PullDone
 
 if TYPE_CHECKING:

@@ -10,18 +10,21 @@ import tarfile
 import wave
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 
 from edgeagent.errors import UsageError
-from edgeagent.trainer.jobs import Job
 from edgeagent.trainer.jobs import speech_commands as job_module
 from models import speech_commands
 from models.download import DataError, cache_directory
 from models.log_mel import log_mel
 from models.speech_commands import ARCHIVE, WORDS, SpeechCommands
+
+if TYPE_CHECKING:
+    from edgeagent.trainer.jobs.job import Job
 
 PITCHES = {"yes": 300, "no": 900, "up": 2500}
 COUNT = 10  # recordings of each word; 0 is for the test, 1 for validation

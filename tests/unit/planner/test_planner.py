@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.planner import StandardPlanner
 from edgeagent.planner.measures import in_mbit
 from edgeagent.planner.policies import PolicyAnswer, PolicyRequest
 from edgeagent.planner.shares import measured_shares
+from edgeagent.planner.standard import StandardPlanner
 from edgeagent.planner.trees import shallow_tree
 from protocols import limits
 from protocols.cluster.policy import Policy

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeagent.errors import UsageError
-from edgeagent.planner import StandardPlanner
 from edgeagent.planner.policies import (
     MAX_FAULT_LETTERS,
     MAX_REASON_BYTES,
@@ -26,6 +25,7 @@ from edgeagent.planner.policies import (
     custom_plan,
     request_of,
 )
+from edgeagent.planner.standard import StandardPlanner
 from edgeagent.plugins import load_policy
 from protocols.cluster.policy import Policy
 from protocols.network.measures import Measures, Rate

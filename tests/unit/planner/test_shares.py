@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edgeagent.planner import StandardPlanner
 from edgeagent.planner.shares import IDLE_LIMIT, LEAST_GAIN, ShareRule, measured_shares
+from edgeagent.planner.standard import StandardPlanner
 from protocols.network.measures import Measures, Rate
 from tests.unit.protocols.records import node, view_of
 

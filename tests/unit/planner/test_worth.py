@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgeagent.planner import StandardPlanner
 from edgeagent.planner.shares import ShareRule
+from edgeagent.planner.standard import StandardPlanner
 from edgeagent.planner.worth import worth
 from protocols.cluster.view import make_view
 from protocols.network.measures import Measures, Rate, Times

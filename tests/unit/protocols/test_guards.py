@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from protocols import effects, events, limits
 from protocols.cluster.policy import Policy
 from protocols.errors import RemoteProtocolError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from protocols import limits
 from protocols.effects import Effect, Probe, Report, Send
 from protocols.events import Incoming, LinkDown, LinkUp, Measured, Received

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from protocols import limits
 from protocols.cluster.policy import Pull
 from protocols.cluster.view import make_view

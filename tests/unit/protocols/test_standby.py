@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from protocols.cluster import standby
 from protocols.network.measures import NOTHING_KNOWN, Measures
 from protocols.scheduler.join import JoinState

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from protocols import limits
 from protocols.cluster.policy import Pull
 from protocols.cluster.stripes import Stripe

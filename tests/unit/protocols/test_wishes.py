@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from protocols import limits
 from protocols.cluster.view import View, edge
 from protocols.effects import UseToken

@@ -12,11 +12,12 @@ from torch import nn
 
 from edgeagent.errors import UsageError
 from edgeagent.launch import BUILT_IN_JOBS
-from edgeagent.trainer import jobs
 from edgeagent.trainer.fingerprint import dataset_fields, said_fields, sample_digest
-from edgeagent.trainer.jobs import Evaluation, Job, text
+from edgeagent.trainer.jobs import job as job_module
+from edgeagent.trainer.jobs import text
 from edgeagent.trainer.jobs.__main__ import JOBS
 from edgeagent.trainer.jobs.classification import accuracy_on, classification_loss
+from edgeagent.trainer.jobs.job import Evaluation, Job, train_and_evaluate
 from edgeagent.trainer.layout import plan_layout
 from edgeagent.trainer.state import TrainingState
 from edgeagent.trainer.streams import RandomStreams
@@ -209,9 +210,9 @@ def half_job() -> Job:
 def test_a_job_is_trained_by_its_loss_and_judged_by_its_evaluation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(jobs, "Trainer", FakeTrainer)
+    monkeypatch.setattr(job_module, "Trainer", FakeTrainer)
     job = half_job()
-    evaluation = jobs.train_and_evaluate(job, CPU)
+    evaluation = train_and_evaluate(job, CPU)
     assert evaluation is not None
     assert MADE.pop().told == [5, 3.0, ("ready", 1.0), ("set", 4.0), "close"]
     assert capsys.readouterr().out == "one line\n"
@@ -221,9 +222,9 @@ def test_a_job_is_trained_by_its_loss_and_judged_by_its_evaluation(
 def test_a_job_that_leaves_is_not_evaluated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(jobs, "Trainer", FakeTrainer)
+    monkeypatch.setattr(job_module, "Trainer", FakeTrainer)
     monkeypatch.setattr(FakeTrainer, "end_reason", "left")
-    assert jobs.train_and_evaluate(half_job(), CPU) is None
+    assert train_and_evaluate(half_job(), CPU) is None
     assert MADE.pop().told == [5, 3.0, "exit", "close"]
     assert capsys.readouterr().out == ""
 

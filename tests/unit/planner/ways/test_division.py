@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgeagent.planner import StandardPlanner
+from edgeagent.planner.standard import StandardPlanner
 from edgeagent.planner.ways.choice import plan_ways
 from edgeagent.planner.ways.division import Division, division_of, turned, within
 from edgeagent.planner.ways.loads import peak

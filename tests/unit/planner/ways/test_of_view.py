@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from edgeagent.config import TREES
-from edgeagent.planner import StandardPlanner
 from edgeagent.planner.policies import PolicyAnswer, PolicyRequest
+from edgeagent.planner.standard import StandardPlanner
 from edgeagent.planner.ways.named import SHAPES
 from edgeagent.planner.ways.of_view import KEPT, search_ways
 from protocols.cluster.policy import Policy
