@@ -194,7 +194,8 @@ def command(config: AgentConfig, address: str) -> str:
         settings = f"EDGEAGENT_CLUSTER={shlex.quote(cluster)} " if cluster else ""
         return f"{settings}EDGEAGENT_PEERS={address} python YOUR_SCRIPT"
     job, *arguments = config.command
-    words = ["edgeagent", "run", job, "--peer", address]
+    words = ["edgeagent", "run", job, *(config.recipe.words if config.recipe else ())]
+    words += ["--peer", address]
     words += ["--cluster", cluster] if cluster else []
     words += ["--", *arguments] if arguments else []
     return shlex.join(words)

@@ -31,6 +31,8 @@ SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in t
 TOKEN_VARIABLE = "EDGEAGENT_TOKEN"
 DEFAULT_CLUSTER = "default"
 DEFAULT_PORT = 7430
+# Where an invitation waits: behind the two ports of an agent, which may start while it waits.
+PAIRING_PORT = DEFAULT_PORT + 2
 GO_ON, PAUSE = "go-on", "pause"  # what members do if they reach no quorum
 DEFAULT_ROTATE_EVERY = 1000
 DEFAULT_JOIN_STALL = 30  # seconds
@@ -294,8 +296,8 @@ def _choice_from(
     return value
 
 
-def split_address(text: str) -> tuple[str, int]:
-    """Split "HOST:PORT", "[V6]:PORT" or "HOST" (default port); raise `UsageError` otherwise.
+def split_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
+    """Split "HOST:PORT", "[V6]:PORT" or "HOST" (`default_port`); raise `UsageError` otherwise.
 
     A number alone is refused: resolvers take it for an address, and people mean a port.
     """
@@ -305,9 +307,9 @@ def split_address(text: str) -> tuple[str, int]:
         )
     host, colon, port = text.rpartition(":")
     if not colon or (text.count(":") > 1 and not text.startswith("[")):
-        host, port = text, str(DEFAULT_PORT)
+        host, port = text, str(default_port)
     if text.startswith("[") and text.endswith("]"):
-        host, port = text, str(DEFAULT_PORT)
+        host, port = text, str(default_port)
     host = host.removeprefix("[").removesuffix("]")
     if not _is_host(host) or not _is_port(port):
         raise UsageError(f"{text!r} is no address: write HOST:PORT, for example 192.168.1.20:7430")
@@ -360,6 +362,7 @@ __all__ = [
     "MOST_WAITED_FOR",
     "ON_LOST",
     "OUTERS",
+    "PAIRING_PORT",
     "PAUSE",
     "RUN_VARIABLE",
     "SOCKET_VARIABLE",

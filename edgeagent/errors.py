@@ -27,9 +27,10 @@ class UsageError(EdgeAgentError):
 
 class JobMismatch(EdgeAgentError):
     """The cluster trains a job whose fingerprint differs; the first difference is named. `batch`:
-    its global batch and micro-batch in samples, if nothing else differs."""
+    its global batch and micro-batch in samples, if nothing else differs; the latter is None where
+    it follows from the former."""
 
-    def __init__(self, message: str, batch: tuple[int, int] | None = None) -> None:
+    def __init__(self, message: str, batch: tuple[int, int | None] | None = None) -> None:
         super().__init__(message)
         self.batch = batch
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-# Options of `edgeagent run` that are part of a job, with one value each.
+# Options of `edgeagent run` that are part of a job, with one value each. Those of `FLAGS` have no
+# value, which is told as "".
 JOB_OPTIONS = (
     "--steps",
     "--global-batch",
@@ -24,7 +25,11 @@ JOB_OPTIONS = (
     "--subnet-minimum",
     "--subnet-period",
     "--subnet-ewma",
+    "--shard-optimizer",
+    "--no-shard-optimizer",
+    "--copies",
 )
+FLAGS = {"--shard-optimizer": True, "--no-shard-optimizer": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,17 @@ class Recipe:
             found.update(b"\0" + len(data).to_bytes(4, "big") + data)
         return found.hexdigest()
 
+    @property
+    def words(self) -> list[str]:
+        """The options as they are typed."""
+        return [_word(option, value) for option, value in self.options]
+
     def command(self, job: str, *others: str) -> list[str]:
         """Return the words after `edgeagent run` that run `job` in this way, with `others`, which
         are options of this device."""
-        words = [job, *(f"{option}={value}" for option, value in self.options), *others]
+        words = [job, *self.words, *others]
         return [*words, "--", *self.arguments] if self.arguments else words
+
+
+def _word(option: str, value: str) -> str:
+    return option if option in FLAGS else f"{option}={value}"

@@ -80,7 +80,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--listen",
         metavar="[HOST:]PORT",
-        help="where to wait (default every address, first free port from 7430)",
+        help="where to wait (default every address, first free port from 7432)",
     )
     parser.add_argument("--no-mdns", action="store_true", help="do not announce the invitation")
 
@@ -154,13 +154,14 @@ async def _invite(args: argparse.Namespace, offer: Offer, identity: Identity) ->
     """Wait until the code is used; raise `EdgeAgentError` if it comes to nothing."""
     import asyncio
 
+    from edgeagent.config import PAIRING_PORT
     from edgeagent.transport.complaints import Complaints
     from edgeagent.transport.discovery import PAIRING_SERVICE, Discovery
     from edgeagent.transport.pairing_code import new_code
     from edgeagent.transport.pairing_listener import PairingListener
     from edgeagent.transport.sockets import listen_pair, told_addresses
 
-    listening = listen_pair(args.listen or "")
+    listening = listen_pair(args.listen or "", first_port=PAIRING_PORT)
     for spare in listening.peer:  # a pair is asked for, so that ports are numbered as agents' are
         spare.close()
     addresses = told_addresses(listening.join)

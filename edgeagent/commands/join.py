@@ -41,7 +41,7 @@ EXAMPLES = """\
   edgeagent join --cluster lab --show               print the script that others
                                                     train, and do nothing
   edgeagent join 27-4819-2730 --no-run              pair only
-  edgeagent join 27-4819-2730 --peer 192.168.1.20:7430
+  edgeagent join 27-4819-2730 --peer 192.168.1.20:7432
 """
 
 
@@ -66,12 +66,14 @@ def add_parser(commands: Commands) -> None:
         "--cluster",
         metavar="NAME",
         type=node_name,
-        help='without a code: the cluster whose token is kept here (default "default")',
+        help="without a code: the cluster whose token is kept here (default EDGEAGENT_CLUSTER, "
+        'else "default")',
     )
     parser.add_argument(
         "--peer",
-        metavar="HOST:PORT",
-        help="with a code: address of the inviting device, as it shows it; else: of an agent",
+        metavar="HOST[:PORT]",
+        help="with a code: address of the inviting device, as it shows it (default PORT 7432); "
+        "without: of an agent (default PORT 7430)",
     )
     parser.add_argument(
         "--replace",
@@ -92,7 +94,7 @@ def add_parser(commands: Commands) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Pair if there is a code, ask for the job and run it; return the exit status."""
-    from edgeagent.config import DEFAULT_CLUSTER, split_address, state_root
+    from edgeagent.config import split_address, state_root
 
     if args.code is None and (args.no_run or args.replace):
         raise UsageError("--no-run and --replace go with a code")
@@ -102,7 +104,7 @@ def execute(args: argparse.Namespace) -> int:
         split_address(args.peer)
     root = state_root(os.environ)
     if args.code is None:
-        cluster = args.cluster or DEFAULT_CLUSTER
+        cluster = args.cluster or _usual_cluster()
         addresses = [args.peer] if args.peer else []
     else:
         cluster = _pair(args, root)
@@ -115,15 +117,17 @@ def execute(args: argparse.Namespace) -> int:
     except UsageError:
         raise
     except EdgeAgentError as error:
-        if args.code is None:
+        if args.code is None or args.show or args.accept:
             raise
-        _say(f"nothing to run yet: {error}")
+        _say(f"paired, but nothing to run yet: {error}")
         return _say_how(cluster)
     if args.show:
         return _show(told)
-    job = _job(told, root, cluster, args.accept)
-    peers = [told.address] if args.peer else []
-    return _run(told, job, root, cluster, peers, args.parse)
+    others = _cluster_words(cluster)
+    if args.peer:
+        others += ["--peer", told.address]
+    job = _job(told, root, cluster, args.accept, others)
+    return _run(told, job, root, cluster, others, args.parse)
 
 
 def _pair(args: argparse.Namespace, root: str) -> str:
@@ -142,11 +146,19 @@ def _pair(args: argparse.Namespace, root: str) -> str:
 
     invitee = Invitee(code, _own_name(), _agreement(root, args.replace), store)
     with agent_runner() as runner:
-        pairing = invitee.pair_with(args.peer) if args.peer else invitee.find()
+        pairing = invitee.pair_with(_inviter(args.peer)) if args.peer else invitee.find()
         offer = runner.run(pairing)
     _say(f"{offer.inviter} lets this device into cluster {offer.cluster!r}")
     _say(f"its token is kept in {kept[-1]}")
     return offer.cluster
+
+
+def _inviter(peer: str) -> str:
+    """Return the address at which an invitation on the host of `peer` waits, unless told
+    otherwise."""
+    from edgeagent.config import PAIRING_PORT, join_address, split_address
+
+    return join_address(*split_address(peer, PAIRING_PORT))
 
 
 def _typed_code() -> str:
@@ -175,13 +187,13 @@ def _ask(root: str, cluster: str, addresses: Sequence[str], *, mdns: bool) -> To
         return runner.run(asking)
 
 
-def _job(told: Told, root: str, cluster: str, accepted: str | None) -> str:
+def _job(told: Told, root: str, cluster: str, accepted: str | None, others: Sequence[str]) -> str:
     """Return what `edgeagent run` is to run: a built-in job, or the path of the script, to which
     the user has agreed."""
     from edgeagent.launch import BUILT_IN_JOBS
 
     if told.recipe.script is not None:
-        return _agreed(told, root, cluster, accepted)
+        return _agreed(told, root, cluster, accepted, others)
     if told.recipe.job not in BUILT_IN_JOBS:
         raise EdgeAgentError(
             f"{told.name} trains the built-in job {told.recipe.job!r}, which this edgeagent does "
@@ -195,17 +207,15 @@ def _run(
     job: str,
     root: str,
     cluster: str,
-    peers: Sequence[str],
+    others: Sequence[str],
     parse: Callable[[Sequence[str]], argparse.Namespace],
 ) -> int:
-    """Run the job as `edgeagent run` would; return the exit status."""
-    from edgeagent.config import DEFAULT_CLUSTER, TOKEN_VARIABLE
+    """Run the job as `edgeagent run` would, with the options `others`; return the exit status."""
+    from edgeagent.config import TOKEN_VARIABLE
     from edgeagent.local.token_store import token_path
 
-    others = [] if cluster == DEFAULT_CLUSTER else ["--cluster", cluster]
     if os.environ.get(TOKEN_VARIABLE):  # it may be that of another cluster, and would win
-        others += ["--token-file", token_path(root, cluster)]
-    others += [word for peer in peers for word in ("--peer", peer)]
+        others = [*others, "--token-file", token_path(root, cluster)]
     words = told.recipe.command(job, *others)
     _say(f"{told.name} trains {told.recipe.job}; the same here: edgeagent run {shlex.join(words)}")
     args = parse(["run", *words])
@@ -213,8 +223,11 @@ def _run(
     return status
 
 
-def _agreed(told: Told, root: str, cluster: str, accepted: str | None) -> str:
-    """Return the path of the script, which is kept now, if the user agrees to run it."""
+def _agreed(
+    told: Told, root: str, cluster: str, accepted: str | None, others: Sequence[str]
+) -> str:
+    """Return the path of the script, which is kept now, if the user agrees to run it. `others` are
+    options with which `edgeagent join` finds that cluster again."""
     from edgeagent.local.script_store import is_kept, keep_script
 
     recipe, text = told.recipe, told.recipe.script or ""
@@ -227,9 +240,10 @@ def _agreed(told: Told, root: str, cluster: str, accepted: str | None) -> str:
                 "--accept names"
             )
     elif not _says_yes(told):
+        again = shlex.join(["edgeagent", "join", *others])
         raise EdgeAgentError(
-            f"not run: {recipe.job} from {told.name}, digest {recipe.digest}; `edgeagent join "
-            "--show` prints it, `edgeagent join --accept DIGEST` runs it"
+            f"not run: {recipe.job} from {told.name}; `{again} --show` prints it, "
+            f"`{again} --accept {recipe.digest}` runs it"
         )
     return keep_script(root, cluster, recipe.job, text, recipe.digest)
 
@@ -289,12 +303,22 @@ def _print_script(recipe: Recipe) -> None:
 
 
 def _say_how(cluster: str) -> int:
-    from edgeagent.config import DEFAULT_CLUSTER
-
-    option = "" if cluster == DEFAULT_CLUSTER else f" --cluster {shlex.quote(cluster)}"
     _say("from now on this trains with the kept token:")
-    print(clean(f"edgeagent run JOB{option}"), flush=True)
+    words = shlex.join(["edgeagent", "run", "JOB", *_cluster_words(cluster)])
+    print(clean(words), flush=True)
     return 0
+
+
+def _usual_cluster() -> str:
+    """Return the cluster that a command without `--cluster` means here."""
+    from edgeagent.config import agent_config_from_environment
+
+    return agent_config_from_environment(os.environ).cluster
+
+
+def _cluster_words(cluster: str) -> list[str]:
+    """Return the options with which a command means `cluster` here."""
+    return [] if cluster == _usual_cluster() else ["--cluster", cluster]
 
 
 def _beside(peer: str) -> list[str]:

@@ -227,10 +227,10 @@ def execute(args: argparse.Namespace) -> int:
         if error.batch is None or not agent.takes_batch:
             raise
         size, micro = error.batch
+    cut = "" if micro is None else f", in micro-batches of {plural(micro, 'sample')}"
     print(
-        f"edgeagent: the cluster's global batch is {size}, in micro-batches of "
-        f"{plural(micro, 'sample')}: "
-        "beginning again with these",
+        f"edgeagent: the cluster's global batch is {plural(size, 'sample')}{cut}: "
+        "beginning again with that",
         file=sys.stderr,
     )
     args.global_batch, args.micro_batch = size, micro
@@ -299,8 +299,8 @@ def recipe_of(args: argparse.Namespace, job: Job) -> Recipe | None:
     from edgeagent.recipe import JOB_OPTIONS, Recipe
     from edgeagent.transport.recipe_wire import MAX_SCRIPT_BYTES, of_script
 
-    given = ((name, getattr(args, name[2:].replace("-", "_"))) for name in JOB_OPTIONS)
-    options = tuple((name, str(value)) for name, value in given if value is not None)
+    given = ((name, _given(args, name)) for name in JOB_OPTIONS)
+    options = tuple((name, value) for name, value in given if value is not None)
     if job.built_in:
         return Recipe(job.name, options)
     try:
@@ -309,6 +309,16 @@ def recipe_of(args: argparse.Namespace, job: Job) -> Recipe | None:
     except OSError:
         return None
     return of_script(os.path.basename(args.job), data, options, tuple(args.script_arguments))
+
+
+def _given(args: argparse.Namespace, option: str) -> str | None:
+    """Return the value of an option of the job, "" of a flag; None if it was not given."""
+    from edgeagent.recipe import FLAGS
+
+    if option in FLAGS:
+        return "" if args.shard_optimizer is FLAGS[option] else None
+    value = getattr(args, option[2:].replace("-", "_"))
+    return None if value is None else str(value)
 
 
 def checked_policy(name: str) -> str:

@@ -117,6 +117,13 @@ class Options:
         return cells * self.round_batch, self.global_batch
 
     @property
+    def batch_fields(self) -> dict[str, int]:
+        """The fields of the job's fingerprint that a newcomer may take from a cluster, in samples
+        and as a user gives them. With subnets the micro-batch follows from the global batch."""
+        fields = {"global batch": self.global_batch}
+        return fields if self.subnets is not None else {**fields, "micro batch": self.micro_batch}
+
+    @property
     def exact_count(self) -> int:
         """The micro-batches of an iteration if their sum must not depend on the order, else 0."""
         return self.round_batch // self.micro_batch if self.wire == "exact" else 0

@@ -451,8 +451,7 @@ class Trainer:
         self._composition.check()
         settings = {
             "max_grad_norm": self._max_grad_norm,
-            "global batch": self._global_batch,
-            "micro batch": self._micro_batch,
+            **self._options.batch_fields,
             "seed": self._seed,
             "wire": self._wire,
             "grad_scaler": self._state.scaling.state(),

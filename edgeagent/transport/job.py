@@ -86,17 +86,21 @@ def first_difference(ours: Job, theirs: Job) -> Difference | None:
     return None
 
 
-def batch_there(ours: Job, theirs: Job) -> tuple[int, int] | None:
+def batch_there(ours: Job, theirs: Job) -> tuple[int, int | None] | None:
     """Return their global batch and micro-batch in samples if the two jobs differ in these alone,
-    None otherwise."""
+    None otherwise. The micro-batch is None if it is a field of neither job."""
     mine, others = dict(compared(ours)), dict(compared(theirs))
     if any(mine.get(f) != others.get(f) for f in (*mine, *others) if f not in BATCH):
         return None
-    texts = [others.get(field, "") for field in BATCH]
+    fields = [field for field in BATCH if field in mine or field in others]
+    texts = [others.get(field, "") for field in fields]
     if not all(text.isascii() and text.isdecimal() and len(text) < 10 for text in texts):
         return None
-    size, micro = map(int, texts)
-    return (size, micro) if micro and size and size % micro == 0 else None
+    found = dict(zip(fields, map(int, texts), strict=True))
+    size, micro = (found.get(field) for field in BATCH)
+    if not size or (micro is not None and (not micro or size % micro)):
+        return None
+    return size, micro
 
 
 def names_text(ours: Job, theirs: Job) -> str:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from edgeagent.legible import flaw
-from edgeagent.recipe import JOB_OPTIONS, Recipe
+from edgeagent.recipe import FLAGS, JOB_OPTIONS, Recipe
 from protocols.errors import RemoteProtocolError
 from protocols.wire.fields import Many, Row, Text
 
@@ -69,6 +69,8 @@ class _RecipeKind:
         pairs = _OPTIONS.decode(options)
         if any(option not in JOB_OPTIONS for option, _ in pairs):
             raise RemoteProtocolError("an option that is none of the job's")
+        if any(value for option, value in pairs if option in FLAGS):
+            raise RemoteProtocolError("a flag with a value")
         text = None if script is None else _SCRIPT_TEXT.decode(script)
         if text is not None and (hides := flaw(text)):
             raise RemoteProtocolError(f"a script that could run otherwise than it looks: {hides}")

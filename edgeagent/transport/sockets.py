@@ -42,12 +42,12 @@ class Listening:
             sock.close()
 
 
-def listen_pair(listen: str, interface: str = "") -> Listening:
+def listen_pair(listen: str, interface: str = "", first_port: int = DEFAULT_PORT) -> Listening:
     """Bind both listeners and return their sockets.
 
     Joins use the port of `listen` ([HOST:]PORT), links the next one if it is free, else any.
     Without HOST that is every address, IPv4 and IPv6; "" means so, too, and the first free port
-    from `DEFAULT_PORT` on. Port 0 means any free port. With `interface`, only what comes in there
+    from `first_port` on. Port 0 means any free port. With `interface`, only what comes in there
     is accepted. Raises `UsageError`.
     """
     if interface:
@@ -59,10 +59,10 @@ def listen_pair(listen: str, interface: str = "") -> Listening:
             return _with_peers(hosts, _listen(hosts, port, interface), interface)
         except OSError as error:
             raise UsageError(f"--listen {listen}: {_why_not(error, hosts, port)}") from None
-    for port in range(DEFAULT_PORT, DEFAULT_PORT + 2 * bounds.PORTS_TRIED, 2):
+    for port in range(first_port, first_port + 2 * bounds.PORTS_TRIED, 2):
         with contextlib.suppress(OSError):
             return _with_peers(_EVERYWHERE, _listen(_EVERYWHERE, port, interface), interface)
-    raise UsageError(f"no free port from {DEFAULT_PORT} on: name one with --listen HOST:PORT")
+    raise UsageError(f"no free port from {first_port} on: name one with --listen HOST:PORT")
 
 
 def told_addresses(sockets: tuple[socket.socket, ...], interface: str = "") -> tuple[str, ...]:

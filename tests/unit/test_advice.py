@@ -15,6 +15,7 @@ from edgeagent.advice import (
     of_life,
 )
 from edgeagent.config import AgentConfig
+from edgeagent.recipe import Recipe
 from protocols.cluster.life import Note, Say
 
 
@@ -25,6 +26,9 @@ def test_the_command_can_be_typed() -> None:
     )
     digits = AgentConfig(job="digits", command=("digits",), cluster="the room")
     assert command(digits, "h:1") == "edgeagent run digits --peer h:1 --cluster 'the room'"
+    recipe = Recipe("digits", (("--seed", "3"), ("--shard-optimizer", "")))
+    same = AgentConfig(job="digits", command=("digits",), recipe=recipe)
+    assert command(same, "h:1") == "edgeagent run digits --seed=3 --shard-optimizer --peer h:1"
     assert command(AgentConfig(), "h:1") == "EDGEAGENT_PEERS=h:1 python YOUR_SCRIPT"
     plain = AgentConfig(cluster="room")
     assert command(plain, "h:1").startswith("EDGEAGENT_CLUSTER=room EDGEAGENT_PEERS=h:1 ")

@@ -88,6 +88,23 @@ def test_a_built_in_job_runs_as_if_it_had_been_typed(
     assert (home.ran[1].cluster, home.ran[1].peer) == ("lab", ["192.0.2.1:7430"])
 
 
+def test_the_cluster_of_the_environment_is_meant(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EDGEAGENT_CLUSTER", "lab")
+    assert main(["join"]) == 5
+    assert main(["join", "--cluster", "default"]) == 5
+    assert [cluster for cluster, _, _ in home.asked] == ["lab", "default"]
+    assert [args.cluster for args in home.ran] == [None, "default"]
+    home.recipe = SCRIPT
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert main(["join", "--cluster", "default", "--peer", "h:1"]) == 1
+    again = "edgeagent join --cluster default --peer 192.0.2.1:7430"
+    assert f"`{again} --show` prints it, `{again} --accept {SCRIPT.digest}` runs it" in (
+        capsys.readouterr().err
+    )
+
+
 def test_the_kept_token_is_used_whatever_is_in_the_environment(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +186,7 @@ def test_without_a_terminal_the_digest_is_the_yes(
 ) -> None:
     home.recipe = SCRIPT
     assert main(["join"]) == 1
-    assert "`edgeagent join --accept DIGEST` runs it" in capsys.readouterr().err
+    assert f"`edgeagent join --accept {SCRIPT.digest}` runs it" in capsys.readouterr().err
     assert main(["join", "--accept", "0" * 64]) == 1
     assert f"with the digest {SCRIPT.digest}, and not what --accept names" in (
         capsys.readouterr().err

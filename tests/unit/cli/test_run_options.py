@@ -73,6 +73,7 @@ def test_the_recipe_has_what_belongs_to_the_job_and_nothing_of_the_device(folder
     job = ["--steps", "9", "--global-batch", "64", "--micro-batch", "8", "--seed", "4"]
     job += ["--wire", "bf16", "--local-steps", "5", "--outer", "nesterov", "--mode", "subnets"]
     job += ["--subnet-minimum", "0.05", "--subnet-period", "4", "--subnet-ewma", "0.5"]
+    job += ["--copies", "2"]
     device = ["--name", "al", "--threads", "2", "--device", "cpu", "--listen", "127.0.0.1:1"]
     told = agent(*job, *device).recipe
     assert told is not None
@@ -85,6 +86,16 @@ def test_the_recipe_has_what_belongs_to_the_job_and_nothing_of_the_device(folder
     job_of_a_file = resolve_job("train.py")
     (folder / "train.py").unlink()
     assert recipe_of(args, job_of_a_file) is None
+
+
+@pytest.mark.parametrize("flag", ["--shard-optimizer", "--no-shard-optimizer"])
+def test_a_recipe_with_a_flag_can_be_typed(flag: str) -> None:
+    told = agent(flag, "--copies", "2").recipe
+    assert told is not None
+    assert told.options == ((flag, ""), ("--copies", "2"))
+    assert told.command("digits", "--name=bob") == ["digits", flag, "--copies=2", "--name=bob"]
+    parsed = parse(["run", *told.command("digits")])
+    assert (parsed.shard_optimizer, parsed.copies) == (flag == "--shard-optimizer", 2)
 
 
 def test_every_option_of_the_agent(folder: Path) -> None:

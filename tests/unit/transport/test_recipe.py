@@ -51,6 +51,7 @@ def test_a_recipe_reads_back(told: Recipe | None) -> None:
         ["x" * 61 + ".py", [], [], "text"],
         ["digits", [["--listen", "0.0.0.0:1"]], [], None],
         ["digits", [["--steps"]], [], None],
+        ["digits", [["--shard-optimizer", "yes"]], [], None],
         ["digits", [["--steps", 5]], [], None],
         ["digits", [["--steps", "5" * 33]], [], None],
         ["digits", [["--steps", "5\0"]], [], None],

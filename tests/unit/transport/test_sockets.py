@@ -101,7 +101,7 @@ def test_agents_of_one_host_share_the_default_ports(monkeypatch: pytest.MonkeyPa
         base = probe.getsockname()[1]
     monkeypatch.setattr(sockets, "DEFAULT_PORT", base)
     monkeypatch.setattr(sockets, "_EVERYWHERE", ("127.0.0.1", "::1"))
-    found = [listen_pair("") for _ in range(3)]
+    found = [listen_pair("", first_port=base) for _ in range(3)]
     joins = [ports(listening)[0] for listening in found]
     assert len(set(joins)) == 3
     assert all(0 <= port - base < 20 and (port - base) % 2 == 0 for port in joins)

@@ -258,6 +258,12 @@ def test_jobs_that_differ_in_the_batch_alone(
     assert batch_there(JOB, (*theirs, ("more", "1"))) is None
 
 
+def test_with_subnets_jobs_have_no_micro_batch() -> None:
+    ours, theirs = (("global batch", "128"), ("seed", "0")), (("global batch", "48"), ("seed", "0"))
+    assert batch_there(ours, theirs) == (48, None)
+    assert batch_there(ours, (*theirs, ("micro batch", "8"))) == (48, 8)
+
+
 def test_equal_jobs_have_no_difference() -> None:
     job = (("a", "1"), ("b", "2"))
     assert first_difference(job, job) is None
