@@ -182,7 +182,7 @@ def name_rule() -> str:
     """Return in words what `is_name` asks for."""
     from protocols import limits
 
-    return f"1 to {limits.MAX_NAME_BYTES} bytes of printable text"
+    return f"1 to {limits.MAX_NAME_BYTES} bytes of printable text, without spaces at its ends"
 
 
 def is_count(text: str) -> bool:

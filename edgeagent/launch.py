@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -36,6 +37,7 @@ BUILT_IN_JOBS = (
     "text",
     "text-lora",
 )
+JOBS_WITHOUT_DATA = ("digits",)  # those whose data set is part of this package
 END_OF_FILE_GRACE_S = 2.0  # time to end by itself once the socket is closed
 DEVICE_CHECK_S = 120.0  # for importing torch and starting CUDA, from a slow disk
 TERMINATE_GRACE_S = 3.0  # for the trainer to end after SIGTERM, before SIGKILL
@@ -133,7 +135,12 @@ def check_device(name: str, environment: Mapping[str, str]) -> str:
             timeout=DEVICE_CHECK_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"--device {name}: torch did not answer within {DEVICE_CHECK_S:.0f} s: its disk or the "
+            "device's driver may hang"
+        ) from None
+    except OSError as error:
         raise UsageError(f"--device {name}: torch cannot be asked about it: {error}") from None
     said = asked.stdout.strip()
     if asked.returncode == 0:
@@ -225,7 +232,20 @@ def stop_trainer(
 
 def how_it_ended(status: int) -> str:
     """Return an exit status in words; a negative one is a signal."""
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
+    if status >= 0:
+        return f"exit status {status}"
+    hint = _SIGNALS.get(-status, "")
+    return f"signal {-status}{hint and f' ({hint})'}"
+
+
+# What a signal that ended a trainer usually means.
+_SIGNALS = {
+    signal.SIGKILL: "killed; often because memory was used up: see --dry-run",
+    signal.SIGSEGV: "it crashed",
+    signal.SIGABRT: "it crashed",
+    signal.SIGBUS: "it crashed",
+    signal.SIGTERM: "asked to end",
+}
 
 
 def check_protocols() -> None:

@@ -33,7 +33,7 @@ USUAL_STEPS = 20  # a stall is the time beyond the median of this many steps
 FAREWELL_SECONDS = 10.0
 # What follows if devices do not come back that alone have a part of the optimizer's state.
 _AFTER_LOSS: dict[str, str] = {
-    OnLost.WAIT: "if it does not come back, end with Ctrl+C, and go on from files (--resume)",
+    OnLost.WAIT: "unless it is there again, end with Ctrl+C, and go on from files (--resume)",
     OnLost.STOP: f"within {limits.PARTS_WAIT_SECONDS:.0f} s this device stops without it",
     OnLost.FRESH: f"within {limits.PARTS_WAIT_SECONDS:.0f} s that part begins anew without it",
     "end": f"the last step is done, so within {limits.PARTS_WAIT_SECONDS:.0f} s this device ends"
@@ -416,9 +416,11 @@ class Observer:
                 f" state; {_AFTER_LOSS[values['then']]}"
             )
         elif event == "parts_anew":
+            lost = len(values["parts"])
+            are, begin = ("is", "it begins") if lost == 1 else ("are", "they begin")
             self.say(
-                f"{len(values['parts'])} of {values['of']} parts of the optimizer's state are lost:"
-                f" they begin anew after step {values['iteration']}"
+                f"{lost} of {values['of']} parts of the optimizer's state {are} lost:"
+                f" {begin} anew after step {values['iteration']}"
             )
         else:
             self.say("all parts of the optimizer's state are in reach again")

@@ -28,8 +28,10 @@ def ask(command: Sequence[str]) -> str:
         )
     except FileNotFoundError:
         raise EdgeAgentError(f"{command[0]} is not installed here") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EdgeAgentError(f"{command[0]} does not answer ({error})") from None
+    except subprocess.TimeoutExpired:
+        raise EdgeAgentError(f"{command[0]} did not answer within {ASK_SECONDS:.0f} s") from None
+    except OSError as error:
+        raise EdgeAgentError(f"{command[0]} cannot be run: {error}") from None
     if asked.returncode != 0:
         lines = (asked.stderr.strip() or f"exit status {asked.returncode}").splitlines()
         raise EdgeAgentError(f"{command[0]} says: {lines[0]}")

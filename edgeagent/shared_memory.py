@@ -26,6 +26,7 @@ import numpy as np
 from edgeagent.errors import AgentLost, EdgeAgentError
 from edgeagent.handover import MARKS, SHARED_REGIONS
 from edgeagent.held_memory import HeldLayout
+from edgeagent.terminal.text import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -211,7 +212,8 @@ def _create(size: int, *, reserve: bool) -> int:
     except OSError as error:
         os.close(descriptor)
         raise EdgeAgentError(
-            f"cannot reserve {length >> 20} MiB of shared memory: {error.strerror}"
+            f"cannot reserve {bytes_text(length)} of shared memory: {error.strerror}; close other "
+            "programs (`edgeagent run JOB --dry-run` says what a job needs)"
         ) from None
     return descriptor
 

@@ -34,7 +34,10 @@ def see_through(agent: RunningAgent, change: ChangeStatus) -> ChangeStatus:
     while change["state"] == "pending":
         elapsed = time.monotonic() - started
         if elapsed > WAIT_S:
-            raise EdgeAgentError(f"{agent.name} has no answer after {WAIT_S:.0f} s: start it again")
+            raise EdgeAgentError(
+                f"{agent.name} has not answered within {WAIT_S:.0f} s: see in `edgeagent status` "
+                "whether it was done, and otherwise give the command again"
+            )
         if elapsed > MOMENT_S and change["text"] != said:
             said = change["text"]
             print(f"edgeagent: {clean(said)}", file=sys.stderr, flush=True)

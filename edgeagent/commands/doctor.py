@@ -136,12 +136,12 @@ def look_at_token(
     from edgeagent.transport.token import parse_token
 
     source = f"--token-file {args.token_file}" if args.token_file else TOKEN_VARIABLE
-    if not args.token_file and not environment.get(TOKEN_VARIABLE):
-        cluster = args.cluster or agent_config_from_environment(environment).cluster
-        if stored_token(state_root(environment), cluster) is None:
-            return TokenFact(source, given=False), None
-        source = f"the token that is kept for cluster {cluster!r}"
     try:
+        if not args.token_file and not environment.get(TOKEN_VARIABLE):
+            cluster = args.cluster or agent_config_from_environment(environment).cluster
+            source = f"the token that is kept for cluster {cluster!r}"
+            if stored_token(state_root(environment), cluster) is None:
+                return TokenFact(TOKEN_VARIABLE, given=False), None
         return TokenFact(source, given=True), parse_token(resolve_token(args, environment))
     except UsageError as error:
         problem = str(error).removeprefix(f"{source}: ")

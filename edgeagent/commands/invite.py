@@ -109,9 +109,13 @@ def agent_here(cluster: str | None, name: str | None) -> RunningAgent | None:
     from edgeagent.local.api import choose_agent
     from edgeagent.local.state_dir import running_agents
 
-    agents = tuple(a for a in running_agents(_root()) if cluster in (None, a.cluster))
+    every = tuple(running_agents(_root()))
+    agents = tuple(a for a in every if cluster in (None, a.cluster))
     if not agents and name is None:
         return None
+    if not agents and every:
+        running = ", ".join(f"{a.cluster}/{a.name}" for a in every)
+        raise UsageError(f"no agent of cluster {cluster!r} runs on this device; running: {running}")
     if name is None and len({agent.cluster for agent in agents}) == 1:
         return agents[0]  # all of them hold the same token
     return choose_agent(agents, name)

@@ -100,7 +100,36 @@ def job_settings(args: argparse.Namespace, *, built_in: bool) -> dict[str, Any]:
             if getattr(args, option) is not None:
                 name = option.replace("_", "-")
                 raise UsageError(f"--{name} says how subnets are divided: give --mode subnets, too")
+    if built_in:  # a script's own arguments are known to the trainer alone
+        _check_together(args)
     return {name: getattr(args, name) for name in _SETTINGS}
+
+
+def _check_together(args: argparse.Namespace) -> None:
+    """Raise `UsageError` for options that contradict each other, or that need another one."""
+    rounds, divided = args.local_steps is not None, bool(args.shard_optimizer)
+    if args.outer is not None and not rounds:
+        raise UsageError("--outer says what ends a round of local steps: give --local-steps H, too")
+    if args.mode == MODES[1]:
+        if not rounds:
+            raise UsageError("--mode subnets trains in rounds: give --local-steps H, too")
+        for name, value in (("--micro-batch", args.micro_batch), ("--outer", args.outer)):
+            if value is not None:
+                raise UsageError(f"{name} does not go with --mode subnets: leave one of them away")
+    for name, value in (("--copies", args.copies), ("--on-lost", args.on_lost)):
+        if value is not None and not divided:
+            raise UsageError(f"{name} is for a divided optimizer: give --shard-optimizer, too")
+    if rounds and args.wire == "exact":
+        raise UsageError(
+            "--exact does not go with --local-steps, whose result depends on which device takes "
+            "each step: leave one of them away"
+        )
+    if divided and rounds:
+        raise UsageError("--shard-optimizer does not go with --local-steps: leave one of them away")
+    if divided and args.wire in ("bf16", "exact"):
+        raise UsageError(
+            f"--shard-optimizer does not go with --wire {args.wire}: leave one of them away"
+        )
 
 
 def _add_subnets(parser: argparse.ArgumentParser) -> None:

@@ -55,7 +55,10 @@ def execute(args: argparse.Namespace) -> int:
     with contextlib.suppress(NoAgent):
         while fetch_status(agent.socket_path):
             if time.monotonic() > deadline:
-                raise EdgeAgentError(f"{agent.name} is still leaving after {LEAVE_TIMEOUT_S:.0f} s")
+                raise EdgeAgentError(
+                    f"{agent.name} is still leaving after {LEAVE_TIMEOUT_S:.0f} s, perhaps because "
+                    "it saves a large model: it goes on by itself, `edgeagent leave` waits again"
+                )
             time.sleep(POLL_S)
     print(f"{agent.name} has left")
     return 0

@@ -86,9 +86,8 @@ def positive(text: str) -> int:
     from protocols import limits  # not before it is known to be ours
 
     if not _is_number(text) or not 1 <= int(text) <= limits.MAX_ITERATION:
-        raise argparse.ArgumentTypeError(
-            f"{_cut(text)!r} is not a whole number from 1 to {limits.MAX_ITERATION}"
-        )
+        most = "" if not _is_number(text) or int(text) < 1 else f", at most {limits.MAX_ITERATION}"
+        raise argparse.ArgumentTypeError(f"{_cut(text)!r} is not a whole number of 1 or more{most}")
     return int(text)
 
 
@@ -159,10 +158,13 @@ def chosen_neighbours(text: str) -> tuple[tuple[str, ...], int]:
     """
     from protocols import limits  # not before it is known to be ours
 
-    if text == "all":
+    if text.strip().lower() == "all":
         return (), limits.MAX_LINKS_PER_NODE
     if not _is_number(text):
-        return tuple(n for n in text.split(",") if n), 0
+        names = tuple(name for part in text.split(",") if (name := part.strip()))
+        if wrong := [name for name in names if not is_name(name)]:
+            raise UsageError(f"--neighbours: {_cut(wrong[0])!r} is no name: use {name_rule()}")
+        return names, 0
     if not 1 <= int(text) <= limits.MAX_LINKS_PER_NODE:
         most = limits.MAX_LINKS_PER_NODE
         raise UsageError(f"--neighbours {_cut(text)}: a device links to 1 to {most} others")

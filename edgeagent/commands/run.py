@@ -43,6 +43,7 @@ from edgeagent.config import (
 from edgeagent.errors import EdgeAgentError, JobMismatch, UsageError
 from edgeagent.launch import (
     BUILT_IN_JOBS,
+    JOBS_WITHOUT_DATA,
     Job,
     TrainerProcess,
     check_device,
@@ -352,6 +353,12 @@ def trainer_config(
         raise UsageError(
             f"--save {args.save}: the file is written in the safetensors format, which torch.load()"
             f" does not read: name it {stem}.safetensors{old}; `edgeagent export` makes a .pt of it"
+        )
+    if args.data and (not job.built_in or job.name in JOBS_WITHOUT_DATA):
+        names = ", ".join(name for name in BUILT_IN_JOBS if name not in JOBS_WITHOUT_DATA)
+        raise UsageError(
+            f"--data is for the built-in jobs that read a data set ({names}): give a script its "
+            "data after --, as in `edgeagent run train.py -- --data PATH`"
         )
     if args.keep is not None and job.built_in and not (every if args.save_every is None else 1):
         raise UsageError("--keep is about the files of --save-every N: give that, too")

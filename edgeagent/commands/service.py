@@ -156,11 +156,7 @@ def planned(
 
     if not typed or typed[0].startswith("-"):
         raise UsageError("name the job first: `edgeagent service install JOB [options of run]`")
-    try:
-        run = parse(["run", *typed, *(["--", *script_arguments] if script_arguments else [])])
-    except UsageError as error:
-        said = str(error).replace("edgeagent run ", "edgeagent service install ")
-        raise UsageError(said) from None
+    run = parse(["run", *typed, *(["--", *script_arguments] if script_arguments else [])])
     if run.dry_run or run.json:
         raise UsageError("--json is for `edgeagent run --dry-run`; a service trains")
     job = resolve_job(run.job, run.script_arguments)
@@ -205,14 +201,16 @@ class TokenPlace:
     def keep(self) -> list[str]:
         """Keep a token that is only in the environment; return what to tell the user."""
         from edgeagent.local.token_store import keep_token, stored_token, token_path
+        from edgeagent.transport.token import parse_token, token_text
 
         if self._file is not None:
             return []
+        own = token_text(parse_token(self._token))  # as it is compared when it is renewed
         there = stored_token(self._root, self._cluster)
         if there is None:
-            path = keep_token(self._root, self._cluster, self._token)
+            path = keep_token(self._root, self._cluster, own)
             return [f"the token is kept in {path}, which only you can read"]
-        if there != self._token:
+        if token_text(parse_token(there)) != own:
             raise UsageError(
                 f"the token in {TOKEN_VARIABLE} is another one than that which is kept for cluster "
                 f"{self._cluster!r} ({token_path(self._root, self._cluster)}): unset the variable, "

@@ -6,6 +6,7 @@ bounded, and one agent that cannot be reached does not keep the others.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
@@ -50,23 +51,22 @@ def execute(args: argparse.Namespace) -> int:
     from edgeagent.local.state_dir import running_agents
 
     root = state_root(os.environ)
-    agents, failed = list(running_agents(root)), []
+    agents, asked, failed = list(running_agents(root)), [], []
     if not agents:
         print("no agent runs on this device")
         return 0
     for agent in agents:
+        # One that does not listen is starting or ending: whether it ends is seen below.
         try:
-            ask_to_leave(agent.socket_path)
-        except NoAgent:
-            pass  # it is starting or ending: whether it ends is seen below
+            with contextlib.suppress(NoAgent):
+                ask_to_leave(agent.socket_path)
+            asked.append(agent)
         except EdgeAgentError as error:
             failed.append(f"{_called(agent)}: {error}")
-    left = _wait(agents, root)
-    failed += [f"{_called(agent)} is still leaving" for agent in left]
+    left = _wait(asked, root)
+    failed += [f"{_called(a)} is still leaving after {LEAVE_TIMEOUT_S:.0f} s" for a in left]
     if failed:
-        raise EdgeAgentError(
-            f"after {LEAVE_TIMEOUT_S:.0f} s not all have left: {'; '.join(failed)}"
-        )
+        raise EdgeAgentError(f"not all have left: {'; '.join(failed)}")
     return 0
 
 

@@ -140,7 +140,10 @@ def ports_finding(device: Device) -> Finding:
     """Return which ports an agent would listen on."""
     ports = device.ports
     if ports.problem:
-        advice = "End the program that has the ports, or choose others with --listen HOST:PORT."
+        advice = (
+            "Choose another address or port with --listen [HOST:]PORT; if a port is taken, end the "
+            "program that has it."
+        )
         return Finding("ports", Verdict.FAILED, ports.problem, advice)
     seen = f"an agent would listen on TCP {ports.join} (joins) and {ports.links} (links)"
     if ports.usual and ports.join != ports.usual:

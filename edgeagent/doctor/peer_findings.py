@@ -140,8 +140,9 @@ def answer_findings(facts: Facts, peer: Peer) -> list[Finding]:
             advice = "End and start the agent there; if that does not help, look at that device."
             return [Finding(check, Verdict.FAILED, seen, advice)]
         case Answer.NOT_ASKED:
-            seen = "it is not asked who it is, because there is no token here to prove"
-            return [Finding(check, Verdict.UNKNOWN, seen, "Set EDGEAGENT_TOKEN.")]
+            seen = "it was not asked who it is: there is no usable token here (see the check token)"
+            advice = "Pair both (`edgeagent invite`, `edgeagent join CODE`), or give the token."
+            return [Finding(check, Verdict.UNKNOWN, seen, advice)]
 
 
 def _versions(versions: tuple[int, ...]) -> str:
@@ -162,7 +163,7 @@ def links_finding(peer: Peer) -> Finding:
     seen = f"{good[0]} answers"
     if not bad:
         return Finding(check, Verdict.OK, seen)
-    seen += f", {', '.join(bad[:3])} does not"
+    seen += f", {', '.join(bad[:3])} {'does' if len(bad) == 1 else 'do'} not"
     if peer.links[0][0] == good[0]:
         return Finding(check, Verdict.OK, f"{seen} (and need not)")
     advice = "Each connection tries in vain first: start the agent there with --interface NAME."

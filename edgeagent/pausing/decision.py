@@ -48,7 +48,7 @@ class Wishes:
             case Reason.ACTIVITY:
                 return f"this device was used within the last {self.activity_s} s"
             case Reason.METERED:
-                return "its network connection is metered"
+                return "this device's network connection is metered"
 
 
 @dataclass(frozen=True, slots=True)

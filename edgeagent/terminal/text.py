@@ -72,7 +72,8 @@ def ms_text(milliseconds: float | None) -> str:
     """Return milliseconds for a column that has the unit in its heading, "-" if not measured."""
     if milliseconds is None:
         return "-"
-    return f"{milliseconds:.2f}" if milliseconds < 1000 else f"{milliseconds:.0f}"
+    digits = 2 if milliseconds < 10 else 1 if milliseconds < 100 else 0
+    return f"{milliseconds:.{digits}f}"
 
 
 def mbit_text(mbit_s: float | None) -> str:

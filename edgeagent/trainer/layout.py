@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from edgeagent.errors import UsageError
+from edgeagent.terminal.text import bytes_text
 from protocols import limits
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ def plan_layout(specs: Iterable[TensorSpec], constants: Collection[str] = ()) ->
             constant_bytes = end
     if end > limits.MAX_STATE_BYTES:
         raise UsageError(
-            f"the training state has {end} bytes; {limits.MAX_STATE_BYTES} is the most"
+            f"the training state has {bytes_text(end)}; {bytes_text(limits.MAX_STATE_BYTES)} is "
+            "the most"
         )
     return StateLayout(tuple(ordered), tuple(offsets), end, constant_bytes)

@@ -207,7 +207,8 @@ def _wire(wire: Any, local: int | None) -> str:
         raise UsageError(f"wire is {wire!r}; it must be one of {', '.join(WIRES)}")
     if wire == "exact" and local is not None:
         raise UsageError(
-            "wire exact is for gradients: what local steps give depends on which device takes them"
+            "wire exact does not go with local_steps, whose result depends on which device takes"
+            " each step: leave one of them away"
         )
     return str(wire)
 

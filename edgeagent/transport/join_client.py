@@ -103,6 +103,14 @@ async def join(
     return await talk.run()
 
 
+# The rarer reasons of a refusal, in words.
+_WHY = {
+    Reason.JOB: "it trains another job",
+    Reason.SAME_IDENTITY: "it holds this device's own key",
+    Reason.EXPELLED: "a user has expelled this device from that cluster",
+}
+
+
 class _Conversation:
     """One join connection, from the first byte to the last."""
 
@@ -147,7 +155,7 @@ class _Conversation:
                 f"{self._address} did not answer within {limits.JOIN_SECONDS:.0f} s"
             ) from None
         except EOFError:
-            raise Unreachable(f"{self._address} closed the connection; ask again") from None
+            raise Unreachable(f"{self._address} closed the connection") from None
         except (OSError, UnicodeError) as error:
             text = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise Unreachable(f"{self._address} cannot be reached: {text}") from None
@@ -266,8 +274,9 @@ class _Conversation:
                 f"(ours is {self._secret.cluster!r}); compare both"
             )
         if refusal.reason in (Reason.BUSY, Reason.NOT_READY):
-            return Busy(f"{where} is busy: ask again")
-        return JoinRefused(f"{where} refused us ({refusal.reason.name.lower().replace('_', ' ')})")
+            return Busy(f"{where} is busy")
+        why = _WHY.get(refusal.reason, "what this device said could not be understood there")
+        return JoinRefused(f"{where} refused us: {why}")
 
     def _mismatch(self, ours: Job, theirs: Job) -> JobMismatch:
         difference = first_difference(ours, theirs)

@@ -63,7 +63,8 @@ def test_what_is_left_after_a_failure() -> None:
 
 def test_a_trainer_that_ended_too_early() -> None:
     assert ended_too_early("train", 1) == "train ended with exit status 1 before training began"
-    assert ended_too_early("train", -9) == "train ended with signal 9 before training began"
+    killed = "signal 9 (killed; often because memory was used up: see --dry-run)"
+    assert ended_too_early("train", -9) == f"train ended with {killed} before training began"
     assert ended_too_early("train", None) == "train ended before training began"
     assert "never called loader()" in ended_too_early("train", 0)
 

@@ -33,6 +33,7 @@ from tests.simulation.replay import replay
 
 STATE_BYTES, ELEMENTS = 256, 32
 LIMIT_S = 30.0
+KILLED = "signal 9 (killed; often because memory was used up: see --dry-run)"
 
 
 class Trainer:
@@ -366,7 +367,7 @@ class Child:
         (0, 1, "train ended with exit status 0 before training began (it never called loader())"),
         (1, 1, "train ended with exit status 1 before training began"),
         (2, 2, ""),
-        (-9, 1, "train ended with signal 9 before training began"),
+        (-9, 1, f"train ended with {KILLED} before training began"),
     ],
 )
 def test_a_trainer_that_ends_before_it_says_anything(

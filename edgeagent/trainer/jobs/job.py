@@ -105,7 +105,14 @@ def division_of(model: torch.nn.Module) -> Division:
     try:
         return fully_connected(model)
     except UsageError:
+        pass
+    try:
         return transformer(model)
+    except UsageError:
+        raise UsageError(
+            "--mode subnets divides hidden linear layers or transformer blocks, and the model of"
+            " this job has neither: leave --mode subnets away, or take another job"
+        ) from None
 
 
 def warm_then_decay(warm: int, half: int) -> Callable[[int], float]:

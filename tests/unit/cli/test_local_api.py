@@ -556,4 +556,4 @@ def test_who_waits_longer_than_a_moment_is_told_for_what(
     assert capsys.readouterr().err == "edgeagent: waiting for bob\n"
     monkeypatch.setattr(changing, "WAIT_S", 0.0)
     assert run_beside_agent(home, ["link", "add", "bob"]) == 1
-    assert "alice has no answer after 0 s" in capsys.readouterr().err
+    assert "alice has not answered within 0 s" in capsys.readouterr().err

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 TOKEN = new_token()
 OTHER = new_token()
 JOB = Job("digits", ("true",), built_in=True)
+TEXT = Job("text", ("true",), built_in=True)
+ROUNDS = ("--local-steps", "5")
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +46,9 @@ def agent(*options: str, **environment: str) -> AgentConfig:
     return agent_config(parse(["run", "digits", *options]), JOB, values)
 
 
-def trainer(*options: str, **environment: str) -> TrainerConfig:
+def trainer(*options: str, job: Job = JOB, **environment: str) -> TrainerConfig:
     """Return the trainer's configuration for some options and variables."""
-    return trainer_config(parse(["run", "digits", *options]), JOB, environment)
+    return trainer_config(parse(["run", job.name, *options]), job, environment)
 
 
 def test_defaults_of_the_agent() -> None:
@@ -253,7 +255,7 @@ def test_defaults_of_the_trainer(folder: Path) -> None:
 def test_every_option_of_the_trainer(folder: Path) -> None:
     write_checkpoint(str(folder / "old"), [], memoryview(b""), b"")
     options = ["--steps", "9", "--global-batch", "64", "--micro-batch", "8", "--seed", "5"]
-    options += ["--device", "cuda:1", "--save", "new", "--resume", "old", "--data", "."]
+    options += ["--device", "cuda:1", "--save", "new", "--resume", "old"]
     options += ["--threads", "2"]
     assert trainer(*options) == TrainerConfig(
         job="digits",
@@ -265,9 +267,9 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         save=str(folder / "new"),
         resume=str(folder / "old"),
         threads=2,
-        data=str(folder),
     )
-    assert trainer("--data", "old").data == str(folder / "old"), "a file will do as well"
+    assert trainer("--data", ".", job=TEXT).data == str(folder)
+    assert trainer("--data", "old", job=TEXT).data == str(folder / "old"), "a file will do as well"
     assert trainer("--no-save").save == ""
     often = trainer("--save-every", "50", "--keep", "0", EDGEAGENT_SAVE_EVERY="7")
     assert (often.save_every, often.keep) == (50, 0)
@@ -277,10 +279,10 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
     assert trainer(EDGEAGENT_KEEP="2").keep == 2, "a variable may be set for other runs"
     assert trainer("--no-save", "--save-every", "0").save_every == 0
     assert trainer("--seed", "0").seed == 0
-    subnets = ["--mode", "subnets", "--subnet-minimum", "0.05", "--subnet-period", "4"]
+    subnets = [*ROUNDS, "--mode", "subnets", "--subnet-minimum", "0.05", "--subnet-period", "4"]
     parts = trainer(*subnets, "--subnet-ewma", "1")
     assert (parts.subnet_minimum, parts.subnet_period, parts.subnet_ewma) == (0.05, 4, 1.0)
-    assert trainer("--mode", "subnets", "--subnet-minimum", "0").subnet_minimum == 0.0
+    assert trainer(*subnets, "--subnet-minimum", "0").subnet_minimum == 0.0
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,16 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         (("--save", "no/such/folder"), "there is no folder"),
         (("--save", "."), "that is a folder"),
         (("--resume", "missing"), "no readable file missing"),
-        (("--data", "missing"), "no folder or readable file missing"),
+        (("--data", "."), r"built-in jobs that read a data set \(fashion-mnist, .*, text-lora\)"),
+        (("--outer", "nesterov"), "--outer .*: give --local-steps H, too"),
+        (("--mode", "subnets"), "--mode subnets trains in rounds: give --local-steps H, too"),
+        (("--copies", "2"), "--copies is for a divided optimizer: give --shard-optimizer, too"),
+        (("--on-lost", "stop"), "--on-lost is for a divided optimizer"),
+        ((*ROUNDS, "--exact"), "--exact does not go with --local-steps"),
+        ((*ROUNDS, "--shard-optimizer"), "--shard-optimizer does not go with --local-steps"),
+        (("--wire", "bf16", "--shard-optimizer"), "does not go with --wire bf16"),
+        ((*ROUNDS, "--mode", "subnets", "--outer", "average"), "--outer does not go with --mode"),
+        ((*ROUNDS, "--mode", "subnets", "--micro-batch", "8"), "--micro-batch does not go with"),
         (("--no-save", "--save-every", "5"), "leave --no-save away"),
         (("--save", "a/m.pt"), r"name it a/m\.safetensors; `edgeagent export` makes a \.pt of it"),
         (("--save", "m.PTH"), r"--save m\.PTH: the file is written in the safetensors format"),
@@ -300,7 +311,7 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         (("--subnet-minimum", "nan"), "'nan' is not a number from 0 to 1"),
         (("--subnet-minimum", "-0.1"), "--subnet-minimum"),
         (("--subnet-minimum", "all"), "'all' is not a number from 0 to 1"),
-        (("--subnet-period", "0"), "--subnet-period: '0' is not a whole number from 1"),
+        (("--subnet-period", "0"), "--subnet-period: '0' is not a whole number of 1 or more"),
         (("--subnet-ewma", "0"), "--subnet-ewma: '0' is not above 0"),
         (("--subnet-ewma", "2"), "'2' is not a number from 0 to 1"),
         (("--subnet-period", "2"), "--subnet-period says how .*: give --mode subnets, too"),
@@ -313,6 +324,15 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
 def test_wrong_values_of_the_trainer(options: tuple[str, ...], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         trainer(*options)
+
+
+def test_data_of_a_script_goes_behind_two_dashes(folder: Path) -> None:
+    script = Job("train", ("true",), built_in=False)
+    with pytest.raises(UsageError, match=r"edgeagent run train\.py -- --data PATH"):
+        trainer("--data", str(folder), job=script)
+    with pytest.raises(UsageError, match="no folder or readable file missing"):
+        trainer("--data", "missing", job=TEXT)
+    assert trainer("--outer", "nesterov", job=script).outer == "nesterov", "it may have rounds"
 
 
 def test_a_file_that_is_no_training_state_is_refused_before_anything_starts(folder: Path) -> None:

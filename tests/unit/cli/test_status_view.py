@@ -26,8 +26,8 @@ iteration 120 of 400, loss 0.3412, 5120 samples/s
 scheduler bob (term 3), view 5, policy 7
 
 member  share  ms each  compute ms  sync ms  busy  role
-alice       6     7.01       42.08     7.92   84%  here
-bob         5     6.50       32.50    12.00   73%  scheduler
+alice       6     7.01        42.1     7.92   84%  here
+bob         5     6.50        32.5     12.0   73%  scheduler
 carol       5        -           -        -     -
 waiting 9.6 ms of each 50 ms step for alice: it computes longest
 

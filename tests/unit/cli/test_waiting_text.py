@@ -19,7 +19,7 @@ from .samples import advice, waiting
             "waiting 0.87 s of each 0.88 s step for laptop3: its link carries 1.92 Mbit/s",
         ),
         ({}, "waiting 12 s for laptop3: its link carries 1.92 Mbit/s"),
-        ({"late": True}, "waiting 12 s for laptop3: its link takes 80.00 ms one way"),
+        ({"late": True}, "waiting 12 s for laptop3: its link takes 80.0 ms one way"),
         (
             {"shared": True},
             "waiting 12 s for the link between laptop3 and alice: it carries 1.92 Mbit/s",

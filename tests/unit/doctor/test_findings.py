@@ -222,7 +222,7 @@ def test_a_peer_that_is_not_reached_is_one_finding(reach: Reach, says: str, advi
         (Asked(Answer.BUSY), "peer: agent", WARNING, "too busy"),
         (Asked(Answer.NO_AGENT, "no TLS"), "peer: agent", FAILED, "no agent (no TLS)"),
         (Asked(Answer.NOTHING), "peer: agent", FAILED, "nothing comes back"),
-        (Asked(Answer.NOT_ASKED), "peer: agent", UNKNOWN, "no token here"),
+        (Asked(Answer.NOT_ASKED), "peer: agent", UNKNOWN, "no usable token here"),
     ],
 )
 def test_who_answers(asked: Asked, check: str, verdict: Verdict, says: str) -> None:
