@@ -45,20 +45,26 @@ class Past:
     def stems_from(self, other: Past) -> bool:
         """Whether this is a state of the same history as `other`, earlier or later, except perhaps
         for the last update of `other`, which this history may make again from the same samples."""
+        return self._has(other, 1)
+
+    def contains(self, other: Past) -> bool:
+        """Whether the updates of `other` are among those of this state, except perhaps for the last
+        one before a loss, which both may have made from the same samples."""
+        return self.iteration >= other.iteration and self._has(other, 0)
+
+    def _has(self, other: Past, beyond: int) -> bool:
+        """Whether `other` lies in this history, or at most so many updates beyond a point at which
+        this history left a lineage."""
         if other.iteration == 0:
             return True
         tips = [Ancestor(other.lineage, other.iteration)]
         tips += [a for a in other.ancestors if a.iteration == other.iteration]
         mine = (*self.ancestors, Ancestor(self.lineage, self.iteration))
         return any(
-            tip.lineage == known.lineage != b"" and tip.iteration <= known.iteration + 1
+            tip.lineage == known.lineage != b"" and tip.iteration <= known.iteration + beyond
             for tip in tips
             for known in mine
         )
-
-    def contains(self, other: Past) -> bool:
-        """Whether every sample that `other` was trained on has trained this state, too."""
-        return self.iteration >= other.iteration and self.stems_from(other)
 
 
 NOTHING = Past()

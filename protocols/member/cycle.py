@@ -179,6 +179,11 @@ class Cycle:
         self._answer = event
         self._offer()
 
+    @property
+    def owed(self) -> int:
+        """How many answers the trainer owes for work of this iteration."""
+        return self._owed
+
     def hand_back(self) -> None:
         """Contribute an empty sum, because the trainer is late: the others do its work."""
         if self.state is CycleState.COMPUTING:

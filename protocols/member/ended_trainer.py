@@ -43,21 +43,24 @@ class EndedTrainer:
         """Note what the trainer has handed in."""
         self._last = event
 
-    def ended(self, iteration: int, turn: int, state: str, kept: tuple[int, ...]) -> None:
+    def ended(
+        self, iteration: int, turn: int, state: str, kept: tuple[int, ...], owed: int = 0
+    ) -> None:
         """Answer from now on, first what the trainer owes in the `state` of the node's cycle.
 
         `iteration` is the node's, `turn` that of the work in it, and `kept` are the iterations of
-        which the trainer still had to replay the updates.
+        which the trainer still had to replay the updates. `owed`: how often it was given work of
+        this iteration and has not answered; a fence may have given it more before it was done.
         """
         self.has_ended = True
-        if state == "computing":
+        if state == "computing" or owed:
             self._last = None
         if kept:  # the node names the others one by one
             self.answers.append(Applied(kept[0], b""))
         if state == "applying":
             self.answers.append(Applied(iteration, b""))
         else:
-            self.answers.append(self._work_done(iteration, turn))
+            self.answers += [self._work_done(iteration, turn)] * max(1, owed)
 
     def stand_in(self, effects: list[Effect]) -> list[Effect]:
         """Return `effects` without what only a trainer can do; `answers` has what it would say."""

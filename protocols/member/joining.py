@@ -493,6 +493,9 @@ class Joining:
         """Start to follow the rounds, and to pull the state that the members hold; or only the last
         updates, if it was copied beside the training."""
         context, first = self._context, next(iter(early.values()))
+        if plan.parent not in context.links:  # it broke before this node knew who its parent is
+            self.fail(f"the link to {context.name(plan.parent)} broke")
+            return
         self.state = JOINING_TABLE.step(self.state, "pull begins", JoiningState.PULLING)
         context.policy = policy
         self._held = first

@@ -266,8 +266,14 @@ class TrainerDebt:
         """Take an answer to work; return whether it counts."""
         counts = self.is_at(event.turn)
         # An answer to no work, as from a device with share 0, says nothing of how long work takes.
-        if counts and self._given_at is not None and self._given:
-            self._paces.append((self._context.now - self._given_at) / self._given)
+        if self._given_at is not None and self._given:
+            seconds = self._context.now - self._given_at
+            if counts:
+                self._paces.append(seconds / self._given)
+            elif self.state is DebtState.LATE and not self.is_away and (due := self._work_due):
+                # A late answer counts for no work, but shows that the trainer has become slower, or
+                # that it has hung: so it says at most that twice the time was needed.
+                self._paces.append(min(seconds, 2 * (due - self._given_at)) / self._given)
         if event.turn == self.turn or self.is_behind:
             self._given_at = None  # an older answer says nothing of work that was given since
         if counts and self._excused and not self.is_away:  # `give_anyway` was answered in time

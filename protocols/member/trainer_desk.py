@@ -53,7 +53,8 @@ class TrainerDesk:
             case TrainerEnded():
                 self._debt.is_gone = True
                 at, turn = self._context.iteration, self._debt.turn
-                self.ended.ended(at, turn, self._cycle.state, self._debt.kept)
+                state, owed = self._cycle.state, self._cycle.owed
+                self.ended.ended(at, turn, state, self._debt.kept, owed)
             case UpdateDelayed():
                 self._debt.delayed(event)
             case PiecesTaken():

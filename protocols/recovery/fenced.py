@@ -103,11 +103,14 @@ class Fenced:
             return  # the message comes late: that fence is decided
         if not may_order(context, sender, epoch[0]):
             return
+        may_enter = self._entry.under_way is not None and self._entry.under_way.may_enter
+        if epoch[0] > context.election.term and (context.is_member or may_enter):
+            # Two members may have been elected in one term if one of them was without a quorum. Who
+            # may report obeys only one of them.
+            self._succession.take(now, sender, m.Lead(epoch[0], "failed over"))
         if not context.is_member:
             self._asked_joiner(sender, epoch)
             return
-        if epoch[0] > context.election.term:
-            self._succession.take(now, sender, m.Lead(epoch[0], "failed over"))
         if epoch == self._epoch and self._report is not None:
             self._mail.post(sender, self._report)  # the first copy may have been lost with a link
             return
@@ -134,7 +137,6 @@ class Fenced:
             return
         if joining.may_enter:
             self._epoch, self._leader, self._patient_from = epoch, sender, self._context.now
-            self._context.election.scheduler = sender
             self._context.freeze.asked()
             return
         self._mail.post(sender, m.Outside(*epoch))
@@ -176,8 +178,8 @@ class Fenced:
         """Store a decision, unless this member has seen a newer fence or acted on this one. It may
         come into force elsewhere, even if its `Commit` never gets here."""
         context = self._context
-        current = epoch >= self._epoch and epoch > self._acted
-        current = current and may_order(context, sender, epoch[0])
+        current = epoch > self._epoch or (epoch, sender) == (self._epoch, self._leader)
+        current = current and epoch > self._acted and may_order(context, sender, epoch[0])
         if current and context.is_member:
             check_restart(context, restart)
             self._epoch, self._leader = epoch, sender

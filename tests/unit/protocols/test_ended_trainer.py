@@ -58,6 +58,28 @@ def test_what_it_was_computing_counts_for_nothing() -> None:
     assert list(trainer.answers) == [done(4)]
 
 
+def test_each_request_is_answered_if_a_fence_has_added_to_its_work() -> None:
+    """What it had handed in before may be in memory with a part of the rest (protocol.md, H66)."""
+    trainer = EndedTrainer()
+    trainer.contributed(done(4, 2, 3))
+    trainer.ended(4, 0, "frozen", (), 2)
+    assert list(trainer.answers) == [done(4)] * 2
+
+
+def test_a_trainer_that_ends_with_two_requests_unanswered_holds_nobody_up() -> None:
+    world, hosts = cluster(1, 3, steps=100)
+    victim = hosts[0]
+    node = node_of(victim)
+    world.run(lambda: node.cycle.state == "computing")
+    victim.hang(60.0)
+    world.kill(hosts[2])
+    world.run(lambda: node.cycle.owed == 2)
+    victim.lose_trainer()
+    victim.handle(LeaveWanted())
+    finish(world)
+    assert victim.gone == "left"
+
+
 def test_updates_that_it_owes_pass_by() -> None:
     trainer = EndedTrainer()
     trainer.ended(4, 0, "applying", (2, 3))

@@ -20,6 +20,7 @@ from protocols.events import (
     RoundReduced,
     Tick,
 )
+from protocols.member.cycle_table import CycleState
 from protocols.member.joining import JoiningState
 from protocols.network.link_end import LinkEnd
 from protocols.rounds.control_word import ControlWord
@@ -86,6 +87,48 @@ def test_a_fence_ends_a_join_once() -> None:
     assert sent(wanted) == [m.Outside(*FIRST)]
     assert state_of(joiner) is JoiningState.FAILED
     assert said(world, hosts[0], joiner, m.Fence(*FIRST)) == []
+
+
+def test_who_may_enter_obeys_one_of_two_schedulers_of_a_term() -> None:
+    """One of the two was elected without a quorum (protocol.md, H68)."""
+    world, hosts = cluster(0)
+    joiner = world.join(3, hosts[0])
+    world.lose = lambda _s, _r, message: isinstance(message, m.CaughtUp)
+    reach(world, joiner, JoiningState.CAUGHT_UP)
+    world.run(lambda: node_of(joiner).cycle.state is CycleState.APPLYING)
+    context = node_of(joiner).context
+    epoch = (context.election.term + 1, 1)
+    said(world, hosts[1], joiner, m.Fence(*epoch))
+    assert context.freeze.holds
+    assert (context.election.term, context.election.scheduler) == (epoch[0], hosts[1].me.node)
+    assert said(world, hosts[2], joiner, m.Fence(*epoch)) == []
+    assert context.election.scheduler == hosts[1].me.node
+
+
+def test_a_parent_whose_link_broke_before_the_pull_began() -> None:
+    """The joiner learns who its parent is only as the pull begins (protocol.md, H69)."""
+    world, hosts = cluster(0)
+    joiner = world.join(3, hosts[0])
+    begins: dict[bytes, m.PullBegins] = {}
+
+    def lose(sender: Host, receiver: Host, message: m.Message) -> bool:
+        if receiver is joiner and isinstance(message, m.PullBegins):
+            begins[sender.me.node] = message
+        return receiver is joiner and isinstance(message, m.PullBegins)
+
+    world.lose = lose
+    world.run(lambda: len(begins) == 3)
+    context = node_of(joiner).context
+    first = next(iter(begins.values()))
+    plan = context.policies[first.policy_term, first.version].pull_of(joiner.me.node)
+    assert plan is not None
+    effects_of(world, joiner, LinkDown(plan.parent, LinkEnd.GOODBYE))
+    assert state_of(joiner) is JoiningState.WAITING, "it has other links"
+    source = next(h for h in hosts if h.me.node != plan.parent)
+    wanted = said(world, source, joiner, begins[source.me.node])
+    name = world.hosts[plan.parent].me.name
+    reasons = [e.reason for e in wanted if isinstance(e, JoinFailed)]
+    assert reasons == [f"the link to {name} broke"]
 
 
 def test_an_answer_to_no_fence() -> None:
