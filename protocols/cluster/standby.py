@@ -55,7 +55,7 @@ def reason(step_s: float, without_s: float, rate: float | None) -> str:
     its fastest link carries `rate` bytes/s, None if that is not known."""
     link = f", because its fastest link carries {rate / _MBIT:.3g} Mbit/s" if rate else ""
     return (
-        f"with this device a step would take about {_seconds(step_s)} s instead of "
+        f"with it a step would take about {_seconds(step_s)} s instead of "
         f"{_seconds(without_s)} s{link}"
     )
 

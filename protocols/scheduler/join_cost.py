@@ -223,12 +223,16 @@ class JoinCost:
 
     def too_long(self, name: str, seconds: float) -> str:
         """Return why a joiner is given up that has stopped the others for so many seconds."""
-        how = f" {self._how_to_allow}" if seconds >= self.most_s else ""
-        return f"{name} has stopped the others for {seconds:.0f} s.{how}"
+        if seconds >= self.most_s:
+            return f"{name} has stopped the others for {seconds:.0f} s. {self._how_to_allow}"
+        return (
+            f"{name} has stopped the others for {seconds:.0f} s after it had copied the state, and "
+            "has not caught up: its trainer or its link is too slow at present"
+        )
 
     @property
     def _how_to_allow(self) -> str:
         return (
-            f"At most {self.most_s:.0f} s are allowed; use a faster link, or start the others with "
-            f"--join-stall SECONDS"
+            f"At most {self.most_s:.0f} s are allowed: use a faster link, or start the others with "
+            "a larger --join-stall SECONDS (0: no limit)"
         )

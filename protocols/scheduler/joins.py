@@ -39,6 +39,7 @@ UNKNOWN = "the scheduler knows no such join"
 BEHIND = "the trainers of all devices that it is linked to are behind, so it could copy nothing"
 OTHERS_FIRST = "devices with faster links join first, since all would wait for the slowest one"
 OFTEN_LOST = "its links to the others broke again and again, and it may try again in a minute"
+NO_PROGRESS = f"it copied nothing for {limits.JOIN_PROGRESS_SECONDS:.0f} s"
 MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unmeasured
 _FOLLOWS = (JoinState.PULLING, JoinState.CAUGHT_UP)  # its parent forwards the rounds to it
 
@@ -121,7 +122,7 @@ class Joins:
         nodes = self._agenda.policy.view.nodes
         join.neighbours = tuple(n for n in join.neighbours if n in nodes)
         if not join.neighbours:
-            return self.give_up(join.number, "its chosen neighbours left")
+            return self.give_up(join.number, "the members that it was to link to have left")
         if silent := [n for n in join.neighbours if n not in join.introduced]:
             return [(n, Introduce(join.number, join.joiner)) for n in silent]
         if join.state is JoinState.INTRODUCING:
@@ -299,7 +300,7 @@ class Joins:
             )
             stuck = stuck or (bool(join.sources) and not join.reached)
             if stuck or not join.links:
-                mail += self.give_up(join.number, "its link broke")
+                mail += self.give_up(join.number, "the link that it needs broke")
         return mail
 
     def give_up(
@@ -374,12 +375,12 @@ class Joins:
             if now >= join.deadline and self._waits_for_members(now, join):
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
             elif now >= join.deadline:
-                mail += self.give_up(join.number, "no progress")
+                mail += self.give_up(join.number, NO_PROGRESS)
             elif now >= join.stops_until:
                 reason = self._cost.too_long(join.joiner.name, self._most_s(join))
                 mail += self.give_up(join.number, reason, limits.JOIN_MUCH_LATER_SECONDS)
             elif self._is_left_behind(join):
-                mail += self.give_up(join.number, "all that it was linked to left")
+                mail += self.give_up(join.number, "all members that it was linked to have left")
             else:
                 mail += self._look_for_snapshots(join)
         return mail + self._begin_together(now)

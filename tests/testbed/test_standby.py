@@ -39,7 +39,7 @@ def test_a_device_stands_by_while_its_link_is_slow(tmp_path: Path) -> None:
         lab.wait_together(*OTHERS)
         device = lab.start(SLOW, *AUTO)
         why_not = device.wait("standby")["reason"]
-        assert "with this device a step would take about" in why_not
+        assert "with it a step would take about" in why_not
         assert device.wait_said("this device stands by: with this device a step")
         lab.wait("status of standby", lambda: lab.status(SLOW)["phase"] == "standby")
         assert lab.status(SLOW)["standby"].startswith("with this device a step")

@@ -209,7 +209,10 @@ def test_a_joiner_that_all_its_sources_have_left_is_given_up() -> None:
     scheduler.leave_request(two)
     scheduler.in_force(0.0, replace(star_policy(1), version=2))
     mail = scheduler.tick(0.0)
-    assert (m.EVERYONE, m.JoinAborted(7, joiner.node, "all that it was linked to left")) in mail
+    assert (
+        m.EVERYONE,
+        m.JoinAborted(7, joiner.node, "all members that it was linked to have left"),
+    ) in mail
     assert not scheduler.joins.open
 
 
