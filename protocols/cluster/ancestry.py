@@ -4,9 +4,10 @@ This decides whether a trained state may be replaced by another cluster's withou
 
 A lineage has one history, so a lineage and an iteration name the history of a state. There is one
 exception: after a loss, the last iteration that the lost member did may be done again without it,
-from the same samples. A cluster that goes on in another lineage keeps the name of the lineage
-before and the iteration at which it was left. Only the last `limits.MAX_ANCESTORS` lineages are
-kept; a state that only an older one would show to be contained counts as not contained.
+from the same samples, so that two states with one name differ in their last update. A cluster that
+goes on in another lineage keeps the name of the lineage before and the iteration at which it was
+left. Only the last `limits.MAX_ANCESTORS` lineages are kept; a state that only an older one would
+show to be contained counts as not contained.
 """
 
 from __future__ import annotations
