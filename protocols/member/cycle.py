@@ -247,12 +247,13 @@ class Cycle:
         answer, and copies elsewhere can do it in its place. They wait in vain if its process has
         ended, even if there are no copies."""
         context, trainer = self._context, self._trainer
-        lends = self.learning.owes and trainer.has_old_slots and context.stalled
+        in_vain = context.stalled or trainer.is_gone
+        lends = self.learning.owes and trainer.has_old_slots and in_vain
         publishes = self.state is CycleState.PUBLISHING
         waits = publishes and (trainer.is_overdue_publisher or trainer.is_gone)
         if not (lends or waits) or context.freeze.holds or not context.is_member:
             return
-        if publishes and trainer.is_gone and context.departs:
+        if trainer.is_gone and context.departs:
             self.leave(context.departs, context.standby)
             return
         stripes, me = self._policy.stripes, self._policy.view.nodes.index(context.node)

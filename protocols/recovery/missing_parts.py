@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.stripes import OnLost, orphans, renumbered, with_learned
+from protocols.scheduler.fence import LostParts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,13 @@ class MissingParts:
         self._survives = 0
         self._seen: Policy | None = None  # what was looked at the last time
         self._lost: Lost | None = None
+        self._gone_since: dict[bytes, float] = {}
         self._learned: dict[bytes, tuple[int, ...]] = {}  # learner -> the stripes that it has
+
+    @property
+    def lost(self) -> LostParts:
+        """What becomes of parts that nobody in reach has, for a fence that opens now."""
+        return LostParts(self._context.config.on_lost is OnLost.FRESH, dict(self._gone_since))
 
     @property
     def deadline(self) -> float | None:
@@ -91,6 +98,8 @@ class MissingParts:
         if policy is None or not policy.stripes or (policy is self._seen and lost == self._lost):
             return
         self._seen, self._lost = policy, lost
+        gone = (*lost.nodes, *lost.dead, *lost.out)
+        self._gone_since = {n: self._gone_since.get(n, now) for n in gone}
         survives = min(len(stripe.holders) for stripe in policy.stripes) - 1
         if survives != self._survives:
             self._survives = survives

@@ -509,7 +509,7 @@ class Recovery:
             known=tuple(p.electorate for p in context.policies.values()),
             pauses=context.config.pauses,
             waited=self._fences == 1 and not context.election.by_quorum,
-            begins_anew=context.config.on_lost is OnLost.FRESH,
+            parts=self._missing_parts.lost,
         )
         self._mail.post_all(self.fence.tick(now))
 

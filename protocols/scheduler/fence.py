@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ from protocols.table import Row, StateTable
 from protocols.wire.messages import Commit, Fence, FenceReport, Letter, Message, Prepare, Restart
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from protocols.scheduler.planning import Planner
 
@@ -86,6 +86,16 @@ class Lost:
     out: tuple[bytes, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class LostParts:
+    """What becomes of stripes that nobody in reach holds. `begin_anew`: whether they begin anew
+    once their holders are given up. `gone_since`: since when members have been out of reach, which
+    may be long before a fence opens."""
+
+    begin_anew: bool = False
+    gone_since: Mapping[bytes, float] = field(default_factory=dict)
+
+
 def attempt_id(lineage: bytes, policy: tuple[int, int], attempt: int) -> bytes:
     """Return the 32 bytes that name an attempt in the chain of commit ids; `policy` is the key of
     the policy under which it runs."""
@@ -112,14 +122,14 @@ class FenceLeader:
         known: tuple[Electorate, ...] = (),
         pauses: bool = False,
         waited: bool = False,
-        begins_anew: bool = False,
+        parts: LostParts | None = None,
     ) -> None:
         """`own`: the policy in force here; a report may show a newer one. `stored`: the electorates
         of it and of newer policies stored here; `known`: those of all policies stored here, of
         other lineages, too. `steps`: the iteration after which training ends. `at`: the running
         iteration and attempt. `pauses`: never go on without a quorum. `waited`: the election has
-        waited for a quorum already, so this fence need not. `begins_anew`: stripes whose holders
-        are all lost for good begin anew."""
+        waited for a quorum already, so this fence need not. `parts`: what becomes of stripes whose
+        holders are all lost."""
         self.state = FENCE_TABLE.initial
         self.epoch = epoch
         self.restart: Restart | None = None
@@ -150,8 +160,7 @@ class FenceLeader:
         self._deadline = now + self._patience
         wait = limits.FENCE_REPORT_SECONDS if waited else limits.PARTITION_WAIT_SECONDS
         self._partition_at = math.inf if pauses else now + wait
-        self._begins_anew = begins_anew
-        self._anew_at = now + limits.PARTS_WAIT_SECONDS
+        self._parts, self._began = parts or LostParts(), now
 
     @property
     def deadline(self) -> float | None:
@@ -331,11 +340,14 @@ class FenceLeader:
         """Whether those `here` go on without the stripes that none of them holds, since nobody who
         held them will come back with them. If one of them is past the last update, all can have its
         results, and need no slots."""
-        nodes = base.view.nodes
+        nodes, gone_since = base.view.nodes, self._parts.gone_since
         held_by = (nodes[k] for s in self.orphans for k in base.stripes[s].holders)
-        dead = all(n in self._lost.dead for n in held_by)
+        long_ago = now - limits.PARTS_WAIT_SECONDS
+        gone = all(
+            n in self._lost.dead or gone_since.get(n, self._began) <= long_ago for n in held_by
+        )
         ends = any(self._reports[n].iteration >= self._steps for n in here)
-        return (self._begins_anew or ends) and (dead or now >= self._anew_at)
+        return (self._parts.begin_anew or ends) and gone
 
     def _try(self, now: float, event: str) -> list[Letter]:
         """Decide, if every member has reported or is lost, and those that have may go on."""

@@ -244,6 +244,25 @@ def test_slots_that_no_trainer_steps_any_more_are_lent_to_nobody() -> None:
     ends(world, lender)
 
 
+def test_who_leaves_without_a_trainer_and_owes_slots_goes_at_once() -> None:
+    """Nobody else can lend them, and it never will (protocol.md, H70)."""
+    world, hosts = divided(16, 2, 0, steps=400, on_lost=OnLost.FRESH)
+    hosts.append(world.join(2, hosts[0]))
+    enter(world, hosts[-1])
+    world.lose = lambda _s, _r, message: isinstance(message, m.StripesWanted)
+    holding = CycleState.HOLDING
+    world.run(lambda: any(node_of(h).cycle.state is holding for h in hosts))
+    lender = next(h for h in hosts if node_of(h).cycle.state is holding)
+    assert node_of(lender).cycle.learning.owes
+    lender.lose_trainer()
+    begun = world.now
+    lender.handle(events.LeaveWanted())
+    world.lose = lambda _s, _r, _m: False
+    world.run(lambda: lender.gone is not None)
+    assert world.now < begun + 1.0
+    assert lender.gone == "left"
+
+
 def test_what_was_learned_is_remembered_while_the_policy_changes() -> None:
     world, hosts = divided(19, 2, 1, steps=400)
     hosts.append(world.join(2, hosts[0]))

@@ -15,7 +15,7 @@ from protocols.cluster.policy import Pull
 from protocols.cluster.stripes import OnLost, Stripe, begun_anew, orphans, taken_over
 from protocols.events import LeaveWanted
 from protocols.recovery.missing_parts import MissingParts
-from protocols.scheduler.fence import FenceLeader, Lost, decide
+from protocols.scheduler.fence import FenceLeader, Lost, LostParts, decide
 from tests.simulation.sharding import ANEW, LOST
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import enter, node_of
@@ -206,13 +206,19 @@ def test_an_update_without_the_lost_sums_is_another_one() -> None:
 
 
 def leader(
-    *, begins_anew: bool, lost: Lost, at: tuple[int, int] = (5, 5), steps: int = STEPS
+    *,
+    begins_anew: bool,
+    lost: Lost,
+    at: tuple[int, int] = (5, 5),
+    steps: int = STEPS,
+    since: float = 0.0,
 ) -> FenceLeader:
     """Return a fence of member 1 to which members 1 and 2 have reported at time 0, where they are
-    `at` these iterations."""
+    `at` these iterations; member 3 has been gone since the time `since`."""
     policy = holding(b"\0", b"\2", b"\2\1")
     options = (policy, (policy.electorate,), lost, CHUNKS, BATCH, steps, PLANNER, 0.0)
-    fence = FenceLeader(ONE, EPOCH, *options, at=(at[0], 0), begins_anew=begins_anew)
+    parts = LostParts(begins_anew, {THREE: since})
+    fence = FenceLeader(ONE, EPOCH, *options, at=(at[0], 0), parts=parts)
     for reporter, iteration in zip((ONE, TWO), at, strict=True):
         fence.report(0.0, reporter, report_of(policy, links=(ONE, TWO), iteration=iteration))
     return fence
@@ -230,6 +236,15 @@ def test_a_fence_waits_for_who_may_come_back_with_a_part() -> None:
     patient.tick(late - 1.0)
     assert patient.restart is None
     patient.tick(late)
+    assert patient.restart is not None
+
+
+def test_a_further_fence_does_not_wait_anew() -> None:
+    late = limits.PARTS_WAIT_SECONDS
+    patient = leader(begins_anew=True, lost=Lost(nodes=(THREE,)), since=11.0 - late)
+    patient.tick(10.5)
+    assert patient.restart is None
+    patient.tick(11.0)
     assert patient.restart is not None
 
 
