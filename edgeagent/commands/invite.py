@@ -182,6 +182,7 @@ async def _invite(args: argparse.Namespace, offer: Offer, identity: Identity) ->
             _say,
             listen=args.listen or "",
             service=PAIRING_SERVICE,
+            otherwise=f"add --peer {addresses[0]} to the command on the other device",
         )
         await discovery.start()
     try:

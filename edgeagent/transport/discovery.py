@@ -50,6 +50,7 @@ class Discovery:
         listen: str = "",
         interface: str = "",
         service: str = "",
+        otherwise: str = "name one with --peer HOST:PORT",
     ) -> None:
         """`tag` is `token.discovery_tag`, `addresses` are those that `TcpTransport.start` returned.
 
@@ -57,7 +58,7 @@ class Discovery:
         tag, when it appears and when its addresses change. `listen` is the value of `--listen`,
         `interface` that of `--interface`; they decide which interfaces are used.
         For pairing, `service` is `PAIRING_SERVICE`, `tag` the code's channel, and `addresses` are
-        empty at the end that only looks.
+        empty at the end that only looks. `otherwise`: what a user can do where multicast fails.
         """
         self._service_type = service or SERVICE
         self._tag = tag
@@ -66,6 +67,7 @@ class Discovery:
         self._log = log
         self._listen = listen
         self._interface = interface
+        self._otherwise = otherwise
         self._instance = f"{secrets.token_hex(8)}.{self._service_type}"
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
@@ -104,8 +106,7 @@ class Discovery:
                 )
         except Exception as error:  # zeroconf and the kernel raise many kinds
             self._log(
-                f"cannot look for peers by multicast DNS ({_reason(error)}): "
-                "name one with --peer HOST:PORT"
+                f"cannot look for peers by multicast DNS ({_reason(error)}): {self._otherwise}"
             )
             await self.stop()
             return False
