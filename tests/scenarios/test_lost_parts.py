@@ -63,7 +63,7 @@ def test_what_is_done_about_a_loss_is_for_a_divided_optimizer(tmp_path: Path) ->
     with Cluster(tmp_path) as cluster:
         alice = cluster.start("alice", "--on-lost", "fresh")
         assert alice.wait_exit() == 2, alice.describe()
-        assert alice.said("give shard_optimizer, too"), alice.log
+        assert alice.said("give --shard-optimizer, too"), alice.log
 
 
 @pytest.mark.long
