@@ -266,14 +266,10 @@ class TrainerDebt:
         """Take an answer to work; return whether it counts."""
         counts = self.is_at(event.turn)
         # An answer to no work, as from a device with share 0, says nothing of how long work takes.
-        if self._given_at is not None and self._given:
-            seconds = self._context.now - self._given_at
-            if counts:
-                self._paces.append(seconds / self._given)
-            elif self.state is DebtState.LATE and not self.is_away and (due := self._work_due):
-                # A late answer counts for no work, but shows that the trainer has become slower, or
-                # that it has hung: so it says at most that twice the time was needed.
-                self._paces.append(min(seconds, 2 * (due - self._given_at)) / self._given)
+        if not counts:
+            self._note_late()
+        elif self._given_at is not None and self._given:
+            self._paces.append((self._context.now - self._given_at) / self._given)
         if event.turn == self.turn or self.is_behind:
             self._given_at = None  # an older answer says nothing of work that was given since
         if counts and self._excused and not self.is_away:  # `give_anyway` was answered in time
@@ -281,6 +277,17 @@ class TrainerDebt:
         if self.is_behind and not self.is_away and not self.is_stale:
             self._answered()
         return counts
+
+    def _note_late(self) -> None:
+        """A trainer that is late answers. Its answer counts for no work, and it may even have
+        dropped the work for an update that waits for it. But it shows that the trainer has become
+        slower, or that it has hung: so it says at most that twice the time was needed."""
+        due = self._work_due
+        if self.state is not DebtState.LATE or self._given_at is None or due is None:
+            return
+        if self._given:
+            most = 2 * (due - self._given_at) / (self._given + self._computed)
+            self._paces.append(min((self._context.now - self._given_at) / self._given, most))
 
     def published(self, event: Published) -> None:
         """Take the answer to `publish`."""
@@ -291,6 +298,7 @@ class TrainerDebt:
     def applied(self, event: Applied) -> bool:
         """Take an answer to an update; return whether the node has waited for it. It has not if the
         update was kept, since the node counted it as applied at that time."""
+        self._note_late()
         self._given_at = None
         if not self.is_behind:
             if self._applying is not None:
@@ -445,6 +453,8 @@ class TrainerDebt:
 
     def _fall_behind(self, event: str) -> None:
         """Go on without the trainer: hand its work back, or keep the update that it is applying."""
+        if event == "away":
+            self._given = 0  # when it comes back says nothing of its speed
         self.state = DEBT_TABLE.step(self.state, event, DebtState.LATE)
         self._behind_since = self._late_since = self._context.now
         name = self._context.config.me.name

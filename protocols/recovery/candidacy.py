@@ -29,7 +29,7 @@ class Candidacy:
         self.lost_since: float | None = None  # since when the scheduler has been lost
         self._election = election
         self._pauses = pauses
-        self._has_all = True
+        self._has_all, self._missed_fork = True, False
         self._rank = self._heirs = 0
         self._step = limits.ELECTION_STEP_SECONDS  # between two heirs, longer after each in vain
         self._stand_at: float | None = None
@@ -45,7 +45,7 @@ class Candidacy:
     @property
     def _waits(self) -> bool:
         """Whether members out of reach are waited for without limit."""
-        return self._pauses or not self._has_all
+        return (self._pauses and not self._missed_fork) or not self._has_all
 
     def over(self) -> None:
         """There is a scheduler."""
@@ -56,11 +56,20 @@ class Candidacy:
         self._stand_at = None
         self.lost_since = now if self.lost_since is None else self.lost_since
 
-    def lost(self, now: float, rank: int, heirs: int, *, has_all: bool = True) -> None:
+    def lost(
+        self,
+        now: float,
+        rank: int,
+        heirs: int,
+        *,
+        has_all: bool = True,
+        missed_fork: bool = False,
+    ) -> None:
         """The scheduler is lost; this member is number `rank` (from 0) of so many `heirs`.
         `has_all`: together they keep all of the training state. If they do not, they cannot go on
-        without the others, so they wait for these however long they are out of reach."""
-        self._has_all = has_all
+        without the others, so they wait for these however long they are out of reach.
+        `missed_fork`: members of a fork in reach wait for this one, and obey it once it stands."""
+        self._has_all, self._missed_fork = has_all, missed_fork
         if self._stand_at is not None and heirs < self._heirs:
             turn = (rank + 1) * self._step if heirs > 1 else 0.0
             self._stand_at = min(self._stand_at, now + turn)

@@ -60,6 +60,9 @@ class Fenced:
         self._acted: Epoch = (0, 0)  # of the newest decision acted on
         # The decision that was stored last: its scheduler, its epoch, and itself.
         self._stored: tuple[bytes, Epoch, m.Restart] | None = None
+        # Whether others act on a decision that is stored here, and this member must not, because it
+        # has reported to a later fence. They wait for it, so it has to stand for election.
+        self.missed_fork = False
         self._frozen_since: float | None = None
         self._plead_at = 0.0  # when to tell a new scheduler again that we are frozen,
         self._plead_later_at = 0.0  # and when to tell that one again to which we have reported
@@ -196,7 +199,10 @@ class Fenced:
         if self._stored is None or tags.origin != via or tags.lineage == self._context.lineage:
             return None
         view = self._stored[2].policy.view
-        return self._stored if tags.lineage == view.lineage and via in view.nodes else None
+        if tags.lineage != view.lineage or via not in view.nodes:
+            return None
+        self.missed_fork = self._stored[1] < self._epoch
+        return self._stored
 
     def decided(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> bool:
         """Take a chosen decision; return whether this member has to act on it now. A member that it
@@ -215,6 +221,7 @@ class Fenced:
             self._cycle.leave("expelled", "")
             return False
         self._report = self._stored = None
+        self.missed_fork = False
         context.prepared = None
         return True
 

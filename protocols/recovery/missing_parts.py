@@ -59,6 +59,10 @@ class MissingParts:
         dead = all(n in lost.dead for n in self._told)
         return dead or now >= self._since + limits.PARTS_WAIT_SECONDS
 
+    def suffices(self, now: float, policy: Policy, here: Sequence[bytes], lost: Lost) -> bool:
+        """Whether the members `here` have all parts, or those that lack are waited for no more."""
+        return not self.lacking(policy, here) or self.given_up(now, lost)
+
     def learned(self, sender: bytes, stripes: tuple[int, ...]) -> None:
         """Note that a member says that it has learned these stripes."""
         policy = self._context.policy

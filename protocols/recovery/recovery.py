@@ -457,9 +457,9 @@ class Recovery:
             return
         heirs = [n for n in policy.view.nodes if n not in gone]
         rank = heirs.index(context.node) if context.node in heirs else len(heirs)
-        lacks = bool(self._missing_parts.lacking(policy, heirs))
-        has_all = not lacks or self._missing_parts.given_up(now, lost)
-        self._candidacy.lost(now, rank, len(heirs), has_all=has_all)
+        missed = self.fenced.missed_fork
+        has_all = missed or self._missing_parts.suffices(now, policy, heirs, lost)
+        self._candidacy.lost(now, rank, len(heirs), has_all=has_all, missed_fork=missed)
         if not has_all and not all(is_quorum(e.nodes, heirs) for e in context.electorates):
             # It could win no election, and would only void the votes for a member that can.
             self._candidacy.hopeless(now)
@@ -472,7 +472,7 @@ class Recovery:
         excused = lost.dead
         if self._candidacy.has_waited(now):
             voters = dict.fromkeys(n for e in electorates for n in e.nodes)
-            excused = tuple(n for n in voters if n in gone or n not in policy.view.nodes)
+            excused = tuple(n for n in voters if missed or n in gone or n not in policy.view.nodes)
         mail = context.election.scheduler_lost(electorates, context.newest_key, excused)
         self._candidacy.leave_time(now)
         self._campaign(now, policy, mail)

@@ -231,6 +231,10 @@ class FenceLeader:
         if any(n not in lost.nodes and n not in lost.dead for n in self._lost.nodes):
             self._repeat_at = now
             self._deadline = now + self._patience
+        # Who is out of reach since this fence has begun, or again, is waited for from now on.
+        gone, before = (*lost.nodes, *lost.dead, *lost.out), self._parts.gone_since
+        since = {n: now for n in before if n not in gone} | {n: before.get(n, now) for n in gone}
+        self._parts = replace(self._parts, gone_since=since)
         self._lost = lost
         return self._try(now, "lost") if FENCE_TABLE.allows(self.state, "lost") else []
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import effects, events, limits
+from protocols.recovery.candidacy import Candidacy
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
 from tests.unit.protocols.test_recovery import decision, effects_of, said, sent
@@ -94,8 +95,37 @@ def test_nobody_follows_who_cannot_know() -> None:
 def test_who_has_reported_to_a_newer_fence_follows_no_more() -> None:
     bench = Bench()
     said(bench.world, bench.leader, bench.member, m.Fence(1, 6))
+    fenced = node_of(bench.member).recovery.fenced
+    assert not fenced.missed_fork
     assert sent(bench.hears(bench.other)) == []
     assert bench.context.lineage == bench.before
+    assert fenced.missed_fork, "the fork waits for it, so it has to stand (protocol.md, H72)"
+
+
+def test_who_has_missed_a_fork_stands_although_it_pauses_without_a_quorum() -> None:
+    """It has reported to a later fence of the lineage that was left, whose leader is gone. The
+    members of the fork wait for it, and it would wait for a quorum (protocol.md, H72)."""
+    world, hosts = cluster(0, size=7)
+    leader, first, last = hosts[:3]
+    before = policy_of(leader).view.lineage
+    recovery, context = node_of(last).recovery, node_of(last).context
+    context.config = replace(context.config, pauses=True)
+    recovery._candidacy = Candidacy(context.election, pauses=True)
+    for host in hosts[3:]:
+        world.vanish(host)
+    world.lose = lambda _s, receiver, message: (
+        receiver is last and not isinstance(message, m.Fence | m.Prepare | m.LinkLost)
+    )
+    world.run(lambda: policy_of(first).view.lineage != before, 5.0)
+    assert policy_of(last).view.lineage == before
+    later = m.Fence(context.election.term + 1, 1)
+    router = node_of(hosts[3]).context.router
+    envelope = router.stamp((before, later.fence_term, 0, 0, 0, 0), last.me.node, later)
+    last.handle(events.Received(first.me.node, envelope))
+    world.lose = lambda _s, _r, _m: False
+    world.run(lambda: policy_of(last).view.lineage != before, 120.0)
+    go_on(world)
+    assert policy_of(first).view.lineage == policy_of(last).view.lineage
 
 
 def test_a_fork_goes_on_although_its_scheduler_dies_before_all_have_heard_its_decision() -> None:

@@ -248,6 +248,17 @@ def test_a_further_fence_does_not_wait_anew() -> None:
     assert patient.restart is not None
 
 
+def test_who_is_lost_again_during_a_fence_is_waited_for_anew() -> None:
+    late = limits.PARTS_WAIT_SECONDS
+    patient = leader(begins_anew=True, lost=Lost(nodes=(THREE,)))
+    patient.lose(late - 2.0, Lost())
+    patient.lose(late - 1.0, Lost(nodes=(THREE,)))
+    patient.tick(2 * late - 3.0)
+    assert patient.restart is None
+    patient.tick(2 * late - 1.0)
+    assert patient.restart is not None
+
+
 @pytest.mark.parametrize("at", [(6, 6), (5, 6), (6, 5)])
 def test_after_the_last_update_members_end_without_parts(at: tuple[int, int]) -> None:
     dead, away = Lost(dead=(THREE,)), Lost(nodes=(THREE,))
