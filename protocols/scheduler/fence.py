@@ -1,4 +1,5 @@
-"""What is decided after a loss: who stays, what is kept, what is done again (protocol.md, 8.2).
+"""What is decided after a loss: who stays, what is kept, what is done again (protocol.md, 8.4
+to 8.6).
 
     freeze -> report -> decide -> prepare -> commit
 
