@@ -88,7 +88,7 @@ def test_on_the_slow_device_the_others_wait() -> None:
     waits, lines = watched(nodes)
     for k in range(12):
         waits.tell(k / 2)
-    assert " for this device: its link takes 80.00 ms one way" in lines[0]
+    assert " for this device: its link takes 80.0 ms one way" in lines[0]
     assert lines[0].startswith("the others wait ")
     nodes[0].monitor._said.clear()
     for k in range(12, 30):

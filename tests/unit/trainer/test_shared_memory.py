@@ -78,7 +78,7 @@ def test_not_enough_memory_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(EdgeAgentError, match="cannot reserve 1 MiB"):
+    with pytest.raises(EdgeAgentError, match=r"cannot reserve 1\.0 MB"):
         create_shared_memory(1 << 20, 4, "float32")
 
 

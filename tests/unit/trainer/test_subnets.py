@@ -413,7 +413,7 @@ def test_shares_need_not_be_even() -> None:
         ({"outer": "nesterov"}, "leave outer away"),
         ({"local_steps": None}, "give local_steps"),
         ({"subnets": "all"}, "takes what edgeagent.subnets"),
-        ({"wire": "exact"}, "wire exact is for gradients"),
+        ({"wire": "exact"}, "wire exact does not go with local_steps"),
         ({"grad_scaler": torch.amp.GradScaler("cpu")}, "grad_scaler"),
     ],
 )
