@@ -45,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_plain_python(alone: Agent) -> None:
-    printed = [line.split() for line in alone.log.splitlines() if line[0].isdigit()]
+    printed = [line.split() for line in alone.log.splitlines() if line[:1].isdigit()]
     assert [int(iteration) for iteration, _ in printed] == list(range(1, STEPS + 1))
     for iteration, loss in printed:
         assert float(loss) == alone.losses[int(iteration)]
