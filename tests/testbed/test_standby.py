@@ -40,9 +40,9 @@ def test_a_device_stands_by_while_its_link_is_slow(tmp_path: Path) -> None:
         device = lab.start(SLOW, *AUTO)
         why_not = device.wait("standby")["reason"]
         assert "with it a step would take about" in why_not
-        assert device.wait_said("this device stands by: with this device a step")
+        assert device.wait_said("this device stands by: with it a step")
         lab.wait("status of standby", lambda: lab.status(SLOW)["phase"] == "standby")
-        assert lab.status(SLOW)["standby"].startswith("with this device a step")
+        assert lab.status(SLOW)["standby"].startswith("with it a step")
         assert SLOW not in first.members
         told = first.wait("member_standby", node=SLOW)
         assert told["reason"] == why_not
