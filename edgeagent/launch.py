@@ -239,7 +239,7 @@ def how_it_ended(status: int) -> str:
 
 
 # What a signal that ended a trainer usually means.
-_SIGNALS = {
+_SIGNALS: dict[int, str] = {
     signal.SIGKILL: "killed; often because memory was used up: see --dry-run",
     signal.SIGSEGV: "it crashed",
     signal.SIGABRT: "it crashed",

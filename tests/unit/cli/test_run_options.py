@@ -358,7 +358,7 @@ def test_a_file_that_is_no_training_state_is_refused_before_anything_starts(fold
 @pytest.mark.parametrize("variable", ["EDGEAGENT_SAVE_EVERY", "EDGEAGENT_KEEP"])
 def test_a_wrong_variable_of_the_trainer_is_named(variable: str) -> None:
     with pytest.raises(UsageError, match=f"{variable}: '-1' is not"):
-        trainer(**{variable: "-1"})
+        trainer_config(parse(["run", "digits"]), JOB, {variable: "-1"})
 
 
 def test_a_script_is_run_with_its_arguments(folder: Path) -> None:
