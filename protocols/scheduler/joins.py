@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 UNKNOWN = "the scheduler knows no such join"
 BEHIND = "the trainers of all devices that it is linked to are behind, so it could copy nothing"
 OTHERS_FIRST = "devices with faster links join first, since all would wait for the slowest one"
+STARTED_AGAIN = "the device started again"
 OFTEN_LOST = "its links to the others broke again and again, and it may try again in a minute"
 NO_PROGRESS = f"it copied nothing for {limits.JOIN_PROGRESS_SECONDS:.0f} s"
 MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unmeasured
@@ -68,6 +69,7 @@ class Joins:
         self._ended: dict[int, None] = {}  # joins given up that a policy may still name
         self._others_first = together.OthersFirst(cost)
         self._pausing: dict[bytes, None] = {}  # joiners whose copy beside the training has failed
+        self._unsent: list[Letter] = []  # what members are told with the next tick
 
     @property
     def deadline(self) -> float | None:
@@ -77,11 +79,24 @@ class Joins:
         return min(times if waits is None else [*times, waits], default=None)
 
     def resume(self, now: float) -> None:
-        """Take over the joins that the policy in force names and that nobody here has ended."""
-        asking = [join.joiner.node for join in self.open.values()]
+        """Take over the joins that the policy in force names and that nobody here has ended.
+
+        The last scheduler may have made that policy, and its joiner may have asked again since. The
+        older one of its two joins is given up then: members hold their update for a join that a
+        policy names until somebody ends it. The number of a later join is greater.
+        """
+        asking = {join.joiner.node: join.number for join in self.open.values()}
         for pull in self._agenda.policy.pulls:
-            if pull.joiner.node in asking or pull.join in self._ended:
+            if pull.join in self.open or pull.join in self._ended:
                 continue
+            known = asking.get(pull.joiner.node, 0)
+            if known > pull.join:
+                self._ended[pull.join] = None
+                ended = JoinAborted(pull.join, pull.joiner.node, STARTED_AGAIN)
+                self._unsent.append((EVERYONE, ended))
+                continue
+            if known:
+                self._unsent += self.give_up(known, STARTED_AGAIN)
             deadline = now + limits.JOIN_PROGRESS_SECONDS
             state = JoinState.COPYING if pull.beside else JoinState.PULLING
             join = Join(pull.join, pull.joiner, pull.sources, deadline, state)
@@ -103,7 +118,7 @@ class Joins:
             return self._repeated(known)
         mail: list[Letter] = []
         if known is not None:
-            mail += self.give_up(known.number, "the device started again")
+            mail += self.give_up(known.number, STARTED_AGAIN)
         if len(self.open) >= limits.MAX_OPEN_JOINS:
             return mail
         near = self._planner.neighbours(view, message.neighbours, joiner.most_links)
@@ -336,7 +351,7 @@ class Joins:
         has begun to copy."""
         begun = False
         for join in list(self.open.values()):
-            pull = policy.pull_of(join.joiner.node)
+            pull = next((p for p in policy.pulls if p.join == join.number), None)
             if join.state is JoinState.LINKED and pull and pull.beside is join.beside:
                 then = JoinState.COPYING if pull.beside else JoinState.PULLING
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
@@ -368,7 +383,7 @@ class Joins:
 
     def tick(self, now: float) -> list[Letter]:
         """Give up joins that are late, or that have lost what they need."""
-        mail: list[Letter] = []
+        mail, self._unsent = self._unsent, []
         for join in list(self.open.values()):
             if self._enters(join):
                 continue

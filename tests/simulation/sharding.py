@@ -85,21 +85,26 @@ class Slots:
         count = host.world.stripes
         slots |= dict.fromkeys(chunks_of(wanted.anew, count), 0)
         for chunk in chunks_of(wanted.lost, count):
-            host.own[chunk - 1] = host.state[chunk - 1]
-            if host.reduce is not None and host.reduce.own is not None:
-                host.reduce.own[chunk - 1] = host.own[chunk - 1]
+            self._put(chunk, host.state[chunk - 1])
         for chunk in chunks_of(wanted.stripes, count):
             if chunk in chunks_of(wanted.lost, count):
                 continue
             assert chunk in slots, f"{host.me.name} owns what it does not hold"
             if chunk in self.sums.get(at, {}):  # otherwise a result of it is there already
                 total, _ = self.sums[at][chunk]
-                host.own[chunk - 1], _ = stepped(host.state[chunk - 1], slots[chunk], total)
+                self._put(chunk, stepped(host.state[chunk - 1], slots[chunk], total)[0])
                 if chunk in chunks_of(wanted.anew, count):
                     host.world.made_anew.add((at, chunk))
-                if host.reduce is not None and host.reduce.own is not None:
-                    host.reduce.own[chunk - 1] = host.own[chunk - 1]
         host.handle(events.Published(at, wanted.attempt))
+
+    def _put(self, chunk: int, result: int) -> None:
+        """Put a result where this device's own sum has been. A round to which it contributes
+        nothing, perhaps that of the next iteration already, does not look there."""
+        host = self._host
+        host.own[chunk - 1] = result
+        reduce = host.reduce
+        if reduce is not None and reduce.own is not None and reduce.word and reduce.word.done:
+            reduce.own[chunk - 1] = result
 
     def result(self, iteration: int, chunk: int) -> tuple[int, Mark]:
         """Return the result of a chunk that the trainer has made, and which attempt has made its
