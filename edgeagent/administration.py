@@ -250,7 +250,7 @@ class Administration:
         if change.node.negotiator is not None:
             return "waiting for the members to take the plan over at the end of an iteration"
         scheduler = context.name(context.election.scheduler)
-        return f"waiting for {scheduler}, the scheduler, and for the end of an iteration"
+        return f"waiting for {scheduler}, the scheduler, and for the end of a step"
 
     def _status_of(self, change: _Change) -> ChangeStatus:
         pending = change.state == "pending"

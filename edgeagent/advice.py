@@ -67,7 +67,7 @@ def leaving_waits_for(phase: Phase, node: Node | None, *, hangs: bool = False) -
             " this device keeps"
         )
     first = "hands the scheduler's role over, then " if node.negotiator is not None else ""
-    return f": {first}waits for the running iteration with {plural(others, 'other')}"
+    return f": {first}waits for the running step with {plural(others, 'other')}"
 
 
 def script_goes_on(path: str, presses: str) -> str:

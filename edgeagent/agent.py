@@ -153,6 +153,7 @@ class Agent:
             loop.time,
             loop.call_later,
         )
+        self.observer.neighbours = self._config.neighbours
         self._lines = LimitedLog(self.observer.say, loop.time)
         loop.set_exception_handler(self._internal_error)
         for number in (signal.SIGINT, signal.SIGTERM):

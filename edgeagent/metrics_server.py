@@ -34,19 +34,19 @@ KEEPALIVE_S = 75.0  # for the next request on a connection; Prometheus asks ever
 FRESH_S = 1.0  # for which an answer is given again
 
 
-def metrics_address(text: str) -> tuple[str, int]:
+def metrics_address(text: str, option: str = "--metrics") -> tuple[str, int]:
     """Return (host, port) of `--metrics [HOST:]PORT`; without HOST it is loopback.
 
-    Raises `UsageError` if it is neither.
+    Raises `UsageError`, which names the `option` or variable, if it is neither.
     """
     if text.isascii() and text.isdecimal():
         text = f"{LOOPBACK}:{text}"
     elif not _WITH_PORT.fullmatch(text):
-        raise UsageError(f"--metrics {text}: write PORT (on loopback) or HOST:PORT")
+        raise UsageError(f"{option} {text}: write PORT (on loopback) or HOST:PORT")
     try:
         return split_address(text)
     except UsageError as error:
-        raise UsageError(f"--metrics {text}: {error}") from None
+        raise UsageError(f"{option} {text}: {error}") from None
 
 
 def is_loopback(host: str) -> bool:

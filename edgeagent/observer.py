@@ -155,6 +155,7 @@ class Observer:
         self._inside = False  # this device is a member
         self._gone: list[tuple[float, dict[str, Any]]] = []  # departures: (time, event's values)
         self._reachable = False  # others can join; an agent without a token trains alone
+        self.neighbours: tuple[str, ...] = ()  # the members that the user named with --neighbours
         self.members: tuple[str, ...] = ()
         self.loss: float | None = None
         self.skipped = 0
@@ -490,3 +491,11 @@ class Observer:
             f"{bytes_text(pull.bytes)} in {seconds_text(pull.seconds)} from "
             f"{plural(len(pull.sources), 'source')} ({parts}){here}"
         )
+        missing = [clean(name) for name in self.neighbours if name not in values["members"]]
+        if missing:
+            others = len(missing) < len(self.neighbours)
+            linked = "only the others that it names" if others else "members of the cluster's choice"
+            self.say(
+                f"no member is called {' or '.join(missing)}, as --neighbours says: this device is "
+                f"linked to {linked}"
+            )

@@ -254,7 +254,7 @@ def agent_config(args: argparse.Namespace, job: Job, environment: Mapping[str, s
         raise UsageError("--log-file goes with --log-level")
     log_file = args.log_file or base.log_file
     if metrics := args.metrics or base.metrics:
-        metrics_address(metrics)
+        metrics_address(metrics, "--metrics" if args.metrics else "EDGEAGENT_METRICS:")
     log_dir = args.log_dir or base.log_dir
     neighbours, most_links = chosen_neighbours(args.neighbours or "")
     return replace(

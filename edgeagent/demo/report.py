@@ -168,7 +168,7 @@ def _problems(report: Report, compared: int, joiners: list[str], least: int) -> 
     if compared == 0:
         problems.append("no digests of two nodes could be compared")
     elif compared < 0:
-        problems.append(f"the replicas differ from iteration {-compared - 1} on")
+        problems.append(f"the replicas differ from step {-compared - 1} on")
     joined = {join["node"]: join for join in report["joins"]}
     for name in joiners:
         if name not in joined:

@@ -88,7 +88,7 @@ class PlainView:
             self._due = now + PLAIN_EVERY_S
             self._shown = scene.iteration
             self.happened(
-                f"iteration {scene.iteration}/{scene.steps}  loss {loss_text(scene.loss)}  "
+                f"step {scene.iteration}/{scene.steps}  loss {loss_text(scene.loss)}  "
                 f"{rate_text(scene.samples_per_second)}  members {scene.members}"
             )
 
@@ -199,7 +199,7 @@ def describe(node: str, event: Event) -> str | None:
         return f"{node} goes on without {clean(event['node'])}{after}"
     if kind == "left":
         seconds = seconds_text(event["seconds"])
-        return f"{node} ended at iteration {event['iteration']} after {seconds}"
+        return f"{node} ended at step {event['iteration']} after {seconds}"
     if kind == "evaluated":
         return f"{node} measured {clean(event['name'])} {event['value']:.2%}"
     if kind == "error":

@@ -156,8 +156,12 @@ def ports_finding(device: Device) -> Finding:
     return Finding("ports", Verdict.OK, seen)
 
 
-def firewall_finding(firewalls: tuple[Firewall, ...]) -> Finding:
+def firewall_finding(firewalls: tuple[Firewall, ...] | None) -> Finding:
     """Return what can be told of this device's own firewall."""
+    if firewalls is None:
+        seen = "whether one closes the ports cannot be seen from here"
+        advice = "If others cannot connect, look at this system's firewall settings; on Linux as root."
+        return Finding("firewall", Verdict.UNKNOWN, seen, advice)
     for one in firewalls:
         if one.closes:
             seen = f"{one.name} drops connections to the ports of an agent"

@@ -119,12 +119,13 @@ class Folder:
 @dataclass(frozen=True, slots=True)
 class Device:
     """Everything that can be seen without another device. `now`: Unix time by its own clock.
-    `memory`: what can be taken without swapping, None if the system does not say."""
+    `firewalls`: those that are on, None where that cannot be seen. `memory`: what can be taken
+    without swapping, None if the system does not say."""
 
     networks: Networks
     multicast: tuple[Multicast, ...]
     ports: Ports
-    firewalls: tuple[Firewall, ...]
+    firewalls: tuple[Firewall, ...] | None
     now: float
     token: TokenFact
     job: JobFact | None

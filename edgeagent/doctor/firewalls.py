@@ -42,8 +42,9 @@ def find_firewalls(
     rules: Callable[[], str | None] = read_rules,
     ufw: str = UFW_FILE,
     firewalld: str = FIREWALLD_FOLDER,
-) -> tuple[Firewall, ...]:
-    """Return the packet filters that are on, for an agent that listens on these two TCP ports."""
+) -> tuple[Firewall, ...] | None:
+    """Return the packet filters that are on, for an agent that listens on these two TCP ports; None
+    if none is seen and the rules may not be read."""
     text = rules()
     closes = None if text is None else closes_ports(text, (join, links))
     found = []
@@ -54,7 +55,7 @@ def find_firewalls(
         found.append(Firewall("firewalld", closes or None, _FIREWALLD.format(join, links)))
     if closes and not found:
         found.append(Firewall("iptables", True, _IPTABLES.format(join, links)))
-    return tuple(found)
+    return tuple(found) if found or text is not None else None
 
 
 def closes_ports(rules: str, ports: tuple[int, ...]) -> bool:

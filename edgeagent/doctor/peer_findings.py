@@ -180,8 +180,8 @@ def back_finding(device: Device, peer: Peer) -> Finding:
         seen = "nothing listens on this device now, so the peer cannot connect to it"
         return Finding(check, Verdict.UNKNOWN, seen, "Mend the ports first; see above.")
     seen = "it was told this device's addresses and has not connected to any of them"
-    known = [firewall for firewall in device.firewalls if firewall.closes]
-    opens = [firewall.opens for firewall in device.firewalls]
+    known = [firewall for firewall in device.firewalls or () if firewall.closes]
+    opens = [firewall.opens for firewall in device.firewalls or ()]
     ports = f"TCP {device.ports.join} and {device.ports.links}"
     advice = f"Open {ports} in the firewall of this device{': ' + opens[0] if opens else '.'}"
     return Finding(check, Verdict.FAILED if known else Verdict.WARNING, seen, advice)

@@ -62,7 +62,7 @@ class TrainingLine:
     def text(self) -> str:
         """Return the line."""
         end = f"/{self.steps}" if self.steps else ""
-        number = f"iteration {self.iteration}{end}"
+        number = f"step {self.iteration}{end}"
         if self.local_steps:
             number = f"round {self.iteration}{end} of {plural(self.local_steps, 'local step')}"
         return (

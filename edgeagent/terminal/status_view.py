@@ -116,7 +116,7 @@ def _headline(status: Status) -> Text:
     end = f" of {status['steps']}" if status["steps"] else ""
     local = status["local_steps"]
     of = f" of {plural(local, 'local step')}" if local else ""
-    head.append(f"\n{'round' if of else 'iteration'} {status['iteration']}{end}{of}, ")
+    head.append(f"\n{'round' if of else 'step'} {status['iteration']}{end}{of}, ")
     head.append(f"loss {loss_text(status['loss'])}, {rate_text(status['samples_per_second'])}")
     head.append(f"\nscheduler {clean(status['scheduler']) or '-'} (term {status['term']}), ")
     head.append(f"view {status['view']}, policy {status['policy']}")

@@ -103,6 +103,8 @@ async def join(
     return await talk.run()
 
 
+# What the user of a device does whose job differs from the cluster's.
+SAME_JOB = "start the same job with the same options on all devices, or another --cluster here"
 # The rarer reasons of a refusal, in words.
 _WHY = {
     Reason.JOB: "it trains another job",
@@ -285,5 +287,6 @@ class _Conversation:
         if difference.field == UPDATE and (text := unlike(ours, theirs)):
             return JobMismatch(f"{self._address} cannot train with this device: {text}; {REMEDY}")
         said = [names_text(ours, theirs), difference_text(difference)]
-        text = f"{self._address} trains another job: {'; '.join(filter(None, said))}"
+        differs = "; ".join(filter(None, said))
+        text = f"{self._address} trains another job: {differs} ({SAME_JOB})"
         return JobMismatch(text, batch_there(ours, theirs))

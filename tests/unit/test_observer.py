@@ -202,6 +202,27 @@ def test_a_joiner_for_which_nobody_waited_says_so(monkeypatch: pytest.MonkeyPatc
     assert said[-1].endswith("; the others have gone on meanwhile, by 7 updates")
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("al",), None),
+        (("al", "zoe"), "no member is called zoe, as --neighbours says: this device is linked to"),
+        (("yan", "zoe"), "no member is called yan or zoe, as --neighbours says: this device is"),
+    ],
+)
+def test_names_of_neighbours_that_no_member_has_are_told(
+    names: tuple[str, ...], told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Quiet, "say", lambda self, text: said.append(text))
+    bench = Bench()
+    bench.observer.neighbours = names
+    bench.observer.report("pull_begins", {"total_bytes": 10})
+    bench.observer.shard_arrived("al", 10)
+    bench.observer.report("joined", {"term": 1, "members": ["al", "me"], "updates": 0})
+    assert said[-1].startswith(told or "joined 1 other")
+
+
 def test_a_founder_after_a_failed_join_has_no_sources(bench: Bench) -> None:
     bench.observer.report("pull_begins", {"total_bytes": 10})
     bench.observer.report("scheduler", {"node": "me", "term": 1, "why": "founded"})

@@ -105,7 +105,7 @@ def test_a_link_is_asked_for_until_it_is_in_force() -> None:
             "number": 1,
             "state": "pending",
             "node": "deed",
-            "text": "waiting for bob, the scheduler, and for the end of an iteration",
+            "text": "waiting for bob, the scheduler, and for the end of a step",
             "step": 0,
             "token": "",
         }

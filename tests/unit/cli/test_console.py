@@ -81,9 +81,9 @@ def test_plain_lines() -> None:
     rest = "/400  loss 0.5000  1234 samples/s  3 members"
     assert out.getvalue().splitlines() == [
         "> bob has joined [2J forged line",
-        f"> iteration 1{rest}",
-        f"> iteration 3{rest}",
-        f"> iteration 4{rest}",
+        f"> step 1{rest}",
+        f"> step 3{rest}",
+        f"> step 4{rest}",
     ]
     assert failures.getvalue() == "edgeagent: the trainer ended\n"
 
@@ -97,8 +97,8 @@ def test_the_goodbye_is_the_last_line() -> None:
     console.say("left after step 2")
     console.close()
     assert out.getvalue().splitlines() == [
-        "iteration 1  loss 0.5000  - samples/s  1 member",
-        "iteration 2  loss 0.5000  - samples/s  1 member",
+        "step 1  loss 0.5000  - samples/s  1 member",
+        "step 2  loss 0.5000  - samples/s  1 member",
         "left after step 2",
     ]
 
@@ -114,7 +114,7 @@ def test_the_goodbye_stands_below_the_live_line(monkeypatch: pytest.MonkeyPatch)
     console.say("left after step 2")
     console.close()
     text = out.getvalue()
-    assert text.rindex("iteration 2/400") < text.index("left after step 2")
+    assert text.rindex("step 2/400") < text.index("left after step 2")
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
 
 
@@ -223,7 +223,7 @@ def test_beside_a_script_only_a_join_is_live(monkeypatch: pytest.MonkeyPatch) ->
     assert "11.0 MB of" not in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 2
     shown_again = text.index("\x1b[?25h")
-    assert text.index("40.0 MB of 40.0 MB") < shown_again < text.index("iteration 1/400")
+    assert text.index("40.0 MB of 40.0 MB") < shown_again < text.index("step 1/400")
     assert text.rindex("\x1b[?25h") < text.index("bob is lost")
     assert "30.0 MB of 40.0 MB" in text
 
@@ -244,7 +244,7 @@ def test_a_live_line_is_refreshed_in_place(monkeypatch: pytest.MonkeyPatch) -> N
     text = out.getvalue()
     assert "joining" in text
     assert "carol has left" in text
-    assert text.rindex("iteration 4/400") > text.index("carol has left")
+    assert text.rindex("step 4/400") > text.index("carol has left")
     assert "\x1b[2K" in text  # the line before is erased
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor comes back
 

@@ -119,7 +119,7 @@ def test_the_report_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     ("wrong", "reason"),
     [
         ("accuracy", "the accuracy is 50.00%, not over 95%"),
-        ("digest", "the replicas differ from iteration 10 on"),
+        ("digest", "the replicas differ from step 10 on"),
         ("file", "the saved models of the nodes that finished differ"),
         ("one source", "dave pulled the state from 1 source, not 2"),
         ("crash", "bob ended with exit status 1: edgeagent: bob has no luck"),
@@ -251,8 +251,8 @@ def test_plain_view() -> None:
     rest = "/600  loss 0.5000  1234 samples/s  members 3"
     assert out.getvalue().splitlines() == [
         "   0.0 s  alice starts",
-        f"   0.0 s  iteration 1{rest}",
-        f"   2.0 s  iteration 3{rest}",
+        f"   0.0 s  step 1{rest}",
+        f"   2.0 s  step 3{rest}",
     ]
 
 

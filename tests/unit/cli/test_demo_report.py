@@ -58,7 +58,7 @@ def test_nothing_is_wrong_too() -> None:
 @pytest.mark.parametrize(
     ("node", "added", "problem"),
     [
-        ("bob", [event("digest", iteration=30, state="x")], "differ from iteration 30 on"),
+        ("bob", [event("digest", iteration=30, state="x")], "differ from step 30 on"),
         (
             "bob",
             [event("evaluated", iteration=30, name="accuracy", value=0.95)],
@@ -176,7 +176,7 @@ def test_a_line_that_is_not_finished_is_not_there_yet() -> None:
         ),
         (
             event("left", iteration=9, seconds=0.2),
-            "al ended at iteration 9 after 0.20 s",
+            "al ended at step 9 after 0.20 s",
         ),
         (
             event("evaluated", name="accuracy", value=0.9712, iteration=9),

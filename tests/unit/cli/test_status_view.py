@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STATUS_LINES = """\
 alice in cluster default: training, 3 members
-iteration 120 of 400, loss 0.3412, 5120 samples/s
+step 120 of 400, loss 0.3412, 5120 samples/s
 scheduler bob (term 3), view 5, policy 7
 
 member  share  ms each  compute ms  sync ms  busy  role
@@ -92,7 +92,7 @@ def test_before_there_is_a_cluster() -> None:
     )
     assert lines == [
         "alice in cluster default: starting, 0 members",
-        "iteration 0, loss -, - samples/s",
+        "step 0, loss -, - samples/s",
         "scheduler - (term 3), view 5, policy 7",
     ]
 

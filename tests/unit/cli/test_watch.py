@@ -111,9 +111,9 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def iterations(text: str) -> list[int]:
-    """Return the iterations that `text` tells of."""
-    return [int(found) for found in re.findall(r"^iteration (\d+) of 400", text, re.MULTILINE)]
+def steps(text: str) -> list[int]:
+    """Return the steps that `text` tells of."""
+    return [int(found) for found in re.findall(r"^step (\d+) of 400", text, re.MULTILINE)]
 
 
 def test_plain_blocks_until_the_agent_ends(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +123,7 @@ def test_plain_blocks_until_the_agent_ends(home: Path, capsys: pytest.CaptureFix
     assert captured.err == ""
     assert "\n\n\n" not in captured.out
     lines = captured.out.splitlines()
-    assert iterations(captured.out) == [1, 2, 3]
+    assert steps(captured.out) == [1, 2, 3]
     assert lines[-1] == "alice has ended"
     assert sum(bool(re.fullmatch(r"\d\d:\d\d:\d\d", line)) for line in lines) == 3
     assert max(map(len, lines)) <= 80
@@ -165,7 +165,7 @@ def test_an_agent_that_does_not_answer_is_a_failure(
     with Beside(home):
         assert main(["status", "--watch"]) == 1
     captured = capsys.readouterr()
-    assert iterations(captured.out) == [120]
+    assert steps(captured.out) == [120]
     assert captured.err == "edgeagent: the agent does not answer\n"
 
 
@@ -356,7 +356,7 @@ def test_a_status_is_refreshed_in_place(monkeypatch: pytest.MonkeyPatch) -> None
     screen.close()
     screen.close()
     text = out.getvalue()
-    assert text.index("iteration 1 ") < text.index("\x1b[2K") < text.index("iteration 2 ")
+    assert text.index("step 1 ") < text.index("\x1b[2K") < text.index("step 2 ")
     assert text.count(HIDE) == text.count(SHOW) == 1
 
 

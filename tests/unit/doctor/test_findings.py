@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgeagent.doctor import device_findings as device_module
-from edgeagent.doctor.device_findings import EARLIEST_CLOCK, device_findings
+from edgeagent.doctor.device_findings import EARLIEST_CLOCK, device_findings, firewall_finding
 from edgeagent.doctor.facts import (
     Announced,
     Answer,
@@ -277,6 +277,9 @@ def test_a_peer_that_does_not_connect_back() -> None:
     quiet = of_peer(maybe, called_back=None)["peer: way back"]
     assert quiet.verdict is WARNING
     assert quiet.advice.endswith("ufw allow")
+    unseen = replace(DEVICE, firewalls=None)
+    assert of_peer(unseen, called_back=None)["peer: way back"].verdict is WARNING
+    assert firewall_finding(None).verdict is UNKNOWN
 
 
 def test_a_peer_that_is_not_heard_by_multicast() -> None:

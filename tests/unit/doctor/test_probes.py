@@ -57,7 +57,8 @@ def test_rules_are_read(rules: str, closed: bool) -> None:
 def test_filters_that_anybody_can_see(tmp_path: Path) -> None:
     ufw, folder = tmp_path / "ufw.conf", tmp_path / "firewalld"
     nothing = find_firewalls(*PORTS, lambda: None, str(ufw), str(folder))
-    assert nothing == ()
+    assert nothing is None, "an empty answer would mean that the rules were read"
+    assert find_firewalls(*PORTS, lambda: OPEN, str(ufw), str(folder)) == ()
     ufw.write_text("# ENABLED=yes\nENABLED=yes\n")
     folder.mkdir()
     found = find_firewalls(*PORTS, lambda: None, str(ufw), str(folder))
