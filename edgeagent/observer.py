@@ -494,7 +494,9 @@ class Observer:
         missing = [clean(name) for name in self.neighbours if name not in values["members"]]
         if missing:
             others = len(missing) < len(self.neighbours)
-            linked = "only the others that it names" if others else "members of the cluster's choice"
+            linked = (
+                "only the others that it names" if others else "members of the cluster's choice"
+            )
             self.say(
                 f"no member is called {' or '.join(missing)}, as --neighbours says: this device is "
                 f"linked to {linked}"

@@ -160,7 +160,9 @@ def firewall_finding(firewalls: tuple[Firewall, ...] | None) -> Finding:
     """Return what can be told of this device's own firewall."""
     if firewalls is None:
         seen = "whether one closes the ports cannot be seen from here"
-        advice = "If others cannot connect, look at this system's firewall settings; on Linux as root."
+        advice = (
+            "If others cannot connect, look at this system's firewall settings; on Linux as root."
+        )
         return Finding("firewall", Verdict.UNKNOWN, seen, advice)
     for one in firewalls:
         if one.closes:

@@ -1,4 +1,4 @@
-"""A new scheduler finds two joins of one device: members may hold their update for the older one."""
+"""A new scheduler finds two joins of one device; members may hold an update for the older one."""
 
 from __future__ import annotations
 
