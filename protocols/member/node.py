@@ -420,7 +420,7 @@ class Node:
         if reports and not self.recovery.weigh_report(now, tags):
             return
         try:
-            self._deliver(now, tags.origin, envelope.message)
+            self._deliver(now, tags.origin, envelope.message, tags.term)
         except RemoteProtocolError:
             if tags.origin == via:
                 raise  # a relayed one was seen by its sender's neighbours, who know whom to blame
@@ -430,7 +430,7 @@ class Node:
         self.copies.end(join)  # first, or the update that is let go were kept for it
         self.cycle.released(join)
 
-    def _deliver(self, now: float, sender: bytes, message: m.Message) -> None:
+    def _deliver(self, now: float, sender: bytes, message: m.Message, term: int = 0) -> None:
         match message:
             case m.Ping(sent_at):
                 self.context.send(sender, m.Pong(sent_at))
@@ -489,7 +489,7 @@ class Node:
             case m.Commit(term, number, restart):
                 self.recovery.commit(now, sender, (term, number), restart)
             case m.PassRole() | m.VoteRequest() | m.Vote() | m.Lead():
-                self.succession.take(now, sender, message)
+                self.succession.take(now, sender, message, term)
             case m.Refused():
                 self.wishes.refused(sender, message)
             case m.NewToken():

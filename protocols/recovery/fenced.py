@@ -81,6 +81,13 @@ class Fenced:
         """Since when this member has been frozen, None if it is not."""
         return self._frozen_since if self._context.freeze.holds else None
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether this member has been frozen for so long that its scheduler does not seem able to
+        decide: a member in reach may obey another one, and then reports to none of its fences."""
+        since = self.frozen_since
+        return since is not None and self._context.now >= since + limits.PARTITION_WAIT_SECONDS
+
     def links_changed(self) -> None:
         """Another link is open: send a report again that names the open links."""
         if self._report is not None and self._context.freeze.holds:

@@ -91,9 +91,8 @@ class MissingParts:
         policy = self._context.policy
         if policy is None or not policy.stripes or not self._context.is_member:
             return ()
-        gone = (*lost.nodes, *lost.dead, *lost.out)
         nodes = policy.view.nodes
-        without = self.lacking(policy, [n for n in nodes if n not in gone])
+        without = self.lacking(policy, [n for n in nodes if n not in lost.all])
         return tuple(dict.fromkeys(nodes[k] for s in without for k in policy.stripes[s].holders))
 
     def tell(self, now: float, lost: Lost) -> None:
@@ -102,8 +101,7 @@ class MissingParts:
         if policy is None or not policy.stripes or (policy is self._seen and lost == self._lost):
             return
         self._seen, self._lost = policy, lost
-        gone = (*lost.nodes, *lost.dead, *lost.out)
-        self._gone_since = {n: self._gone_since.get(n, now) for n in gone}
+        self._gone_since = {n: self._gone_since.get(n, now) for n in lost.all}
         survives = min(len(stripe.holders) for stripe in policy.stripes) - 1
         if survives != self._survives:
             self._survives = survives

@@ -227,14 +227,15 @@ class Recovery:
         return bool(self._missing_links or self.losses.reopened(self._context.node))
 
     def content(self, candidate: bytes) -> bool:
-        """Whether the scheduler is in reach of this member and is not the candidate itself."""
+        """Whether the scheduler is in reach of this member, is not the candidate itself, and does
+        not keep this member frozen for long."""
         context, policy = self._context, self._context.policy
         scheduler = context.election.scheduler
-        if policy is None or candidate == scheduler or not context.is_member:
+        stuck = self.fenced.is_stuck
+        if policy is None or candidate == scheduler or stuck or not context.is_member:
             return False
-        lost = self._lost(self._context.now, policy.view)
-        gone = (*lost.nodes, *lost.dead, *lost.out)
-        return scheduler in policy.view.nodes and scheduler not in gone
+        lost = self._lost(context.now, policy.view)
+        return scheduler in policy.view.nodes and scheduler not in lost.all
 
     def accused(self, accuser: bytes, accused: bytes, reason: str) -> None:
         """A member accuses another one, to which it has cut its link, of breaking the protocol."""
@@ -272,8 +273,7 @@ class Recovery:
 
     def _lose_patience(self, now: float, policy: Policy, lost: Lost) -> None:
         """Accuse the node that is to blame for this node's standing still, if there is one."""
-        gone = (*lost.nodes, *lost.dead, *lost.out)
-        here = tuple(n for n in policy.view.nodes if n not in gone)
+        here = tuple(n for n in policy.view.nodes if n not in lost.all)
         if (culprit := self.fenced.lose_patience(now, policy, here)) is not None:
             self._blame(now, *culprit)
 
@@ -450,8 +450,7 @@ class Recovery:
         """Stand for election once the scheduler is lost. The heirs stand in the order of their ids,
         a step of time apart, so that they seldom compete."""
         context = self._context
-        gone = (*lost.nodes, *lost.dead, *lost.out)
-        scheduler = context.election.scheduler
+        scheduler, gone = context.election.scheduler, lost.all
         if scheduler not in gone and scheduler in policy.view.nodes:
             self._candidacy.over()
             return

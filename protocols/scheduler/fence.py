@@ -86,6 +86,11 @@ class Lost:
     links: tuple[Edge, ...] = ()
     out: tuple[bytes, ...] = ()
 
+    @property
+    def all(self) -> tuple[bytes, ...]:
+        """All members that are lost for any of these reasons."""
+        return (*self.nodes, *self.dead, *self.out)
+
 
 @dataclass(frozen=True, slots=True)
 class LostParts:
@@ -233,7 +238,7 @@ class FenceLeader:
             self._repeat_at = now
             self._deadline = now + self._patience
         # Who is out of reach since this fence has begun, or again, is waited for from now on.
-        gone, before = (*lost.nodes, *lost.dead, *lost.out), self._parts.gone_since
+        gone, before = lost.all, self._parts.gone_since
         since = {n: now for n in before if n not in gone} | {n: before.get(n, now) for n in gone}
         self._parts = replace(self._parts, gone_since=since)
         self._lost = lost

@@ -93,8 +93,9 @@ class Succession:
         """When an heir that was asked to stand is waited for no longer, None if none was."""
         return self._asked_until
 
-    def take(self, now: float, sender: bytes, message: m.Message) -> None:
-        """Act on a message about the role: `Lead`, `PassRole`, `VoteRequest` or `Vote`."""
+    def take(self, now: float, sender: bytes, message: m.Message, term: int = 0) -> None:
+        """Act on a message about the role: `Lead`, `PassRole`, `VoteRequest` or `Vote`. `term`: the
+        one in which the sender of a request stands, 0 if that is not known."""
         context, policy = self._context, self._context.policy
         election = context.election
         if isinstance(message, m.Lead):
@@ -119,7 +120,7 @@ class Succession:
             ):
                 mail = election.role_passed(message, context.electorates, context.newest_key)
             case m.VoteRequest():
-                mail = self._vote_wanted(now, sender, message)
+                mail = self._vote_wanted(now, sender, message, term)
             case m.Vote():
                 mail = election.vote(sender, message)
                 self._fetch_newer(sender, message)
@@ -129,10 +130,12 @@ class Succession:
             self.won(now, policy)
 
     def _vote_wanted(
-        self, now: float, sender: bytes, message: m.VoteRequest
+        self, now: float, sender: bytes, message: m.VoteRequest, term: int
     ) -> list[tuple[bytes, m.Message]]:
         context, election = self._context, self._context.election
-        content = self._watch.content(sender)
+        # A candidate of a later term obeys the scheduler that is known here no more, whether that
+        # is in reach or not. If its own one is lost, nobody else can bring all together again.
+        content = self._watch.content(sender) and term <= election.term
         key, before = context.newest_key, election.voted_term
         mail = election.vote_wanted(sender, message, context.electorates, key, content=content)
         if election.voted_term > before:
