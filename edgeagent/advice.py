@@ -118,9 +118,9 @@ def of_life(say: Say, samples: Sequence[int]) -> str:
             return f"the join failed: {say.text}; {again}"
         case Note.STANDBY:
             return (
-                f"this device stands by: {say.text}; its links are measured again every few "
-                "seconds, and it trains with the others as soon as they allow it (--standby never "
-                "on all devices trains at any speed)"
+                f"this device stands by: {say.text}; its links are measured again after 6 s, later "
+                "up to 3 minutes, and it trains with the others as soon as they allow it "
+                "(--standby never on all devices trains at any speed)"
             )
         case Note.NOT_KEPT:
             return f"not joining, because what was trained here would be lost: {say.text}"

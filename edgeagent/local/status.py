@@ -48,6 +48,9 @@ def phase_of(
         return "starting"
     if node is not None and node.context.is_member:
         return "waiting" if waits else "training"
+    joining = node.joining if node is not None else None
+    if joining is not None and joining.on_the_way and (joining.pull or joining.copy):
+        return "joining"  # the others let it in, although it has stood by before
     if life.standby:
         return "standby"
     return "founding" if node is None and not must_join else "joining"

@@ -15,6 +15,7 @@ from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule, measured_shares
 from edgeagent.planner.trees import plan_tree
 from edgeagent.planner.ways.of_view import ONE, PACKED, choose_ways, search_ways
 from edgeagent.planner.worth import least_step, predicted_step, worth
+from protocols.cluster.standby import LEAST_OTHERS
 from protocols.network.measures import NOTHING_KNOWN, Measures
 from protocols.scheduler.planning import Found, Plan
 
@@ -180,6 +181,7 @@ class StandardPlanner:
             step_s=step_s,
             chunk_bytes=self._chunk_bytes,
             rule=self._rule,
+            stay=LEAST_OTHERS,
         )
 
     def assign(

@@ -40,12 +40,14 @@ def worth(
     step_s: float,
     chunk_bytes: int = 0,
     rule: ShareRule = STEPS_OF_ALL,
+    stay: int = 1,
 ) -> Costly | None:
     """Return which members cost more than they give, None if none is known to.
 
     `step_s` is what a step takes at present in seconds, 0 if that is not known. Of several ways to
-    leave members out, the one is returned that leaves out the fewest and has nearly the shortest
-    step. `rule` as for `measured_shares`.
+    leave members out, and to let at least `stay` go on, the one is returned that leaves out the
+    fewest and has nearly the shortest step. `rule` as for `measured_shares`. A member whose speed
+    is not known, for example because it pauses, counts as the median of the others.
     """
     if len(view.nodes) < 2 or not times or step_s <= 0:
         return None
@@ -60,8 +62,8 @@ def worth(
     ways += [tuple(n for n in view.nodes if n != one) for one in view.nodes]
     found: list[tuple[float, tuple[bytes, ...]]] = []
     for left_out in ways:
-        if any(n not in measures.speeds and n not in left_out for n in view.nodes):
-            continue  # the speed of a member that would stay is not known
+        if len(view.nodes) - len(left_out) < stay:
+            continue
         planned_s = _step_without(
             view, left_out, micro_batches, measures, payload_bytes, chunk_bytes, rule
         )

@@ -244,10 +244,11 @@ class Cycle:
 
     def step_aside(self) -> None:
         """Leave at once if the others wait for what only this node's trainer can do, which does not
-        answer, and copies elsewhere can do it in its place. They wait in vain if its process has
-        ended, even if there are no copies."""
+        answer, or is away for long, and copies elsewhere can do it in its place. They wait in vain
+        if its process has ended, even if there are no copies."""
         context, trainer = self._context, self._trainer
-        in_vain = context.stalled or trainer.is_gone
+        late = trainer.is_away and self.learning.owes_long
+        in_vain = context.stalled or trainer.is_gone or late
         lends = self.learning.owes and trainer.has_old_slots and in_vain
         publishes = self.state is CycleState.PUBLISHING
         waits = publishes and (trainer.is_overdue_publisher or trainer.is_gone)

@@ -145,7 +145,10 @@ class Departure:
         if context.departs == "yielded":
             return context.is_isolated or now >= self._yield_by
         if context.departs == "standby":
-            return now >= self._stand_by_from and not self.alone_with
+            # What others miss counts first: while some member is lost, this one may be needed for a
+            # quorum, or be the last in reach that keeps a part of the state.
+            needed = self.alone_with or context.freeze.holds or self._lacks_parts()
+            return now >= self._stand_by_from and not needed
         if context.departs != "left":
             return False  # its trainer hangs or has gone wrong, so it may be all that is left
         if self._lacks_parts():

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from protocols import limits
+
 if TYPE_CHECKING:
     from protocols.cluster.policy import Pull
     from protocols.member.context import Context
@@ -41,9 +43,12 @@ class Followers:
         self._note_failed((join,))
 
     def _note_failed(self, gone: tuple[int, ...]) -> None:
-        """Add the joins `gone`; those that no policy names any more are forgotten."""
+        """Add the joins `gone`. Those that no policy names are forgotten after a while: one that
+        names them may still be on its way here."""
         named = [pull.join for pull in self._pulls()]
-        self._failed = {join: None for join in (*self._failed, *gone) if join in named}
+        failed = tuple(dict.fromkeys((*self._failed, *gone)))
+        recent = failed[-limits.MAX_OPEN_JOINS :]
+        self._failed = {join: None for join in failed if join in named or join in recent}
 
     def _pulls(self) -> list[Pull]:
         return [pull for policy in self._context.policies.values() for pull in policy.pulls]

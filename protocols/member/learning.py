@@ -48,6 +48,7 @@ class Learning:
         self._known: dict[int, None] = {}  # stripes that this member has learned
         self._wanted: dict[int, bytes] = {}  # stripes that are still to come, and from whom
         self._owed: dict[Pair, None] = {}  # learners that have not asked this holder yet
+        self._begun_at = 0.0  # when they began to learn
         self._early: dict[bytes, StripesWanted] = {}  # questions about the next iteration
         self._again_at: float | None = None
         self._before: dict[Pair, None] = {}  # who learns what under the policy begun last
@@ -73,10 +74,19 @@ class Learning:
         return bool(self._owed)
 
     @property
+    def owes_long(self) -> bool:
+        """Whether they have waited for as long as a trainer may be late."""
+        late_at = self._begun_at + limits.TRAINER_LET_GO_SECONDS
+        return self.owes and self._context.now >= late_at
+
+    @property
     def deadline(self) -> float | None:
-        """When `tick` has something to do although nothing has happened."""
+        """When there is something to do although nothing has happened."""
         waits = self._known or (self._wanted and not self._context.freeze.holds)
-        return self._again_at if waits else None
+        times = [self._again_at if waits else None]
+        if self.owes and not self.owes_long:
+            times.append(self._begun_at + limits.TRAINER_LET_GO_SECONDS)
+        return min((t for t in times if t is not None), default=None)
 
     def stripes(self, policy: Policy) -> tuple[int, ...]:
         """Return the stripes whose slots this member has under `policy` in the running iteration:
@@ -105,6 +115,7 @@ class Learning:
         self._before = pairs
         self._wanted = {s: n for (s, learner), n in lenders.items() if learner == context.node}
         self._owed = {pair: None for pair, source in lenders.items() if source == context.node}
+        self._begun_at = context.now
         self._ask()
         early, self._early = self._early, {}
         for sender, message in early.items():

@@ -120,7 +120,9 @@ class Node:
             self.succession,
             lambda: bool(self.recovery.missing_holders),
         )
-        self.standing = Standing(context, self.monitor, self.departure)
+        self.standing = Standing(
+            context, self.monitor, self.departure, lambda: self.recovery.unheard
+        )
         parts = (self.mail, self.recovery, self.succession, self.departure, self.monitor)
         self.desk = Desk(context, *parts)
         self.introductions = Introductions(context)

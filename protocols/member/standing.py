@@ -15,6 +15,8 @@ from protocols.cluster.stripes import orphans, renumbered
 from protocols.cluster.view import is_quorum
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.cluster.standby import Costly
     from protocols.cluster.view import View
     from protocols.member.context import Context
@@ -26,10 +28,18 @@ if TYPE_CHECKING:
 class Standing:
     """The part of one node that judges whether it is worth its place."""
 
-    def __init__(self, context: Context, monitor: Monitor, departure: Departure) -> None:
+    def __init__(
+        self,
+        context: Context,
+        monitor: Monitor,
+        departure: Departure,
+        unheard: Callable[[], tuple[bytes, ...]],
+    ) -> None:
+        """`unheard()`: the members that are out of reach."""
         self._context = context
         self._monitor = monitor
         self._departure = departure
+        self._unheard = unheard
         self._slow_since: float | None = None
 
     def look(self, now: float) -> None:
@@ -46,7 +56,8 @@ class Standing:
         costly, rate = found
         policy = self._context.policy
         nodes = policy.view.nodes if policy is not None else ()
-        others = [n for n in nodes if n not in costly.left_out]
+        gone = (*costly.left_out, *self._unheard())
+        others = [n for n in nodes if n not in gone]
         reason = standby.reason(costly.step_s, costly.without_s, rate)
         stripes = policy.stripes if policy is not None else ()
         keep_all = not orphans(renumbered(stripes, nodes, others))

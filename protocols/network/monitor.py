@@ -66,6 +66,7 @@ class Monitor:
         self._standing = standing
         self._heard_at: dict[bytes, float] = {}  # node -> when its measurements came last
         self._said: dict[bytes, m.Measured] = {}  # node (this one, too) -> its measurements
+        self._joiners: dict[bytes, None] = {}  # those that have told the rates of their links
         self._told: m.Measured | None = None  # the measurements that were flooded last
         self._told_at = -math.inf
         self._carried: dict[bytes, Carried] = {}
@@ -155,8 +156,12 @@ class Monitor:
         no measurements, but tells the scheduler this, so that no plan with it takes a slow link for
         a usual one. The delay is assumed to be that of the other direction."""
         policy = self._context.policy
-        if policy is None or joiner in policy.view.nodes or joiner not in self._known:
+        if policy is None or joiner in policy.view.nodes:
             return
+        self._joiners.pop(joiner, None)
+        self._joiners[joiner] = None
+        for old in list(self._joiners)[: -limits.MAX_OPEN_JOINS]:
+            del self._joiners[old]
         before = self._said.get(joiner)
         links = {link.peer: link for link in before.links} if before is not None else {}
         for peer in policy.view.nodes:
@@ -180,7 +185,7 @@ class Monitor:
     def _known(self) -> dict[bytes, None]:
         """This node, its neighbours, and all members and joiners."""
         context, policy = self._context, self._context.policy
-        known = dict.fromkeys((context.node, *context.links))
+        known = dict.fromkeys((context.node, *context.links, *self._joiners))
         if policy is not None:
             known |= dict.fromkeys((*policy.view.nodes, *(p.joiner.node for p in policy.pulls)))
         return known

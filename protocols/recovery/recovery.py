@@ -580,12 +580,12 @@ class Recovery:
         self.losses = Losses()  # the decision's links were open; a missing one is reported again
         self._handled = Lost()
         self._end_changes(restart.policy)
-        forks = restart.policy.view.lineage != context.lineage
         self._missing_parts.begun_anew(restart)
         self._cycle.restart(restart)
-        if forks:
-            for node in sorted(n for n in context.links if n not in restart.policy.view.nodes):
-                self._mail.welcome(node)  # a joiner learns from this that it has to begin again
+        # A joiner learns from this who the scheduler is, and whether it has to begin again, because
+        # the others have forked.
+        for node in sorted(n for n in context.links if n not in restart.policy.view.nodes):
+            self._mail.welcome(node)
         kept = 0
         for have in restart.have:
             kept |= int.from_bytes(have, "little")

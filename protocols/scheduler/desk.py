@@ -108,7 +108,9 @@ class Desk:
             return False
         # A newer policy that is stored here may be in force elsewhere already, and come here, too.
         counts = (p for p in context.policies.values() if p.key >= now.key)
-        named = any(sender in p.view.nodes or p.pull_of(sender) is not None for p in counts)
+        named = any(
+            sender in p.view.nodes or any(pull.join == number for pull in p.pulls) for p in counts
+        )
         return number not in negotiator.joins.open and not named
 
     def _note_rates(self, sender: bytes, number: int, rates: dict[bytes, int]) -> None:

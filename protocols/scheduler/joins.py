@@ -92,8 +92,6 @@ class Joins:
             known = asking.get(pull.joiner.node, 0)
             if known > pull.join:
                 self._ended[pull.join] = None
-                ended = JoinAborted(pull.join, pull.joiner.node, STARTED_AGAIN)
-                self._unsent.append((EVERYONE, ended))
                 continue
             if known:
                 self._unsent += self.give_up(known, STARTED_AGAIN)
@@ -175,6 +173,9 @@ class Joins:
         join.rates = dict(zip(links, rates, strict=False)) or join.rates
         join.constants = message.constants
         if message.copied and JOIN_TABLE.allows(join.state, "copied"):
+            # What was too slow to be measured at first has been measured by its copy.
+            if reason := self._slows_down(join):
+                return self.give_up(number, reason, standby.AGAIN_SECONDS, stands_by=True)
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
             join.copied = True
             self._pause_for(join)
@@ -217,8 +218,9 @@ class Joins:
         if with_s is None or without_s is None:
             return ""
         # Both are what a step takes at least. Steps as they are seen take longer, for other reasons
-        # than the links, too, and those remain.
-        without_s = max(without_s, self._cost.pace.recent_s)
+        # than the links, too, and those remain with the joiner.
+        other_s = max(0.0, self._cost.pace.recent_s - without_s)
+        with_s, without_s = with_s + other_s, without_s + other_s
         if with_s <= standby.ENTERS * without_s:
             return ""
         return standby.reason(with_s, without_s, float(max(join.rates.values())))
@@ -352,6 +354,10 @@ class Joins:
         begun = False
         for join in list(self.open.values()):
             pull = next((p for p in policy.pulls if p.join == join.number), None)
+            if join.state is JoinState.COPYING and pull and not pull.beside:
+                # The last scheduler has heard that the joiner has its copy, and made this policy.
+                join.copied = True
+                self._pause_for(join)
             if join.state is JoinState.LINKED and pull and pull.beside is join.beside:
                 then = JoinState.COPYING if pull.beside else JoinState.PULLING
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
@@ -365,7 +371,11 @@ class Joins:
                 del self.open[join.number]
                 self._others_first.entered(join.joiner.node)
         self.resume(now)
-        self._ended = {p.join: None for p in policy.pulls if p.join in self._ended}
+        over = [p for p in policy.pulls if p.join in self._ended]
+        self._ended = {p.join: None for p in over}
+        # All were told when these joins ended. Members remember that of the last joins only, and
+        # may have heard of many others before this policy came into force.
+        self._unsent += [(EVERYONE, JoinAborted(p.join, p.joiner.node, UNKNOWN)) for p in over]
         return begun
 
     def _most_s(self, join: Join) -> float:
@@ -417,7 +427,10 @@ class Joins:
         return self._agenda.lets_in(join.joiner.node)
 
     def _is_left_behind(self, join: Join) -> bool:
-        """Whether a joiner should follow the rounds, but nobody forwards them to it any more."""
+        """Whether a joiner should follow the rounds, but nobody forwards them to it any more, or
+        waits for its pull, but nobody is left from whom it could copy."""
         policy, node = self._agenda.policy, join.joiner.node
+        if join.state is JoinState.LINKED and not any(n in policy.view.nodes for n in join.links):
+            return True
         follows = join.state in _FOLLOWS
         return follows and policy.pull_of(node) is None and node not in policy.view.nodes

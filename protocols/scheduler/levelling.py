@@ -68,8 +68,15 @@ class _Levelling:
     hold anything in the end."""
 
     def __init__(
-        self, view: View, stripes: Sequence[Stripe], stay: Sequence[int], copies: int, haste: Haste
+        self,
+        view: View,
+        stripes: Sequence[Stripe],
+        stay: Sequence[int],
+        copies: int,
+        haste: Haste,
+        late: Container[int] = (),
     ) -> None:
+        """`late`: members whose trainers are late or away."""
         self._nodes = view.nodes
         numbers = {node: k for k, node in enumerate(view.nodes)}
         self._near: list[set[int]] = [set() for _ in view.nodes]  # the neighbours of each member
@@ -80,6 +87,7 @@ class _Levelling:
         self._classes = [member.numeric_class for member in view.members]
         self.stay = stay
         self._haste = haste
+        self._late = late
         self._room: dict[tuple[int, int], int] = {}  # of links: for so many more stripes
         self.wanted = min(copies + 1, len(stay), limits.MAX_HOLDERS)
         self.holders = [list(s.holders) for s in stripes]
@@ -170,7 +178,10 @@ class _Levelling:
         return self._classes[k] != self._classes[self.holders[s][0]]
 
     def _can_learn(self, s: int, k: int) -> bool:
-        return k not in self.holders[s] and k not in self.learners[s] and self._is_near(s, k)
+        if k in self.holders[s] or k in self.learners[s] or not self._is_near(s, k):
+            return False
+        # A lender whose trainer lacks updates has slots that are too old, and all would wait.
+        return self._link(s, k)[0] not in self._late
 
     def _is_near(self, s: int, k: int) -> bool:
         """Whether member `k` is linked to a holder of stripe `s`."""
@@ -230,7 +241,7 @@ def level(
     both = zip(ready, kept.holders, strict=True)
     late = [k for k, node in enumerate(nodes) if node in away]
     led = owned([replace(x, holders=bytes(found)) for x, found in both], ways, late)
-    found = _Levelling(view, led, stay, copies, haste)
+    found = _Levelling(view, led, stay, copies, haste, late)
     found.teach()
     return tuple(
         replace(stripe, learners=bytes(learners))

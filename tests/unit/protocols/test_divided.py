@@ -263,6 +263,25 @@ def test_who_leaves_without_a_trainer_and_owes_slots_goes_at_once() -> None:
     assert lender.gone == "left"
 
 
+def test_who_owes_slots_and_is_away_for_long_makes_way_for_those_who_keep_copies() -> None:
+    world, hosts = divided(16, 3, 1, steps=400)
+    world.run(lambda: is_level(world, 1))
+    lender = node_of(hosts[1])
+    hosts[1].handle(events.AwayWanted(True))
+    me = policy_of(hosts[1]).view.nodes.index(hosts[1].me.node)
+    world.run(lambda: all(s.owner != me for s in policy_of(hosts[1]).stripes))
+    hosts[1].hang(600.0)
+    world.run(lambda: lender.debt.has_old_slots)
+    learning = lender.cycle.learning
+    world.run(lambda: lender.cycle.state is not CycleState.APPLYING)
+    learning._owed, learning._begun_at = {(0, hosts[0].me.node): None}, world.now
+    begun = world.now
+    assert not learning.owes_long
+    world.run(lambda: hosts[1].gone is not None)
+    assert hosts[1].gone == "stalled"
+    assert begun + limits.TRAINER_LET_GO_SECONDS <= world.now < begun + 40.0
+
+
 def test_what_was_learned_is_remembered_while_the_policy_changes() -> None:
     world, hosts = divided(19, 2, 1, steps=400)
     hosts.append(world.join(2, hosts[0]))

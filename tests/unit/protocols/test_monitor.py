@@ -135,9 +135,23 @@ def test_what_a_joiner_tells_the_scheduler_counts_until_it_is_a_member() -> None
     assert links[b, me] == Rate(0.0, 3e5)  # no delay is known
     assert (member(8).node, me) not in links
     before = monitor.measures
-    for other in (b, member(8).node):  # a member tells everybody itself; the other is a stranger
-        monitor.joiner_rates(other, {a: 7})
+    monitor.joiner_rates(b, {a: 7})  # a member tells everybody itself
     assert monitor.measures == before
+
+
+def test_what_members_tell_of_a_joiner_counts_before_a_policy_names_it() -> None:
+    """The scheduler needs no link to it itself."""
+    _, hosts = cluster(1, 3)
+    joiner, a = member(9).node, hosts[1].me.node
+    monitor = node_of(hosts[0]).monitor
+    monitor.heard(a, m.Measured((m.LinkRate(joiner, 10_000, 250_000),), 0, 0, 0, 0, 0))
+    assert (joiner, a) not in monitor.measures.links
+    monitor.joiner_rates(joiner, {a: 5_000_000})
+    assert monitor.measures.links[joiner, a].rate == 250_000.0
+    assert monitor.measures.links[a, joiner].rate == 5e6
+    for number in range(20, 20 + limits.MAX_OPEN_JOINS):  # only the last ones are remembered
+        monitor.joiner_rates(member(number).node, {a: 7})
+    assert (joiner, a) not in monitor.measures.links
 
 
 def test_a_link_is_probed_when_it_opens_and_when_it_carries_nothing() -> None:
