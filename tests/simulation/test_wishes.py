@@ -86,6 +86,7 @@ def test_a_link_is_removed_while_the_scheduler_dies(seed: int) -> None:
     world.before(world.random.randint(1, 60), partial(world.kill, hosts[0]))
     a, b = world.random.sample(hosts[1:], 2)
     assert wants(world, a, LinkWanted(b.me.node, False)) == ""
+    world.run(lambda: hosts[0].gone is not None)  # it may die only after that
     stop(world)
 
 
