@@ -62,6 +62,7 @@ def test_filters_that_anybody_can_see(tmp_path: Path) -> None:
     ufw.write_text("# ENABLED=yes\nENABLED=yes\n")
     folder.mkdir()
     found = find_firewalls(*PORTS, lambda: None, str(ufw), str(folder))
+    assert found is not None
     assert [(one.name, one.closes) for one in found] == [("ufw", None), ("firewalld", None)]
     assert "7430:7431/tcp" in found[0].opens
     ufw.write_text("ENABLED=no\n")

@@ -46,7 +46,7 @@ def test_the_pull_of_a_device_that_has_asked_again_is_ended_when_it_comes_into_f
     scheduler.in_force(1.0, named(OLDER))
     assert ended(scheduler) == [(OLDER, UNKNOWN)], "it may have been forgotten meanwhile"
     scheduler.in_force(2.0, star_policy(2, (Pull(join.number, again, (ONE,), ONE),)))
-    assert join.state is JoinState.PULLING
+    assert scheduler.joins.open[join.number].state is JoinState.PULLING
 
 
 def test_a_joiner_that_has_copied_for_the_last_scheduler_pulls_the_rest() -> None:

@@ -170,6 +170,17 @@ def test_members_out_of_reach_are_no_quorum_without_this_one() -> None:
     assert not judge.departure._is_overdue(judge.context.now + 1000.0)
 
 
+def test_a_planner_that_would_leave_one_device_alone_is_not_followed() -> None:
+    _, hosts, judge = judging(3)
+    tell(hosts, judge, SLOW)
+    assert looks(judge, standby.PATIENCE_SECONDS) == "standby"
+    judge.departure.stay()
+    others = (judge.context.node, hosts[0].me.node)
+    found = standby.Costly(others, step_s=8.0, without_s=1.0)
+    judge.context.planner.costly = lambda *_: found  # type: ignore[method-assign]  # as a plugin's
+    assert looks(judge, standby.PATIENCE_SECONDS) == ""
+
+
 def test_a_member_that_pauses_does_not_keep_a_slow_one_in() -> None:
     _, hosts, judge = judging(4)
     tell(hosts, judge, SLOW)
