@@ -53,7 +53,7 @@ class Costly:
 def reason(step_s: float, without_s: float, rate: float | None) -> str:
     """Return why a device stands by: a step takes `step_s` with it and `without_s` without it, and
     its fastest link carries `rate` bytes/s, None if that is not known."""
-    link = f", because its fastest link carries {rate / _MBIT:.3g} Mbit/s" if rate else ""
+    link = f"; its fastest link carries {rate / _MBIT:.3g} Mbit/s" if rate else ""
     return (
         f"with it a step would take about {_seconds(step_s)} s instead of "
         f"{_seconds(without_s)} s{link}"
