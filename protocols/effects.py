@@ -188,9 +188,11 @@ class Differs:
 
 @dataclass(frozen=True, slots=True)
 class KeepUpdate:
-    """Keep a copy of R of `iteration`, which is complete, until the late trainer has applied it."""
+    """Keep a copy of R of `iteration`, which is complete, until the late trainer has applied it,
+    and of the sums of those `stripes` of a divided optimizer whose slots it is to step then."""
 
     iteration: int
+    stripes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

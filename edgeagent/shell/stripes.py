@@ -7,7 +7,9 @@ trainer before all of them are copied (`lending`).
 
 A chunk that arrives is put in its place once it is whole, and only if it is wanted still. A fence
 may have ended the learning meanwhile. Then the member may have got those slots from another holder
-and stepped them, and what was on its way would make them old again.
+and stepped them, and what was on its way would make them old again. While the trainer lacks
+updates, in which it may step older slots of the same stripe, a chunk waits beside them until the
+update that it belongs to is sent to the trainer.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ class Stripes:
         self._region = memory.held
         self._memory = memory.held.array("float32")
         self._missing: dict[tuple[int, int], set[tuple[int, int]]] = {}  # (iteration, stripe)
+        # Iteration -> (chunk, slot) -> what is to be put there before its update is sent.
+        self._later: dict[int, dict[tuple[int, int], memoryview]] = {}
         self._here: set[int] = set(range(self.layout.stripes)) if hello.slots else set()
 
     @property
@@ -72,6 +76,7 @@ class Stripes:
         """Drop what is on its way to the node before."""
         self._missing.clear()
         self._coming.clear()
+        self._later.clear()
 
     @property
     def lending(self) -> asyncio.Task[None] | None:
@@ -144,8 +149,11 @@ class Stripes:
         known, buffer = self._coming.pop(link.peer.node, (None, memoryview(b"")))
         if known is not header or not self._expects(link.peer.node, header):
             return
-        target = self._memory[self.layout.slot(header.reference, header.index)]
-        target.data.cast("B")[:] = buffer
+        place, node = (header.index, header.reference), self._hub.node
+        if node is not None and node.debt.is_stale:
+            self._later.setdefault(header.iteration, {})[place] = buffer
+        else:
+            self._put(place, buffer)
         layout, stripe = self.layout, self.layout.stripe_of(header.index)
         key = (header.iteration, stripe)
         if key not in self._missing:
@@ -157,6 +165,19 @@ class Stripes:
         if not self._missing[key]:
             del self._missing[key]
             self._hub.handle(events.StripeArrived(header.iteration, stripe))
+
+    def _put(self, place: tuple[int, int], buffer: memoryview) -> None:
+        chunk, slot = place
+        self._memory[self.layout.slot(slot, chunk)].data.cast("B")[:] = buffer
+
+    def place(self, iteration: int, stripes: tuple[int, ...]) -> None:
+        """Put the slots in their place that have waited for the update of `iteration`, which is
+        about to be sent to the trainer and steps the slots of `stripes`. All updates before it have
+        been applied."""
+        for place, buffer in self._later.pop(iteration, {}).items():
+            if self.layout.stripe_of(place[0]) in stripes:
+                self._put(place, buffer)
+        self._later = {i: waits for i, waits in self._later.items() if i > iteration}
 
     def _expects(self, source: bytes, header: BulkHeader) -> bool:
         node = self._hub.node

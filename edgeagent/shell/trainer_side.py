@@ -216,8 +216,8 @@ class TrainerSide:
                 self._begin(effect)
             case effects.GiveWork():
                 self.kept_work.give(effect)
-            case effects.KeepUpdate(iteration):
-                self._keep(iteration)
+            case effects.KeepUpdate(iteration, stripes):
+                self._keep(iteration, stripes)
             case effects.Publish():
                 self._publish(effect)
             case effects.Apply():
@@ -233,9 +233,9 @@ class TrainerSide:
             case _:
                 assert_never(effect)
 
-    def _keep(self, iteration: int) -> None:
-        """Keep R of an iteration, and the sums that belong to it, for a late trainer."""
-        memory, node = self._reducer.memory, self._hub.node
+    def _keep(self, iteration: int, stripes: tuple[int, ...]) -> None:
+        """Keep R of an iteration, and the sums of `stripes`, for a late trainer."""
+        memory = self._reducer.memory
         inline = self._replay.nbytes <= COPY_INLINE_BYTES
         if inline or (keeping := memory.keeping(iteration)) is None:
             self._kept[iteration] = self._reducer.kept(iteration)
@@ -243,8 +243,7 @@ class TrainerSide:
             self._kept[iteration] = keeping.target, self._reducer.squares(iteration)
             self._keeping[iteration] = task = self._spawn(self._copy_kept(keeping))
             task.add_done_callback(lambda _: self._forget_keeping(iteration, task))
-        if self._held is not None and node is not None and node.context.policy is not None:
-            stripes = node.cycle.learning.stripes(node.context.policy)
+        if self._held is not None:
             self._sums[iteration] = self._held.copy_sums(stripes)
 
     async def _copy_kept(self, keeping: Keeping) -> None:
@@ -306,6 +305,8 @@ class TrainerSide:
         word = effect.word
         self._words[effect.iteration] = word
         self._observer.apply_sent()
+        if self.stripes is not None:
+            self.stripes.place(effect.iteration, effect.stripes)
         buffer, squares, ready = self._lend(effect.iteration, effect.stripes)
         lending = self.stripes.lending if self.stripes is not None else None
         if lending is not None:  # the update changes the slots that are being copied

@@ -100,6 +100,7 @@ class Cycle:
         self._claim = b""  # digest of the state of the running iteration
         self._lanes = Lanes()
         self._silent: tuple[int, ...] = ()  # members whose state differs in this iteration
+        self._anew: tuple[int, ...] = ()  # stripes that begin anew in it, by policies before
         self._word: ControlWord | None = None  # reduced, of the running iteration
         self._named: tuple[int, int] = (0, 0)  # key of the next iteration's policy
         self._given: tuple[int, ...] = ()  # micro-batches the trainer was given ...
@@ -245,20 +246,19 @@ class Cycle:
     def step_aside(self) -> None:
         """Leave at once if the others wait for what only this node's trainer can do, which does not
         answer, or is away for long, and copies elsewhere can do it in its place. They wait in vain
-        if its process has ended, even if there are no copies."""
+        if its process has ended, or if its state differs, even if there are no copies."""
         context, trainer = self._context, self._trainer
-        late = trainer.is_away and self.learning.owes_long
-        in_vain = context.stalled or trainer.is_gone or late
-        lends = self.learning.owes and trainer.has_old_slots and in_vain
-        publishes = self.state is CycleState.PUBLISHING
-        waits = publishes and (trainer.is_overdue_publisher or trainer.is_gone)
+        ended = trainer.is_gone or context.diverged  # then the trainer is told nothing any more
+        late = context.stalled or (trainer.is_away and self.learning.owes_long)
+        lends = self.learning.owes and trainer.has_old_slots and (late or ended)
+        waits = self.state is CycleState.PUBLISHING and (trainer.is_overdue_publisher or ended)
         if not (lends or waits) or context.freeze.holds or not context.is_member:
             return
         if trainer.is_gone and context.departs:
             self.leave(context.departs, context.standby)
             return
         stripes, me = self._policy.stripes, self._policy.view.nodes.index(context.node)
-        if all(len(stripes[s].holders) > 1 for s in held_by(stripes, me)):
+        if context.diverged or all(len(stripes[s].holders) > 1 for s in held_by(stripes, me)):
             self.leave("diverged" if context.diverged else "stalled", "")
 
     def was_read(self) -> None:
@@ -283,7 +283,7 @@ class Cycle:
         context.samples += context.config.samples_per_iteration
         context.iteration = event.iteration + 1
         context.attempt = 0
-        self._claim, self._silent = event.claim, ()
+        self._claim, self._silent, self._anew = event.claim, (), ()
         if word.stop:
             context.steps = min(context.steps, context.iteration)
         self._before_id, self._attempt_id = self._attempt_id, bytes(32)
@@ -349,7 +349,11 @@ class Cycle:
         self._named, self._word = decision.policy.key, None
         self._silent = ()
         self._switched(old, decision.policy, "failure")
+        # If the decision finishes this iteration, others may have made its update by the policy
+        # before. Stripes that begin anew by that do so here, even if they are lost again by now.
+        anew, self._anew = (*self._anew, *begun_anew(old.stripes, context.iteration)), ()
         if context.iteration == decision.iteration and decision.applied:
+            self._anew = anew
             context.attempt = decision.finish
             self._attempt_id = decision.attempt_id
             self.state = CYCLE_TABLE.step(self.state, "restart", CycleState.REDUCING)
@@ -467,7 +471,7 @@ class Cycle:
         members = len(policy.view.members)
         self._copies.applying(iteration, word.encode(), members, self._next_commit)
         stripes = self.learning.stripes(policy) if self._context.is_member else ()
-        anew = begun_anew(policy.stripes, iteration)
+        anew = tuple(sorted({*self._anew, *begun_anew(policy.stripes, iteration)}))
         self._trainer.apply(Apply(iteration, word, members, stripes, anew))
 
     def _is_again(self, event: str, word: ControlWord) -> bool:

@@ -147,7 +147,8 @@ class Departure:
         if context.departs == "standby":
             # What others miss counts first: while some member is lost, this one may be needed for a
             # quorum, or be the last in reach that keeps a part of the state.
-            needed = self.alone_with or context.freeze.holds or self._lacks_parts()
+            owes = self.alone_with or self._cycle.learning.owes
+            needed = owes or context.freeze.holds or self._lacks_parts()
             return now >= self._stand_by_from and not needed
         if context.departs != "left":
             return False  # its trainer hangs or has gone wrong, so it may be all that is left

@@ -238,7 +238,7 @@ class TrainerDebt:
 
     def _keep(self, effect: Apply) -> None:
         """Keep an update for the trainer; the node counts it as applied now."""
-        self._context.do(KeepUpdate(effect.iteration))
+        self._context.do(KeepUpdate(effect.iteration, effect.stripes))
         self._kept.append(effect)
         if len(self._kept) == 1:
             self._context.do(effect)
@@ -468,7 +468,7 @@ class TrainerDebt:
         else:
             # The trainer is told of this update already, or will be once the agent may send it, as
             # when the state before it is still being hashed. By then R may be that of a later one.
-            self._context.do(KeepUpdate(applying.iteration))
+            self._context.do(KeepUpdate(applying.iteration, applying.stripes))
             self._kept.append(applying)
             self._context.own.append(Applied(applying.iteration, b""))
 

@@ -336,7 +336,8 @@ class Recovery:
         if context.policy is None or self._cycle.over:
             return []
         cycle, now = self._cycle, self._context.now
-        waits = cycle.state not in (CycleState.HOLDING, CycleState.APPLYING)
+        learns = bool(cycle.learning.coming)  # from a neighbour that may have gone meanwhile
+        waits = learns or cycle.state not in (CycleState.HOLDING, CycleState.APPLYING)
         return [
             n
             for n in self._standstill.unlinked

@@ -38,7 +38,9 @@ class Bench:
         learning = SimpleNamespace(
             expects=lambda who, at, stripe: at == AT and self.wanted.get(stripe) == who
         )
-        self.node: Any = Mock(cycle=Mock(learning=learning), context=Mock(lineage=b"L" * 16))
+        debt = SimpleNamespace(is_stale=False)
+        cycle = Mock(learning=learning)
+        self.node: Any = Mock(cycle=cycle, context=Mock(lineage=b"L" * 16), debt=debt)
         self.hub: Any = SimpleNamespace(node=self.node, handle=self.told.append)
         peers: Any = SimpleNamespace(send_bulk=self.send)
         hello: Any = SimpleNamespace(slots=SLOTS, elements=ELEMENTS, chunk_elements=CHUNK)
@@ -169,3 +171,35 @@ def test_a_chunk_for_the_node_before_changes_nothing() -> None:
     before = bench.slots.tolist()
     bench.stripes.received(link(ONE), late)
     assert bench.slots.tolist() == before
+
+
+def test_what_is_learned_waits_while_the_trainer_may_step_older_slots_of_that_stripe() -> None:
+    """The trainer replays updates by which it was a holder of the stripe before."""
+    bench = Bench()
+    bench.wanted = {2: ONE, 3: ONE}
+    bench.node.debt.is_stale = True
+    before = bench.slot(3, 0)
+    for chunk in (3, 4):
+        for number in range(SLOTS):
+            bench.comes(ONE, bench.header(chunk, number), 7.0)
+    assert bench.slot(3, 0) == before
+    assert bench.told == [events.StripeArrived(AT, 2), events.StripeArrived(AT, 3)]
+    bench.stripes.place(AT - 1, (2, 3))
+    assert bench.slot(3, 0) == before, "an update that is replayed"
+    bench.stripes.place(AT, (2,))
+    assert bench.slot(3, 0) == bench.slot(3, 1) == [7.0] * CHUNK
+    assert bench.slot(4, 0) != [7.0] * CHUNK, "a fence has ended the learning of this one"
+
+
+def test_what_was_learned_for_an_update_that_never_comes_is_dropped() -> None:
+    bench = Bench()
+    bench.wanted = {2: ONE}
+    bench.node.debt.is_stale = True
+    bench.comes(ONE, bench.header(3, 0), 7.0)
+    bench.stripes.place(AT + 1, (2,))
+    bench.stripes.place(AT, (2,))
+    assert bench.slot(3, 0) != [7.0] * CHUNK
+    bench.comes(ONE, bench.header(3, 0), 7.0)
+    bench.stripes.forget()
+    bench.stripes.place(AT, (2,))
+    assert bench.slot(3, 0) != [7.0] * CHUNK

@@ -292,3 +292,17 @@ def test_no_update_is_sent_while_slots_that_it_changes_are_copied(
         assert bench.replay.tolist() == ([0] if lent else [AT]) * 4
 
     asyncio.run(run())
+
+
+def test_the_sums_that_are_kept_are_those_of_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy in force may be that of the next iteration already, and may not name this node."""
+
+    async def run() -> None:
+        bench = Bench(monkeypatch)
+        held: Any = Mock()
+        bench.trainer._held = held
+        node_of(bench.hub).context.policy = None
+        bench.trainer.perform(effects.KeepUpdate(AT, (1, 3)))
+        held.copy_sums.assert_called_once_with((1, 3))
+
+    asyncio.run(run())

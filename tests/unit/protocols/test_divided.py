@@ -20,6 +20,7 @@ from tests.simulation.world import World
 from tests.unit.protocols.clusters import cluster, enter, node_of, settle
 from tests.unit.protocols.divided_clusters import STRIPES, divided, ends, is_level, policy_of
 from tests.unit.protocols.records import LINEAGE, node
+from tests.unit.protocols.test_recovery import decision, without
 from tests.variants import variants
 
 if TYPE_CHECKING:
@@ -142,6 +143,47 @@ def test_a_member_whose_state_slipped_makes_no_results() -> None:
     world.run(lambda: hosts[1].gone is not None)
     assert hosts[1].gone == "diverged"
     ends(world, hosts[1])
+
+
+def test_who_differs_and_alone_keeps_a_part_does_not_keep_the_others_waiting() -> None:
+    world, hosts = divided(10, 3, 0, steps=200, on_lost=OnLost.FRESH)
+    hosts[1].slips = True
+    begun = world.now
+    world.run(lambda: hosts[1].gone is not None)
+    assert hosts[1].gone == "diverged"
+    assert world.now < begun + 30.0
+    iteration = hosts[0].iteration
+    world.run(lambda: hosts[0].iteration > iteration + 5, 90.0)
+
+
+def test_a_learner_misses_a_lender_that_has_left() -> None:
+    """Who holds an update otherwise does not miss a neighbour that leaves."""
+    _, hosts = divided(16, 3, 1, steps=400)
+    learner, gone = node_of(hosts[2]), hosts[1].me.node
+    policy = policy_of(hosts[2])
+    later = replace(without(policy, hosts[1]), version=policy.version + 9)
+    learner.context.policies[later.key] = later
+    del learner.context.links[gone]
+    learner.cycle.state = CycleState.HOLDING
+    assert gone not in learner.recovery._missing_links
+    learner.cycle.learning._wanted = {0: gone}
+    assert gone in learner.recovery._missing_links
+
+
+def test_who_finishes_an_iteration_begins_anew_what_the_policies_before_said() -> None:
+    world, hosts = divided(21, 3, 1, steps=400, on_lost=OnLost.FRESH)
+    one = node_of(hosts[0])
+    world.run(lambda: one.cycle.state is CycleState.REDUCING)
+    at, policy = one.context.iteration, policy_of(hosts[0])
+    first = replace(policy.stripes[0], anew=at)
+    one.context.policy = replace(policy, stripes=(first, *policy.stripes[1:]))
+    one.context.freeze.asked()
+    last = replace(policy, version=policy.version + 9)
+    one.cycle.restart(replace(decision(last, at), applied=True))
+    one.context.effects.clear()
+    one.cycle._apply(EMPTY)
+    [applied] = [e for e in one.context.effects if isinstance(e, effects.Apply)]
+    assert applied.anew == (0,)
 
 
 def test_a_side_that_lacks_a_part_waits_for_the_other() -> None:
