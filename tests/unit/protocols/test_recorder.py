@@ -180,7 +180,7 @@ def test_an_entry_that_is_too_large_is_shortened() -> None:
     assert isinstance(entry.call, dict)  # plain values
     assert (entry.call["is"], entry.call["iteration"]) == ("Applied", 7)
     assert entry.call["meta"]["bytes"] == 9000
-    assert entry.effects == [{"is": "KeepUpdate", "iteration": 7}]
+    assert entry.effects == [{"is": "KeepUpdate", "iteration": 7, "stripes": []}]
     assert start(recorder) is None
     recorder.join(node(), 2.0, member(2))
     assert start(recorder) == 3
