@@ -260,9 +260,11 @@ class Membership:
         return replace(heard, samples=self._samples(own.past.iteration), past=own.past)
 
     def located(self, peer: PeerInfo) -> None:
-        """Tell the node the addresses of `peer`, which may have moved."""
+        """Tell the node the addresses and the incarnation of `peer`, which may have moved or
+        started again."""
         if self._agent.shell is not None:
-            self._agent.shell.handle(events.Located(peer.node, peer.addresses))
+            found = events.Located(peer.node, peer.addresses, peer.incarnation)
+            self._agent.shell.handle(found)
 
     def found_cluster(self) -> None:
         """Found a cluster."""

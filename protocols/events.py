@@ -56,10 +56,12 @@ class DialFailed:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """`node` can be dialled at these addresses, as it or another holder of the token says there."""
+    """`node` has answered, proved its identity, and says that its agent is in this `incarnation`
+    and can be dialled at these addresses."""
 
     node: bytes
     addresses: tuple[str, ...]
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ ELECTION_TABLE: StateTable[Role] = StateTable(
     Row(Role.CANDIDATE, "led", (Role.FOLLOWER,)),
     Row(Role.SCHEDULER, "vote wanted", (Role.SCHEDULER, Role.FOLLOWER)),
     Row(Role.SCHEDULER, "led", (Role.FOLLOWER,)),
+    Row(Role.SCHEDULER, "rival", (Role.FOLLOWER,)),
 )
 
 
@@ -92,6 +93,11 @@ class Election:
         self.state = ELECTION_TABLE.step(self.state, "founded", Role.SCHEDULER)
         self.term = self.voted_term = 1
         self.scheduler = self.node
+
+    def resign(self) -> None:
+        """Give the role up because another member leads in this term, too. `scheduler` stays this
+        node, so that the other one's orders are not obeyed."""
+        self.state = ELECTION_TABLE.step(self.state, "rival", Role.FOLLOWER)
 
     def follow(self, term: int, scheduler: bytes) -> None:
         """Take from a member's `Welcome` who is the scheduler of `term`."""

@@ -115,6 +115,8 @@ class Context:
     meta: bytes = b""
     constants: bytes = b""  # SHA-256 of the constant part of a member's state, as far as is known
     asked: tuple[int, int] | None = None  # key of the policy that this node asks others for
+    # A neighbour that was asked for a policy that it alone has named here, and the policy's key.
+    missed: tuple[bytes, tuple[int, int]] | None = None
     prepared: tuple[int, int] | None = None  # key of a fence's policy that is stored, not decided
     leaving: bool = False
     yielding: bool = False

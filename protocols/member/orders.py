@@ -48,13 +48,13 @@ def _may_lead(context: Context, sender: bytes) -> bool:
 
 def may_store(context: Context, sender: bytes, policy: Policy) -> bool:
     """Whether to store a policy's body that comes from `sender`: from any node if this node has
-    asked for that policy, otherwise from its scheduler alone, and never one of another lineage or
-    older than the policy in force."""
+    asked all for that policy, from the one node that it has asked for it, otherwise from its
+    scheduler alone, and never one of another lineage or older than the policy in force."""
     if policy.view.lineage != context.lineage:
         return False
     if context.policy is not None and policy.key < context.policy.key:
         return False
-    if policy.key == context.asked:
+    if policy.key == context.asked or (sender, policy.key) == context.missed:
         return True
     return policy.term >= context.election.term and sender == context.election.scheduler
 

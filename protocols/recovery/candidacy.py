@@ -25,11 +25,12 @@ class Candidacy:
     """The moments at which one member stands."""
 
     def __init__(self, election: Election, *, pauses: bool) -> None:
-        """`pauses`: a part without a quorum waits for ever, so no vote is ever done without."""
+        """`pauses`: a part without a quorum waits while anything is left to be trained, so no vote
+        is done without till then."""
         self.lost_since: float | None = None  # since when the scheduler has been lost
         self._election = election
         self._pauses = pauses
-        self._has_all, self._missed_fork = True, False
+        self._has_all, self._missed_fork, self._at_end = True, False, False
         self._rank = self._heirs = 0
         self._step = limits.ELECTION_STEP_SECONDS  # between two heirs, longer after each in vain
         self._stand_at: float | None = None
@@ -45,7 +46,15 @@ class Candidacy:
     @property
     def _waits(self) -> bool:
         """Whether members out of reach are waited for without limit."""
-        return (self._pauses and not self._missed_fork) or not self._has_all
+        pauses = self._pauses and not self._missed_fork and not self._at_end
+        return pauses or not self._has_all
+
+    @property
+    def _wait_s(self) -> float:
+        """For how long members out of reach are waited for. After the last update a part that
+        pauses has nothing more to wait for than that others may need its result."""
+        patient = self._pauses and not self._missed_fork
+        return limits.PARTS_WAIT_SECONDS if patient else limits.PARTITION_WAIT_SECONDS
 
     def over(self) -> None:
         """There is a scheduler."""
@@ -64,12 +73,14 @@ class Candidacy:
         *,
         has_all: bool = True,
         missed_fork: bool = False,
+        at_end: bool = False,
     ) -> None:
         """The scheduler is lost; this member is number `rank` (from 0) of so many `heirs`.
         `has_all`: together they keep all of the training state. If they do not, they cannot go on
         without the others, so they wait for these however long they are out of reach.
-        `missed_fork`: members of a fork in reach wait for this one, and obey it once it stands."""
-        self._has_all, self._missed_fork = has_all, missed_fork
+        `missed_fork`: members of a fork in reach wait for this one, and obey it once it stands.
+        `at_end`: the last update is in the state here."""
+        self._has_all, self._missed_fork, self._at_end = has_all, missed_fork, at_end
         if self._stand_at is not None and heirs < self._heirs:
             turn = (rank + 1) * self._step if heirs > 1 else 0.0
             self._stand_at = min(self._stand_at, now + turn)
@@ -79,14 +90,14 @@ class Candidacy:
         if self._stand_at is None:
             turn = rank * limits.ELECTION_STEP_SECONDS
             self._stand_at = now + turn
-            self._waited_at = self.lost_since + limits.PARTITION_WAIT_SECONDS + turn
+            self._waited_at = self.lost_since + self._wait_s + turn
 
     def has_waited(self, now: float) -> bool:
         """Whether members out of reach are waited for no more."""
         since = self.lost_since
         # `deadline` is this sum, too. `now - since` may round to less than the wait at that very
         # moment, and this member would then stand again and again without any time between.
-        waits = self._waits or since is None or now < since + limits.PARTITION_WAIT_SECONDS
+        waits = self._waits or since is None or now < since + self._wait_s
         return not waits
 
     def leave_time(self, now: float) -> None:

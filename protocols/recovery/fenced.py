@@ -63,6 +63,7 @@ class Fenced:
         # Whether others act on a decision that is stored here, and this member must not, because it
         # has reported to a later fence. They wait for it, so it has to stand for election.
         self.missed_fork = False
+        self._rival = (b"", 0)  # the last other member that has opened a fence, and in which term
         self._frozen_since: float | None = None
         self._plead_at = 0.0  # when to tell a new scheduler again that we are frozen,
         self._plead_later_at = 0.0  # and when to tell that one again to which we have reported
@@ -88,6 +89,13 @@ class Fenced:
         since = self.frozen_since
         return since is not None and self._context.now >= since + limits.PARTITION_WAIT_SECONDS
 
+    @property
+    def rival(self) -> bytes | None:
+        """Another member that has opened a fence in the present term; None if there is none, or if
+        it is the scheduler."""
+        (node, term), election = self._rival, self._context.election
+        return node if term == election.term and node != election.scheduler else None
+
     def links_changed(self) -> None:
         """Another link is open: send a report again that names the open links."""
         if self._report is not None and self._context.freeze.holds:
@@ -107,6 +115,9 @@ class Fenced:
     def asked(self, now: float, sender: bytes, epoch: Epoch) -> None:
         """Freeze for the fence `epoch` of `sender`, or report to it again."""
         context = self._context
+        term, nodes = context.election.term, context.policy.view.nodes if context.policy else ()
+        if sender != context.node and sender in nodes and epoch[0] == term:
+            self._rival = (sender, term)
         if epoch < self._epoch or self._cycle.over:
             return
         if epoch <= self._acted:

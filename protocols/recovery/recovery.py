@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.stripes import OnLost
-from protocols.cluster.view import edge, is_quorum
+from protocols.cluster.view import edge
 from protocols.events import LinkDown
 from protocols.member.cycle_table import CycleState
 from protocols.network.link_end import LinkEnd
-from protocols.recovery.candidacy import Candidacy
+from protocols.recovery.campaign import Campaign
 from protocols.recovery.elsewhere import Elsewhere
 from protocols.recovery.fenced import LOST_MEANWHILE, Fenced
 from protocols.recovery.losses import Losses
@@ -73,12 +73,12 @@ class Recovery:
         self.suspicions = Suspicions()
         self.fence: FenceLeader | None = None
         self._fences = 0  # number of fences that this node has opened in this term
-        self._candidacy = Candidacy(context.election, pauses=context.config.pauses)
         self._handled = Lost()  # the losses that the open or last fence was opened for
         self._gone: dict[bytes, LinkEnd] = {}  # node whose link here has ended -> why
         self._standstill = Standstill(context)
         self._missing_parts = MissingParts(context)
         self.fenced = Fenced(context, mail, cycle, entry, succession, self._standstill)
+        self._campaign = Campaign(context, succession, self.fenced, self._missing_parts)
         # Node whose link ended cleanly, so that it probably leaves -> when it is missed all the
         # same.
         self._missed_from: dict[bytes, float] = {}
@@ -101,7 +101,7 @@ class Recovery:
             return ()
         return (
             self.fence.deadline if self.fence else None,
-            self._candidacy.deadline,
+            self._campaign.deadline,
             self._remind_at
             if self._missing_links or self._reopened or self._parted
             else self._leaver_missed_at,
@@ -125,7 +125,7 @@ class Recovery:
         if self.fence is not None:
             return self.fence.state is FenceState.WAITING
         frozen = self.fenced.frozen_since
-        since = self._candidacy.lost_since if frozen is None else frozen
+        since = self._campaign.lost_since if frozen is None else frozen
         return since is not None and self._context.now - since >= CUT_OFF_SECONDS
 
     def link_up(self, now: float, peer: Member) -> None:
@@ -134,9 +134,7 @@ class Recovery:
         context = self._context
         member = context.policy.view.member(peer.node) if context.policy else None
         if member is not None and member.incarnation != peer.incarnation:
-            self._gone[peer.node] = LinkEnd.STARTED_ANEW
-            if context.is_member:
-                self.say_lost(now, LinkDown(peer.node, LinkEnd.STARTED_ANEW))
+            self._started_anew(now, peer.node)
             return
         if self.gives_up(peer.node):
             return  # given up here, though its other end may not know that it stood still
@@ -144,6 +142,24 @@ class Recovery:
         self._gone.pop(peer.node, None)
         self._missed_from.pop(peer.node, None)
         self.fenced.links_changed()
+
+    def located(
+        self, now: float, node: bytes, addresses: tuple[str, ...], incarnation: int
+    ) -> None:
+        """`node` has answered at these addresses. If a member has started again since the view was
+        made, no link may ever show that, because this node lets nobody in while it waits."""
+        policy = self._context.policy
+        member = policy.view.member(node) if policy is not None else None
+        anew = self._gone.get(node) is LinkEnd.STARTED_ANEW  # that is known already
+        if member is not None and member.incarnation < incarnation and not anew:
+            self._started_anew(now, node)
+        self.relinking.located(now, node, addresses)
+
+    def _started_anew(self, now: float, node: bytes) -> None:
+        """The member `node` is dead: its agent is in another incarnation than the view names."""
+        self._gone[node] = LinkEnd.STARTED_ANEW
+        if self._context.is_member:
+            self.say_lost(now, LinkDown(node, LinkEnd.STARTED_ANEW))
 
     def link_gone(self, now: float, event: LinkDown) -> None:
         """The link to a node has ended."""
@@ -194,16 +210,16 @@ class Recovery:
     def led(self) -> None:
         """Another node is the scheduler now."""
         self.fence = None
-        self._candidacy.over()
+        self._campaign.over()
 
     def won(self) -> None:
         """This node is the scheduler now."""
-        self._candidacy.over()
+        self._campaign.over()
         self._fences, self._acted_on = 0, (0, 0)
 
     def voted(self, now: float) -> None:
         """This node has voted for another one: give that one time before standing for election."""
-        self._candidacy.leave_time(now)
+        self._campaign.leave_time(now)
 
     def committed(self, sender: bytes, epoch: Epoch) -> None:
         """A member acts on the decision of the fence that this node leads."""
@@ -406,11 +422,14 @@ class Recovery:
             return
         if context.node in lost.out:
             self.fence = None
-            self._candidacy.hopeless(now)
-            if now - (self._candidacy.lost_since or now) >= limits.LEAVE_SECONDS:
+            self._campaign.hopeless(now)
+            if now - (self._campaign.lost_since or now) >= limits.LEAVE_SECONDS:
                 self._cycle.leave("expelled", "")  # nobody in reach is left who would tell us
             return  # two members have accused us, so the others will go on without us
         self._lose_patience(now, policy, lost)
+        if self._campaign.has_rival(lost):
+            self.fence = None
+            self._succession.resign()
         if self._succession.negotiator is not None:
             overdue = self.fence is not None and self.fence.is_overdue(now)
             if overdue or (self._behind and self.fence is None):
@@ -425,7 +444,7 @@ class Recovery:
                 else:
                     self.open_fence(now, policy)
             return
-        self._watch_scheduler(now, policy, lost)
+        self._campaign.watch(now, policy, lost)
 
     def _dial(self, now: float, missing: list[bytes]) -> None:
         """Dial the `missing` neighbours, and others without which this member cannot go on."""
@@ -446,43 +465,6 @@ class Recovery:
         self._missing_parts.learned(sender, stripes)
         if (negotiator := self._succession.negotiator) is not None:
             negotiator.learned(sender, stripes)
-
-    def _watch_scheduler(self, now: float, policy: Policy, lost: Lost) -> None:
-        """Stand for election once the scheduler is lost. The heirs stand in the order of their ids,
-        a step of time apart, so that they seldom compete."""
-        context = self._context
-        scheduler, gone = context.election.scheduler, lost.all
-        if scheduler not in gone and scheduler in policy.view.nodes:
-            self._candidacy.over()
-            return
-        heirs = [n for n in policy.view.nodes if n not in gone]
-        rank = heirs.index(context.node) if context.node in heirs else len(heirs)
-        missed = self.fenced.missed_fork
-        has_all = missed or self._missing_parts.suffices(now, policy, heirs, lost)
-        self._candidacy.lost(now, rank, len(heirs), has_all=has_all, missed_fork=missed)
-        if not has_all and not all(is_quorum(e.nodes, heirs) for e in context.electorates):
-            # It could win no election, and would only void the votes for a member that can.
-            self._candidacy.hopeless(now)
-            return
-        self._campaign(now, policy, context.election.voters_lost(lost.dead))
-        stand_at = self._candidacy.deadline
-        if context.election.leads or stand_at is None or now < stand_at:
-            return
-        electorates = context.electorates
-        excused = lost.dead
-        if self._candidacy.has_waited(now):
-            voters = dict.fromkeys(n for e in electorates for n in e.nodes)
-            excused = tuple(n for n in voters if missed or n in gone or n not in policy.view.nodes)
-        mail = context.election.scheduler_lost(electorates, context.newest_key, excused)
-        self._candidacy.leave_time(now)
-        self._campaign(now, policy, mail)
-
-    def _campaign(self, now: float, policy: Policy, mail: list[Letter]) -> None:
-        """Send the messages of this follower or candidate; take the role over if it has won."""
-        for to, body in mail:
-            self._context.send(to, body)
-        if self._context.election.leads:
-            self._succession.won(now, policy)
 
     def open_fence(self, now: float, policy: Policy) -> None:
         """Open a fence: freeze all members and find out how they go on. It ends changes under

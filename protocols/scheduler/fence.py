@@ -133,7 +133,7 @@ class FenceLeader:
         """`own`: the policy in force here; a report may show a newer one. `stored`: the electorates
         of it and of newer policies stored here; `known`: those of all policies stored here, of
         other lineages, too. `steps`: the iteration after which training ends. `at`: the running
-        iteration and attempt. `pauses`: never go on without a quorum. `waited`: the election has
+        iteration and attempt. `pauses`: never train on without a quorum. `waited`: the election has
         waited for a quorum already, so this fence need not. `parts`: what becomes of stripes whose
         holders are all lost."""
         self.state = FENCE_TABLE.initial
@@ -166,6 +166,8 @@ class FenceLeader:
         self._deadline = now + self._patience
         wait = limits.FENCE_REPORT_SECONDS if waited else limits.PARTITION_WAIT_SECONDS
         self._partition_at = math.inf if pauses else now + wait
+        # After the last update a part without a quorum pauses no longer than this.
+        self._end_at = now + (limits.FENCE_REPORT_SECONDS if waited else limits.PARTS_WAIT_SECONDS)
         self._parts, self._began = parts or LostParts(), now
 
     @property
@@ -384,7 +386,9 @@ class FenceLeader:
         decides = quorum and (now >= self._half_at or self._is_most(here))
         self.orphans = orphans(_held(base, self._reports, here))
         is_lacking = bool(self.orphans) and not self._gives_up(now, base, here)
-        if is_lacking or (not decides and not proven and now < self._partition_at):
+        ends = all(self._reports[n].iteration >= self._steps for n in here)
+        until = min(self._partition_at, self._end_at) if ends else self._partition_at
+        if is_lacking or (not decides and not proven and now < until):
             self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)
             return []
         self.forks = not quorum

@@ -31,6 +31,11 @@ class Watch(Protocol):
         """Whether this node leads a fence that is not decided."""
         ...
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this node can only wait, for a quorum or for a scheduler."""
+        ...
+
     def content(self, candidate: bytes) -> bool:
         """Whether the scheduler is in reach of this node and is not the candidate itself."""
         ...
@@ -137,6 +142,7 @@ class Succession:
         # is in reach or not. If its own one is lost, nobody else can bring all together again.
         content = self._watch.content(sender) and term <= election.term
         key, before = context.newest_key, election.voted_term
+        self._fetch_missed(sender, (message.policy_term, message.version))
         mail = election.vote_wanted(sender, message, context.electorates, key, content=content)
         if election.voted_term > before:
             self._watch.voted(now)
@@ -145,15 +151,33 @@ class Succession:
     def _fetch_newer(self, sender: bytes, vote: m.Vote) -> None:
         """Ask for the policy for the lack of which `sender` has refused its vote, so that the next
         candidacy of this node can succeed. Others that have it may not be able to win one."""
-        context, newest = self._context, self._context.newest_key
-        term, version = key = (vote.policy_term, vote.version)
-        known = any(sender in e.nodes for e in context.electorates)
-        credible = term <= newest[0] + limits.MAX_TERM_STEP
-        credible = credible and version <= newest[1] + limits.MAX_VERSION_STEP
-        if not vote.granted and key > newest and known and credible:
+        context, key = self._context, (vote.policy_term, vote.version)
+        if not vote.granted and self._is_known(sender) and self._is_newer(key):
             context.fetch(key)
             if sender not in context.links:
                 context.send(sender, m.PolicyFetch(*key))
+
+    def _fetch_missed(self, sender: bytes, key: tuple[int, int]) -> None:
+        """Ask a candidate that no policy names here for the policy that it names. It may have
+        become a member with that one, which this member has missed; if those who have not are out
+        of reach, they need each other. Only a member that can do nothing without this asks, because
+        it then believes a neighbour whom no member of its own has let in."""
+        context = self._context
+        cut_off = context.is_member and self._watch.is_cut_off
+        stranger = sender in context.links and not self._is_known(sender)
+        if cut_off and stranger and self._is_newer(key):
+            context.missed = (sender, key)
+            context.send(sender, m.PolicyFetch(*key))
+
+    def _is_known(self, sender: bytes) -> bool:
+        return any(sender in e.nodes for e in self._context.electorates)
+
+    def _is_newer(self, key: tuple[int, int]) -> bool:
+        """Whether the policy `key` is newer than all that are stored here, and can have been made
+        by now."""
+        newest = self._context.newest_key
+        credible = key[0] <= newest[0] + limits.MAX_TERM_STEP
+        return credible and key > newest and key[1] <= newest[1] + limits.MAX_VERSION_STEP
 
     def won(self, now: float, policy: Policy) -> None:
         """Take the role over: this node has won an election."""
@@ -165,6 +189,11 @@ class Succession:
         if election.why == "failed over":  # the scheduler was lost, so the round needs a fence
             self._watch.open_fence(now, policy)
         self._new_scheduler(now)
+
+    def resign(self) -> None:
+        """Give the role up because another member leads in the same term."""
+        self._context.election.resign()
+        self.negotiator = self._asked_until = None
 
     def lead(self, now: float, policy: Policy) -> None:
         """Begin to negotiate as the scheduler of the present term."""

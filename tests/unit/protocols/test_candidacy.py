@@ -93,6 +93,16 @@ def test_who_pauses_without_a_quorum_never_does_without_votes() -> None:
     assert not heir.has_waited(1000.0)
 
 
+def test_who_pauses_does_without_votes_some_time_after_the_last_step() -> None:
+    heir, _ = candidacy(pauses=True)
+    heir.lost(0.0, 0, 2, at_end=True)
+    heir.leave_time(0.0)
+    before, after = limits.PARTS_WAIT_SECONDS - 0.1, limits.PARTS_WAIT_SECONDS + 0.1
+    heir.lost(before, 0, 2, at_end=True)
+    assert not heir.has_waited(before)
+    assert heir.has_waited(after)
+
+
 def test_who_was_let_go_never_stands() -> None:
     heir, _ = candidacy()
     heir.lost(1.0, 0, 2)

@@ -464,6 +464,22 @@ def test_one_that_pauses_waits_for_ever() -> None:
     assert leader.state is FenceState.WAITING
 
 
+def test_one_that_pauses_ends_once_all_in_reach_have_the_last_update() -> None:
+    policy = star_policy(3)
+    lost = Lost(nodes=(THREE,))
+    for one, ends in ((STEPS, True), (STEPS - 1, False)):
+        job = (CHUNKS, sum(policy.shares), STEPS, PLANNER)
+        at = (STEPS, 0)
+        leader = FenceLeader(ONE, EPOCH, policy, (), lost, *job, 0.0, at=at, pauses=True)
+        alone = Lost(nodes=(TWO, THREE))
+        leader.lose(0.0, alone)
+        leader.report(0.0, ONE, report_of(policy, iteration=one))
+        leader.tick(limits.PARTS_WAIT_SECONDS - 0.1)
+        assert leader.state is FenceState.WAITING
+        leader.tick(limits.PARTS_WAIT_SECONDS + 0.1)
+        assert (leader.state is FenceState.WAITING) is not ends
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 

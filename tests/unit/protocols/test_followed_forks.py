@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols import effects, events, limits
-from protocols.recovery.candidacy import Candidacy
+from protocols.recovery.campaign import Campaign
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
 from tests.unit.protocols.test_recovery import decision, effects_of, said, sent
@@ -102,7 +102,19 @@ def test_who_has_reported_to_a_newer_fence_follows_no_more() -> None:
     assert fenced.missed_fork, "the fork waits for it, so it has to stand (protocol.md, H72)"
 
 
-def test_who_has_missed_a_fork_stands_although_it_pauses_without_a_quorum() -> None:
+def test_who_has_missed_a_fork_stands_although_the_later_scheduler_lives() -> None:
+    """That one cannot decide its fence, and the members of the fork obey it no more."""
+    bench = Bench()
+    said(bench.world, bench.leader, bench.member, m.Fence(1, 6))
+    bench.hears(bench.other)
+    asked = []
+    for _ in range(130):
+        bench.world.now += 0.1
+        asked += sent(effects_of(bench.world, bench.member, events.Tick()))
+    assert any(isinstance(x, m.VoteRequest | m.Lead) for x in asked)
+
+
+def test_who_has_missed_a_fork_stands_although_it_it_pauses_without_a_quorum() -> None:
     """It has reported to a later fence of the lineage that was left, whose leader is gone. The
     members of the fork wait for it, and it would wait for a quorum (protocol.md, H72)."""
     world, hosts = cluster(0, size=7)
@@ -110,7 +122,8 @@ def test_who_has_missed_a_fork_stands_although_it_pauses_without_a_quorum() -> N
     before = policy_of(leader).view.lineage
     recovery, context = node_of(last).recovery, node_of(last).context
     context.config = replace(context.config, pauses=True)
-    recovery._candidacy = Candidacy(context.election, pauses=True)
+    parts = (node_of(last).succession, recovery.fenced, recovery._missing_parts)
+    recovery._campaign = Campaign(context, *parts)
     for host in hosts[3:]:
         world.vanish(host)
     world.lose = lambda _s, receiver, message: (

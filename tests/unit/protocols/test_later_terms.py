@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.protocols.clusters import cluster, go_on, node_of
+from protocols.cluster.election import Role
+from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of
 
 
 def test_an_old_scheduler_lets_itself_be_replaced_if_a_later_one_is_lost() -> None:
@@ -37,3 +38,24 @@ def test_who_is_frozen_for_long_votes_although_it_reaches_its_scheduler(
     assert context.freeze.holds
     context.now = world.now + frozen_s
     assert node_of(voter).recovery.content(candidate) is not granted
+
+
+@pytest.mark.parametrize("smaller", [True, False])
+def test_of_two_that_lead_in_one_term_one_stands_in_a_later_one(smaller: bool) -> None:
+    """Two of five obey either of them, so neither has the quorum that its fence needs."""
+    world, hosts = cluster(0, size=5, pauses=True)
+    leader = next(h for h in hosts if node_of(h).context.election.leads)
+    *others, lost = (h for h in hosts if h is not leader)
+    rival = next(h for h in others if (h.me.node < leader.me.node) is smaller)
+    others.remove(rival)
+    before = node_of(leader).context.election.term
+    for host in (rival, others[0]):
+        node_of(host).context.election.scheduler = rival.me.node
+    election = node_of(rival).context.election  # as after a wait for votes that never came
+    election.state, election.by_quorum = Role.SCHEDULER, False
+    node_of(rival).succession.lead(world.now, policy_of(rival))
+    world.vanish(lost)
+    go_on(world)
+    terms = {node_of(h).context.election.term for h in (leader, rival, *others)}
+    assert len(terms) == 1
+    assert terms.pop() > before
