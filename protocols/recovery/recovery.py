@@ -1,8 +1,8 @@
-"""What this node does about losses: it reports them, stands for election, and leads fences.
+"""What this node does about losses: it reports them, and leads fences if it is the scheduler.
 
 When links are reported broken, one of three things follows: the scheduler opens a fence, an heir of
-a lost scheduler stands for election, or nothing happens yet. What a member does in a fence is in
-`fenced.py`.
+a lost scheduler stands for election (`campaign.py`), or nothing happens yet. What a member does in
+a fence is in `fenced.py`.
 """
 
 from __future__ import annotations

@@ -53,6 +53,8 @@ _UNASKED = "needs a decision that comes without its fence: not seen in 1,200 see
 _FINISHED = "needs others to have all results after a fence, while a joiner copies the state"
 _ONCE = "possible by the table, not seen in 1,200 seeds: unit tests only"
 
+_APART = "needs two halves that each pause, or lack parts, and meet again; test_later_terms.py"
+
 # Moves that the suite's own random histories need not make, and why.
 RARE: dict[Move, str] = {
     ("cycle", "idle", "start", "farewell"): "a join in the last iteration: one in some 1,000 seeds",
@@ -76,6 +78,7 @@ RARE: dict[Move, str] = {
     ("election", "follower", "role passed", "scheduler"): _ALONE,
     ("election", "follower", "scheduler lost", "scheduler"): _ALONE,
     ("election", "scheduler", "vote wanted", "follower"): _ONCE,
+    ("election", "scheduler", "rival", "follower"): _APART,
     ("fence (scheduler)", "waiting", "lost", "preparing"): _SOON,
     ("freeze", "stopping", "asked", "stopping"): _STILL,
     ("freeze", "reported", "stands still", "reported"): _STILL,
