@@ -232,6 +232,9 @@ PARTITION_WAIT_SECONDS = 10.0
 # Members that alone hold a part of the optimizer's state, and are not proven dead, are given up
 # after this, if the user does not want to wait for them without limit.
 PARTS_WAIT_SECONDS = 30.0
+# A part that pauses without a quorum ends by itself this long after the last update: the others may
+# have ended unseen. It waits for so long because they may also lack that update, and want it.
+PAUSED_END_SECONDS = 300.0
 # The scheduler is to blame for a fence that is not decided by then although a quorum is in reach.
 FENCE_PATIENCE_SECONDS = 15.0
 # The root of a round is to blame if the policy that it named cannot be had from anybody by then.

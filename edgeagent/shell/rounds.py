@@ -121,7 +121,12 @@ class Rounds:
             case effects.ServeRound(spec):
                 self.reducer.serve(spec)
             case effects.FreezeRound():
-                self._hub.handle(events.Frozen(self.reducer.freeze()))
+                have = self.reducer.freeze()
+                # The attempt that follows writes to the memory of sums that are still queued. A
+                # neighbour that has not heard of the fence must not get a mixture of both.
+                for link in self._peers.links.values():
+                    link.drop_sums()
+                self._hub.handle(events.Frozen(have))
             case effects.ContributeChunks(chunks):
                 self.reducer.contribute_chunks(chunks)
             case effects.Contribute(word):

@@ -83,6 +83,10 @@ class Link(Protocol):
         """Stop writing into the buffer of the payload that is being received; drop the rest of
         it."""
 
+    def drop_sums(self) -> None:
+        """Drop the queued partial sums (`BulkKind.UP`), so that their memory may be used again; one
+        of which a part was sent is completed from a copy."""
+
     def cut(self, reason: str, why: LinkEnd) -> None:
         """End the link now, without a goodbye. Idempotent.
 

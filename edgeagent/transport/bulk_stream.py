@@ -21,7 +21,7 @@ from edgeagent.transport.send_queue import SendQueue
 from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.network.meter import Meter
-from protocols.wire.bulk import BulkHeader, decode_header
+from protocols.wire.bulk import BulkHeader, BulkKind, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +97,14 @@ class BulkStream:
         """Drop the frames of which nothing was written yet."""
         self._queue.clear()
         self.queued = len(self._current[1]) - self._offset if self._current is not None else 0
+
+    def drop_sums(self) -> None:
+        """Drop the partial sums of which nothing was written yet, and copy the rest of one that is
+        being written, because their memory is used again."""
+        self.queued -= self._queue.drop(BulkKind.UP)
+        if self._current is not None and self._current[0].kind is BulkKind.UP:
+            header, payload = self._current
+            self._current = (header, memoryview(bytes(payload)))
 
     def say_goodbye(self) -> None:
         """Tell the peer that no frame follows; call it only when `idle`."""

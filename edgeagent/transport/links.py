@@ -188,6 +188,11 @@ class TcpLink:
         """Write no more into the buffer of the payload that is being received."""
         self._bulk.discard()
 
+    def drop_sums(self) -> None:
+        """Send no further partial sum of those that are queued; what is left of one that is being
+        sent is copied."""
+        self._bulk.drop_sums()
+
     async def close(self, *, flush: bool) -> None:
         """Close all connections, after sending what is queued if `flush`. Idempotent.
 

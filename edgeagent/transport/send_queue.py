@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from protocols.wire.bulk import BulkKind
@@ -59,6 +59,18 @@ class SendQueue:
             self._groups.popleft()
         self._length -= 1
         return frame
+
+    def drop(self, kind: BulkKind) -> int:
+        """Drop all frames of this kind; return the size of their payloads in bytes."""
+        size = 0
+        for group in self._groups:
+            gone = [entry for entry in group.frames if entry[2][0].kind is kind]
+            group.frames = [entry for entry in group.frames if entry[2][0].kind is not kind]
+            heapify(group.frames)
+            self._length -= len(gone)
+            size += sum(len(payload) for _, _, (_, payload) in gone)
+        self._groups = deque(group for group in self._groups if group.frames)
+        return size
 
     def clear(self) -> None:
         """Drop all frames."""

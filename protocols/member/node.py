@@ -411,12 +411,12 @@ class Node:
             self.context.relay(onward, via)
         strange = self.recovery.heard(now, via, envelope)
         attaching = self.joining is not None and self.joining.state is JoiningState.ATTACHING
-        leads = (*m.FENCE_MESSAGES, m.Welcome)  # these lead from one lineage to the next
         if tags.origin in self.recovery.suspicions.let_go and isinstance(
             envelope.message, m.ORDERS
         ):
             return
-        if not deliver or (strange and not attaching and not isinstance(envelope.message, leads)):
+        stranger = strange and not attaching and not self.recovery.elsewhere.leads_here(envelope)
+        if not deliver or stranger:
             return
         reports = isinstance(envelope.message, m.LinkLost)
         if reports and not self.recovery.weigh_report(now, tags):
@@ -534,7 +534,9 @@ class Node:
             return
         check_policy(context, policy)
         self._keep(policy)
-        self.mail.post(sender, m.PolicyStored(*policy.key))
+        # This node may have told a fence that it lacks what it has asked a candidate for.
+        if (sender, policy.key) != context.missed:
+            self.mail.post(sender, m.PolicyStored(*policy.key))
         self.cycle.stored()
         if self.joining is not None:
             self.joining.stored(now)

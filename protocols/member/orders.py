@@ -35,10 +35,10 @@ def may_order(context: Context, sender: bytes, term: int) -> bool:
         return sender == election.scheduler
     # Whether it may lead is asked first, because the election remembers each term that it is asked
     # about, and those of another cluster, to which a link has just been opened, say nothing here.
-    return term > election.term and _may_lead(context, sender) and election.is_credible(term)
+    return term > election.term and may_lead(context, sender) and election.is_credible(term)
 
 
-def _may_lead(context: Context, sender: bytes) -> bool:
+def may_lead(context: Context, sender: bytes) -> bool:
     """Whether `sender` can have been elected. A joiner, and a member that waits for the body of a
     policy which is in force, do not know all who can."""
     if not context.is_member or (context.asked is not None and context.asked > context.newest_key):
@@ -54,8 +54,9 @@ def may_store(context: Context, sender: bytes, policy: Policy) -> bool:
         return False
     if context.policy is not None and policy.key < context.policy.key:
         return False
+    known = context.policies.get(policy.key)
     if policy.key == context.asked or (sender, policy.key) == context.missed:
-        return True
+        return known is None or known == policy  # what is stored here already is never replaced
     return policy.term >= context.election.term and sender == context.election.scheduler
 
 

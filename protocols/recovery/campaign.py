@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from protocols import limits
 from protocols.cluster.view import is_quorum
 from protocols.recovery.candidacy import Candidacy
 
@@ -36,6 +37,7 @@ class Campaign:
         self._fenced = fenced
         self._missing_parts = missing_parts
         self._candidacy = Candidacy(context.election, pauses=context.config.pauses)
+        self._led_since = 0.0  # since when there has been the present scheduler
 
     @property
     def deadline(self) -> float | None:
@@ -47,9 +49,10 @@ class Campaign:
         """Since when the scheduler has been lost, None if it is not."""
         return self._candidacy.lost_since
 
-    def over(self) -> None:
-        """There is a scheduler."""
+    def led(self) -> None:
+        """There is a new scheduler, perhaps this node."""
         self._candidacy.over()
+        self._led_since = self._context.now
 
     def hopeless(self, now: float) -> None:
         """This member was let go: it never stands."""
@@ -59,22 +62,24 @@ class Campaign:
         """This member has voted for another one, which needs time to win."""
         self._candidacy.leave_time(now)
 
-    def has_rival(self, lost: Lost) -> bool:
-        """Whether this scheduler cannot decide and another member in reach leads in its term, too.
-        Each of the two has followers who do not obey the other one. If each side lacks parts of the
-        training state or a quorum, neither fence is ever decided. So the one with the smaller id
-        gives the role up, and stands in a later term, which all obey."""
-        rival = self._fenced.rival
-        if rival is None or rival in lost.all or not self._context.election.leads:
+    def gives_way(self, now: float) -> bool:
+        """Whether this scheduler, which cannot decide its fence, gives the role up to stand in a
+        later term, because others obey somebody else in this one. That is so if another member in
+        reach leads in the same term: each of the two has followers who do not obey the other one,
+        so if each side lacks parts of the training state or a quorum, neither fence is ever
+        decided. Of the two the one with the smaller id stands."""
+        context, fenced = self._context, self._fenced
+        if not context.election.leads or not self._is_stuck(now):
             return False
-        return self._fenced.is_stuck and self._context.node < rival
+        rival = fenced.rival
+        return fenced.is_awaited_by_fork or (rival is not None and context.node < rival)
 
     def watch(self, now: float, policy: Policy, lost: Lost) -> None:
         """Stand for election once the scheduler is lost. The heirs stand in the order of their ids,
         a step of time apart, so that they seldom compete."""
         context = self._context
         gone, missed = lost.all, self._fenced.missed_fork
-        if self._is_led(policy, lost):
+        if self._is_led(now, policy, lost):
             self._candidacy.over()
             return
         heirs = [n for n in policy.view.nodes if n not in gone]
@@ -99,7 +104,12 @@ class Campaign:
         self._candidacy.leave_time(now)
         self._send(now, policy, mail)
 
-    def _is_led(self, policy: Policy, lost: Lost) -> bool:
+    def _is_stuck(self, now: float) -> bool:
+        """Whether this member has been frozen for long, and the present scheduler had as long to
+        decide."""
+        return self._fenced.is_stuck and now >= self._led_since + limits.PARTITION_WAIT_SECONDS
+
+    def _is_led(self, now: float, policy: Policy, lost: Lost) -> bool:
         """Whether there is a scheduler in reach that may decide."""
         context, fenced = self._context, self._fenced
         scheduler = context.election.scheduler
@@ -109,7 +119,7 @@ class Campaign:
             return context.election.leads
         # Members of a fork wait for this member, which has reported to a later fence, until that is
         # decided. If it is not, they obey this member once it stands.
-        return not (fenced.missed_fork and fenced.is_stuck)
+        return not (fenced.missed_fork and self._is_stuck(now))
 
     def _send(self, now: float, policy: Policy, mail: list[Letter]) -> None:
         """Send the messages of this follower or candidate; take the role over if it has won."""

@@ -54,7 +54,7 @@ class Candidacy:
         """For how long members out of reach are waited for. After the last update a part that
         pauses has nothing more to wait for than that others may need its result."""
         patient = self._pauses and not self._missed_fork
-        return limits.PARTS_WAIT_SECONDS if patient else limits.PARTITION_WAIT_SECONDS
+        return limits.PAUSED_END_SECONDS if patient else limits.PARTITION_WAIT_SECONDS
 
     def over(self) -> None:
         """There is a scheduler."""

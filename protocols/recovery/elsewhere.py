@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols import limits
+from protocols.wire import messages as m
 
 if TYPE_CHECKING:
     from protocols.cluster.view import View
     from protocols.member.context import Context
-    from protocols.wire.envelope import Tags
+    from protocols.wire.envelope import Envelope, Tags
 
 NO_LINEAGE = bytes(limits.LINEAGE_BYTES)  # what a node says that is in none yet
 
@@ -40,6 +41,24 @@ class Elsewhere:
                 since = known[2] if known is not None and known[:2] == place else now
                 self._heard[via] = (*place, since)
         return strange
+
+    def leads_here(self, envelope: Envelope) -> bool:
+        """Whether a message of another lineage may concern this node, because it leads from one
+        lineage to the next. What the agent of a member says that has started again does not: it may
+        lead a cluster that it has founded since, in the very term in which it led this one."""
+        policy, tags = self._context.policy, envelope.tags
+        member = policy.view.member(tags.origin) if policy is not None else None
+        if member is not None and member.incarnation != tags.incarnation:
+            return False
+        return isinstance(envelope.message, (*m.FENCE_MESSAGES, m.Welcome))
+
+    def is_ours(self, lineage: bytes) -> bool:
+        """Whether `lineage` is that of this node, one from which that comes, or that of a fork of
+        which a decision is stored here. A cluster that somebody has founded anew may have reached
+        the same terms and iterations, but its reports say nothing of our state."""
+        context = self._context
+        known = (p.view.lineage for p in context.policies.values())
+        return lineage in (*known, *(a.lineage for a in context.ancestors))
 
     def gone(self, now: float, view: View) -> tuple[bytes, ...]:
         """Members of `view` that have been in another lineage for so long that they are lost."""

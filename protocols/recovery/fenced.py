@@ -16,7 +16,7 @@ from protocols.cluster.stripes import orphans, renumbered
 from protocols.cluster.view import is_quorum
 from protocols.effects import FreezeRound
 from protocols.member.cycle_table import CycleState
-from protocols.member.orders import check_restart, may_order
+from protocols.member.orders import check_restart, may_lead, may_order
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from protocols.wire.envelope import Tags
 
 LOST_MEANWHILE = "a device was lost meanwhile"
+# A scheduler repeats its question for a report every `limits.FENCE_REPEAT_SECONDS`, so one that has
+# not asked for so long leads no more, or is out of reach.
+RIVAL_SECONDS = 3.0
 
 
 class Fenced:
@@ -63,7 +66,9 @@ class Fenced:
         # Whether others act on a decision that is stored here, and this member must not, because it
         # has reported to a later fence. They wait for it, so it has to stand for election.
         self.missed_fork = False
-        self._rival = (b"", 0)  # the last other member that has opened a fence, and in which term
+        # The last other one that has opened a fence, in which term, and when that was heard.
+        self._rival = (b"", 0, 0.0)
+        self._fork_term = 0  # the term in which a member of the fork has spoken that we have missed
         self._frozen_since: float | None = None
         self._plead_at = 0.0  # when to tell a new scheduler again that we are frozen,
         self._plead_later_at = 0.0  # and when to tell that one again to which we have reported
@@ -91,10 +96,17 @@ class Fenced:
 
     @property
     def rival(self) -> bytes | None:
-        """Another member that has opened a fence in the present term; None if there is none, or if
-        it is the scheduler."""
-        (node, term), election = self._rival, self._context.election
-        return node if term == election.term and node != election.scheduler else None
+        """Another one that asks for reports to its fence in the present term; None if there is
+        none, or if it is the scheduler."""
+        (node, term, heard_at), election = self._rival, self._context.election
+        asks = self._context.now < heard_at + RIVAL_SECONDS
+        return node if asks and term == election.term and node != election.scheduler else None
+
+    @property
+    def is_awaited_by_fork(self) -> bool:
+        """Whether members of a fork that this member has missed wait for it, and obey nobody in its
+        term, as theirs is not earlier."""
+        return self.missed_fork and self._fork_term >= self._context.election.term
 
     def links_changed(self) -> None:
         """Another link is open: send a report again that names the open links."""
@@ -115,9 +127,9 @@ class Fenced:
     def asked(self, now: float, sender: bytes, epoch: Epoch) -> None:
         """Freeze for the fence `epoch` of `sender`, or report to it again."""
         context = self._context
-        term, nodes = context.election.term, context.policy.view.nodes if context.policy else ()
-        if sender != context.node and sender in nodes and epoch[0] == term:
-            self._rival = (sender, term)
+        term = context.election.term
+        if sender != context.node and epoch[0] == term and may_lead(context, sender):
+            self._rival = (sender, term, now)
         if epoch < self._epoch or self._cycle.over:
             return
         if epoch <= self._acted:
@@ -220,6 +232,7 @@ class Fenced:
         if tags.lineage != view.lineage or via not in view.nodes:
             return None
         self.missed_fork = self._stored[1] < self._epoch
+        self._fork_term = max(self._fork_term, tags.term)
         return self._stored
 
     def decided(self, sender: bytes, epoch: Epoch, restart: m.Restart) -> bool:

@@ -210,11 +210,11 @@ class Recovery:
     def led(self) -> None:
         """Another node is the scheduler now."""
         self.fence = None
-        self._campaign.over()
+        self._campaign.led()
 
     def won(self) -> None:
         """This node is the scheduler now."""
-        self._campaign.over()
+        self._campaign.led()
         self._fences, self._acted_on = 0, (0, 0)
 
     def voted(self, now: float) -> None:
@@ -305,7 +305,10 @@ class Recovery:
         lost = self.losses.lost(now, view, self._context.node, near)
         known = (*lost.nodes, *lost.dead)
         nodes = (*lost.nodes, *(n for n in parted if n not in known))
-        return replace(lost, nodes=nodes, out=out)
+        # One that was found to have started again is dead, though it may be no neighbour.
+        anew = tuple(n for n in nodes if self._gone.get(n) is LinkEnd.STARTED_ANEW)
+        nodes = tuple(n for n in nodes if n not in anew)
+        return replace(lost, nodes=nodes, dead=(*lost.dead, *anew), out=out)
 
     def link_lost(self, now: float, reporter: bytes, peer: bytes, reset: bool) -> None:
         """Take a report that a link is broken."""
@@ -427,7 +430,8 @@ class Recovery:
                 self._cycle.leave("expelled", "")  # nobody in reach is left who would tell us
             return  # two members have accused us, so the others will go on without us
         self._lose_patience(now, policy, lost)
-        if self._campaign.has_rival(lost):
+        waiting = self.fence is not None and self.fence.state is FenceState.WAITING
+        if waiting and self._campaign.gives_way(now):
             self.fence = None
             self._succession.resign()
         if self._succession.negotiator is not None:
@@ -526,7 +530,7 @@ class Recovery:
         needs a new fence, unless the last decision has left it out and it has not heard that."""
         epoch, context, fence = (message.fence_term, message.number), self._context, self.fence
         if fence is not None:
-            if fence.epoch == epoch:
+            if fence.epoch == epoch and self.elsewhere.is_ours(message.policy.view.lineage):
                 self._mail.post_all(fence.report(now, sender, message))
             return
         term, decision = context.election.term, self._decision

@@ -167,7 +167,7 @@ class FenceLeader:
         wait = limits.FENCE_REPORT_SECONDS if waited else limits.PARTITION_WAIT_SECONDS
         self._partition_at = math.inf if pauses else now + wait
         # After the last update a part without a quorum pauses no longer than this.
-        self._end_at = now + (limits.FENCE_REPORT_SECONDS if waited else limits.PARTS_WAIT_SECONDS)
+        self._end_at = now + (limits.FENCE_REPORT_SECONDS if waited else limits.PAUSED_END_SECONDS)
         self._parts, self._began = parts or LostParts(), now
 
     @property
@@ -386,7 +386,8 @@ class FenceLeader:
         decides = quorum and (now >= self._half_at or self._is_most(here))
         self.orphans = orphans(_held(base, self._reports, here))
         is_lacking = bool(self.orphans) and not self._gives_up(now, base, here)
-        ends = all(self._reports[n].iteration >= self._steps for n in here)
+        # If one has the last update the others finish it, and nothing is trained any more.
+        ends = any(self._reports[n].iteration >= self._steps for n in here)
         until = min(self._partition_at, self._end_at) if ends else self._partition_at
         if is_lacking or (not decides and not proven and now < until):
             self.state = FENCE_TABLE.step(self.state, event, FenceState.WAITING)

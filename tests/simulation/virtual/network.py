@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from edgeagent.errors import EdgeAgentError
 from protocols.errors import RemoteProtocolError
 from protocols.network.link_end import LinkEnd
-from protocols.wire.bulk import decode_header
+from protocols.wire.bulk import BulkKind, decode_header
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import Link, LinkListener, PeerInfo
@@ -76,6 +76,8 @@ class MemoryLink:
         self.bulk_bytes_sent = 0
         self.bulk_bytes_received = 0
         self.incoming_rate: float | None = None
+        self._sums_queued = 0  # bytes of partial sums
+        self._drops = 0  # how many times these were dropped
         self._paused = False
         self._waiting: deque[tuple[BulkHeader, bytes]] = deque()
         self._target: memoryview | None = None
@@ -100,17 +102,27 @@ class MemoryLink:
         assert len(payload) == header.length
         was = bytes(payload)
         self.bulk_queued += len(was)
+        drops = self._drops
 
         def leave() -> None:
+            if header.kind is BulkKind.UP and drops != self._drops:
+                return
             assert bytes(payload) == was, f"a queued payload has changed: {header}"
             self.bulk_queued -= len(was)
+            self._sums_queued -= len(was) if header.kind is BulkKind.UP else 0
             self.bulk_bytes_sent += len(was)
             if self.network.tamper is None:
                 self._other.bulk_begins(header, was)
             else:
                 self._other.altered_begins(*self.network.tamper.bulk(header, was))
 
+        self._sums_queued += len(was) if header.kind is BulkKind.UP else 0
         self.bulk.later(leave)
+
+    def drop_sums(self) -> None:
+        self._drops += 1
+        self.bulk_queued -= self._sums_queued
+        self._sums_queued = 0
 
     @property
     def bulk_waiting(self) -> int:

@@ -52,10 +52,10 @@ def cluster(
     return world, hosts
 
 
-def line(seed: int, size: int) -> tuple[World, list[Host]]:
+def line(seed: int, size: int, *, pauses: bool = False) -> tuple[World, list[Host]]:
     """Return a world whose members form a line, with the scheduler at one end."""
     world = World(seed, steps=ENDLESS)
-    world.sparse = True
+    world.sparse, world.pauses = True, pauses
     hosts = [world.found()]
     for number in range(1, size):
         hosts.append(world.join(number, hosts[-1], neighbours=(hosts[-1].me.name,)))

@@ -97,7 +97,7 @@ def test_who_pauses_does_without_votes_some_time_after_the_last_step() -> None:
     heir, _ = candidacy(pauses=True)
     heir.lost(0.0, 0, 2, at_end=True)
     heir.leave_time(0.0)
-    before, after = limits.PARTS_WAIT_SECONDS - 0.1, limits.PARTS_WAIT_SECONDS + 0.1
+    before, after = limits.PAUSED_END_SECONDS - 0.1, limits.PAUSED_END_SECONDS + 0.1
     heir.lost(before, 0, 2, at_end=True)
     assert not heir.has_waited(before)
     assert heir.has_waited(after)

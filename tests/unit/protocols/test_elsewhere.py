@@ -6,10 +6,12 @@ from dataclasses import replace
 
 from protocols import effects, events, limits
 from protocols.cluster.ancestry import Ancestor
+from protocols.network.routing import Router
 from protocols.recovery.elsewhere import NO_LINEAGE, Elsewhere
 from protocols.wire import messages as m
 from protocols.wire.envelope import Tags
 from tests.unit.protocols.clusters import cluster, node_of, policy_of
+from tests.unit.protocols.reports import report_of
 
 WAIT = limits.PARTITION_WAIT_SECONDS
 OTHER, THIRD = b"o" * limits.LINEAGE_BYTES, b"t" * limits.LINEAGE_BYTES
@@ -128,3 +130,48 @@ def test_the_others_are_told_of_who_is_elsewhere() -> None:
     bench.context.now += limits.RETRY_SECONDS
     assert bench.tells() == [bench.one.node]
     assert (bench.context.node, bench.one.node) not in recovery.losses._broken
+
+
+# --- what another lineage may order ---------------------------------------------------------------
+
+
+def heard_in(lineage: bytes, incarnation: int, message: m.Message) -> tuple[bool, list[m.Message]]:
+    """Let a member hear its scheduler in a lineage and incarnation, in the term that it knows;
+    return whether a fence holds the member then, and what it sends."""
+    world, hosts = cluster(0)
+    scheduler, node = hosts[0].me, node_of(hosts[1])
+    tags = (lineage or node.context.lineage, node.context.election.term, 0, 0, 0, 0)
+    router = Router(scheduler.node, incarnation)
+    router._sequence = 1000  # later than all that it has sent
+    envelope = router.stamp(tags, hosts[1].me.node, message)
+    wanted = node.handle(world.now, events.Received(scheduler.node, envelope))
+    sent = [x.envelope.message for x in wanted if isinstance(x, effects.Send)]
+    return node.context.freeze.holds, sent
+
+
+def test_a_cluster_that_the_scheduler_has_founded_since_has_no_say_here() -> None:
+    """It is in the same term again, so only the incarnation tells them apart (protocol.md, H90)."""
+    fence = m.Fence(1, 1)
+    assert heard_in(b"", 1, fence)[0]
+    assert heard_in(OTHER, 1, fence)[0], "it may have acted on a fork that we have not heard of"
+    assert heard_in(OTHER, 2, fence) == (False, [])
+
+
+def test_reports_from_the_lineage_of_a_stranger_do_not_count_in_a_fence() -> None:
+    world, hosts = cluster(0, size=4, pauses=True)
+    node = node_of(hosts[0])
+    for host in hosts[2:]:
+        world.cut(hosts[0], host)
+        world.cut(hosts[1], host)
+    world.run(lambda: node.recovery.fence is not None and node.recovery.fence.epoch == (1, 1))
+    fence, policy = node.recovery.fence, policy_of(hosts[0])
+    assert fence is not None
+    before = fence.base
+    for lineage, counts in ((OTHER, False), (policy.view.lineage, True)):
+        view = replace(policy.view, lineage=lineage)
+        newer = replace(policy, version=policy.version + 1, view=view)
+        report = report_of(newer, iteration=hosts[0].iteration)
+        report = replace(report, fence_term=1, number=1)
+        node.recovery.reported(world.now, hosts[2].me.node, report)
+        assert (hosts[2].me.node in fence._reports) is counts
+    assert before.view.lineage == fence.base.view.lineage

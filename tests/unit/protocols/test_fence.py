@@ -474,9 +474,9 @@ def test_one_that_pauses_ends_once_all_in_reach_have_the_last_update() -> None:
         alone = Lost(nodes=(TWO, THREE))
         leader.lose(0.0, alone)
         leader.report(0.0, ONE, report_of(policy, iteration=one))
-        leader.tick(limits.PARTS_WAIT_SECONDS - 0.1)
+        leader.tick(limits.PAUSED_END_SECONDS - 0.1)
         assert leader.state is FenceState.WAITING
-        leader.tick(limits.PARTS_WAIT_SECONDS + 0.1)
+        leader.tick(limits.PAUSED_END_SECONDS + 0.1)
         assert (leader.state is FenceState.WAITING) is not ends
 
 

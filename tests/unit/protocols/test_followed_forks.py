@@ -112,6 +112,28 @@ def test_who_has_missed_a_fork_stands_although_the_later_scheduler_lives() -> No
         bench.world.now += 0.1
         asked += sent(effects_of(bench.world, bench.member, events.Tick()))
     assert any(isinstance(x, m.VoteRequest | m.Lead) for x in asked)
+    for led in (False, True):
+        asked = []
+        if led:
+            lead = m.Lead(node_of(bench.member).context.election.voted_term + 1, "failed over")
+            asked = sent(said(bench.world, bench.other, bench.member, lead))
+        for _ in range(90):
+            bench.world.now += 0.1
+            asked += sent(effects_of(bench.world, bench.member, events.Tick()))
+        stands = any(isinstance(x, m.VoteRequest | m.Lead) for x in asked)
+        assert stands is not led, "a new scheduler is given time to decide"
+
+
+def test_a_scheduler_for_whom_a_fork_waits_gives_way_if_the_fork_does_not_obey_it() -> None:
+    world, hosts = cluster(0, size=4)
+    node = node_of(hosts[0])
+    node.recovery.fenced.asked(world.now, hosts[0].me.node, (1, 1))
+    assert node.context.freeze.holds
+    node.recovery.fenced.missed_fork = True
+    for fork_term, waits_s, gives_way in ((1, 9.0, False), (1, 11.0, True), (0, 11.0, False)):
+        node.recovery.fenced._fork_term = fork_term
+        node.context.now = world.now + waits_s
+        assert node.recovery._campaign.gives_way(node.context.now) is gives_way
 
 
 def test_who_has_missed_a_fork_stands_although_it_it_pauses_without_a_quorum() -> None:

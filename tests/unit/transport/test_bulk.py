@@ -218,6 +218,31 @@ def test_closing_without_flush_drops_whole_frames_only(loop_name: str) -> None:
 
 
 @loops
+def test_the_memory_of_partial_sums_that_were_dropped_can_be_used_again(loop_name: str) -> None:
+    async def body(one: Agent, other: Agent) -> None:
+        link, theirs = await linked(one, other)
+        theirs.pause_bulk()
+        count = 16
+        region = Region(other, (count + 1) * MIB, MIB)
+        sums, shard = bytearray(b"s" * MIB), memoryview(b"t" * MIB)
+        for index in range(count):
+            link.send_bulk(header(MIB, index, BulkKind.UP), memoryview(sums))
+        link.send_bulk(header(MIB, count, BulkKind.SHARD), shard)
+        await until(lambda: settled(link), "the sender is stuck")
+        link.drop_sums()
+        assert link.bulk_queued < 2 * MIB, "the shard and the rest of one sum"
+        sums[:] = bytes(len(sums))
+        theirs.resume_bulk()
+        await until(lambda: region.data[-1:] == b"t", "the shard is there")
+        sent = region.received // MIB - 1
+        assert 0 < sent < count
+        assert region.data[: sent * MIB] == b"s" * (sent * MIB)
+        assert region.data[count * MIB :] == shard
+
+    run(lambda: with_agents(body, *two()), loop_name)
+
+
+@loops
 def test_a_link_lost_in_the_middle_of_a_frame_is_unclean(loop_name: str) -> None:
     async def body(one: Agent, other: Agent) -> None:
         link, _ = await linked(one, other)

@@ -69,3 +69,23 @@ def test_what_is_dropped_is_gone() -> None:
     assert len(queue) == 0
     queue.push(frame(BulkKind.UP, 5, 2), memoryview(b"x"))
     assert queue.pop()[0].index == 2
+
+
+def test_partial_sums_can_be_dropped() -> None:
+    queue = SendQueue()
+    for kind, iteration, index in (
+        (BulkKind.UP, 4, 1),
+        (BulkKind.SHARD, 4, 9),
+        (BulkKind.UP, 5, 3),
+        (BulkKind.DOWN, 5, 4),
+        (BulkKind.UP, 5, 2),
+        (BulkKind.DOWN, 5, 1),
+    ):
+        queue.push(frame(kind, iteration, index), memoryview(b"xyz"))
+    assert queue.drop(BulkKind.UP) == 9
+    assert len(queue) == 3
+    assert queue.drop(BulkKind.UP) == 0
+    queue.push(frame(BulkKind.UP, 5, 2, attempt=1), memoryview(b"x"))
+    kinds = [kind for kind, _, _ in order(queue)]
+    assert kinds == [BulkKind.SHARD, BulkKind.DOWN, BulkKind.DOWN, BulkKind.UP]
+    assert queue.drop(BulkKind.UP) == len(queue) == 0
