@@ -1,5 +1,6 @@
-"""`subnets.py END`: trains independent subnets of a net of three linear layers until the file END
-exists, and prints how good the whole model is then.
+"""`subnets.py END`: trains independent subnets of a net of three linear layers, or with RESIDUAL=1
+in the environment of four perceptrons with a residual path around each, until the file END exists,
+and prints how good the whole model is then.
 
 It learns the digits, or with CLOTHES=1 in the environment the pictures of Fashion-MNIST, which are
 harder, so that the ways to train differ longer; 2,000 of the test pictures judge it.
@@ -24,6 +25,8 @@ from torch import nn
 from edgeagent import Trainer, subnets
 from models.digits import Digits
 from models.fashion import FashionMnist
+from models.fully_connected import fully_connected_net
+from models.residual_perceptron import residual_perceptron
 
 BATCH = 32  # samples of a step
 JUDGED = 2000  # test pictures, at most
@@ -46,14 +49,11 @@ def slowdown() -> float:
 
 seed = int(os.environ.get("SEED", "1"))
 torch.manual_seed(seed)
-model = nn.Sequential(
-    nn.Flatten(),
-    nn.Linear(28 * 28 if clothes else 64, hidden),
-    nn.ReLU(),
-    nn.Linear(hidden, hidden),
-    nn.ReLU(),
-    nn.Linear(hidden, 10),
-)
+inputs = 28 * 28 if clothes else 64
+if os.environ.get("RESIDUAL", "0") == "1":
+    model = residual_perceptron(inputs, hidden // 4, hidden, blocks=4, classes=10)
+else:
+    model = fully_connected_net(inputs, hidden, classes=10)
 whole = weights(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "3e-3")))
 steps = int(os.environ.get("STEPS", "0")) or None

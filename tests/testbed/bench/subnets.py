@@ -1,7 +1,8 @@
 """AdapTrain's comparison: four devices of unequal speed, one of which is busier for a while.
 
-Real agents on loopback train `tests/scenarios/scripts/subnets.py`, a net of three linear layers on
-the digits, or with `--clothes` on the pictures of Fashion-MNIST, whose steps sleep in proportion to
+Real agents on loopback train `tests/scenarios/scripts/subnets.py`, a net of three linear layers, or
+with `--residual` four perceptrons with a residual path around each, on the digits, or with
+`--clothes` on the pictures of Fashion-MNIST, whose steps sleep in proportion to
 the weights of the subnet and to how slow the device is (1, 1.93, 3.5 and 2.85 times, the ratios of
 V100, T4, A2 and P4 GPUs). In the middle third of the rounds the first device is 2.5 times as slow.
 The first one waits in its first step until the others can join, so that nobody has a head start
@@ -30,14 +31,20 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeagent.errors import EdgeAgentError
 from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
 from tests.testbed.bench import share_policies
 from tests.testbed.bench.ground import Busy, say, turns, why
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from edgeagent.trainer.subnets import Division
 
 HELP = "subnets: parts of a model as large as devices are fast, beside equal and fixed ones"
 SCRIPT = str(SCRIPTS / "subnets.py")
@@ -85,6 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--parallel-rounds", type=int, help="rounds of data parallel (as many as the others)"
     )
     parser.add_argument("--clothes", action="store_true", help="learn Fashion-MNIST, not digits")
+    parser.add_argument("--residual", action="store_true", help="a net with residual blocks")
     parser.add_argument("--hidden", type=int, default=128, help="neurons of a hidden layer (128)")
     parser.add_argument("--rate", type=float, default=3e-3, help="AdamW's (0.003)")
     parser.add_argument(
@@ -123,9 +131,7 @@ def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Fo
     each = 1 if name != PARALLEL else LOCAL_STEPS
     rounds = args.parallel_rounds if name == PARALLEL and args.parallel_rounds else args.rounds
     shares = folder / "shares.json"
-    # The parts with which all end together, by the exponent that follows from the net's shapes.
-    exponent = _exponent(args)
-    shares.write_text(json.dumps({n: slow ** (-1 / exponent) for n, slow in SLOW.items()}))
+    shares.write_text(json.dumps(right_parts(*_net(args))))
     policy = {IST: ("--policy", "equal"), IDEAL: ("--policy", "fixed")}.get(name, ())
     options = ("--standby", "never", *policy)
     slowness, go = {n: folder / f"{n}.slow" for n in SLOW}, folder / "go"
@@ -140,6 +146,7 @@ def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Fo
             "HIDDEN": str(args.hidden),
             "RATE": str(args.rate),
             "CLOTHES": str(int(args.clothes)),
+            "RESIDUAL": str(int(args.residual)),
             "LOCAL_STEPS": str(LOCAL_STEPS if each == 1 else 0),
             "GO": str(go),
             share_policies.VARIABLE: str(shares),
@@ -214,15 +221,45 @@ def _say_slow(file: Path, slow: float) -> None:
     new.replace(file)
 
 
-def _exponent(args: argparse.Namespace) -> float:
-    from torch import nn
-
+def _net(args: argparse.Namespace) -> tuple[nn.Module, Division]:
+    # Imported here, because importing PyTorch takes a second, and `--help` needs none of it.
     from edgeagent.trainer.subnets import fully_connected
+    from models.fully_connected import fully_connected_net
+    from models.residual_perceptron import residual_perceptron
 
     inner, inputs = args.hidden, 28 * 28 if args.clothes else 64
-    layers = (nn.Linear(inputs, inner), nn.ReLU(), nn.Linear(inner, inner), nn.ReLU())
-    model = nn.Sequential(*layers, nn.Linear(inner, 10))
-    return fully_connected(model).exponent(model)
+    if args.residual:
+        net = residual_perceptron(inputs, inner // 4, inner, blocks=4, classes=10)
+    else:
+        net = fully_connected_net(inputs, inner, classes=10)
+    return net, fully_connected(net)
+
+
+def right_parts(net: nn.Module, division: Division) -> dict[str, float]:
+    """Return the parts of the net with which all devices of `SLOW` end a step together, whose time
+    is in proportion to the weights of the subnet."""
+    dims = dict.fromkeys((name for name, _ in net.named_parameters()), 0)
+    for piece in (piece for layer in division.layers for piece in layer.pieces):
+        if piece.tensor in dims:
+            dims[piece.tensor] += 1
+    sizes = [(tensor.numel(), dims[name]) for name, tensor in net.named_parameters()]
+
+    def part(weights: float) -> float:
+        """Return the part whose subnet has so many weights."""
+        return bisected(lambda p: sum(n * p**power for n, power in sizes) - weights)
+
+    whole = sum(n for n, _ in sizes)
+    seconds = bisected(lambda t: sum(part(t * whole / slow) for slow in SLOW.values()) - 1.0)
+    return {name: part(seconds * whole / slow) for name, slow in SLOW.items()}
+
+
+def bisected(rising: Callable[[float], float]) -> float:
+    """Return where `rising` is 0 between 0 and 1; 0 or 1 if it is not."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < 0 else (low, middle)
+    return (low + high) / 2
 
 
 def table(found: Mapping[str, Sequence[Found]], accuracies: Sequence[float]) -> str:
