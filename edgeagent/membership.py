@@ -205,18 +205,22 @@ class Membership:
     def _found(self) -> None:
         shell = self._shell()
         if shell is not None:
-            self._incarnation_used = True
-            shell.found(secrets.token_bytes(limits.LINEAGE_BYTES))
+            shell.found(secrets.token_bytes(limits.LINEAGE_BYTES), self._unused_incarnation())
 
     def _begin_join(self) -> None:
-        """Join, in a new incarnation if the present one was used before."""
-        shell, agent = self._shell(), self._agent
-        if shell is None or self._sponsor is None:
-            return
+        shell = self._shell()
+        if shell is not None and self._sponsor is not None:
+            shell.join(member_of(self._sponsor.me), self._unused_incarnation())
+
+    def _unused_incarnation(self) -> int:
+        """Return the incarnation for another membership: a new one if the present one was used
+        before, so that nobody takes this agent for the member that it was, or its orders in the
+        cluster that it founds now for orders in that one."""
+        agent = self._agent
         if self._incarnation_used and agent.transport is not None:
             agent.transport.begin_anew(agent.state_dir.begin_anew())
         self._incarnation_used = True
-        shell.join(member_of(self._sponsor.me), agent.state_dir.incarnation)
+        return agent.state_dir.incarnation
 
     def _shell(self) -> Shell | None:
         """Return the shell, making it if there is none; None before the trainer has told its
@@ -259,12 +263,12 @@ class Membership:
             return heard
         return replace(heard, samples=self._samples(own.past.iteration), past=own.past)
 
-    def located(self, peer: PeerInfo) -> None:
-        """Tell the node the addresses and the incarnation of `peer`, which may have moved or
-        started again."""
+    def located(self, peer: PeerInfo, lineage: bytes) -> None:
+        """Tell the node the addresses, the incarnation and the lineage of `peer`, which may have
+        moved or started again."""
         if self._agent.shell is not None:
-            found = events.Located(peer.node, peer.addresses, peer.incarnation)
-            self._agent.shell.handle(found)
+            where = (peer.node, peer.addresses, peer.incarnation)
+            self._agent.shell.handle(events.Located(*where, lineage))
 
     def found_cluster(self) -> None:
         """Found a cluster."""

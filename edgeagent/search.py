@@ -63,8 +63,9 @@ class Outcome(Protocol):
     def may_found(self) -> bool:
         """Return whether this agent has a state from which it may found a cluster."""
 
-    def located(self, peer: PeerInfo) -> None:
-        """Take note that `peer`, which has proven the token, is at its addresses."""
+    def located(self, peer: PeerInfo, lineage: bytes) -> None:
+        """Take note that `peer`, which has proven the token, is at its addresses. `lineage`: that
+        of its cluster, b"" if it has none."""
 
     def given_up(self) -> None:
         """Take note that this agent may not found a cluster and that there is none to join."""
@@ -295,7 +296,7 @@ class Search:
             for other in self._groups.get(address, (address,)):
                 self._unanswered.pop(other, None)
                 self._reached[other] = None
-            self._outcome.located(standing.me)
+            self._outcome.located(standing.me, standing.lineage)
             heard, own = heard_from(standing, self._transport.me), self._outcome.own()
             if heard.elder and not heard.member and heard.elder != self._transport.me.node:
                 self._founder_at = self._clock()

@@ -56,12 +56,13 @@ class DialFailed:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """`node` has answered, proved its identity, and says that its agent is in this `incarnation`
-    and can be dialled at these addresses."""
+    """`node` has answered, proved its identity, and says that its agent is in this `incarnation`,
+    can be dialled at these addresses, and is a member in `lineage`, b"" if it is none."""
 
     node: bytes
     addresses: tuple[str, ...]
     incarnation: int
+    lineage: bytes
 
 
 @dataclass(frozen=True, slots=True)

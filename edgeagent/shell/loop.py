@@ -137,16 +137,17 @@ class Shell:
 
     # --- beginnings and ends ----------------------------------------------------------------------
 
-    def found(self, lineage: bytes) -> None:
+    def found(self, lineage: bytes, incarnation: int) -> None:
         """Found a cluster of one from the trainer's own state, which must not be `spoilt`.
 
-        `lineage` is the random id of the new cluster's history.
+        `lineage` is the random id of the new cluster's history; for `incarnation` see `join`.
         """
         own = self.trainer.own_state
         assert own is not None, "a cluster founded from half a state"
         self._note_constants()
         self._forget()
         self.trainer.kept_work.founded()
+        self._live_as(incarnation)
         self.node = node = Node(self._config, self._planner, self._router)
         now = self._loop.time()
         self._perform(self.recorder.found(node, now, lineage, own.past, own.meta, own.commit))
@@ -174,13 +175,16 @@ class Shell:
         self._note_constants()
         self.trainer.note_own_state()
         self._forget()
+        self._live_as(incarnation)
+        self.node = node = Node(self._config, self._planner, self._router)
+        self._perform(self.recorder.join(node, self._loop.time(), sponsor))
+        self._ping()
+
+    def _live_as(self, incarnation: int) -> None:
         me = replace(self._config.me, incarnation=incarnation)
         if me != self._config.me:
             self._config = replace(self._config, me=me)
             self._router = Router(me.node, incarnation)
-        self.node = node = Node(self._config, self._planner, self._router)
-        self._perform(self.recorder.join(node, self._loop.time(), sponsor))
-        self._ping()
 
     def _forget(self) -> None:
         """Drop what belonged to the node before: rounds, updates that were kept, what is sent to

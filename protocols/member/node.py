@@ -234,8 +234,8 @@ class Node:
                 self.mail.post(m.EVERYONE, m.Accused(node, reason[: limits.MAX_NAME_BYTES]))
             case DialFailed(node):
                 self.neighbours.dial_failed(now, node)
-            case Located(node, addresses, incarnation):
-                self.recovery.located(now, node, addresses, incarnation)
+            case Located():
+                self.recovery.located(now, event)
             case LeaveWanted():
                 self.departure.leave(now)
             case YieldWanted():

@@ -53,12 +53,10 @@ class Elsewhere:
         return isinstance(envelope.message, (*m.FENCE_MESSAGES, m.Welcome))
 
     def is_ours(self, lineage: bytes) -> bool:
-        """Whether `lineage` is that of this node, one from which that comes, or that of a fork of
-        which a decision is stored here. A cluster that somebody has founded anew may have reached
-        the same terms and iterations, but its reports say nothing of our state."""
-        context = self._context
-        known = (p.view.lineage for p in context.policies.values())
-        return lineage in (*known, *(a.lineage for a in context.ancestors))
+        """Whether a policy of `lineage` is stored here: it is that of this node, one in which it
+        was before a fork, or that of a fork. Another cluster may have reached the same terms and
+        iterations, even one from whose state ours was founded, but its reports say nothing here."""
+        return any(p.view.lineage == lineage for p in self._context.policies.values())
 
     def gone(self, now: float, view: View) -> tuple[bytes, ...]:
         """Members of `view` that have been in another lineage for so long that they are lost."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster.stripes import OnLost
 from protocols.cluster.view import edge
-from protocols.events import LinkDown
+from protocols.events import LinkDown, Located
 from protocols.member.cycle_table import CycleState
 from protocols.network.link_end import LinkEnd
 from protocols.recovery.campaign import Campaign
@@ -75,6 +75,7 @@ class Recovery:
         self._fences = 0  # number of fences that this node has opened in this term
         self._handled = Lost()  # the losses that the open or last fence was opened for
         self._gone: dict[bytes, LinkEnd] = {}  # node whose link here has ended -> why
+        self._anew: dict[bytes, int] = {}  # member found in a later incarnation -> which
         self._standstill = Standstill(context)
         self._missing_parts = MissingParts(context)
         self.fenced = Fenced(context, mail, cycle, entry, succession, self._standstill)
@@ -143,17 +144,17 @@ class Recovery:
         self._missed_from.pop(peer.node, None)
         self.fenced.links_changed()
 
-    def located(
-        self, now: float, node: bytes, addresses: tuple[str, ...], incarnation: int
-    ) -> None:
-        """`node` has answered at these addresses. If a member has started again since the view was
-        made, no link may ever show that, because this node lets nobody in while it waits."""
-        policy = self._context.policy
+    def located(self, now: float, event: Located) -> None:
+        """A node has answered at some address. If a member has started again since the view was
+        made, no link may ever show that, because this node lets nobody in while it waits. But one
+        that is in our lineage again shows that the others have gone on without this node."""
+        policy, node = self._context.policy, event.node
         member = policy.view.member(node) if policy is not None else None
-        anew = self._gone.get(node) is LinkEnd.STARTED_ANEW  # that is known already
-        if member is not None and member.incarnation < incarnation and not anew:
+        anew = member is not None and member.incarnation < event.incarnation
+        if anew and event.lineage != self._context.lineage and node not in self._anew:
+            self._anew[node] = event.incarnation
             self._started_anew(now, node)
-        self.relinking.located(now, node, addresses)
+        self.relinking.located(now, node, event.addresses)
 
     def _started_anew(self, now: float, node: bytes) -> None:
         """The member `node` is dead: its agent is in another incarnation than the view names."""
@@ -203,6 +204,8 @@ class Recovery:
         self._remind_at = self._context.now
         self._gone = {n: r for n, r in self._gone.items() if n in view.nodes or n in links}
         self._missed_from = {n: t for n, t in self._missed_from.items() if n in self._gone}
+        named = {member.node: member.incarnation for member in view.members}
+        self._anew = {n: life for n, life in self._anew.items() if named.get(n, life) < life}
         self._standstill.switched()
         self._stragglers.switched()
         self._missing_parts.switched()
@@ -306,7 +309,7 @@ class Recovery:
         known = (*lost.nodes, *lost.dead)
         nodes = (*lost.nodes, *(n for n in parted if n not in known))
         # One that was found to have started again is dead, though it may be no neighbour.
-        anew = tuple(n for n in nodes if self._gone.get(n) is LinkEnd.STARTED_ANEW)
+        anew = tuple(n for n in nodes if n in self._anew)
         nodes = tuple(n for n in nodes if n not in anew)
         return replace(lost, nodes=nodes, dead=(*lost.dead, *anew), out=out)
 

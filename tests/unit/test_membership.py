@@ -44,8 +44,8 @@ class FakeShell:
         self.told.append(f"join {sponsor.name} as {incarnation}")
         self.node = SimpleNamespace(joining=SimpleNamespace(state=JoiningState.LINKING))
 
-    def found(self, lineage: bytes) -> None:
-        self.told.append("found")
+    def found(self, lineage: bytes, incarnation: int) -> None:
+        self.told.append("found" if incarnation == 1 else f"found as {incarnation}")
         self.node = SimpleNamespace(joining=None)
 
     def give_way(self) -> None:
@@ -223,6 +223,16 @@ def test_another_membership_is_another_incarnation(monkeypatch: pytest.MonkeyPat
     assert agent.told == ["join sponsor as 1", "join sponsor as 2"]
     assert agent.refused == [15.0, 15.0]
     assert agent.lines[0] == "the join failed: too slow; again in 15 s"
+
+
+def test_a_cluster_is_founded_in_another_incarnation_than_that_of_a_member_before() -> None:
+    """Its terms and fences have the same numbers as those before (protocol.md, H90)."""
+
+    async def story(agent: FakeAgent, member: Membership) -> None:
+        for _ in range(2):
+            member._found()
+
+    assert play(story, TRAINED).told == ["found", "found as 2"]
 
 
 def test_a_device_that_stands_by_says_why_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class Outcome:
     def may_found(self) -> bool:
         return self.founds
 
-    def located(self, peer: PeerInfo) -> None:
+    def located(self, peer: PeerInfo, lineage: bytes) -> None:
         self.found_at.append(peer)
 
     def given_up(self) -> None:

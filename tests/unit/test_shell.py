@@ -229,7 +229,7 @@ def test_who_founds_again_forgets_the_updates_of_the_cluster_before() -> None:
         trainer._kept[at + 1] = shell.rounds.reducer.kept(at - 1)
         trainer._hashed = at
         trainer._words[at] = EMPTY
-        shell.found(b"anew" * 4)
+        shell.found(b"anew" * 4, 2)
         assert not any((trainer._kept, trainer._hashed, trainer._words))
         world.hosts[0].gone = second.gone = "cut"  # what they make of it is not looked at
         world.hosts[0].shell.node = shell.node = None
@@ -260,7 +260,7 @@ def test_links_that_are_being_opened_are_given_up_with_the_node(
         host.shell.peers.perform(effects.Dial(STRANGER))
         await begun.wait()
         await host.shell.drop_links()
-        host.shell.found(b"anew" * 4)
+        host.shell.found(b"anew" * 4, 2)
         heard: list[events.Event] = []
         monkeypatch.setattr(host.shell, "handle", heard.append)
         await asyncio.sleep(2)

@@ -92,7 +92,8 @@ class Host:
 
     def found(self) -> None:
         """Found a cluster."""
-        self.shell.found(hashlib.sha256(self.me.node).digest()[:16])
+        lineage = hashlib.sha256(self.me.node).digest()[:16]
+        self.shell.found(lineage, self.me.incarnation)
 
     def join(self, sponsor: Host) -> None:
         """Join through `sponsor`, as if it had admitted this host."""

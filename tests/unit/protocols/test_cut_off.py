@@ -44,9 +44,9 @@ def test_who_pauses_goes_on_once_the_others_are_found_to_have_started_again() ->
     assert waits(world, second)
     gone, node = first.me, node_of(second)
     for incarnation in (gone.incarnation, gone.incarnation - 1):
-        second.handle(events.Located(gone.node, gone.addresses, incarnation))
+        second.handle(events.Located(gone.node, gone.addresses, incarnation, b""))
         assert not node.recovery._has_departed(gone.node)
-    second.handle(events.Located(gone.node, gone.addresses, gone.incarnation + 1))
+    second.handle(events.Located(gone.node, gone.addresses, gone.incarnation + 1, b""))
     go_on(world)
     assert policy_of(second).view.nodes == (second.me.node,)
 
@@ -57,16 +57,41 @@ def test_members_that_are_no_neighbours_can_have_started_again_too() -> None:
     lose_power(world, second)
     assert waits(world, first)
     for gone in (second.me, third.me):
-        anew = events.Located(gone.node, gone.addresses, gone.incarnation + 1)
+        anew = events.Located(gone.node, gone.addresses, gone.incarnation + 1, b"")
         first.handle(anew)
     go_on(world)
     assert policy_of(first).view.nodes == (first.me.node,)
 
 
+def test_who_is_in_our_lineage_again_is_not_taken_for_dead() -> None:
+    """The others have gone on without this member, and it would go on beside them."""
+    world, (first, second) = cluster(0, size=2, pauses=True)
+    lose_power(world, first)
+    assert waits(world, second)
+    gone, lineage = first.me, node_of(second).context.lineage
+    anew = events.Located(gone.node, gone.addresses, gone.incarnation + 1, lineage)
+    second.handle(anew)
+    assert waits(world, second)
+
+
+def test_that_a_member_has_started_again_is_forgotten_once_the_view_names_it() -> None:
+    _, hosts = cluster(0, size=4)
+    node, gone = node_of(hosts[0]), hosts[3].me
+    hosts[0].handle(events.Located(gone.node, gone.addresses, 2, b""))
+    assert node.recovery._anew == {gone.node: 2}
+    view = policy_of(hosts[0]).view
+    for life, left in ((1, {gone.node: 2}), (2, {})):
+        others = [member for member in view.members if member.node != gone.node]
+        named = [*others, replace(gone, incarnation=life)]
+        after = make_view(view.lineage, view.number + 1, named, view.edges)
+        node.recovery.switched(view, after)
+        assert node.recovery._anew == left
+
+
 def test_that_a_member_has_started_again_is_told_once() -> None:
     world, hosts = cluster(0, pauses=True)
     gone = hosts[0].me
-    anew = events.Located(gone.node, gone.addresses, gone.incarnation + 1)
+    anew = events.Located(gone.node, gone.addresses, gone.incarnation + 1, b"")
     told = m.LinkLost(gone.node, True)
     assert told in sent(effects_of(world, hosts[1], anew))
     assert told not in sent(effects_of(world, hosts[1], anew))

@@ -30,7 +30,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.Silent(b"n"),
     events.Faulty(b"n", 'it said "no"'),
     events.DialFailed(b"n"),
-    events.Located(b"n", ("10.0.0.1:1", "é:2"), 3),
+    events.Located(b"n", ("10.0.0.1:1", "é:2"), 3, b"l"),
     events.Received(b"n", Envelope(plain(Tags), plain(m.PolicyBody))),
     events.Tick(),
     events.Contributed(3, (1, 2), -math.inf, b"\1", b"", False, 4, b"a", b"b", True),

@@ -110,7 +110,7 @@ BIG = [
     events.Contributed(1, (), 0.0, b"", bytes(2000), True),
     events.Contributed(1, tuple(range(250)), 0.0, b"", b"", True),
     events.ManifestReady(b"n", 1, (bytes(32),) * 30),
-    events.Located(b"n", ("x" * 2000,), 1),
+    events.Located(b"n", ("x" * 2000,), 1, b""),
     events.Measured((events.Incoming(b"n", None, None, 0),) * 8, None, None, None),
 ]
 SPREAD = Spread(tuple(range(250)), None, ())

@@ -43,7 +43,7 @@ def test_who_has_broken_the_protocol_is_trusted_and_dialled_after_pauses_that_gr
     node, peer = node_of(hosts[0]), hosts[1].me
     for pause in (5.0, 10.0, 20.0):
         assert lose(world, hosts[0], hosts[1], LinkEnd.PROTOCOL_ERROR) == []
-        assert dials(world, hosts[0], Located(peer.node, (f"192.0.2.7:{pause:.0f}",), 1)) == []
+        assert dials(world, hosts[0], Located(peer.node, (f"192.0.2.7:{pause:.0f}",), 1, b"")) == []
         world.now += pause - 0.1
         assert dials(world, hosts[0], Tick()) == []
         assert node.deadline is not None
@@ -92,11 +92,11 @@ def test_who_has_moved_is_dialled_at_once_where_it_was_found() -> None:
     world, hosts = cluster(0, size=2)
     peer, new = hosts[1].me, "192.0.2.7:1"
     lose(world, hosts[0], hosts[1], LinkEnd.SILENT)
-    (found,) = dials(world, hosts[0], Located(peer.node, (new,), 1))
+    (found,) = dials(world, hosts[0], Located(peer.node, (new,), 1, b""))
     assert found.member == replace(peer, addresses=(new, *peer.addresses))
-    assert dials(world, hosts[0], Located(peer.node, (new,), 1)) == []
+    assert dials(world, hosts[0], Located(peer.node, (new,), 1, b"")) == []
     for other, where in ((b"s" * 32, (new,)), (peer.node, ())):
-        assert dials(world, hosts[0], Located(other, where, 1)) == []
+        assert dials(world, hosts[0], Located(other, where, 1, b"")) == []
 
 
 def test_a_new_link_shows_where_a_member_is_now() -> None:
