@@ -26,6 +26,9 @@ RUN_VARIABLE = "EDGEAGENT_RUN"
 WIRES = ("full", "bf16", "exact")
 # What a device trains: the whole model, or a part of it that is another one in each round.
 MODES = ("whole", "subnets")
+# By what a subnet multiplies what a divided layer gives to the next one: the inverse of the part of
+# the layer that it has, the root of that, or nothing.
+SUBNET_SCALES = ("inverse", "sqrt", "none")
 OUTERS = ("average", "nesterov")  # how the cluster steps after a round of local steps
 SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in the trainer
 TOKEN_VARIABLE = "EDGEAGENT_TOKEN"
@@ -115,6 +118,7 @@ class TrainerConfig:
     local_steps: int | None = None  # a round has the samples of so many iterations, 0 = no rounds
     outer: str | None = None  # of OUTERS
     mode: str | None = None  # of MODES
+    subnet_scale: str | None = None  # of SUBNET_SCALES
     subnet_minimum: float | None = None  # the smallest part of the model that a device gets
     subnet_period: int | None = None  # rounds after which the parts are drawn anew
     subnet_ewma: float | None = None  # how much the last round counts in a device's speed

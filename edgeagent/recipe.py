@@ -22,6 +22,7 @@ JOB_OPTIONS = (
     "--local-steps",
     "--outer",
     "--mode",
+    "--subnet-scale",
     "--subnet-minimum",
     "--subnet-period",
     "--subnet-ewma",

@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from edgeagent.commands.options import copies, part, positive, seed, threads, weight
-from edgeagent.config import MODES, ON_LOST, OUTERS, WIRES
+from edgeagent.config import MODES, ON_LOST, OUTERS, SUBNET_SCALES, WIRES
 from edgeagent.errors import UsageError
 
-_OF_SUBNETS = ("subnet_minimum", "subnet_period", "subnet_ewma")
+_OF_SUBNETS = ("subnet_scale", "subnet_minimum", "subnet_period", "subnet_ewma")
 # The names of the job's options among the arguments, and of the fields of `TrainerConfig`.
 _SETTINGS = (
     "steps",
@@ -135,6 +135,13 @@ def _check_together(args: argparse.Namespace) -> None:
 def _add_subnets(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how the model is divided with `--mode subnets`."""
     group = parser.add_argument_group("subnets (part of the job: the same on every device)")
+    group.add_argument(
+        "--subnet-scale",
+        choices=SUBNET_SCALES,
+        help="with --mode subnets: multiply what a divided layer gives to the next one by the "
+        "inverse of the part that is there (default, or what the script says), by the root of "
+        "that, or not at all",
+    )
     group.add_argument(
         "--subnet-minimum",
         metavar="PART",

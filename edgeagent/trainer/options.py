@@ -261,6 +261,7 @@ def _divided(config: TrainerConfig, subnets: Any, parts: Mapping[str, Any]) -> S
     `parts`, unless `config` says otherwise. Raises `UsageError` if subnets are asked for where the
     script has none, and for options of subnets without subnets."""
     told = {
+        "subnet_scale": config.subnet_scale,
         "subnet_minimum": config.subnet_minimum,
         "subnet_period": config.subnet_period,
         "subnet_ewma": config.subnet_ewma,

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from edgeagent.config import SUBNET_SCALES
 from edgeagent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from edgeagent.trainer.subnets.layers import Division, Layer
 
 Index = tuple[Any, ...]
-_POWERS = {"inverse": 1.0, "sqrt": 0.5, "none": 0.0}
-SCALES = tuple(_POWERS)
+_POWERS = dict(zip(SUBNET_SCALES, (1.0, 0.5, 0.0), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class LeftOut(nn.Module):
 
 
 class CutModel:
-    """The copy `net` of `model`, divided as `division` says; `scale` is one of `SCALES`.
+    """The copy `net` of `model`, divided as `division` says; `scale` is one of `SUBNET_SCALES`.
 
     Raises `UsageError` if the model cannot be copied or does not fit the division.
     """
 
-    def __init__(self, model: nn.Module, division: Division, scale: str = SCALES[0]) -> None:
+    def __init__(self, model: nn.Module, division: Division, scale: str = SUBNET_SCALES[0]) -> None:
         division.check(model)
         self._division = division
         self._power = _POWERS[scale]

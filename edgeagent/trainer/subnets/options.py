@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edgeagent.config import SUBNET_SCALES
 from edgeagent.dataplane.gauges import LAST_ROUND_COUNTS
 from edgeagent.errors import UsageError
 from edgeagent.trainer.loader import is_number
-from edgeagent.trainer.subnets.cut_model import SCALES
 from edgeagent.trainer.subnets.layers import Division
 from protocols import limits
 
@@ -30,13 +30,13 @@ _ROUNDING = 1e-9
 class SubnetOptions:
     """What is divided, and how.
 
-    `scale` is one of `SCALES`. `minimum`, from 0 to 1, is the smallest part of the model that a
-    device gets, `period` after how many rounds the units are put into another order, and `ewma`,
-    above 0 and up to 1, by which part the last round counts in a device's speed.
+    `scale` is one of `SUBNET_SCALES`. `minimum`, from 0 to 1, is the smallest part of the model
+    that a device gets, `period` after how many rounds the units are put into another order, and
+    `ewma`, above 0 and up to 1, by which part the last round counts in a device's speed.
     """
 
     division: Division
-    scale: str = SCALES[0]
+    scale: str = SUBNET_SCALES[0]
     minimum: float = 0.0
     period: int = 1
     ewma: float = LAST_ROUND_COUNTS
@@ -68,9 +68,9 @@ def subnet_options(division: Any, settings: Mapping[str, Any]) -> SubnetOptions:
             " transformer(model) returns"
         )
     given = {name: value for name, value in settings.items() if value is not None}
-    scale = given.get("subnet_scale", SCALES[0])
-    if scale not in SCALES:
-        raise UsageError(f"subnet_scale is {scale!r}; it must be one of {', '.join(SCALES)}")
+    scale = given.get("subnet_scale", SUBNET_SCALES[0])
+    if scale not in SUBNET_SCALES:
+        raise UsageError(f"subnet_scale is {scale!r}; it must be one of {', '.join(SUBNET_SCALES)}")
     minimum = given.get("subnet_minimum", 0.0)
     if not _is_part(minimum):
         raise UsageError(

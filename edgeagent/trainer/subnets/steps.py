@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from edgeagent.config import SUBNET_SCALES
 from edgeagent.errors import UsageError
 from edgeagent.trainer.gradients import dense_gradient
 from edgeagent.trainer.guards import Guards
 from edgeagent.trainer.local_steps import BothOptimizers, take_step
 from edgeagent.trainer.outer import outer_optimizer
 from edgeagent.trainer.subnets.cells import units_of
-from edgeagent.trainer.subnets.cut_model import SCALES, CutModel
+from edgeagent.trainer.subnets.cut_model import CutModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,7 @@ class SubnetSteps:
         cells: int,
         seed: int,
         max_grad_norm: float | None = None,
-        scale: str = SCALES[0],
+        scale: str = SUBNET_SCALES[0],
         period: int = 1,
     ) -> None:
         self._division = division

@@ -74,7 +74,8 @@ def test_the_recipe_has_what_belongs_to_the_job_and_nothing_of_the_device(folder
     (folder / "train.py").write_text("x = 1\n")
     job = ["--steps", "9", "--global-batch", "64", "--micro-batch", "8", "--seed", "4"]
     job += ["--wire", "bf16", "--local-steps", "5", "--outer", "nesterov", "--mode", "subnets"]
-    job += ["--subnet-minimum", "0.05", "--subnet-period", "4", "--subnet-ewma", "0.5"]
+    job += ["--subnet-scale", "sqrt", "--subnet-minimum", "0.05", "--subnet-period", "4"]
+    job += ["--subnet-ewma", "0.5"]
     job += ["--copies", "2"]
     device = ["--name", "al", "--threads", "2", "--device", "cpu", "--listen", "127.0.0.1:1"]
     told = agent(*job, *device).recipe
@@ -280,7 +281,8 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
     assert trainer("--no-save", "--save-every", "0").save_every == 0
     assert trainer("--seed", "0").seed == 0
     subnets = [*ROUNDS, "--mode", "subnets", "--subnet-minimum", "0.05", "--subnet-period", "4"]
-    parts = trainer(*subnets, "--subnet-ewma", "1")
+    parts = trainer(*subnets, "--subnet-ewma", "1", "--subnet-scale", "none")
+    assert parts.subnet_scale == "none"
     assert (parts.subnet_minimum, parts.subnet_period, parts.subnet_ewma) == (0.05, 4, 1.0)
     assert trainer(*subnets, "--subnet-minimum", "0").subnet_minimum == 0.0
 
@@ -314,6 +316,8 @@ def test_every_option_of_the_trainer(folder: Path) -> None:
         (("--subnet-period", "0"), "--subnet-period: '0' is not a whole number of 1 or more"),
         (("--subnet-ewma", "0"), "--subnet-ewma: '0' is not above 0"),
         (("--subnet-ewma", "2"), "'2' is not a number from 0 to 1"),
+        (("--subnet-scale", "half"), "--subnet-scale: invalid choice: 'half'"),
+        (("--subnet-scale", "sqrt"), "--subnet-scale says how .*: give --mode subnets, too"),
         (("--subnet-period", "2"), "--subnet-period says how .*: give --mode subnets, too"),
         (
             ("--mode", "whole", "--subnet-ewma", "1"),

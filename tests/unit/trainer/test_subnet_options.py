@@ -229,12 +229,13 @@ def test_the_fingerprint_and_the_agent_are_told_the_options() -> None:
 
 
 def test_the_command_line_wins_over_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = TrainerConfig(subnet_minimum=0.5, subnet_period=7)
+    config = TrainerConfig(subnet_minimum=0.5, subnet_period=7, subnet_scale="sqrt")
     monkeypatch.setenv(RUN_VARIABLE, trainer_config_text(config))
     hello = told(subnet_minimum=0.25, subnet_period=2, subnet_ewma=0.3)
     assert dict(hello.job)["subnet minimum"] == "0.5"
     assert dict(hello.job)["subnet period"] == "7"
     assert dict(hello.job)["subnet ewma"] == "0.3"
+    assert "scale sqrt" in dict(hello.job)["subnets"]
     assert hello.least_share == hello.micro_batches // 2
 
 
