@@ -52,6 +52,10 @@ MEMBER_SECONDS = 35.0
 NARROW_SECONDS = 15.0
 # How long a device may take to become a member: several joins may fail, one after the other.
 JOINER_SECONDS = 90.0
+# How much longer for each device beyond `FEW_DEVICES`: a join takes several rounds, and where many
+# devices are in one line a round lasts seconds, since it passes all of them twice.
+FEW_DEVICES = 8
+JOIN_DEVICE_SECONDS = 5.0
 # How much longer where members train in rounds of local steps or of subnets: a round lasts several
 # seconds there, and a join several rounds.
 LONG_ROUNDS_SECONDS = 90.0
@@ -136,6 +140,7 @@ class Waits:
         more = limits.PARTS_WAIT_SECONDS if gives_up else 0.0
         if not host.is_member:
             more += LONG_ROUNDS_SECONDS if self._world.gathering is not None else 0.0
+            more += JOIN_DEVICE_SECONDS * max(0, len(self._world.hosts) - FEW_DEVICES)
             return "to become a member", JOINER_SECONDS + more
         most = MEMBER_SECONDS + more + (NARROW_SECONDS if self._world.narrow.active else 0.0)
         hosts = self._world.hosts.values()
