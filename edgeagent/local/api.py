@@ -55,6 +55,7 @@ PIECE_BYTES = 64 << 10  # of a trace, read at once by the client
 BACKLOG = 16  # connections that wait to be accepted
 CLIENT_TIMEOUT_S = 5.0  # for an answer; the agent answers from memory
 KEEPALIVE_S = 1.0  # after which an idle connection is closed
+STOP_S = 0.5  # for requests that are being answered when the agent ends
 _REFUSALS = {400: UsageError, 404: NoSuchMember, 409: EdgeAgentError}
 
 
@@ -108,7 +109,11 @@ class LocalApi:
         app.router.add_get("/token", self._show_token)
         app.router.add_post("/page", self._page)
         self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, keepalive_timeout=KEEPALIVE_S
+            app,
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=KEEPALIVE_S,
+            shutdown_timeout=STOP_S,
         )
         await self._runner.setup()
         await web.SockSite(self._runner, listener, backlog=BACKLOG).start()

@@ -64,8 +64,13 @@ class StateDir:
     _lock: int = field(default=-1, repr=False)
 
     def begin_anew(self) -> int:
-        """Return a larger incarnation, which this agent has from now on."""
-        self.incarnation = _next_incarnation(os.path.join(self.path, _COUNTER_NAME))
+        """Return a larger incarnation, which this agent has from now on. It is kept in memory alone
+        if it cannot be written, as on a full disk: the agent's next process counts from the clock,
+        too."""
+        try:
+            self.incarnation = _next_incarnation(os.path.join(self.path, _COUNTER_NAME))
+        except UsageError:
+            self.incarnation = max(self.incarnation + 1, time.time_ns() // 1_000_000)
         return self.incarnation
 
     def release(self) -> None:

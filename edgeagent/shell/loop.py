@@ -226,6 +226,7 @@ class Shell:
         """Close all links, those too that are being opened, and forget the node."""
         self._note_constants()
         self.trainer.note_own_state()
+        self.trainer.drop_kept()
         self.node = None
         self.peers.give_up_dials()
         self.copies.forget()

@@ -169,7 +169,8 @@ class Peers:
         delays = {n: self.heartbeats.delay(n) for n in sending}
         for peer in self._progress.beat(now, sending, delays):
             self._shorten(peer)
-            self.cut(self.links[peer], "what is sent does not arrive", LinkEnd.STALLED)
+            if (link := self.links.get(peer)) is not None:  # cutting another one may have ended it
+                self.cut(link, "what is sent does not arrive", LinkEnd.STALLED)
 
     def _shorten(self, peer: bytes) -> None:
         """Have new connections with `peer` use segments as short as its path needs."""

@@ -41,7 +41,8 @@ class Pulls:
         self._state = state
         self._observer = observer
         self._spawn = spawn
-        self._aside: dict[tuple[bytes, int], memoryview] = {}  # (fellow, shard) -> what arrives
+        # Source or fellow -> (shard, what arrives of it): one at a time comes over a link.
+        self._aside: dict[bytes, tuple[int, memoryview]] = {}
         # (iteration of a snapshot, size of its shards, first of them) -> their digests.
         self._hashed: dict[tuple[int, int, int], asyncio.Future[tuple[bytes, ...]]] = {}
 
@@ -65,34 +66,34 @@ class Pulls:
     # --- as a joiner ------------------------------------------------------------------------------
 
     def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
-        """Return where a shard belongs, None if it is not wanted.
+        """Return where a shard is received, None if it is not wanted.
 
-        Another joiner may be slow with a shard that was asked for elsewhere meanwhile, and that is
-        verified here. So what it sends does not lie in the state before all of it has come and is
-        still wanted.
+        Who sends it may be slow, so that the shard is asked for elsewhere meanwhile, is verified
+        here, and has had updates since. So nothing lies in the state before all of it has come and
+        is still wanted.
         """
         joining = self._hub.node.joining if self._hub.node is not None else None
         if joining is None or header.reference != joining.number:
             return None
         if not joining.expects(source, header.index, header.iteration):
             return None
-        self._trainer.own_state = None  # from here on it is partly overwritten
-        target = shard_target(self._state, joining.shard_bytes, header)
-        if source in joining.sources:
-            return target
-        aside = self._aside[source, header.index] = memoryview(bytearray(len(target)))
+        size = len(shard_target(self._state, joining.shard_bytes, header))
+        aside = memoryview(bytearray(size))
+        self._aside[source] = header.index, aside
         return aside
 
     def received(self, link: Link, header: BulkHeader) -> None:
         """Tell the node the digest of the shard that has arrived."""
         source = link.peer.node
-        aside = self._aside.pop((source, header.index), None)
+        index, aside = self._aside.pop(source, (-1, memoryview(b"")))
         joining = self._hub.node.joining if self._hub.node is not None else None
-        if joining is None or not joining.expects(source, header.index, header.iteration):
+        if joining is None or index != header.index:
+            return  # another node has asked for it, before this one
+        if not joining.expects(source, header.index, header.iteration):
             return
+        self._trainer.own_state = None  # from here on it is partly overwritten
         shard = shard_target(self._state, joining.shard_bytes, header)
-        if aside is not None:
-            shard[:] = aside
+        shard[:] = aside
         self._observer.shard_arrived(link.peer.name, header.length, link.incoming_rate)
         digest = hashlib.sha256(shard).digest()
         self._hub.handle(events.ShardArrived(source, header.index, digest, link.incoming_rate))

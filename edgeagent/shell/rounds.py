@@ -241,4 +241,7 @@ class Rounds:
 
     @property
     def _most_waiting(self) -> int:
-        return max(limits.MAX_SUBSCRIBER_QUEUE_BYTES, 2 * self.contribution.nbytes)
+        """How many bytes may wait for a joiner that follows the rounds. Updates wait for it before
+        that is reached, with one round more on its way."""
+        rounds = (AHEAD_ROUNDS + 1) * self.contribution.nbytes
+        return max(limits.MAX_SUBSCRIBER_QUEUE_BYTES, rounds)

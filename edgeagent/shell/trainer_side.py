@@ -288,6 +288,12 @@ class TrainerSide:
         self._observer.work_given()
         self._send(handover.Work(work.iteration, work.micro_batches, work.turn))
 
+    def drop_kept(self) -> None:
+        """Free the updates that were kept for a late trainer, which gets none of them any more: its
+        device is no member now, and may look for a cluster for hours."""
+        self._kept.clear()
+        self._sums.clear()
+
     def forget(self) -> None:
         """Drop what was kept for the node before, which is of no use to another."""
         self.kept_work.drop()
