@@ -199,7 +199,9 @@ class Contributed:
     optimizer's scalars in this iteration (`settings.py`), empty if it has set nothing, which does
     not contradict others: it may have had no micro-batch. `other_settings`: empty, unless two
     micro-batches here found different settings; then the greater of the two. `stop`: the script
-    wants training to end with this iteration, on all nodes.
+    wants training to end with this iteration, on all nodes. `trained`: how many of the
+    micro-batches took `compute_seconds`; with subnets those of a lost device count as done, too,
+    and take no time.
     """
 
     TAG: ClassVar[int] = 4
@@ -214,6 +216,7 @@ class Contributed:
     settings: bytes = wire(_DATA, b"")
     other_settings: bytes = wire(_DATA, b"")
     stop: bool = wire(_BOOL, False)
+    trained: int = wire(NUMBER, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class TrainerSide:
         match message:
             case handover.Contributed():
                 self._observer.contributed(message.compute_seconds, len(message.micro_batches))
-                self._gauges.contributed(len(message.micro_batches), message.compute_seconds)
+                self._gauges.contributed(message.trained, message.compute_seconds)
                 self._handle(
                     events.Contributed(
                         message.iteration,

@@ -168,6 +168,8 @@ class ModelBuffers:
             after = value.detach().to(shared.device)
             if number in self._sums:
                 if along:
+                    after = _finite(shared, after)
+                    value.detach().copy_(after)  # the next local step begins with it
                     self._sums[number].zero_()
                 self._check_fixed(number, shared, after)
                 _add_change(self._sums[number], shared, after, along or 1, fixed=self._fixed)
@@ -189,7 +191,7 @@ class ModelBuffers:
         change = torch.zeros_like(total[index] if index else total)
         begun = start[index] if index else start
         self._check_fixed(number, begun, after)
-        _add_change(change, begun, after, weight, fixed=self._fixed)
+        _add_change(change, begun, _finite(begun, after), weight, fixed=self._fixed)
         if index:
             total[index] = change
         else:
@@ -290,6 +292,13 @@ class ModelBuffers:
         )
         if count != self._count:
             raise UsageError("the model got or lost a buffer while training")
+
+
+def _finite(start: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Return `after`, with the number from `start` for each that has become infinite or NaN. A step
+    whose gradient is not finite is left out on the device that meets it. What its `forward()` left
+    in batch norm's statistics would otherwise get into those of all devices, and stay there."""
+    return torch.where(torch.isfinite(start) & ~torch.isfinite(after), start, after)
 
 
 def _add_change(

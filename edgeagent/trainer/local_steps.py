@@ -27,6 +27,7 @@ step of one device that is counted in that device's n alone.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from edgeagent.errors import UsageError
 from edgeagent.trainer.gradients import dense_gradient
 from edgeagent.trainer.guards import Guards, module_places
 from edgeagent.trainer.outer import outer_optimizer
+from edgeagent.trainer.slots import DRY_GRADIENT, DRY_STEPS, lone_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +61,34 @@ def check_local_steps(grad_scaler: Any, caller: str) -> None:
             "local steps cannot be had with a grad_scaler: each device would need a scale of its"
             " own. Use bfloat16 under autocast, which needs none"
         )
+
+
+def check_groups_stay(optimizer: Optimizer) -> None:
+    """Raise `UsageError` if steps of `optimizer` change scalars of its parameter groups, as those
+    of schedule-free optimizers do. They belong to the training state, in which they may change
+    between rounds alone, so that all devices have the same."""
+    groups = []
+    for group in optimizer.param_groups:
+        trained = [parameter for parameter in group["params"] if parameter.requires_grad]
+        if trained:
+            smallest = min(trained, key=torch.Tensor.numel).detach().clone().requires_grad_()
+            smallest.grad = torch.full_like(smallest, DRY_GRADIENT)
+            groups.append({**group, "params": [smallest]})
+    before = [{**group, "params": None} for group in groups]
+    try:
+        lone = lone_optimizer(optimizer, groups)
+        for _ in range(DRY_STEPS):
+            lone.step()
+    except Exception:  # it does not step alone, so nothing can be told
+        return
+    for was, now in zip(before, groups, strict=True):
+        for key, value in was.items():
+            if value is not None and isinstance(value, bool | int | float) and now[key] != value:
+                raise UsageError(
+                    f"local steps cannot be had with {type(optimizer).__name__}, which counts"
+                    f" {key!r} in its parameter groups: choose an optimizer that keeps what it"
+                    " remembers in state[parameter]"
+                )
 
 
 class BothOptimizers:
@@ -99,6 +129,10 @@ class LocalSteps:
         self.outer = outer_optimizer(outer, self._shared)
         self.optimizers = BothOptimizers(inner, self.outer)
         self._guards = Guards(inner, lambda: b"", model)
+        check_groups_stay(inner)
+        # What some optimizers put into their memory when they are made, and need in their steps.
+        made = [parameter for parameter in self._own.values() if parameter in inner.state]
+        self._empty = {parameter: copy.deepcopy(inner.state[parameter]) for parameter in made}
         self._moved: set[int] = set()  # numbers of parameters that had a gradient in this round
         self._contributed = 0  # micro-batches in what `contribute` has written in this round
 
@@ -132,6 +166,8 @@ class LocalSteps:
         """Begin a round with an empty memory of the inner optimizer."""
         for parameter in self._own.values():
             self._inner.state.pop(parameter, None)
+            if parameter in self._empty:
+                self._inner.state[parameter] = copy.deepcopy(self._empty[parameter])
         self.begin()
 
     def step(self) -> bool:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 # How many dry steps a copy of a parameter makes: two, because an optimizer may make a slot only
 # once it has stepped before.
-_DRY_STEPS = 2
+DRY_STEPS = 2
 # Each element of the gradient in a dry step: a usual size, so that infinity or NaN after the step
 # is the optimizer's doing and not the gradient's.
-_DRY_GRADIENT = 1e-3
+DRY_GRADIENT = 1e-3
 # Where torch's optimizers keep the hooks that a user has registered.
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 # The end of what a user is told of memory that is no parameter's.
@@ -166,9 +166,9 @@ def _dry_slots(
         for slot, value in optimizer.state.get(parameter, {}).items()
     }
     before: dict[str, tuple[Any, int]] = {}
-    for _ in range(_DRY_STEPS):
+    for _ in range(DRY_STEPS):
         before = _attributes(lone)
-        copy.grad = torch.full_like(copy, _DRY_GRADIENT)
+        copy.grad = torch.full_like(copy, DRY_GRADIENT)
         try:
             type(lone).step(lone)
         except Exception as error:
@@ -197,7 +197,7 @@ def _check_result(lone: Optimizer, group: dict[str, Any], copy: torch.nn.Paramet
         hint = f"; its eps={eps} is 0 in {dtype}, so choose a larger one, such as 1e-4"
     raise UsageError(
         f"{kind} leaves infinity or NaN in {dtype} parameters after steps with gradients of"
-        f" {_DRY_GRADIENT}{hint}; or keep the parameters in float32 and compute under autocast"
+        f" {DRY_GRADIENT}{hint}; or keep the parameters in float32 and compute under autocast"
     )
 
 

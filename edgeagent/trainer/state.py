@@ -259,8 +259,7 @@ class TrainingState:
         return self._notes
 
     def constants(self) -> bytes:
-        """Return the SHA-256 of the tensors that never change while training; b"" if there is
-        none."""
+        """Return the SHA-256 of the tensors that never change while training, b"" without any."""
         size = self.layout.constant_bytes
         return hashlib.sha256(self.image.home(size)).digest() if size else b""
 
@@ -294,6 +293,7 @@ class TrainingState:
         dealt to this node: one each, but with subnets the steps that they bring."""
         if self._subnets is None:
             return micro_batches
+        self.buffers.restore()  # an evaluation since the last round may have changed them
         return self._subnets.deal(self.iteration, micro_batches)
 
     @property
@@ -382,10 +382,8 @@ class TrainingState:
         return tuple(self._micro_batches if self._subnets is None else self._subnets.done)
 
     def contribution(self) -> Contributed:
-        """Return what this node's sum holds and what the script has set by now, for the agent.
-
-        The sum itself is in the shared memory afterwards.
-        """
+        """Return what this node's sum holds and what the script has set by now, for the agent. The
+        sum itself is in the shared memory afterwards."""
         if self._overlap is not None and self._overlap.is_open:
             self.start_iteration(self._turn)  # the sum has a part of a micro-batch: of no use
         self.guards.check()
@@ -411,6 +409,7 @@ class TrainingState:
             settings=self._settings.settings,
             other_settings=self._settings.other_settings,
             stop=self.stop,
+            trained=len(self._micro_batches) if self._subnets is None else self._subnets.trained,
         )
 
     def _announce(
@@ -524,7 +523,7 @@ class TrainingState:
         vector = self._reduced[reduced.buffer]
         scale = self.scaling.scale
         squares = sum(reduced.square_sums[: self.vector.gradient_chunks])
-        self._watch.reduced(squares, any(reduced.gradient_bitmap))
+        self._watch.reduced(squares, self._local is None and any(reduced.gradient_bitmap))
         if self.shards is not None:
             self._take_results(self.shards, reduced, vector)
             return

@@ -79,6 +79,8 @@ class CutModel:
             self.net: nn.Module = copy.deepcopy(model)
         except Exception as error:
             raise UsageError(f"subnets: the model cannot be copied: {error}") from None
+        if not model.training:  # as pretrained ones often are; the script sees to `net` from now on
+            self.net.train()
         self._whole = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         own = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
         places = {name: _place(self.net, name) for name in own}

@@ -113,8 +113,16 @@ class Division:
         if not self._names:
             raise UsageError("subnets: nothing of the model is divided")
         tensors = dict(_tensors(model))
-        tied = _tied(model)
+        groups = _tied(model)
+        tied = {name for names in groups for name in names}
         whole = [f"{module}." for blocks in self.blocks for module in blocks.modules]
+        for names in groups:
+            blocks_of = {next((b for b in whole if name.startswith(b)), "") for name in names}
+            if len(blocks_of) > 1:
+                raise UsageError(
+                    f"subnets: {names[0]} is {names[1]}, too, so no block that has it can be left"
+                    " out without the other"
+                )
         seen: set[tuple[str, int]] = set()
         for layer in self.layers:
             for piece in layer.pieces:
@@ -312,12 +320,12 @@ def _outputs(module: nn.Module, name: str) -> int:
     return len(getattr(module, name).bias)
 
 
-def _tied(model: nn.Module) -> set[str]:
-    """Return the names of the parameters that have several."""
+def _tied(model: nn.Module) -> list[list[str]]:
+    """Return the names of each parameter that has several."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    return {name for every in names.values() if len(every) > 1 for name in every}
+    return [every for every in names.values() if len(every) > 1]
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

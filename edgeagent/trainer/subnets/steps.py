@@ -97,7 +97,9 @@ class SubnetSteps:
             self._dropped += cells
             return []
         self._mine = list(cells)
-        self._become(number)
+        if not self._become(number):  # there are fewer units than cells, and none falls to these
+            self._mine, self._dropped = [], list(cells)
+            return []
         first = min(cells) * self._steps
         return list(range(first, first + self._steps))
 
@@ -105,6 +107,11 @@ class SubnetSteps:
     def done(self) -> list[int]:
         """The cells that count as computed: those of the subnet after its first step."""
         return [*(self._mine if self._taken else ()), *self._dropped]
+
+    @property
+    def trained(self) -> int:
+        """How many cells the steps were for that have been taken."""
+        return len(self._mine) if self._taken else 0
 
     @property
     def progress(self) -> int:
@@ -188,8 +195,9 @@ class SubnetSteps:
         """Forget what was computed of this round."""
         self.begin()
 
-    def _become(self, number: int) -> None:
-        """Make `net` the subnet of the device's cells in round `number`.
+    def _become(self, number: int) -> bool:
+        """Make `net` the subnet of the device's cells in round `number`; return whether there is
+        anything in it that this device is to train.
 
         Nothing of the rounds before is needed for it, so a device that joins or resumes in the
         middle of a period divides the model as the others do. For the same reason the optimizer
@@ -205,7 +213,9 @@ class SubnetSteps:
             }
         )
         held = [name for name in self._trainable if name in self._cut.holdings]
-        self._optimizer = self._fresh({name: self._cut.own(name) for name in held})
+        if held:
+            self._optimizer = self._fresh({name: self._cut.own(name) for name in held})
+        return bool(held)
 
     def _fresh(self, own: dict[str, torch.Tensor]) -> Optimizer:
         """Return an optimizer of these tensors with the present settings of the script's."""

@@ -185,7 +185,7 @@ class StandIn:
             n = len(self._done)
             wanted = settings(iteration) if n else b""
             said = (iteration, self._done, float(n), b"", b"", True, 0.001 * n)
-            self.say(handover.Contributed(*said, self._turn, wanted))
+            self.say(handover.Contributed(*said, self._turn, wanted, trained=n))
 
     def _announce(self, iteration: int, micro_batch: int, half: int) -> None:
         """Perhaps say that chunks of the first half are ready, if this is the last micro-batch."""

@@ -96,6 +96,18 @@ def test_where_it_may_change_it_contributes_its_value() -> None:
     assert torch.equal(model.get_buffer("kept"), torch.tensor([4.0, -INF]))
 
 
+def test_what_a_step_that_is_left_out_has_spoilt_is_not_handed_in() -> None:
+    """One device has met a sample that is NaN, and all would have it in their statistics."""
+    start = torch.tensor([1.0, 2.0, INF])
+    model, buffers, total = attached(start, fixed=False)
+    model.kept = torch.tensor([math.nan, 5.0, INF])
+    buffers.collect(along=1)
+    assert torch.equal(model.get_buffer("kept"), torch.tensor([1.0, 5.0, INF]))
+    assert torch.equal(total[:2], torch.tensor([0.0, 3.0]))
+    buffers.put_change("kept", torch.tensor([INF, 3.0, INF]), 4, ())
+    assert torch.equal(total[:2], torch.tensor([0.0, 4.0]))
+
+
 def test_an_element_that_has_become_infinite_is_looked_for_in_each_iteration() -> None:
     model, buffers, total = attached(torch.tensor([1.0]), fixed=True)
     buffers.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,6 +112,52 @@ def test_a_round_that_is_not_finite_is_skipped_and_memories_begin_anew() -> None
     for name, parameter in one.model.named_parameters():
         assert torch.equal(parameter, one.state.parameters[name])
         assert not one.inner.state.get(parameter)
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps in its parameter groups, as schedule-free optimizers do."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch has overloads
+        super().step(closure)
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+
+
+class Prepared(torch.optim.SGD):
+    """Needs in its steps what it has put into its memory when it was made."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=RATE)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["sum"] = torch.full_like(parameter, 0.1)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch has overloads
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["sum"] += 1
+
+
+def test_optimizers_with_scalars_that_their_steps_change_are_refused() -> None:
+    model = torch.nn.Linear(2, 2)
+    counting = Counting(model.parameters(), lr=RATE)
+    counting.param_groups[0]["k"] = 0
+    with pytest.raises(UsageError, match="Counting, which counts 'k' in its parameter groups"):
+        LocalSteps(model, counting)
+    assert counting.param_groups[0]["k"] == 0
+
+
+def test_an_empty_memory_is_that_which_the_optimizer_has_made() -> None:
+    model = torch.nn.Linear(2, 2)
+    inner = Prepared(model.parameters())
+    steps = LocalSteps(model, inner)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        steps.step()
+        assert all((inner.state[p]["sum"] > 1).all() for p in model.parameters())
+        steps.begin_anew()
+        assert all((inner.state[p]["sum"] == 0.1).all() for p in model.parameters())
 
 
 def test_a_step_that_is_not_finite_is_left_out_here_alone() -> None:

@@ -232,8 +232,9 @@ def test_cells_that_come_later_count_and_are_not_trained() -> None:
     device = Device(kind("fully connected"))
     assert device.train(0, [4, 5]) == [12, 13, 14], "the steps of the first cell"
     before = device.vector.clone()
-    assert device.steps.progress == 2
+    assert device.steps.progress == device.steps.trained == 2
     assert device.train(0, [9]) == []
+    assert device.steps.trained == 2, "the time was that of two"
     assert device.steps.done == [4, 5, 9]
     assert device.steps.progress == 3
     assert torch.equal(device.vector, before)
@@ -244,6 +245,23 @@ def test_cells_that_come_later_count_and_are_not_trained() -> None:
     assert device.train(1, []) == []
     assert device.train(1, [2, 3]) == [], "it had no work, so these are another device's"
     assert device.steps.done == [2, 3]
+    assert device.steps.trained == 0
+
+
+def test_cells_without_any_unit_count_as_done() -> None:
+    layers = (nn.Linear(6, 2, bias=False), nn.Tanh(), nn.Linear(2, 3, bias=False))
+    model = nn.Sequential(*layers)
+    empty = next(c for c in range(CELLS) if not len(units_of([c], CELLS, 2, 5, 0, "0")))
+    device = Device(Kind(model, fully_connected(model), torch.randn(8, 6)))
+    assert device.train(0, [empty]) == []
+    assert device.steps.done == [empty]
+    assert not device.vector.any()
+
+
+def test_the_subnet_is_there_to_be_trained() -> None:
+    of = kind("fully connected")
+    of.model.eval()
+    assert all(module.training for module in Device(of).steps.net.modules())
 
 
 def test_a_device_that_leaves_before_its_first_step_has_computed_nothing() -> None:
@@ -330,6 +348,10 @@ def test_what_cannot_be_divided_is_named() -> None:
     tied[2].weight = tied[0].weight
     with pytest.raises(UsageError, match="another name"):
         fully_connected(tied).check(tied)
+    block = nn.Linear(8, 8)
+    twice = nn.Sequential(nn.Sequential(block, nn.Linear(8, 8), block))
+    with pytest.raises(UsageError, match="can be left out without the other"):
+        residual(twice, twice.get_submodule("0")).check(twice)
     both = Division((Layer("a", 40, 1, (Piece("1.weight", 0), Piece("1.weight", 0)), ()),))
     with pytest.raises(UsageError, match="divided twice"):
         both.check(model)
@@ -396,6 +418,22 @@ def test_replicas_stay_equal_and_learn_while_devices_come_and_go() -> None:
     assert len(set(served.states)) == 24
     apart = run_cluster(make(_mirror=True), 3, 24, cluster=how, loop=cut_loop)
     assert apart.states == served.states
+
+
+def test_an_evaluation_between_rounds_does_not_get_into_the_statistics() -> None:
+    """As `update_bn(model)`, or one that forgets `model.eval()`."""
+
+    def careless(trainer: Any, model: nn.Module, dataset: Any) -> None:
+        for x, y in trainer.loader(dataset):
+            loss = nn.functional.cross_entropy(trainer.model(x), y)
+            loss.backward()
+            if trainer.update(loss):
+                with torch.no_grad():
+                    model(100 * x)
+
+    how = {"keep_states": True}
+    served = [run_cluster(make(), 2, 6, cluster=how, loop=loop) for loop in (cut_loop, careless)]
+    assert served[0].states == served[1].states
 
 
 def test_shares_need_not_be_even() -> None:
