@@ -232,11 +232,10 @@ class Reducer:
                 self._wire.accuse(name, wrong)
 
     def freeze(self) -> bytes:
-        """Accept, send and complete nothing more; return the bitmap of the reduced chunks.
-
-        The bitmap counts fully reduced chunks only if the reduced control word is final: without it
-        nobody can tell whether the sums have each micro-batch exactly once.
-        """
+        """Accept, send and complete nothing more; return the bitmap of the reduced chunks. Fully
+        reduced chunks count only if the reduced control word is final: without it nobody can tell
+        whether the sums have each micro-batch exactly once."""
+        self._todo = deque(e for e in self._todo if not isinstance(e, SendUp))  # of no use now
         self._work_off(whole=True)  # chunks that the round counts as reduced must lie in memory
         self._frozen = True
         for name, peer in self._peers.items():
@@ -247,8 +246,8 @@ class Reducer:
         if now is None:
             return b""
         have = now.have
-        farewell = now.spec.chunks < self.chunks
-        total = self._shape.micro_batches if self._shape is not None and not farewell else 0
+        shape = self._shape if now.spec.chunks == self.chunks else None  # a farewell has no work
+        total = shape.micro_batches if shape is not None else 0
         whole = word is not None and is_final(word, total) and bool(have) and have[0] & 1
         return have if whole else now.kept
 
