@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import EdgeAgentError, UsageError
-from edgeagent.places import write_whole
+from edgeagent.places import Contents, write_together
 from edgeagent.terminal.text import bytes_text
 
 if TYPE_CHECKING:
@@ -63,18 +63,15 @@ def check_format(path: str, notes: Mapping[str, Any]) -> int:
     return int(number)
 
 
-def write_checkpoint(
+def contents(
     path: str,
     entries: Sequence[Entry],
     state: memoryview | Snapshot,
     scalars: bytes,
     notes: Mapping[str, str] = MappingProxyType({}),
-) -> None:
-    """Write the tensors in `state` and the state's `scalars` to `path`.
-
-    `notes` are added to the header's metadata and must be the same on all replicas. Raises
-    `EdgeAgentError` if the file cannot be written; an older file then stays as it was.
-    """
+) -> Contents:
+    """Return the checkpoint with the tensors in `state` and the state's `scalars`, which is to be
+    at `path`. `notes` are added to the header's metadata and must be the same on all replicas."""
     header = _header(entries, scalars, notes)
 
     def write(file: Any) -> None:
@@ -82,10 +79,16 @@ def write_checkpoint(
         for entry in entries:
             file.write(state[entry.offset : entry.offset + entry.size])
 
+    return path, write
+
+
+def write_checkpoints(*files: Contents) -> None:
+    """Write checkpoints that belong together. Raises `EdgeAgentError` if one cannot be written;
+    older files then stay as they were."""
     try:
-        write_whole(path, write)
+        write_together(*files)
     except OSError as error:
-        raise EdgeAgentError(f"cannot save {path}: {error.strerror}") from None
+        raise EdgeAgentError(f"cannot save {files[0][0]}: {error.strerror}") from None
 
 
 def _header(entries: Sequence[Entry], scalars: bytes, notes: Mapping[str, str]) -> bytes:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 MOST_ASIDE = 9  # states kept beside --save because another cluster's has replaced them
 RESCUED = "rescued"  # in the name of a file for whose proper place there was no room
 MOST_NUMBERED = 9999  # numbered names that are tried for any other kept file
+Contents = tuple[str, "Callable[[Any], None]"]  # where a file is to be, and what writes it
 _TEMPORARY = re.compile(r"\.edgeagent-([0-9]{1,10})-[0-9a-f]{8}")
 
 
@@ -107,6 +108,34 @@ def write_whole(path: str, write: Callable[[Any], None]) -> None:
     Raises `OSError` if that fails, and `EdgeAgentError` if something other than a regular file is
     at `path`. In both cases what was there before stays as it was.
     """
+    write_together((path, write))
+
+
+def write_together(*files: Contents) -> None:
+    """Write files that belong together. All are on the disk before the first one takes its place,
+    so that none is new beside an old one unless the power fails in the moment between two renames.
+    Raises as `write_whole` does; then nothing has changed."""
+    written: list[tuple[str, str]] = []
+    with contextlib.ExitStack() as stack:  # closes the files, which are locked while they are open
+        try:
+            for path, write in files:
+                written.append(_written_beside(path, write, stack))
+            for temporary, target in written:
+                os.replace(temporary, target)
+        except BaseException:
+            for temporary, _ in written:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+            raise
+    for folder in dict.fromkeys(os.path.dirname(target) for _, target in written):
+        _sync_folder(folder)
+
+
+def _written_beside(
+    path: str, write: Callable[[Any], None], stack: contextlib.ExitStack
+) -> tuple[str, str]:
+    """Write a temporary file in the folder of `path`, which `stack` closes; return its name, and
+    what it is to replace."""
     refuse_strange_link(path)
     target = os.path.realpath(path)
     if not is_replaceable(target):
@@ -116,18 +145,17 @@ def write_whole(path: str, write: Callable[[Any], None]) -> None:
     temporary = os.path.join(folder, f".edgeagent-{os.getpid()}-{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     try:
-        with open(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # some file systems have no locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            write(file)
-            file.flush()
-            os.fsync(descriptor)
-            os.replace(temporary, target)
+        file = stack.enter_context(os.fdopen(descriptor, "wb"))
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        write(file)
+        file.flush()
+        os.fsync(descriptor)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    _sync_folder(folder)
+    return temporary, target
 
 
 def remove_stray(folder: str) -> None:

@@ -14,12 +14,12 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from edgeagent.checkpoint_file import Entry, write_checkpoint
+from edgeagent.checkpoint_file import Entry, contents, write_checkpoints
 from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, MARK_STRIPES
 from edgeagent.held_memory import HeldLayout
 from edgeagent.places import move_aside, other_places
-from edgeagent.slots_file import keep_slots_with, write_slots
+from edgeagent.slots_file import keep_slots_with, slots_contents
 from protocols import limits
 
 if TYPE_CHECKING:
@@ -73,21 +73,21 @@ def kill_and_save(
         Entry(name, dtype, tuple(shape), offset, size)
         for (name, offset, size), (dtype, shape) in tensors
     ]
-    path = _written(
-        hello.save,
-        memory.state.view().nbytes,
-        lambda place: write_checkpoint(
-            place, entries, memory.state.view(), here.meta, dict(hello.notes)
-        ),
-    )
-    if hello.slots:
-        layout = HeldLayout(hello.slots, hello.elements, hello.chunk_elements)
-        words = [int(w) % (1 << 64) for w in marks[MARK_STRIPES:][: limits.MAX_STRIPES // 64]]
-        bits = sum(word << (64 * k) for k, word in enumerate(words))
-        stripes = [s for s in range(layout.stripes) if bits >> s & 1]
-        about = (int(marks[MARK_ITERATION]), here.meta)
-        write_slots(path, layout, hello.slot_names, memory.held.view(), stripes, *about)
-    return path
+    layout = HeldLayout(hello.slots, hello.elements, hello.chunk_elements) if hello.slots else None
+    words = [int(w) % (1 << 64) for w in marks[MARK_STRIPES:][: limits.MAX_STRIPES // 64]]
+    bits = sum(word << (64 * k) for k, word in enumerate(words))
+
+    def write(place: str) -> None:
+        notes = dict(hello.notes)
+        files = [contents(place, entries, memory.state.view(), here.meta, notes)]
+        if layout is not None:
+            stripes = [s for s in range(layout.stripes) if bits >> s & 1]
+            about = (int(marks[MARK_ITERATION]), here.meta)
+            held = memory.held.view()
+            files += [slots_contents(place, layout, hello.slot_names, held, stripes, *about)]
+        write_checkpoints(*files)
+
+    return _written(hello.save, memory.state.view().nbytes, write)
 
 
 def _written(path: str, size: int, write: Callable[[str], None]) -> str:

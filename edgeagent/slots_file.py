@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from edgeagent.checkpoint_file import Entry, write_checkpoint
+from edgeagent.checkpoint_file import Entry, contents
 from edgeagent.held_memory import ITEM_BYTES
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from edgeagent.dataplane.snapshot import Snapshot
     from edgeagent.held_memory import HeldLayout
+    from edgeagent.places import Contents
 
 ITERATION = "iteration"  # metadata: how many updates the state has behind it
 STRIPES = "stripes"  # metadata: into how many stripes it was divided
@@ -40,7 +41,7 @@ def tensor_name(slot: str, chunk: int) -> str:
     return f"slots.{slot}.{chunk}"
 
 
-def write_slots(
+def slots_contents(
     path: str,
     layout: HeldLayout,
     names: Sequence[str],
@@ -48,11 +49,12 @@ def write_slots(
     stripes: Iterable[int],
     iteration: int,
     meta: bytes,
-) -> None:
-    """Write the slots, which are called `names`, of `stripes` beside the checkpoint `path`.
+) -> Contents:
+    """Return the file with the slots, which are called `names`, of `stripes`, which is to lie
+    beside the checkpoint `path`.
 
     They lie in the region `held` as `layout` says, and belong to the state after `iteration`
-    updates, whose scalars are `meta`. Raises `EdgeAgentError` if the file cannot be written.
+    updates, whose scalars are `meta`.
     """
     entries: list[Entry] = []
     for chunk in sorted(c for s in stripes for c in layout.chunks_of(s)):
@@ -62,4 +64,4 @@ def write_slots(
             at = (place.start * ITEM_BYTES, size * ITEM_BYTES)
             entries.append(Entry(tensor_name(slot, chunk), "F32", (size,), *at))
     about = {ITERATION: str(iteration), STRIPES: str(layout.stripes)}
-    write_checkpoint(slots_path(path), entries, held, meta, about)
+    return contents(slots_path(path), entries, held, meta, about)

@@ -20,8 +20,9 @@ from edgeagent.checkpoint_file import (
     Entry,
     check_format,
     check_size,
+    contents,
     read_header,
-    write_checkpoint,
+    write_checkpoints,
 )
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.own_files import refuse_strange_link
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from edgeagent.dataplane.snapshot import Snapshot
+    from edgeagent.places import Contents
     from edgeagent.trainer.layout import StateLayout
     from edgeagent.trainer.state import TrainingState
 
@@ -58,14 +60,16 @@ def save_checkpoint(
     state: memoryview | Snapshot,
     meta: bytes,
     notes: Mapping[str, str] = MappingProxyType({}),
+    *beside: Contents,
 ) -> None:
-    """Write the state to `path`: the bytes of `state`, laid out as `layout`, and `meta`.
+    """Write the state to `path`: the bytes of `state`, laid out as `layout`, and `meta`; with it
+    the files `beside`.
 
     `meta` has the state's scalars, and `notes` are further texts of the file's metadata, as in
-    `write_checkpoint`. Raises `EdgeAgentError` if the file cannot be written; an older file then
-    stays as it was.
+    `contents`. Raises `EdgeAgentError` if a file cannot be written; older files then stay
+    as they were.
     """
-    write_checkpoint(path, entries_of(layout), state, meta, notes)
+    write_checkpoints(contents(path, entries_of(layout), state, meta, notes), *beside)
 
 
 def entries_of(layout: StateLayout) -> list[Entry]:

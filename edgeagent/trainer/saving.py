@@ -18,7 +18,7 @@ from edgeagent.handover import SavedAside
 from edgeagent.places import check_save_path, lack_of_room, other_places
 from edgeagent.trainer.checkpoint import aside_place, keep_what_is_there, save_checkpoint
 from edgeagent.trainer.numbered_files import NumberedFiles
-from edgeagent.trainer.slot_files import save_slots
+from edgeagent.trainer.slot_files import slots_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,10 +173,4 @@ class Saving:
         save = partial(save_checkpoint, path, layout, state, meta, notes)
         if (shards := self._state.shards) is None or held is None:
             return save
-        save_parts = partial(save_slots, path, shards, held, meta, shards.stripes)
-
-        def save_all() -> None:
-            save()
-            save_parts()
-
-        return save_all
+        return partial(save, slots_beside(path, shards, held, meta, shards.stripes))

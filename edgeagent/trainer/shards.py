@@ -31,7 +31,7 @@ from edgeagent.trainer.image import CPU
 from edgeagent.trainer.mean import Mean
 from edgeagent.trainer.pieces import joined, pieces_of
 from edgeagent.trainer.settings import NOT_SCALARS
-from edgeagent.trainer.slots import discover_slots, lone_optimizer
+from edgeagent.trainer.slots import HOOKS, discover_slots, lone_optimizer
 from edgeagent.trainer.stand_ins import StandIns
 from protocols import limits
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 _TRIAL_SHAPE = (61, 67)
 _TRIAL_CUTS = (0, 1000, 1017, 61 * 67)
 _TRIAL_STEPS = 3
+_TRIAL_RATE = 0.01
 # About how many elements are stepped at a time: enough that the fixed cost of a step does not
 # matter, and so few that their mean gradients and copied slots take little memory.
 _AT_ONCE = 1 << 20
@@ -117,6 +118,11 @@ class Shards:
                 )
             if not parameter.is_contiguous():
                 raise UsageError(f"{name} is not contiguous, as --shard-optimizer needs it")
+        if any(getattr(optimizer, hooks, None) for hooks in HOOKS):
+            raise UsageError(
+                f"{type(optimizer).__name__} has hooks for its steps, which are not run if its"
+                " state is divided: leave --shard-optimizer away"
+            )
         if any(optimizer.state.values()):
             raise UsageError("with --shard-optimizer the optimizer must not have stepped before")
         if trouble := trouble_in_slices(optimizer):
@@ -359,6 +365,7 @@ def trouble_in_slices(optimizer: Optimizer) -> str:
     parameter as a whole and in slices."""
     for group in optimizer.param_groups:
         scalars = {k: v for k, v in group.items() if k not in NOT_SCALARS}
+        scalars["lr"] = scalars.get("lr") or _TRIAL_RATE  # 0 at the beginning of a warm-up
         draw = torch.Generator().manual_seed(1)
         values = torch.randn(_TRIAL_SHAPE, generator=draw)
         whole = torch.nn.Parameter(values.clone())

@@ -12,23 +12,24 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from edgeagent.errors import UsageError
-from edgeagent.slots_file import ITERATION, STRIPES, slots_path, tensor_name, write_slots
+from edgeagent.slots_file import ITERATION, STRIPES, slots_contents, slots_path, tensor_name
 from edgeagent.trainer.meta import decode_meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from edgeagent.dataplane.snapshot import Snapshot
+    from edgeagent.places import Contents
     from edgeagent.trainer.shards import Shards
 
 
-def save_slots(
+def slots_beside(
     path: str, shards: Shards, held: memoryview | Snapshot, meta: bytes, stripes: Iterable[int]
-) -> None:
-    """Write the slots of `stripes`, which lie in the region `held`, beside the checkpoint `path`,
-    whose scalars are `meta`. Raises `EdgeAgentError` if the file cannot be written."""
+) -> Contents:
+    """Return the file with the slots of `stripes`, which lie in the region `held`, that is to lie
+    beside the checkpoint `path`, whose scalars are `meta`."""
     about = (decode_meta(meta).iteration, meta)
-    write_slots(path, shards.layout, shards.slot_names, held, stripes, *about)
+    return slots_contents(path, shards.layout, shards.slot_names, held, stripes, *about)
 
 
 def load_slots(
@@ -36,8 +37,8 @@ def load_slots(
 ) -> tuple[int, ...]:
     """Read all slots from the files beside the checkpoints `paths`, of which the state is that of
     `iteration`. Return the stripes of which slots are in none of them, and which so have to begin
-    anew. Raises `UsageError` if one cannot be read or is of another state or, unless `anew`, if
-    there are such stripes."""
+    anew. Unless `anew`, raises `UsageError` if there are such stripes, and if a file cannot be read
+    or is of another state, as after a loss of power between the two files of a save."""
     layout = shards.layout
     missing = dict.fromkeys(range(1, shards.gradient_chunks + 1))
     for path in paths:
@@ -47,6 +48,8 @@ def load_slots(
                 about = file.metadata() or {}
                 found = (about.get(ITERATION), about.get(STRIPES))
                 if found != (str(iteration), str(layout.stripes)):
+                    if anew:
+                        continue
                     raise UsageError(
                         f"{name} belongs to step {found[0]}, and {paths[0]} to step {iteration}:"
                         " give files that were saved together"
@@ -58,6 +61,8 @@ def load_slots(
                         _put(name, shards, chunk, values)
                         del missing[chunk]
         except (OSError, SafetensorError) as error:
+            if anew:
+                continue
             raise UsageError(f"cannot read {name}: {error}") from None
     parts = tuple(sorted({layout.stripe_of(chunk) for chunk in missing}))
     if parts and not anew:

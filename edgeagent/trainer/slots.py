@@ -34,7 +34,7 @@ DRY_STEPS = 2
 # is the optimizer's doing and not the gradient's.
 DRY_GRADIENT = 1e-3
 # Where torch's optimizers keep the hooks that a user has registered.
-_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 # The end of what a user is told of memory that is no parameter's.
 _NOT_REPLICATED = (
     ", so devices that join would not have it: choose an optimizer that keeps what it remembers in"
@@ -70,7 +70,7 @@ def lone_optimizer(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Optimi
     lone: Optimizer = object.__new__(kind)
     lone.__dict__.update(optimizer.__dict__)
     lone.__dict__.pop("step", None)  # a scheduler's wrapper around the real optimizer's step
-    lone.__dict__.update({hook: OrderedDict() for hook in _HOOKS})
+    lone.__dict__.update({hook: OrderedDict() for hook in HOOKS})
     lone.state = defaultdict(dict)
     lone.param_groups = groups
     return lone

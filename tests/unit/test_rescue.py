@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from edgeagent import rescue
-from edgeagent.checkpoint_file import write_checkpoint
+from edgeagent.checkpoint_file import write_checkpoints
 from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import MARK_APPLYING, MARK_STRIPES, Hello
 from edgeagent.rescue import kill_and_save
@@ -21,7 +21,7 @@ from edgeagent.shell.trainer_side import OwnState
 from edgeagent.slots_file import slots_path
 from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
 from edgeagent.trainer.introduction import introduce
-from edgeagent.trainer.slot_files import save_slots
+from edgeagent.trainer.slot_files import slots_beside
 from edgeagent.trainer.state import TrainingState
 from protocols.cluster.ancestry import Past
 
@@ -127,14 +127,14 @@ def test_where_the_disk_is_full_another_place_is_taken(
     home.mkdir()
     monkeypatch.chdir(full)
     monkeypatch.setenv("HOME", str(home))
-    write = write_checkpoint
+    write = write_checkpoints
 
-    def unless_full(path: str, *what: Any) -> None:
-        if path.startswith(str(full)):
-            raise EdgeAgentError(f"cannot save {path}: No space left on device")
-        write(path, *what)
+    def unless_full(*files: Any) -> None:
+        if files[0][0].startswith(str(full)):
+            raise EdgeAgentError(f"cannot save {files[0][0]}: No space left on device")
+        write(*files)
 
-    monkeypatch.setattr(rescue, "write_checkpoint", unless_full)
+    monkeypatch.setattr(rescue, "write_checkpoints", unless_full)
     trained = Trained(full / "m.safetensors")
     place = kill_and_save(child, trained.hello, trained.memory, trained.own)
     assert place == str(home / "m-rescued.safetensors")
@@ -171,7 +171,7 @@ def test_slots_of_a_divided_optimizer_are_saved_beside_it(
     assert kill_and_save(child, trained.hello, trained.memory, trained.own) == str(save)
     by_trainer = tmp_path / "by-the-trainer.safetensors"
     held = trained.memory.held.view()
-    save_slots(str(by_trainer), shards, held, trained.state.meta(), kept)
+    write_checkpoints(slots_beside(str(by_trainer), shards, held, trained.state.meta(), kept))
     written = Path(slots_path(str(save))).read_bytes()
     assert written == Path(slots_path(str(by_trainer))).read_bytes()
     assert len(written) > 100

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgeagent.agent_process import config_from
-from edgeagent.checkpoint_file import Entry, write_checkpoint
+from edgeagent.checkpoint_file import Entry, contents, write_checkpoints
 from edgeagent.command_line import parse
 from edgeagent.commands import options
 from edgeagent.commands.run import agent_config, recipe_of, resolve_token, trainer_config
@@ -254,7 +254,7 @@ def test_defaults_of_the_trainer(folder: Path) -> None:
 
 
 def test_every_option_of_the_trainer(folder: Path) -> None:
-    write_checkpoint(str(folder / "old"), [], memoryview(b""), b"")
+    write_checkpoints(contents(str(folder / "old"), [], memoryview(b""), b""))
     options = ["--steps", "9", "--global-batch", "64", "--micro-batch", "8", "--seed", "5"]
     options += ["--device", "cuda:1", "--save", "new", "--resume", "old"]
     options += ["--threads", "2"]
@@ -342,17 +342,17 @@ def test_data_of_a_script_goes_behind_two_dashes(folder: Path) -> None:
 def test_a_file_that_is_no_training_state_is_refused_before_anything_starts(folder: Path) -> None:
     state = folder / "edgeagent-digits.safetensors"
     entry = Entry("x", "F32", (2,), 0, 8)
-    write_checkpoint(str(state), [entry], memoryview(bytes(8)), b"")
+    write_checkpoints(contents(str(state), [entry], memoryview(bytes(8)), b""))
     assert trainer("--continue").resume == trainer("--resume", str(state)).resume == str(state)
     whole = state.read_bytes()
-    for contents, why in (
+    for data, why in (
         (whole[:-1], "is not a whole checkpoint"),
         (whole + b"x", "1 bytes too many"),
         (b"", "is not a checkpoint"),
         (whole.replace(b"edgeagent/1", b"edgeagent/9"), "by a later version"),
         (whole.replace(b"edgeagent/1", b"something/1"), "is no training state that edgeagent has"),
     ):
-        state.write_bytes(contents)
+        state.write_bytes(data)
         with pytest.raises(UsageError, match=f"^--resume: {state} .*{why}"):
             trainer("--resume", str(state))
         with pytest.raises(UsageError, match=f"^--continue: .*{why}"):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from edgeagent.checkpoint_file import write_checkpoints
 from edgeagent.errors import UsageError
-from edgeagent.trainer.slot_files import load_slots, save_slots
+from edgeagent.trainer.slot_files import load_slots, slots_beside
 from edgeagent.trainer.stand_ins import GENERATIONS
 from tests.unit.trainer.divided import OPTIMIZERS, Device, squares_of
 
@@ -141,7 +142,7 @@ def test_parts_that_are_in_no_file_begin_anew_if_that_is_wanted(tmp_path: Path) 
     step(device, 0)
     path, held = str(tmp_path / "a.safetensors"), device.memory.held.view()
     every = tuple(range(device.shards.layout.stripes))
-    save_slots(path, device.shards, held, device.state.meta(), every[1:])
+    write_checkpoints(slots_beside(path, device.shards, held, device.state.meta(), every[1:]))
     other.held[:] = 7.0
     with pytest.raises(UsageError, match="or --on-lost fresh"):
         load_slots([path], other.shards, 1)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from edgeagent.checkpoint_file import write_checkpoints
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.handover import Publish
 from edgeagent.slots_file import slots_path
+from edgeagent.trainer.checkpoint import save_checkpoint
 from edgeagent.trainer.shards import trouble_in_slices
-from edgeagent.trainer.slot_files import load_slots, save_slots
+from edgeagent.trainer.slot_files import load_slots, slots_beside
 from edgeagent.trainer.state import TrainingState
 from tests.unit.trainer.divided import OPTIMIZERS, Device, net, squares_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=lambda x: getattr(x, "__name__", ""))
@@ -173,6 +173,9 @@ def test_what_cannot_be_divided_is_named() -> None:
     turned.weight = torch.nn.Parameter(torch.zeros(6, 8).t())
     refused(turned, torch.optim.AdamW(turned.parameters()), "not contiguous")
     small = torch.nn.Linear(6, 8)
+    hooked = torch.optim.AdamW(small.parameters())
+    hooked.register_step_post_hook(lambda *_: None)
+    refused(small, hooked, "has hooks for its steps")
     adafactor = torch.optim.Adafactor(small.parameters())
     refused(small, adafactor, "slices|no float32 tensor like its parameter")
 
@@ -182,7 +185,42 @@ def test_what_cannot_be_divided_is_named() -> None:
 
 def save(device: Device, path: Path, stripes: tuple[int, ...]) -> None:
     held = device.memory.held.view()
-    save_slots(str(path), device.shards, held, device.state.meta(), stripes)
+    write_checkpoints(slots_beside(str(path), device.shards, held, device.state.meta(), stripes))
+
+
+def test_files_that_belong_together_are_written_together_or_not_at_all(tmp_path: Path) -> None:
+    """As when the disk is full once the weights are written, and not yet the slots."""
+    device = Device(torch.optim.AdamW, {}, shards=True)
+    device.step(0)
+    path = tmp_path / "a.safetensors"
+    save(device, path, (0,))
+    before = slots_path(str(path))
+    kept = Path(before).read_bytes()
+
+    def full(_file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    layout, state, meta = device.state.layout, device.memory.state.view(), device.state.meta()
+    with pytest.raises(EdgeAgentError, match="No space left"):
+        save_checkpoint(str(path), layout, state, meta, {}, (before, full))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a-slots.safetensors"]
+    assert Path(before).read_bytes() == kept
+
+
+def test_parts_of_another_step_begin_anew_if_that_is_wanted(tmp_path: Path) -> None:
+    """The power failed between the two files of a save, or one of them is not there."""
+    device = Device(torch.optim.AdamW, {}, shards=True)
+    device.step(0)
+    path = str(tmp_path / "a.safetensors")
+    every = tuple(range(device.shards.layout.stripes))
+    save(device, Path(path), every)
+    now, layout = device.state.iteration, device.shards.layout
+    parts = {layout.stripe_of(chunk) for chunk in range(1, device.shards.gradient_chunks + 1)}
+    assert load_slots([path], device.shards, now) == ()
+    for paths, iteration in (([path], now + 1), ([str(tmp_path / "none.safetensors")], now)):
+        with pytest.raises(UsageError):
+            load_slots(paths, device.shards, iteration)
+        assert load_slots(paths, device.shards, iteration, anew=True) == tuple(sorted(parts))
 
 
 def test_slots_come_back_from_the_files_of_several_devices(tmp_path: Path) -> None:
