@@ -96,6 +96,16 @@ def after_failure(newest: str, node: Node | None) -> str:
     )
 
 
+def lacking_parts(parts: int) -> str:
+    """Return what a user is told whose device cannot go on by itself from the file of `--save`, as
+    so many parts of a divided optimizer's state are not in it."""
+    return (
+        f"nobody is there to join who has the {plural(parts, 'part')} of the optimizer's state that"
+        " this device's file lacks: start it with --resume FILE for the checkpoints of all devices"
+        " instead of --continue, or with --on-lost fresh to have these parts begin anew"
+    )
+
+
 def of_life(say: Say, samples: Sequence[int]) -> str:
     """Return the line for a step in the agent's life.
 

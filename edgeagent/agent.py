@@ -266,6 +266,8 @@ class Agent:
             name = await asyncio.to_thread(state_digest, memory.state.view(), hello.meta)
             self.origin = Past(hello.iteration, bytes.fromhex(name)[: limits.LINEAGE_BYTES])
         self.hello, self.memory = hello, memory
+        if hello.lacking and self.search is not None:
+            self.search.only_join()
         if self.transport is None:
             self.membership.found_cluster()
 

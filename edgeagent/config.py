@@ -130,6 +130,7 @@ class TrainerConfig:
     save_every: int | None = None  # iterations from one numbered file to the next, 0 = no such file
     keep: int | None = None  # how many of these files are kept, 0 = all
     resume: str = ""
+    continues: bool = False  # from the file of `save`, as a service that was started again
     more_parts: tuple[str, ...] = field(default=())  # checkpoints with the rest of what is divided
     threads: int = 0  # torch threads; 0 = leave as it is
     data: str = ""

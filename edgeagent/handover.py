@@ -66,7 +66,7 @@ from protocols.wire.fields import (
 )
 from protocols.wire.packing import pack, unpack
 
-HANDOVER_VERSION = 13
+HANDOVER_VERSION = 14
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 8  # state, contribution, reduced[0], reduced[1], replay, marks, wide, held
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -118,7 +118,8 @@ class Hello:
     part the last round counts in the speed of this device, 0 for the agent's own choice.
     `slots`: 0, or the optimizer keeps so many slots of full size for each parameter, which are
     divided among the devices (`held_memory.py`), with `copies` of each beside that of its owner;
-    `slot_names`: what these slots are called, in their order in the region;
+    `slot_names`: what these slots are called, in their order in the region; `lacking`: so many
+    parts of them are not in the file from which this device goes on, so it can only join others;
     `on_lost` (`OnLost`): what this device does if all who keep some part of them are lost.
     `weights`, only then: of each trainable parameter the first element in the gradient vector, the
     first byte in the state, and the number of elements.
@@ -157,6 +158,7 @@ class Hello:
     slot_names: tuple[str, ...] = wire(_many(_TEXT), ())
     least_share: int = wire(NUMBER, 0)
     last_round_counts: float = wire(_FLOAT, 0.0)
+    lacking: int = wire(NUMBER, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,6 +272,9 @@ class Membership:
 
     def found_cluster(self) -> None:
         """Found a cluster."""
+        if self._lacks_parts:  # this device wants to be alone, so nobody has the rest
+            self.given_up()
+            return
         self._perform(self.life.found())
 
     def entered(self) -> bool:
@@ -285,7 +288,14 @@ class Membership:
 
     def may_found(self) -> bool:
         """Return whether this agent has a state from which it may found a cluster."""
-        return self.life.may_found or self._has_lost_nothing
+        return not self._lacks_parts and (self.life.may_found or self._has_lost_nothing)
+
+    @property
+    def _lacks_parts(self) -> bool:
+        """Whether this device goes on from a file that has not all of a divided optimizer's state,
+        and has not been a member since."""
+        hello, own = self._agent.hello, self.whole_state
+        return hello is not None and hello.lacking > 0 and not (own is not None and own.trained)
 
     @property
     def _has_lost_nothing(self) -> bool:
@@ -301,6 +311,10 @@ class Membership:
 
     def given_up(self) -> None:
         """Note that this agent may not found a cluster and that there is none to join."""
+        hello = self._agent.hello
+        if hello is not None and self._lacks_parts:
+            self._agent.end("error", advice.lacking_parts(hello.lacking), 1)
+            return
         self._perform(self.life.given_up())
 
     def job_known(self) -> bool:

@@ -187,6 +187,10 @@ class Search:
         may_found = self._outcome.may_found()
         self._founding.refused(self._clock(), may_found=may_found, pause_s=pause_s)
 
+    def only_join(self) -> None:
+        """From now on found no cluster, and give up if there is none to join."""
+        self._founding.refused(self._clock(), may_found=False)
+
     async def stop(self) -> None:
         """End all questions; the outcome is told nothing more."""
         tasks = [*self._asking.values(), *([self._entering] if self._entering else [])]

@@ -194,6 +194,8 @@ def check_hello(hello: Hello) -> None:
         raise EdgeAgentError("the trainer wants numbers rounded that cannot be")
     if hello.work_exponent and not 1.0 <= hello.work_exponent <= 2.0:
         raise EdgeAgentError("the trainer announced subnets of an impossible cost")
+    if hello.lacking and not hello.slots:
+        raise EdgeAgentError("the trainer lacks parts of what is not divided")
     if not 0 <= hello.least_share <= hello.micro_batches or not 0 <= hello.last_round_counts <= 1:
         raise EdgeAgentError("the trainer announced impossible shares of a round of subnets")
     if hello.wide_bytes and not _are_in_blocks(hello):

@@ -376,6 +376,7 @@ def trainer_config(
         save_every=every if args.save_every is None else args.save_every,
         keep=keep if args.keep is None else args.keep,
         resume=resume[0] if resume else "",
+        continues=bool(args.continues),
         more_parts=tuple(resume[1:]),
         threads=args.threads or 0,
         data=existing_path("--data", args.data) if args.data else "",

@@ -34,6 +34,7 @@ def introduce(
     subnets: SubnetOptions | None = None,
     copies: int = 0,
     on_lost: OnLost = OnLost.WAIT,
+    lacking: int = 0,
 ) -> Hello:
     """Return the first message.
 
@@ -41,8 +42,8 @@ def introduce(
     members must have the same and others do not resume. `save` is the file into which the state is
     written at the end, "" for none. `rounds`: gradients travel as bfloat16. `local_steps`: how many
     global batches a round of local steps has, 0 without such rounds. `subnets`: how these rounds
-    are divided, None if they are not. `copies` and `on_lost` as in `Hello`. Raises `UsageError` if
-    gradients cannot travel as bfloat16, because they are float64.
+    are divided, None if they are not. `copies`, `on_lost` and `lacking` as in `Hello`. Raises
+    `UsageError` if gradients cannot travel as bfloat16, because they are float64.
     """
     vector = state.vector
     if rounds and vector.accumulate != "float32":
@@ -81,6 +82,7 @@ def introduce(
         slot_names=tuple(state.shards.slot_names) if state.shards is not None else (),
         least_share=0 if subnets is None else subnets.least_cells(count),
         last_round_counts=0.0 if subnets is None else subnets.ewma,
+        lacking=lacking,
     )
 
 

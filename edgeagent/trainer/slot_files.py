@@ -74,11 +74,11 @@ def load_slots(
     return parts
 
 
-def in_words(parts: int, of: int) -> str:
-    """Return a line that tells a user that so many parts begin anew."""
-    return (
-        f"{parts} of {of} parts of the optimizer's state are in none of the files: they begin anew"
-    )
+def in_words(parts: int, of: int, *, only_joins: bool) -> str:
+    """Return a line that tells a user that so many parts begin anew, or that this device
+    `only_joins` others, which have them."""
+    then = "this device joins others, and founds no cluster" if only_joins else "they begin anew"
+    return f"{parts} of {of} parts of the optimizer's state are in none of the files: {then}"
 
 
 def _put(path: str, shards: Shards, chunk: int, values: list[torch.Tensor]) -> None:

@@ -477,8 +477,7 @@ class Trainer:
         self._memory = self._saving.memory = self._state.share()
         if self._config.more_parts and self._state.shards is None:
             raise UsageError("only with --shard-optimizer are there several files for --resume")
-        if self._config.resume:
-            self._resume(self._memory)
+        lacking = self._resume(self._memory) if self._config.resume else 0
         hello = introduce(
             self._state,
             job,
@@ -491,6 +490,7 @@ class Trainer:
             subnets=subnets,
             copies=self._options.copies,
             on_lost=self._options.on_lost,
+            lacking=lacking,
         )
         self._saving.begin(hello.meta, writes=not self._config.dry_run)
         if self._config.overlap and local_steps:
@@ -511,19 +511,24 @@ class Trainer:
                 service.advance()
         endings.agent_speaks(service.agent_speaks and service.ended is None)
 
-    def _resume(self, memory: SharedMemory) -> None:
-        """Go on from the files that the user has named."""
+    def _resume(self, memory: SharedMemory) -> int:
+        """Go on from the files that the user has named; return how many parts of a divided
+        optimizer's state are in none of them and have to come from other devices."""
+        only_joins = False
         resume(self._config.resume, self._state, memory.state.view())
+        lacking: tuple[int, ...] = ()
         if (shards := self._state.shards) is not None:
             files = (self._config.resume, *self._config.more_parts)
             anew = self._options.on_lost is OnLost.FRESH
-            lacking = load_slots(files, shards, self._state.iteration, anew=anew)
+            only_joins = self._config.continues and not anew
+            lacking = load_slots(files, shards, self._state.iteration, anew=anew or only_joins)
             shards.keep(range(shards.layout.stripes))
             self._state.begin_anew(lacking)
             if lacking:
-                endings.say(in_words(len(lacking), shards.layout.stripes))
+                endings.say(in_words(len(lacking), shards.layout.stripes, only_joins=only_joins))
         local = bool(self._options.local_steps)
         endings.say(resumed_text(self._config.resume, self.iteration, self.steps, rounds=local))
+        return len(lacking) if only_joins else 0
 
     # The loop.
 

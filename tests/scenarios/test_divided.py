@@ -114,3 +114,20 @@ def survives(agent: Agent) -> int:
     (path,) = [a.socket_path for a in running_agents(str(agent.home)) if a.name == agent.name]
     divided = fetch_status(path)["divided"]
     return divided["survives"] if divided is not None else 0
+
+
+def test_a_device_that_goes_on_with_a_part_joins_those_who_have_the_rest(tmp_path: Path) -> None:
+    """As a service that was started again: its file has its own parts alone."""
+    options = (*DIVIDED, "--copies", "0", "--steps", "100000")
+    with Cluster(tmp_path, options=options) as cluster:
+        alice, _ = cluster.together("alice", "bob")
+        carol = cluster.start("carol", peers=[alice])
+        alice.wait_members("alice", "bob", "carol")
+        carol.wait_steps(15)
+        assert carol.interrupt()[0] == 0, carol.describe()
+        alice.wait_members("alice", "bob")
+        again = cluster.start("dave", "--save", str(carol.save_path), "--continue", peers=[alice])
+        alice.wait_members("alice", "bob", "dave")
+        assert again.said("are in none of the files: this device joins others"), again.log
+        again.wait_steps(5)
+        assert not again.all("diverged")

@@ -69,7 +69,7 @@ class FakeAgent:
         self.refused: list[float] = []
         self.ended: list[tuple[str, str, int]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.hello: Any = SimpleNamespace(micro_batches=4, micro_batch_size=8, meta=b"m")
+        self.hello: Any = SimpleNamespace(micro_batches=4, micro_batch_size=8, meta=b"m", lacking=0)
         self.memory = object()
         self.compared: list[tuple[str, bytes]] = []
         self.trainer_status = 0
@@ -233,6 +233,24 @@ def test_a_cluster_is_founded_in_another_incarnation_than_that_of_a_member_befor
             member._found()
 
     assert play(story, TRAINED).told == ["found", "found as 2"]
+
+
+def test_who_lacks_parts_of_a_divided_optimizer_founds_no_cluster() -> None:
+    async def story(agent: FakeAgent, member: Membership) -> None:
+        agent.hello.lacking = 3
+        assert not member.may_found()
+        member.found_cluster()
+
+    agent = play(story, None, Past(80, FILE), begun=False)
+    ((why, message, status),) = agent.ended
+    assert (why, status) == ("error", 1)
+    assert "nobody is there to join who has the 3 parts of the optimizer's state" in message
+
+    async def later(agent: FakeAgent, member: Membership) -> None:
+        agent.hello.lacking = 3
+        assert member.may_found(), "it has been a member since, and the others have the parts"
+
+    play(later, TRAINED)
 
 
 def test_a_device_that_stands_by_says_why_once(monkeypatch: pytest.MonkeyPatch) -> None:
