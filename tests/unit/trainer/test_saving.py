@@ -20,7 +20,7 @@ from edgeagent.cli import main
 from edgeagent.config import RUN_VARIABLE, TrainerConfig, trainer_config_text
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.handover import SavedAside
-from edgeagent.places import write_whole
+from edgeagent.places import write_together
 from edgeagent.trainer import Trainer
 from edgeagent.trainer.checkpoint import save_checkpoint
 from edgeagent.trainer.export import export_model
@@ -186,9 +186,9 @@ def test_a_file_that_fails_beside_the_training_is_told_of_with_the_next(
     def write_or_fail(*what: Any) -> Any:
         if failures:
             raise failures.pop()
-        return write_whole(*what)
+        return write_together(*what)
 
-    monkeypatch.setattr("edgeagent.checkpoint_file.write_whole", write_or_fail)
+    monkeypatch.setattr("edgeagent.checkpoint_file.write_together", write_or_fail)
     step(saving, state, 2)
     step(saving, state, 4)
     saving.finish()
@@ -273,12 +273,12 @@ def without_room(monkeypatch: pytest.MonkeyPatch, full: Path) -> None:
         "edgeagent.places._free_bytes", lambda folder: 0 if Path(folder) == full else 1 << 40
     )
 
-    def write(path: str, fill: Any) -> None:
-        if Path(path).parent == full:
+    def write(*files: Any) -> None:
+        if Path(files[0][0]).parent == full:
             raise OSError(28, "No space left on device")
-        write_whole(path, fill)
+        write_together(*files)
 
-    monkeypatch.setattr("edgeagent.checkpoint_file.write_whole", write)
+    monkeypatch.setattr("edgeagent.checkpoint_file.write_together", write)
 
 
 def test_a_state_for_which_there_is_no_room_is_written_elsewhere(
