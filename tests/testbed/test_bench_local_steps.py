@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from pathlib import Path
+
 import pytest
 
 from tests.testbed.bench.local_steps import (
+    FILE,
     ORDINARY,
     SUBJECTS,
     Outcome,
@@ -12,8 +16,10 @@ from tests.testbed.bench.local_steps import (
     Subject,
     Way,
     at,
+    earlier,
     table,
     way_of,
+    write,
 )
 
 CLOTHES, TEXT = SUBJECTS["fashion-mnist"], SUBJECTS["text"]
@@ -40,6 +46,14 @@ def test_a_row_has_the_states_that_were_there_by_then() -> None:
     assert f"| H = 50, nesterov | 5,100 | 57.0 | {both} | 512,000 | 2 |" in clothes
     assert "| H = 50, average | failed: it broke | | | | | | | 0 |" in text
     assert "| H = 10, average | 50 | 9.0 | 2.000 | 2.000 | 2.000 | 7.40 | 640 | 1 |" in text
+
+
+def test_runs_of_an_earlier_call_are_kept_unless_they_failed(tmp_path: Path) -> None:
+    assert earlier(tmp_path / FILE) == []
+    ended = Outcome(CLOTHES, 10.0, Way(50, "nesterov"), 1, 5000.0, 56.0, 0.9, FAST)
+    failed = Outcome(TEXT, 100.0, Way(50, "average"), 2, why="it broke")
+    write(Namespace(out=tmp_path, seconds=120.0), [ended, failed])
+    assert earlier(tmp_path / FILE) == [ended]
 
 
 def test_before_the_first_state_there_is_none() -> None:

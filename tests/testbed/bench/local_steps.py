@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 HELP = "local-steps: learning in rounds of local steps and with a sum in every step, by link rate"
 ENDLESS = 1_000_000  # iterations: runs end by time
+FILE = "local-steps.json"  # all figures, in the folder for results
 JUDGED = 12  # states of a run, at most
 JUDGED_BATCH = 500  # samples
 TOGETHER_S = 400.0  # until all are members: two rounds for each, the first with one device alone
@@ -125,6 +126,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delay-ms", type=float, default=10.0, help="of each link, one way (10)")
     parser.add_argument("--seconds", type=float, default=90.0, help="of each run (90)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each way (3)")
+    parser.add_argument(
+        "--more", action="store_true", help="make only runs that the files of an earlier call lack"
+    )
     parser.add_argument(
         "--ways",
         nargs="+",
@@ -305,7 +309,8 @@ def draw(outcomes: Sequence[Outcome], job: str, mbit: float, path: Path) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write and print; return 0 if all runs ended."""
-    outcomes: list[Outcome] = []
+    outcomes = earlier(args.out / FILE) if args.more else []
+    known = {(o.mbit, o.subject.job, o.way, o.seed) for o in outcomes}
     nodes = tuple("abcdef"[: args.nodes])
     for mbit in args.mbit:
         with Network(nodes, default=Link(mbit * MBIT, args.delay_ms / 1e3)) as net:
@@ -313,11 +318,24 @@ def run(args: argparse.Namespace) -> int:
             for seed in range(1, args.seeds + 1):
                 for job in args.jobs:
                     for way in map(way_of, turns(args.ways, seed - 1)):
-                        outcomes.append(_tried(args, net, mbit, SUBJECTS[job], way, seed))
-                        _write(args, outcomes)
+                        if (mbit, job, way, seed) not in known:
+                            outcomes.append(_tried(args, net, mbit, SUBJECTS[job], way, seed))
+                            write(args, outcomes)
     print((args.out / "local-steps.md").read_text())
     print(f"processors {100 * median(o.busy for o in outcomes):.0f} % busy in the median run")
     return 0 if all(o.points for o in outcomes) else 1
+
+
+def earlier(path: Path) -> list[Outcome]:
+    """Return the runs of an earlier call that ended as they should; none if there is no file."""
+    if not path.exists():
+        return []
+    found = []
+    for run in json.loads(path.read_text())["runs"]:
+        points = tuple(Point(**point) for point in run.pop("points"))
+        subject, way = Subject(**run.pop("subject")), Way(**run.pop("way"))
+        found.append(Outcome(subject=subject, way=way, points=points, **run))
+    return [outcome for outcome in found if outcome.points]
 
 
 def _tried(
@@ -335,12 +353,12 @@ def _tried(
     return outcome
 
 
-def _write(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+def write(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
     """Write figures, tables and pictures of what was measured so far."""
     settings: dict[str, Any] = {k: v for k, v in vars(args).items() if k not in ("do", "out")}
     args.out.mkdir(parents=True, exist_ok=True)
     whole = {"settings": settings, "runs": [asdict(o) for o in outcomes]}
-    (args.out / "local-steps.json").write_text(json.dumps(whole, indent=1) + "\n")
+    (args.out / FILE).write_text(json.dumps(whole, indent=1) + "\n")
     ordered = sorted(outcomes, key=lambda o: (o.subject.job, o.mbit, o.way.local_steps, o.seed))
     (args.out / "local-steps.md").write_text(table(ordered, args.seconds))
     for job, mbit in dict.fromkeys((o.subject.job, o.mbit) for o in outcomes):
