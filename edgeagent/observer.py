@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
@@ -149,8 +150,14 @@ class Observer:
         self._steps_seen: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS)
         self._given = self._contributed = self._reduced = self._apply_sent = 0.0
         self._compute = 0.0
-        self._computed = 0  # micro-batches in this device's last sum, until its step is written
+        # Micro-batches in this device's last sum, and those that count as done and change nothing,
+        # because their device was lost in the middle of a round of subnets; until its step is
+        # written.
+        self._computed = self._dropped = 0
+        # Local steps of the running round that this device has taken, and has to take.
+        self.local_step: tuple[int, int] | None = None
         self.local_steps = 0  # how many global batches a round of local steps has, 0 without rounds
+        self._line: TrainingLine | None = None  # the last one that was shown
         self.in_cells = False  # a micro-batch is a cell of a round of subnets
         self._inside = False  # this device is a member
         self._gone: list[tuple[float, dict[str, Any]]] = []  # departures: (time, event's values)
@@ -240,11 +247,21 @@ class Observer:
         """Seconds that the trainer took for its last share, 0 before the first."""
         return self._compute
 
-    def contributed(self, compute_seconds: float, micro_batches: int) -> None:
-        """Note that the trainer has computed its share, which was so many micro-batches."""
+    def progressed(self, micro_batches: int, part: float) -> None:
+        """Note that the trainer has taken `part` (0 to 1) of the local steps of the running round,
+        for which it has so many micro-batches, and show it."""
+        steps = self.local_steps if self.in_cells else micro_batches
+        self.local_step = (min(steps, round(steps * part)), steps)
+        if self._line is not None:
+            self._console.training(replace(self._line, local_step=self.local_step))
+
+    def contributed(self, compute_seconds: float, micro_batches: int, dropped: int = 0) -> None:
+        """Note that the trainer has computed its share, which was so many micro-batches, beside
+        `dropped` ones that count as done."""
         self._contributed = self._clock()
         self._compute = compute_seconds
-        self._computed = micro_batches
+        self._computed, self._dropped = micro_batches, dropped
+        self.local_step = None
 
     def reduced(self) -> None:
         """Note that the round is complete on this node."""
@@ -273,7 +290,9 @@ class Observer:
         own = {}
         if self.local_steps:
             own["cells" if self.in_cells else "local_steps"] = self._computed
-        self._computed = 0
+            if self.in_cells:
+                own["dropped_cells"] = self._dropped
+        self._computed = self._dropped = 0
         self._write(
             "step",
             iteration=iteration,
@@ -294,8 +313,8 @@ class Observer:
             self.say(f"a script has called stop(): step {iteration} is the last one")
         shown_steps = 0 if steps == limits.MAX_INTEGER else steps
         rate, local = self.samples_per_second, self.local_steps
-        line = TrainingLine(iteration, shown_steps, self.loss, rate, members, local)
-        self._console.training(line)
+        self._line = TrainingLine(iteration, shown_steps, self.loss, rate, members, local)
+        self._console.training(self._line)
 
     @property
     def samples_per_second(self) -> float:

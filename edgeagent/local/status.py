@@ -12,6 +12,7 @@ from edgeagent.local.status_model import (
     AssemblingStatus,
     DividedStatus,
     LinkStatus,
+    LocalStepStatus,
     MemberStatus,
     PairStatus,
     PendingStatus,
@@ -79,6 +80,7 @@ def status_of(
         iteration=0,
         steps=0,
         local_steps=observer.local_steps,
+        local_step=_local_step(observer),
         loss=observer.loss,
         samples_per_second=round(observer.samples_per_second, 3),
         members=[],
@@ -116,6 +118,13 @@ def status_of(
     if assembly.waits:
         status["assembling"] = AssemblingStatus(wanted=assembly.wanted, here=assembly.here)
     return status
+
+
+def _local_step(observer: Observer) -> LocalStepStatus | None:
+    if observer.local_step is None:
+        return None
+    done, every = observer.local_step
+    return LocalStepStatus(done=done, of=every)
 
 
 def _add_policy(status: Status, shell: Shell, node: Node, policy: Policy) -> None:

@@ -170,11 +170,20 @@ class AssemblingStatus(TypedDict):
     here: int
 
 
+class LocalStepStatus(TypedDict):
+    """How many local steps this device has taken in the running round (`done`), and how many it
+    has to take (`of`)."""
+
+    done: int
+    of: int
+
+
 class Status(TypedDict):
     """Everything `edgeagent status` shows.
 
     `local_steps` is 0, or an iteration is a round of local steps, which has the samples of so many
-    global batches. `loss` is None before the first iteration. `reason` says why the policy in force
+    global batches; `local_step` is how far this device is in the running one, None if it has not
+    told yet. `loss` is None before the first iteration. `reason` says why the policy in force
     is as it is. `waiting` tells whom the members wait for, None if for nobody, and `holds_up` is
     the name of that member, "" if there is none. `advice` is None if no device is known to cost
     more than it gives. `paused` says why this device pauses, "" if it does not, and `standby` why
@@ -195,6 +204,7 @@ class Status(TypedDict):
     iteration: int
     steps: int
     local_steps: int
+    local_step: LocalStepStatus | None
     loss: float | None
     samples_per_second: float
     members: list[MemberStatus]

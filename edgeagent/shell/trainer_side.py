@@ -133,7 +133,8 @@ class TrainerSide:
         """Turn a message of the trainer into an event."""
         match message:
             case handover.Contributed():
-                self._observer.contributed(message.compute_seconds, len(message.micro_batches))
+                dropped = len(message.micro_batches) - message.trained
+                self._observer.contributed(message.compute_seconds, message.trained, dropped)
                 self._gauges.contributed(message.trained, message.compute_seconds)
                 self._handle(
                     events.Contributed(
@@ -155,6 +156,7 @@ class TrainerSide:
                 self._handle(events.Published(iteration, attempt))
             case handover.Progressed():
                 self._gauges.progressed(message.share, message.part, message.compute_seconds)
+                self._observer.progressed(message.share, message.part)
                 done = message.micro_batches
                 self._handle(events.Progressed(message.iteration, done, message.turn))
             case handover.Applied(iteration, _, skipped, meta):

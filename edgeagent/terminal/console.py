@@ -50,7 +50,8 @@ _BAR_WIDTH = 20
 @dataclass(frozen=True, slots=True)
 class TrainingLine:
     """How the training goes. `steps` is 0 if there is no end; `loss` is the cluster's, of the last
-    iteration. `local_steps` is 0, or how many global batches a round of local steps has."""
+    iteration. `local_steps` is 0, or how many global batches a round of local steps has;
+    `local_step` is how many of how many steps this device has taken in the round that runs."""
 
     iteration: int
     steps: int
@@ -58,6 +59,7 @@ class TrainingLine:
     samples_per_second: float
     members: int
     local_steps: int = 0
+    local_step: tuple[int, int] | None = None
 
     def text(self) -> str:
         """Return the line."""
@@ -65,6 +67,8 @@ class TrainingLine:
         number = f"step {self.iteration}{end}"
         if self.local_steps:
             number = f"round {self.iteration}{end} of {plural(self.local_steps, 'local step')}"
+        if self.local_step is not None:
+            number += ", next: {} of {} here".format(*self.local_step)
         return (
             f"{number}  loss {loss_text(self.loss)}  "
             f"{rate_text(self.samples_per_second)}  {plural(self.members, 'member')}"

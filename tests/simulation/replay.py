@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgeagent.planner.shares import ShareRule
+from edgeagent.planner.shares import LEAST_GAIN, ShareRule
 from edgeagent.planner.standard import StandardPlanner
 from edgeagent.planner.work_cost import WorkCost
 from edgeagent.trace import Line, Trace, read_trace
@@ -61,8 +61,8 @@ def replay(trace: Trace, planner: Planner | None = None) -> Difference | None:
         raise ValueError("this trace needs the policy that planned")
     if planner is None:
         sizes = (inputs["payload_bytes"], inputs["chunk_bytes"])
-        cost = WorkCost(inputs["fixed"], inputs["square"])
-        rule = ShareRule(cost, inputs["least"], inputs["least_gain"])
+        cost = WorkCost(inputs.get("fixed", 0.0), inputs.get("square", 0.0))
+        rule = ShareRule(cost, inputs.get("least", 0), inputs.get("least_gain", LEAST_GAIN))
         planner = StandardPlanner(*sizes, trees=inputs["trees"], rule=rule)
     node: Node | None = None
     for line in trace.lines:

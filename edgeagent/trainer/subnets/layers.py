@@ -249,7 +249,8 @@ def residual(model: nn.Module, *chains: nn.Module) -> Division:
 def transformer(model: nn.Module) -> Division:
     """Divide the perceptrons' neurons of all `TransformerEncoderLayer` and
     `TransformerDecoderLayer` modules, and of all blocks in the shape of GPT-2's (`c_fc`, `c_proj`),
-    there the attention heads, too (`c_attn`, `c_proj`, `heads`). Raises `UsageError` if there is
+    there the attention heads, too (`c_attn`, `c_proj`, `heads` or, as in Hugging Face's,
+    `num_heads`). Raises `UsageError` if there is
     none.
     """
     found = Division()
@@ -258,13 +259,16 @@ def transformer(model: nn.Module) -> Division:
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             found += hidden(model, [f"{prefix}linear1"], [f"{prefix}linear2"])
         elif _has_weights(module, "c_fc", "c_proj"):
-            found += _stored_by_input(f"{prefix}c_fc", f"{prefix}c_proj", _outputs(module, "c_fc"))
-        elif _has_weights(module, "c_attn", "c_proj") and isinstance(
-            heads := getattr(module, "heads", None), int
-        ):
+            units = _outputs(module, "c_fc")
+            found += _stored_by_input(model, f"{prefix}c_fc", f"{prefix}c_proj", units)
+        elif _has_weights(module, "c_attn", "c_proj") and (counted := _heads(module)) is not None:
+            heads = getattr(module, counted)
             width = _outputs(module, "c_attn") // 3 // heads
-            counts = ((path, "heads", 1),)
-            found += _stored_by_input(f"{prefix}c_attn", f"{prefix}c_proj", heads, width, 3, counts)
+            counts = [(path, counted, 1)]
+            if isinstance(getattr(module, "split_size", None), int):
+                counts.append((path, "split_size", width))
+            layer = f"{prefix}c_attn"
+            found += _stored_by_input(model, layer, f"{prefix}c_proj", heads, width, 3, counts)
     if not found.layers:
         raise UsageError(
             "subnets: the model has no transformer blocks that are known; describe its layers with"
@@ -274,20 +278,33 @@ def transformer(model: nn.Module) -> Division:
 
 
 def _stored_by_input(
+    model: nn.Module,
     first: str,
     then: str,
     units: int,
     width: int = 1,
     sections: int = 1,
-    counts: tuple[tuple[str, str, int], ...] = (),
+    counts: Sequence[tuple[str, str, int]] = (),
 ) -> Division:
     """Divide a layer between two modules whose weights are [inputs, outputs], as in GPT-2."""
+    every = list(counts)
+    if isinstance(getattr(model.get_submodule(first), "nf", None), int):  # Hugging Face's Conv1D
+        every.append((first, "nf", width * sections))
     pieces = (
         Piece(f"{first}.weight", 1, sections),
         Piece(f"{first}.bias", 0, sections),
         Piece(f"{then}.weight", 0),
     )
-    return Division((Layer(first, units, width, pieces, (then,), counts),))
+    return Division((Layer(first, units, width, pieces, (then,), tuple(every)),))
+
+
+def _heads(module: nn.Module) -> str | None:
+    """Return the name of the attribute that counts the attention heads; None if there is none, or
+    if `c_attn` makes no queries, as in cross-attention."""
+    if hasattr(module, "q_attn"):
+        return None
+    names = ("heads", "num_heads")
+    return next((name for name in names if isinstance(getattr(module, name, None), int)), None)
 
 
 def _hidden_layers(sequence: nn.Sequential, path: str) -> Iterator[tuple[str, list[str], str]]:

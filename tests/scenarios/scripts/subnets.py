@@ -3,7 +3,10 @@ in the environment of four perceptrons with a residual path around each, until t
 and prints how good the whole model is then.
 
 It learns the digits, or with CLOTHES=1 in the environment the pictures of Fashion-MNIST, which are
-harder, so that the ways to train differ longer; 2,000 of the test pictures judge it.
+harder, so that the ways to train differ longer; up to 2,000 of the test pictures judge it at the
+end. With STATES, the name of a folder, the device writes the whole model into it after every
+EVERY-th iteration (1), as ITERATION.pt, so that it can be judged when that takes no time of the
+training.
 
 A step sleeps rather than computes, so that several devices share one machine: SLOW times as long as
 on the fastest device, and in proportion to the number of weights of the subnet. SLOW is a number in
@@ -84,6 +87,7 @@ def accuracy() -> float:
 
 
 go = Path(os.environ.get("GO", os.devnull))
+states, every = os.environ.get("STATES", ""), int(os.environ.get("EVERY", "1"))
 taken = 0
 for x, y in trainer.loader(train):
     while trainer.iteration == 0 and not go.exists():
@@ -94,7 +98,8 @@ for x, y in trainer.loader(train):
     taken += 1
     if trainer.update(loss):
         taken = 0
-        trainer.report("accuracy", accuracy(), quiet=True)
+        if states and trainer.iteration % every == 0:
+            torch.save(model.state_dict(), Path(states) / f"{trainer.iteration}.pt")
         if end.exists():
             trainer.stop()
     elif taken == local_steps // 2:

@@ -147,6 +147,8 @@ def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Fo
     policy = {IST: ("--policy", "equal"), IDEAL: ("--policy", "fixed")}.get(name, ())
     options = ("--standby", "never", *policy)
     slowness, go = {n: folder / f"{n}.slow" for n in SLOW}, folder / "go"
+    states = folder / "states"
+    states.mkdir()
     for n, slow in SLOW.items():
         slowness[n].write_text(str(slow))
 
@@ -164,6 +166,8 @@ def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Fo
             "GO": str(go),
             share_policies.VARIABLE: str(shares),
         }
+        if not peers:
+            environment |= {"STATES": str(states), "EVERY": str(each)}
         end = [str(folder / "end")]
         return cluster.start(n, peers=peers, script=end, environment=environment)
 
@@ -185,13 +189,36 @@ def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Fo
         _say_slow(slowness["a"], SLOW["a"])
         last = begin + rounds * each
         first.wait_until("the end", lambda: first.iteration >= last, WAIT_S)
-        found = _found(agents, begin, last, third, released)
-        return replace(found, killed=_killed(agents)) if name == OURS else found
+        found = _found(agents, begin, last, third)
+        found = replace(found, killed=_killed(agents)) if name == OURS else found
+        ends = {e["iteration"]: float(e["t"]) - released for e in first.all("step")}
+    right = judged(
+        args, {k: path for k in ends if k <= last and (path := states / f"{k}.pt").exists()}
+    )
+    return replace(found, seen=tuple((ends[k], part) for k, part in sorted(right.items())))
 
 
-def _found(agents: list[Agent], begin: int, last: int, third: int, released: float) -> Found:
-    first = agents[0]
-    ends = {e["iteration"]: float(e["t"]) for e in first.all("step")}
+def judged(args: argparse.Namespace, states: Mapping[int, Path]) -> dict[int, float]:
+    """Return iteration -> which part of the test pictures the model in its file tells right."""
+    import torch
+
+    from models.digits import Digits
+    from models.fashion import FashionMnist
+
+    net, _ = _net(args)
+    test = FashionMnist(train=False) if args.clothes else Digits(train=False)
+    pictures, labels = zip(*(test[k] for k in range(len(test))), strict=True)
+    inputs, wanted = torch.stack(pictures), torch.tensor(labels)
+    right = {}
+    for iteration, path in states.items():
+        net.load_state_dict(torch.load(path, weights_only=True))
+        with torch.no_grad():
+            right[iteration] = float((net(inputs).argmax(dim=1) == wanted).float().mean())
+    return right
+
+
+def _found(agents: list[Agent], begin: int, last: int, third: int) -> Found:
+    ends = {e["iteration"]: float(e["t"]) for e in agents[0].all("step")}
     computes = [
         {e["iteration"]: float(e["compute_s"]) for e in agent.all("step")} for agent in agents
     ]
@@ -204,11 +231,7 @@ def _found(agents: list[Agent], begin: int, last: int, third: int, released: flo
         seconds=ends[last] - ends[begin],
         non_idle=busy(range(begin + 1, last + 1)),
         calm=busy(range(begin + 1, begin + third)),
-        seen=tuple(
-            (float(e["t"]) - released, float(e["value"]))
-            for e in first.all("evaluated")
-            if e["iteration"] > 0
-        ),
+        seen=(),
     )
 
 

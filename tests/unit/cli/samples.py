@@ -134,6 +134,7 @@ def sample_status(**changes: Any) -> Status:
         "iteration": 120,
         "steps": 400,
         "local_steps": 0,
+        "local_step": None,
         "loss": 0.34123,
         "samples_per_second": 5120.4,
         "members": [
