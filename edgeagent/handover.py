@@ -66,7 +66,7 @@ from protocols.wire.fields import (
 )
 from protocols.wire.packing import pack, unpack
 
-HANDOVER_VERSION = 14
+HANDOVER_VERSION = 15
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 8  # state, contribution, reduced[0], reduced[1], replay, marks, wide, held
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -112,8 +112,8 @@ class Hello:
     device that computes it, and P holds how far these steps came from the shared weights.
     `wide_bytes`: 0, or the sums are integers in blocks (`integer_blocks.py`), and the numbers of
     wide blocks have so many bytes of shared memory.
-    `work_exponent`: 0, or what computing a share takes grows with this power of the share's number
-    of micro-batches, from 1 to 2, because they are cells of a round of subnets; 0 counts as 1.
+    `in_cells`: the micro-batches are cells of a round of subnets, whose cost `fixed_cost` and
+    `square_cost` describe (`planner/work_cost.py`).
     `least_share`: so many of these cells each device has at least. `last_round_counts`: by which
     part the last round counts in the speed of this device, 0 for the agent's own choice.
     `slots`: 0, or the optimizer keeps so many slots of full size for each parameter, which are
@@ -150,7 +150,9 @@ class Hello:
     rounded_chunks: int = wire(NUMBER, 0)
     local_steps: int = wire(NUMBER, 0)
     wide_bytes: int = wire(NUMBER, 0)
-    work_exponent: float = wire(_FLOAT, 0.0)
+    in_cells: bool = wire(_BOOL, False)
+    fixed_cost: float = wire(_FLOAT, 0.0)
+    square_cost: float = wire(_FLOAT, 0.0)
     slots: int = wire(NUMBER, 0)
     copies: int = wire(NUMBER, 0)
     weights: tuple[tuple[int, int, int], ...] = wire(_many(NUMBER, NUMBER, NUMBER), ())

@@ -24,6 +24,7 @@ from edgeagent.handover import (
     encode,
 )
 from edgeagent.integer_blocks import BLOCK, BLOCK_WORDS, MOST_BLOCKS
+from edgeagent.planner.work_cost import WorkCost
 from edgeagent.shared_memory import SharedMemory, attach_shared_memory, wait_for_descriptors
 from protocols import limits
 
@@ -192,7 +193,7 @@ def check_hello(hello: Hello) -> None:
             raise EdgeAgentError(f"the {what} is {value}, over the limit of {most}")
     if hello.rounded_chunks < 0 or (hello.rounded_chunks and hello.accumulate != "float32"):
         raise EdgeAgentError("the trainer wants numbers rounded that cannot be")
-    if hello.work_exponent and not 1.0 <= hello.work_exponent <= 2.0:
+    if not WorkCost(hello.fixed_cost, hello.square_cost).is_possible:
         raise EdgeAgentError("the trainer announced subnets of an impossible cost")
     if hello.lacking and not hello.slots:
         raise EdgeAgentError("the trainer lacks parts of what is not divided")

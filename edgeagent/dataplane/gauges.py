@@ -33,7 +33,7 @@ ROUNDS_REMEMBERED = 4.0
 class Gauges:
     """The trainer's speed, the times of the last iteration, rates and delays of all links.
 
-    `exponent`: with which power of the micro-batches the time of a share grows. `rounds`: an
+    `cost`: what a share of so many micro-batches costs, in units of the speed. `rounds`: an
     iteration is a round of local steps, of which the last one counts by `last_counts` (above 0, up
     to 1) and all before by the rest. The plan of a round is made while the one before is computed,
     so the running round is then the last one, as far as it is computed.
@@ -43,13 +43,13 @@ class Gauges:
         self,
         clock: Callable[[], float],
         heartbeats: Heartbeats,
-        exponent: float = 1.0,
+        cost: Callable[[int], float] = float,
         *,
         rounds: bool = False,
         last_counts: float = LAST_ROUND_COUNTS,
     ) -> None:
         self._clock = clock
-        self._exponent = exponent
+        self._cost = cost
         self._rounds = rounds
         self._last_counts = last_counts
         self._heartbeats = heartbeats
@@ -75,7 +75,7 @@ class Gauges:
         part_before, seconds_before = self._set_up or (0.0, 0.0)
         if part > part_before and seconds > seconds_before:
             whole = (seconds - seconds_before) / (part - part_before)
-            self._running = whole / share**self._exponent
+            self._running = whole / self._cost(share)
             self._paced_at = self._clock()
 
     def contributed(self, micro_batches: int, seconds: float) -> None:
@@ -87,7 +87,7 @@ class Gauges:
             return
         part, before = self._set_up or (0.0, 0.0)
         if (self._warm or self._set_up) and part < 1 and seconds > before:
-            pace = (seconds - before) / (1 - part) / micro_batches**self._exponent
+            pace = (seconds - before) / (1 - part) / self._cost(micro_batches)
             if self._rounds and self._paces:
                 pace = self._average(pace, self._paces.pop())
             self._paces.append(pace)

@@ -4,9 +4,7 @@ The shares add up to the global batch. A member that is away gets none, unless a
 somebody has to compute the batch.
 
 What a share takes is as many times longer as it has micro-batches, unless these are cells of a
-round of subnets: the cost of a subnet grows with a power of its part of the model, from 1 (for
-which AdapTrain has a linear rule) to 2 (for which it has a square-root rule). Both rules come out
-as the shares with which all end together.
+round of subnets (`work_cost.py`).
 
 A job may ask for a least share: with a very small subnet a slow device would learn hardly anything.
 The others then wait for it in each round, which is what the job has chosen.
@@ -20,28 +18,38 @@ from dataclasses import dataclass
 from statistics import median
 
 from edgeagent.planner.measures import in_seconds, listed
+from edgeagent.planner.work_cost import IN_PROPORTION, WorkCost
 
 # Shares in force are replaced if others shorten the computation by more than this. Two speeds
 # that are measured 8 % too high and 8 % too low make right shares look up to
 # 1 - 0.92 / 1.08 = 14.8 % too slow, so shares are never replaced because of such noise.
 LEAST_GAIN = 0.15
+# The same for rounds of local steps. A round is many steps, so it is measured more precisely than
+# one step, and new shares cost a few ten milliseconds beside rounds of seconds. A speed that has
+# changed is known in full only after some rounds: with the limit above, the shares after the first
+# of them would be kept, although they are wrong by up to a seventh.
+LEAST_GAIN_OF_ROUNDS = 0.04
 # A member without a share gets one again if it would need less than this part of the time that
 # the computation takes for one micro-batch. It loses its share only when it needs
-# 1 / (1 - LEAST_GAIN) = 1.18 of that time, so that it does not alternate between the two.
+# 1 / (1 - LEAST_GAIN) = 1.18 of that time (1.04 in rounds), so that it does not alternate between
+# the two.
 IDLE_LIMIT = 0.8
+IDEAL_STEPS = 40  # halvings, after which the ideal time is right to 12 digits
 
 
 @dataclass(frozen=True, slots=True)
 class ShareRule:
     """What the job says about shares.
 
-    A share of n micro-batches takes n to the power of `exponent` (from 1 to 2) times as long as one
-    micro-batch. Each member that is not away gets at least `least` micro-batches, or as many as all
-    of them can have if there are too many members for that.
+    `cost` is what computing a share costs. Each member that is not away gets at least `least`
+    micro-batches, or as many as all of them can have if there are too many members for that. Shares
+    in force are replaced if others shorten the computation by more than `least_gain`, a part of it
+    below 1.
     """
 
-    exponent: float = 1.0
+    cost: WorkCost = IN_PROPORTION
     least: int = 0
+    least_gain: float = LEAST_GAIN
 
 
 STEPS_OF_ALL = ShareRule()  # of a sum in every step, and of local steps
@@ -73,15 +81,15 @@ def measured_shares(
 ) -> SharePlan:
     """Return the shares with which the slowest node is done first.
 
-    `speeds` are seconds per micro-batch, positive and finite. A node without one counts as the
-    median and gets at least one micro-batch, so that it is measured. If there are fewer
-    micro-batches than such nodes, the first ones get them.
+    `speeds` are seconds per micro-batch as `WorkCost` counts them, positive and finite. A node
+    without one counts as the median and gets at least one micro-batch, so that it is measured. If
+    there are fewer micro-batches than such nodes, the first ones get them.
 
     `present` are the shares in force in the order of `nodes`. They are kept if they are still valid
-    and no others would be done sooner by more than `LEAST_GAIN`. Among equal nodes the first is
-    served first. `names` are used in the reason.
+    and no others would be done sooner by more than `rule.least_gain`. Among equal nodes the first
+    is served first. `names` are used in the reason.
     """
-    exponent = rule.exponent
+    cost = rule.cost
     working = [k for k, n in enumerate(nodes) if n not in away] or list(range(len(nodes)))
     known = {k: speeds[nodes[k]] for k in working if nodes[k] in speeds}
     typical = median(known.values()) if known else 1.0
@@ -89,15 +97,15 @@ def measured_shares(
     tried = [k for k in working if k not in known][:micro_batches]
     least = min(rule.least, micro_batches // len(working))
     lowest = dict.fromkeys(working, least) | dict.fromkeys(tried, max(1, least))
-    best = _earliest(takes, micro_batches, lowest, exponent)
-    best_s = _time(best, takes, exponent)
-    together = sum(seconds ** (-1 / exponent) for seconds in takes.values())
-    ideal_s = (micro_batches / together) ** exponent
+    best = _earliest(takes, micro_batches, lowest, cost)
+    best_s = _time(best, takes, micro_batches, cost)
+    ideal_s = _ideal(takes, micro_batches, cost, best_s)
     chosen = tuple(best.get(k, 0) for k in range(len(nodes)))
     kept = False
-    if present is not None and _fits(present, chosen, takes, lowest, best_s):
-        now_s = _time(dict(enumerate(present)), takes, exponent)
-        if not best_s < now_s * (1 - LEAST_GAIN):
+    one = {k: seconds * cost.units(1, micro_batches) for k, seconds in takes.items()}
+    if present is not None and _fits(present, chosen, one, lowest, best_s):
+        now_s = _time(dict(enumerate(present)), takes, micro_batches, cost)
+        if not best_s < now_s * (1 - rule.least_gain):
             kept, chosen, best_s = present != chosen, present, now_s
     over = f"{micro_batches} micro-batches over {sum(s > 0 for s in chosen)} devices"
     if not known:
@@ -107,20 +115,20 @@ def measured_shares(
     if any(chosen[k] == least for k in working if least):
         lost += f" and to shares of at least {least}"
     if kept:
-        lost += f" and to keeping them, as others would not save {LEAST_GAIN:.0%}"
+        lost += f" and to keeping them, as others would not save {rule.least_gain:.0%}"
     said = [f"{over} by speed: {in_seconds(best_s)}, {lost}"]
     called = {n: n.hex()[:8] for n in nodes} | dict(names or {})
     if idle := [k for k in working if not chosen[k]]:
-        slow = listed(idle, lambda k: f"{called[nodes[k]]} ({in_seconds(takes[k])} for one)")
+        slow = listed(idle, lambda k: f"{called[nodes[k]]} ({in_seconds(one[k])} for one)")
         said.append(f"none for {slow}")
     if guessed := [k for k in working if k not in known]:
         unknown = listed(guessed, lambda k: called[nodes[k]])
-        said.append(f"{unknown} taken as typical ({in_seconds(typical)} for one)")
+        said.append(f"{unknown} taken as typical ({in_seconds(one[guessed[0]])} for one)")
     return SharePlan(chosen, best_s, ideal_s, "; ".join(said))
 
 
 def _earliest(
-    takes: Mapping[int, float], micro_batches: int, lowest: Mapping[int, int], exponent: float
+    takes: Mapping[int, float], micro_batches: int, lowest: Mapping[int, int], cost: WorkCost
 ) -> dict[int, int]:
     """Give each node its `lowest` share, then each micro-batch to the node that completes it first.
 
@@ -128,33 +136,48 @@ def _earliest(
     end sooner (the greedy Algorithm 2 of Chaos with equal pieces).
     """
     shares = dict(lowest)
-    ends = [((shares[k] + 1) ** exponent * seconds, k) for k, seconds in takes.items()]
+    ends = [(cost.units(shares[k] + 1, micro_batches) * s, k) for k, s in takes.items()]
     heapq.heapify(ends)
     for _ in range(micro_batches - sum(shares.values())):
         k = ends[0][1]
         shares[k] += 1
-        heapq.heapreplace(ends, ((shares[k] + 1) ** exponent * takes[k], k))
+        heapq.heapreplace(ends, (cost.units(shares[k] + 1, micro_batches) * takes[k], k))
     return shares
 
 
-def _time(shares: Mapping[int, int], takes: Mapping[int, float], exponent: float) -> float:
-    return max(float(shares[k] ** exponent) * seconds for k, seconds in takes.items())
+def _time(
+    shares: Mapping[int, int], takes: Mapping[int, float], micro_batches: int, cost: WorkCost
+) -> float:
+    return max(cost.units(shares[k], micro_batches) * seconds for k, seconds in takes.items())
+
+
+def _ideal(takes: Mapping[int, float], micro_batches: int, cost: WorkCost, most_s: float) -> float:
+    """Return when all would be done if micro-batches could be divided at will, which is at most
+    `most_s`."""
+    if cost == IN_PROPORTION:
+        return micro_batches / sum(1 / seconds for seconds in takes.values())
+    low, high = 0.0, most_s
+    for _ in range(IDEAL_STEPS):
+        middle = (low + high) / 2
+        done = sum(cost.affordable(middle / s, micro_batches) for s in takes.values())
+        low, high = (middle, high) if done < micro_batches else (low, middle)
+    return low
 
 
 def _fits(
     present: tuple[int, ...],
     best: tuple[int, ...],
-    takes: Mapping[int, float],
+    one: Mapping[int, float],
     lowest: Mapping[int, int],
     best_s: float,
 ) -> bool:
     """Whether the shares in force are still possible, none is below the `lowest` that its node may
-    have, and they leave no node idle that should compute."""
+    have, and they leave no node idle that should compute. `one`: what one micro-batch takes."""
     if len(present) != len(best) or sum(present) != sum(best) or min(present) < 0:
         return False
-    if any(share and k not in takes for k, share in enumerate(present)):
+    if any(share and k not in one for k, share in enumerate(present)):
         return False
     if any(present[k] < least for k, least in lowest.items()):
         return False
-    idle = [k for k in takes if best[k] and not present[k]]
-    return not any(takes[k] < best_s * IDLE_LIMIT for k in idle)
+    idle = [k for k in one if best[k] and not present[k]]
+    return not any(one[k] < best_s * IDLE_LIMIT for k in idle)

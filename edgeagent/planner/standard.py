@@ -65,8 +65,10 @@ class StandardPlanner:
             "chunk_bytes": self._chunk_bytes,
             "custom": self._custom is not None,
             "trees": self._trees,
-            "exponent": self._rule.exponent,
+            "fixed": self._rule.cost.fixed,
+            "square": self._rule.cost.square,
             "least": self._rule.least,
+            "least_gain": self._rule.least_gain,
         }
 
     def plan(

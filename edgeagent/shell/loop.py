@@ -18,8 +18,9 @@ from edgeagent.dataplane.gauges import LAST_ROUND_COUNTS, Gauges
 from edgeagent.local.waits import Waits
 from edgeagent.logs import node_log
 from edgeagent.network import member_of
-from edgeagent.planner.shares import ShareRule
+from edgeagent.planner.shares import LEAST_GAIN, LEAST_GAIN_OF_ROUNDS, ShareRule
 from edgeagent.planner.standard import StandardPlanner
+from edgeagent.planner.work_cost import WorkCost
 from edgeagent.shell.copies import Copies
 from edgeagent.shell.peers import Peers
 from edgeagent.shell.pulls import Pulls
@@ -72,8 +73,10 @@ class Shell:
         self._loop = asyncio.get_running_loop()
         self._observer = observer
         observer.local_steps = hello.local_steps
-        observer.in_cells = hello.work_exponent > 0
-        rule = ShareRule(hello.work_exponent or 1.0, hello.least_share)
+        observer.in_cells = hello.in_cells
+        least_gain = LEAST_GAIN_OF_ROUNDS if hello.local_steps else LEAST_GAIN
+        self._cost = WorkCost(hello.fixed_cost, hello.square_cost)
+        rule = ShareRule(self._cost, hello.least_share, least_gain)
         self._owner = owner
         self.watch: Callable[[], None] = lambda: None  # called after every event
         self.node: Node | None = None
@@ -130,7 +133,7 @@ class Shell:
         return Gauges(
             self._loop.time,
             self.peers.heartbeats,
-            hello.work_exponent or 1.0,
+            lambda share: self._cost.units(share, hello.micro_batches),
             rounds=hello.local_steps > 0,
             last_counts=hello.last_round_counts or LAST_ROUND_COUNTS,
         )

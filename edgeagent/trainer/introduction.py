@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgeagent.errors import UsageError
 from edgeagent.handover import HANDOVER_VERSION, Hello
+from edgeagent.planner.work_cost import IN_PROPORTION
 from edgeagent.terminal.text import plural
 from edgeagent.trainer.script import script_statements
 from protocols.cluster.stripes import OnLost
@@ -46,6 +47,7 @@ def introduce(
     `UsageError` if gradients cannot travel as bfloat16, because they are float64.
     """
     vector = state.vector
+    cost = IN_PROPORTION if subnets is None else subnets.division.cost(state.model)
     if rounds and vector.accumulate != "float32":
         raise UsageError(f"wire bf16 is for float32 gradients, and these are {vector.accumulate}")
     count = global_batch // micro_batch
@@ -74,7 +76,9 @@ def introduce(
         rounded_chunks=vector.gradient_chunks if rounds else 0,
         local_steps=local_steps,
         wide_bytes=vector.wide_bytes,
-        work_exponent=0.0 if subnets is None else subnets.division.exponent(state.model),
+        in_cells=subnets is not None,
+        fixed_cost=cost.fixed,
+        square_cost=cost.square,
         slots=state.shards.layout.slots if state.shards is not None else 0,
         copies=copies,
         weights=state.shards.places(state.layout) if state.shards is not None else (),
@@ -90,7 +94,7 @@ def work_in_words(hello: Hello) -> str:
     """Return in words what an iteration consists of, for a line that the user sees."""
     count, size = hello.micro_batches, hello.micro_batch_size
     work = f"{plural(count, 'micro-batch', 'es')} of {plural(size, 'sample')}"
-    if hello.work_exponent:
+    if hello.in_cells:
         least = f", at least {hello.least_share} for each device" if hello.least_share else ""
         return (
             f"global batch {count * size // hello.local_steps}, subnets: rounds of"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeagent.planner.shares import ShareRule
 from edgeagent.planner.standard import StandardPlanner
+from edgeagent.planner.work_cost import WorkCost
 from edgeagent.trace import Line, Trace, read_trace
 from protocols.member.node import Node
 from protocols.member.plain import to_plain
@@ -60,7 +61,8 @@ def replay(trace: Trace, planner: Planner | None = None) -> Difference | None:
         raise ValueError("this trace needs the policy that planned")
     if planner is None:
         sizes = (inputs["payload_bytes"], inputs["chunk_bytes"])
-        rule = ShareRule(inputs.get("exponent", 1.0), inputs.get("least", 0))
+        cost = WorkCost(inputs["fixed"], inputs["square"])
+        rule = ShareRule(cost, inputs["least"], inputs["least_gain"])
         planner = StandardPlanner(*sizes, trees=inputs["trees"], rule=rule)
     node: Node | None = None
     for line in trace.lines:

@@ -156,7 +156,7 @@ def test_integer_sums_are_laid_out_in_whole_blocks() -> None:
 
 def test_shares_of_subnets_that_cannot_be_are_refused() -> None:
     hello = Hello(HANDOVER_VERSION, 1, (), 100, (), "float32", 64, 16, 8, 8, 0, 0, b"")
-    check_hello(replace(hello, work_exponent=2.0, least_share=8, last_round_counts=1.0))
+    check_hello(replace(hello, in_cells=True, least_share=8, last_round_counts=1.0))
     wrong: list[dict[str, Any]] = [
         {"least_share": 9},
         {"least_share": -1},
@@ -167,6 +167,16 @@ def test_shares_of_subnets_that_cannot_be_are_refused() -> None:
     for fields in wrong:
         with pytest.raises(EdgeAgentError, match="impossible shares of a round of subnets"):
             check_hello(replace(hello, **fields))
+
+
+def test_costs_of_subnets_that_cannot_be_are_refused() -> None:
+    hello = Hello(HANDOVER_VERSION, 1, (), 100, (), "float32", 64, 16, 8, 8, 0, 0, b"")
+    for fixed, square in ((0.0, 0.0), (0.9, 0.1), (0.0, 1.0)):
+        check_hello(replace(hello, fixed_cost=fixed, square_cost=square))
+    nan = float("nan")
+    for fixed, square in ((1.0, 0.0), (0.6, 0.6), (-0.1, 0.0), (0.0, -0.1), (nan, 0.0), (0.0, nan)):
+        with pytest.raises(EdgeAgentError, match="impossible cost"):
+            check_hello(replace(hello, fixed_cost=fixed, square_cost=square))
 
 
 @pytest.mark.parametrize("how", ["done", "cancelled", "failed"])

@@ -9,6 +9,7 @@ import pytest
 
 from edgeagent.local.waits import LET_IN, LET_IN_SECONDS, Waits
 from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule
+from edgeagent.planner.work_cost import WorkCost
 from protocols.member.joining import JoiningState
 from protocols.network.heartbeats import Heartbeats
 from protocols.network.measures import KeepingUp
@@ -73,13 +74,17 @@ def test_advice_follows_from_what_the_job_says_about_shares() -> None:
     _, nodes = three()
     slow_link(nodes)
     found = []
-    for rule in (STEPS_OF_ALL, ShareRule(1.5)):
+    cost = WorkCost(square=0.5)
+    for rule in (STEPS_OF_ALL, ShareRule(cost)):
         waits, _ = watched(nodes, rule)
         advice = waits.advice(waits.waiting())
         assert advice is not None
         found.append(advice["without_s"])
-    each = nodes[0].context.config.micro_batches / 2
-    assert found[1] - found[0] == pytest.approx(0.02 * (each**1.5 - each), rel=0.05)
+    each, odd = divmod(nodes[0].context.config.micro_batches, 2)
+    assert not odd
+    assert found[1] - found[0] == pytest.approx(
+        0.02 * (cost.units(each, 2 * each) - each), rel=0.05
+    )
 
 
 def test_on_the_slow_device_the_others_wait() -> None:

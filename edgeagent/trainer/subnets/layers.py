@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from edgeagent.errors import UsageError
+from edgeagent.planner.work_cost import IN_PROPORTION, WorkCost
 from edgeagent.terminal.text import plural
 
 if TYPE_CHECKING:
@@ -145,23 +146,34 @@ class Division:
                     raise UsageError(f"subnets: {piece.tensor} is in a block that can be left out")
                 seen.add((piece.tensor, piece.dim))
 
-    def exponent(self, model: nn.Module) -> float:
-        """Return with which power of a device's part the cost of its subnet grows, from 1 to 2.
+    def cost(self, model: nn.Module) -> WorkCost:
+        """Return what computing a part of the model costs, by the numbers of weights.
 
         A matrix between two divided layers costs the square of the part, one with an undivided side
-        the part itself. The cost is that of the products, judged by the numbers of weights, at the
-        part of one device among four: AdapTrain's square-root rule is 2, its linear rule 1.
+        the part itself. Of undivided matrices only those of linear layers count, which every token
+        is multiplied by: rows of an embedding are only looked up, and what an undivided convolution
+        costs depends on the size of its pictures. With too small a fixed cost shares need some more
+        rounds until they are right, while with too large a one they would swing.
         """
         dims: dict[str, int] = {}
         for layer in self.layers:
             for piece in layer.pieces:
                 dims[piece.tensor] = dims.get(piece.tensor, 0) + 1
-        part, total, slope = 0.25, 0.0, 0.0
+        whole_blocks = tuple(f"{name}." for blocks in self.blocks for name in blocks.modules)
+        linear = {
+            id(tensor)
+            for module in model.modules()
+            if isinstance(module, nn.Linear | nn.MultiheadAttention)
+            for tensor in module.parameters(recurse=False)
+        }
+        grows = [0.0, 0.0, 0.0]  # with which power of the part: so many weights
         for name, tensor in _tensors(model):
-            if tensor.ndim > 1 and (power := dims.get(name, 0)):
-                total += tensor.numel() * part**power
-                slope += power * tensor.numel() * part**power
-        return slope / total if total else 1.0
+            power = dims.get(name, 1 if name.startswith(whole_blocks) else 0)
+            if tensor.ndim > 1 and (power or id(tensor) in linear):
+                grows[power] += tensor.numel()
+        if not grows[1] + grows[2]:
+            return IN_PROPORTION
+        return WorkCost(grows[0] / sum(grows), grows[2] / sum(grows))
 
 
 def hidden(

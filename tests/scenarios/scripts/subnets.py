@@ -8,10 +8,10 @@ harder, so that the ways to train differ longer; 2,000 of the test pictures judg
 A step sleeps rather than computes, so that several devices share one machine: SLOW times as long as
 on the fastest device, and in proportion to the number of weights of the subnet. SLOW is a number in
 the environment, or the name of a file that has one and may change; BASE is how many seconds a step
-of the whole model takes with 1. STEPS, HIDDEN, RATE (AdamW's), SEED and LOCAL_STEPS are numbers in
-the environment, too; with LOCAL_STEPS=0 all devices train the whole model and sum their gradients
-in every step. With GO, the name of a file, the device that founds the cluster waits in its first
-step until that exists, so that others can come meanwhile.
+of the whole model takes with 1. STEPS, HIDDEN, WIDTH (of the residual path), RATE (AdamW's), SEED
+and LOCAL_STEPS are numbers in the environment, too; with LOCAL_STEPS=0 all devices train the whole
+model and sum their gradients in every step. With GO, the name of a file, the device that founds the
+cluster waits in its first step until that exists, so that others can come meanwhile.
 """
 
 import os
@@ -35,6 +35,7 @@ end = Path(sys.argv[1])
 slow = os.environ.get("SLOW", "1")
 base = float(os.environ.get("BASE", "0.05"))
 hidden = int(os.environ.get("HIDDEN", "128"))
+width = int(os.environ.get("WIDTH", "32"))
 local_steps = int(os.environ.get("LOCAL_STEPS", "20"))
 clothes = os.environ.get("CLOTHES", "0") == "1"
 
@@ -51,7 +52,7 @@ seed = int(os.environ.get("SEED", "1"))
 torch.manual_seed(seed)
 inputs = 28 * 28 if clothes else 64
 if os.environ.get("RESIDUAL", "0") == "1":
-    model = residual_perceptron(inputs, hidden // 4, hidden, blocks=4, classes=10)
+    model = residual_perceptron(inputs, width, hidden, blocks=4, classes=10)
 else:
     model = fully_connected_net(inputs, hidden, classes=10)
 whole = weights(model)

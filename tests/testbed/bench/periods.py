@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from edgeagent.planner.shares import ShareRule, measured_shares
 from edgeagent.trainer.subnets import fully_connected
 from models.digits import Digits
 from tests.testbed.bench.ground import say
@@ -83,11 +84,9 @@ def shares_of(kind: str) -> list[int]:
     if kind == EQUAL:
         return [CELLS // len(SLOW)] * len(SLOW)
     net = network()
-    exponent = fully_connected(net).exponent(net)
-    weights = [slow ** (-1 / exponent) for slow in SLOW.values()]
-    shares = [int(CELLS * w / sum(weights)) for w in weights]
-    shares[0] += CELLS - sum(shares)
-    return shares
+    speeds = {bytes([k]): slow for k, slow in enumerate(SLOW.values())}
+    rule = ShareRule(fully_connected(net).cost(net))
+    return list(measured_shares(tuple(speeds), CELLS, (), speeds, rule=rule).shares)
 
 
 def network() -> nn.Module:

@@ -15,7 +15,8 @@ but one round of one device.
 
 Told are seconds for all rounds, the part of the time in which devices compute (non-idle), in calm
 rounds apart, when the whole model first tells the given parts of the test pictures right, counted
-from the moment at which the first device goes on, and at the end. At last one device of *ours* is
+from the moment at which the first device goes on, and which part it does after given seconds and at
+the end. At last one device of *ours* is
 killed in the middle of a round; told is by how many usual rounds of the three that are left the
 rounds from then on were longer.
 """
@@ -77,6 +78,13 @@ class Found:
         """The part that is told right at the end: the median of the last five."""
         return statistics.median(value for _, value in self.seen[-5:])
 
+    def after(self, seconds: float) -> float | None:
+        """Return which part is told right after so long, the median of the last five until then;
+        None if the run ended before."""
+        values = [value for t, value in self.seen if t <= seconds]
+        ended = not self.seen or self.seen[-1][0] < seconds
+        return None if ended or not values else statistics.median(values[-5:])
+
     def reached(self, accuracy: float) -> float | None:
         """Return after how many seconds this part was told right; None if it never was."""
         return next((t for t, value in self.seen if value >= accuracy), None)
@@ -94,9 +102,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clothes", action="store_true", help="learn Fashion-MNIST, not digits")
     parser.add_argument("--residual", action="store_true", help="a net with residual blocks")
     parser.add_argument("--hidden", type=int, default=128, help="neurons of a hidden layer (128)")
+    parser.add_argument("--width", type=int, default=32, help="of the residual path (32)")
     parser.add_argument("--rate", type=float, default=3e-3, help="AdamW's (0.003)")
     parser.add_argument(
         "--accuracy", type=float, nargs="+", default=[0.9], help="parts told right (0.9)"
+    )
+    parser.add_argument(
+        "--at", type=float, nargs="+", default=[], metavar="SECONDS", help="tell how much is right"
     )
     parser.add_argument(
         "--only", nargs="+", choices=ALL, default=ALL, metavar="NAME", help="contenders (all)"
@@ -144,6 +156,7 @@ def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Fo
             "BASE": str(args.base_ms / 1e3),
             "SEED": str(seed),
             "HIDDEN": str(args.hidden),
+            "WIDTH": str(args.width),
             "RATE": str(args.rate),
             "CLOTHES": str(int(args.clothes)),
             "RESIDUAL": str(int(args.residual)),
@@ -229,7 +242,7 @@ def _net(args: argparse.Namespace) -> tuple[nn.Module, Division]:
 
     inner, inputs = args.hidden, 28 * 28 if args.clothes else 64
     if args.residual:
-        net = residual_perceptron(inputs, inner // 4, inner, blocks=4, classes=10)
+        net = residual_perceptron(inputs, args.width, inner, blocks=4, classes=10)
     else:
         net = fully_connected_net(inputs, inner, classes=10)
     return net, fully_connected(net)
@@ -262,10 +275,13 @@ def bisected(rising: Callable[[float], float]) -> float:
     return (low + high) / 2
 
 
-def table(found: Mapping[str, Sequence[Found]], accuracies: Sequence[float]) -> str:
+def table(
+    found: Mapping[str, Sequence[Found]], accuracies: Sequence[float], at: Sequence[float] = ()
+) -> str:
     """Return Markdown: a line for each contender, medians with the range of the runs behind."""
     head = ["", "runs", "all rounds, s", "non-idle", "calm", "at the end, %"]
     head += [f"to {accuracy:.0%}, s" for accuracy in accuracies]
+    head += [f"after {seconds:g} s, %" for seconds in at]
     head += ["a killed device, rounds"]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for name, many in found.items():
@@ -277,6 +293,9 @@ def table(found: Mapping[str, Sequence[Found]], accuracies: Sequence[float]) -> 
             there = [t for t in times if t is not None]
             missing = f", {len(many) - len(there)} never" if len(there) < len(many) else ""
             cells.append((_spread(there, 0) if there else "-") + missing)
+        for seconds in at:
+            parts = [p for one in many if (p := one.after(seconds)) is not None]
+            cells.append(_spread([100 * part for part in parts], 1) if parts else "-")
         costs = [one.killed for one in many if one.killed is not None]
         cells.append(_spread(costs, 2) if costs else "")
         rows.append("| " + " | ".join(cells) + " |")
@@ -349,5 +368,5 @@ def _write(args: argparse.Namespace, found: dict[str, list[Found]], busy: float)
     args.out.mkdir(parents=True, exist_ok=True)
     whole = {"settings": settings, "busy": busy, "runs": runs}
     (args.out / "subnets.json").write_text(json.dumps(whole, indent=1) + "\n")
-    (args.out / "subnets.md").write_text(table(ordered, args.accuracy))
+    (args.out / "subnets.md").write_text(table(ordered, args.accuracy, args.at))
     draw(ordered, args.out / "subnets.png")

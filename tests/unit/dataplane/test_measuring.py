@@ -153,9 +153,13 @@ def test_gauges_say_what_they_are_told() -> None:
     assert gauges.read({}).micro_batch_s is None  # so long ago
 
 
+def squared(share: int) -> float:
+    return float(share**2)
+
+
 def test_the_speed_in_rounds_is_mostly_that_of_the_last_one_and_counts_for_longer() -> None:
     now = [0.0]
-    gauges = Gauges(lambda: now[0], Heartbeats(), 2.0, rounds=True)
+    gauges = Gauges(lambda: now[0], Heartbeats(), squared, rounds=True)
     gauges.contributed(4, 9.0)  # the first is no measure
     assert gauges.read({}).micro_batch_s is None
     gauges.contributed(4, 16.0)
@@ -170,7 +174,7 @@ def test_the_speed_in_rounds_is_mostly_that_of_the_last_one_and_counts_for_longe
 
 def test_the_plan_of_the_next_round_can_follow_the_running_one() -> None:
     now = [0.0]
-    gauges = Gauges(lambda: now[0], Heartbeats(), 2.0, rounds=True)
+    gauges = Gauges(lambda: now[0], Heartbeats(), squared, rounds=True)
 
     def pace() -> float | None:
         return gauges.read({}).micro_batch_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from edgeagent.planner.work_cost import WorkCost
 from edgeagent.trainer.subnets import fully_connected
 from models.residual_perceptron import Residual, residual_perceptron
 
@@ -30,4 +31,5 @@ def test_the_neurons_of_each_block_are_divided() -> None:
     net = residual_perceptron(inputs=12, width=4, hidden=8, blocks=3, classes=3)
     found = fully_connected(net)
     assert [layer.units for layer in found.layers] == [8, 8, 8]
-    assert found.exponent(net) == 1.0
+    whole, divided = 12 * 4 + 4 * 3, 3 * 2 * 4 * 8
+    assert found.cost(net) == WorkCost(whole / (whole + divided), 0.0)

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edgeagent.planner.shares import IDLE_LIMIT, LEAST_GAIN, ShareRule, measured_shares
+from edgeagent.planner.shares import (
+    IDLE_LIMIT,
+    LEAST_GAIN,
+    LEAST_GAIN_OF_ROUNDS,
+    ShareRule,
+    measured_shares,
+)
 from edgeagent.planner.standard import StandardPlanner
+from edgeagent.planner.work_cost import WorkCost
 from protocols.network.measures import Measures, Rate
 from tests.unit.protocols.records import node, view_of
 
@@ -19,6 +26,9 @@ NOISE = 0.08
 Nodes = tuple[bytes, ...]
 
 speeds_of = st.lists(st.integers(1, 12).map(lambda k: k / 4), min_size=1, max_size=4)
+costs = st.sampled_from(
+    [WorkCost(), WorkCost(square=0.6), WorkCost(square=1.0), WorkCost(0.3, 0.2), WorkCost(0.9)]
+)
 
 
 def nodes_of(count: int) -> Nodes:
@@ -227,9 +237,10 @@ def test_parts_of_a_model_follow_the_rules_of_adaptrain() -> None:
     square roots of the devices' speeds; where it costs the part itself they go by the speeds."""
     slowdowns = (1.0, 1.93, 3.5, 2.85)
     nodes = tuple(bytes([k]) * 16 for k in range(4))
-    for exponent in (1.0, 1.5, 2.0):
+    for exponent in (1, 2):
         speeds = dict(zip(nodes, slowdowns, strict=True))
-        plan = measured_shares(nodes, 6400, (), speeds, rule=ShareRule(exponent))
+        rule = ShareRule(WorkCost(square=exponent - 1.0))
+        plan = measured_shares(nodes, 6400, (), speeds, rule=rule)
         weights = [s ** (-1 / exponent) for s in slowdowns]
         right = [6400 * w / sum(weights) for w in weights]
         assert all(abs(a - b) <= 1 for a, b in zip(plan.shares, right, strict=True))
@@ -240,19 +251,43 @@ def test_parts_of_a_model_follow_the_rules_of_adaptrain() -> None:
         assert max(ends) < 1.01 * min(ends)
 
 
-@given(speeds_of, st.integers(1, 7), st.integers(1, 4), st.sampled_from([1.0, 1.6, 2.0]), st.data())
+def test_a_device_that_is_too_slow_for_what_is_not_divided_gets_no_part() -> None:
+    nodes = nodes_of(3)
+    rule = ShareRule(WorkCost(fixed=0.5))
+    names = {nodes[2]: "slow"}
+    plan = measured_shares(nodes, 64, (), known(nodes, [1.0, 1.0, 2.0]), rule=rule, names=names)
+    assert plan.shares == (32, 32, 0)
+    assert plan.predicted_s == 48  # half of it for what is not divided, half of the rest
+    assert "none for slow (65 s for one)" in plan.reason
+    kept = measured_shares(nodes, 64, (), known(nodes, [1.0, 1.0, 2.0]), (32, 32, 0), rule=rule)
+    assert kept.shares == (32, 32, 0)
+
+
+def test_rounds_follow_smaller_gains() -> None:
+    nodes = nodes_of(2)
+    speeds = known(nodes, [1.0, 1.2])
+    assert measured_shares(nodes, 64, (), speeds, (32, 32)).shares == (32, 32)
+    rule = ShareRule(least_gain=LEAST_GAIN_OF_ROUNDS)
+    plan = measured_shares(nodes, 64, (), speeds, (32, 32), rule=rule)
+    assert plan.shares == (35, 29)
+    kept = measured_shares(nodes, 64, (), speeds, (34, 30), rule=rule)
+    assert kept.shares == (34, 30)
+    assert "others would not save 4%" in kept.reason
+
+
+@given(speeds_of, st.integers(1, 7), st.integers(1, 4), costs, st.data())
 def test_nobody_gets_less_than_the_least_share_and_no_such_shares_end_sooner(
-    seconds: list[float], micro_batches: int, least: int, exponent: float, data: st.DataObject
+    seconds: list[float], micro_batches: int, least: int, cost: WorkCost, data: st.DataObject
 ) -> None:
     nodes = nodes_of(len(seconds))
     away = data.draw(st.lists(st.sampled_from(nodes), unique=True).map(tuple))
     present = [n for n in nodes if n not in away] or list(nodes)
-    rule = ShareRule(exponent, least)
+    rule = ShareRule(cost, least)
     plan = measured_shares(nodes, micro_batches, away, known(nodes, seconds), rule=rule)
     lowest = min(least, micro_batches // len(present))
 
     def ends(shares: tuple[int, ...]) -> float:
-        return max(float(n**exponent) * s for n, s in zip(shares, seconds, strict=True))
+        return max(cost.units(n, micro_batches) * s for n, s in zip(shares, seconds, strict=True))
 
     def fits(shares: tuple[int, ...]) -> bool:
         return all(
@@ -268,7 +303,9 @@ def test_with_too_many_devices_for_the_least_share_all_have_equal_ones() -> None
     for count in range(1, 71):
         nodes = nodes_of(count)
         speeds = known(nodes, [1.0 + k for k in range(count)])
-        shares = measured_shares(nodes, 64, (), speeds, rule=ShareRule(2.0, 16)).shares
+        shares = measured_shares(
+            nodes, 64, (), speeds, rule=ShareRule(WorkCost(square=1.0), 16)
+        ).shares
         assert sum(shares) == 64
         if count <= 4:
             assert min(shares) >= 16
@@ -280,7 +317,7 @@ def test_with_too_many_devices_for_the_least_share_all_have_equal_ones() -> None
 
 def test_a_new_device_gets_the_least_share_and_an_unmeasured_one_more_than_that() -> None:
     nodes = nodes_of(3)
-    rule = ShareRule(1.0, 8)
+    rule = ShareRule(least=8)
     slow = {node(1): 1.0, node(2): 1.0, node(3): 100.0}
     plan = measured_shares(nodes, 64, (), slow, rule=rule)
     assert plan.shares == (28, 28, 8)
@@ -299,7 +336,7 @@ def test_a_new_device_gets_the_least_share_and_an_unmeasured_one_more_than_that(
 
 def test_the_least_share_is_in_plans_predictions_and_traces() -> None:
     view = view_of(2)
-    planner = StandardPlanner(rule=ShareRule(1.0, 16))
+    planner = StandardPlanner(rule=ShareRule(least=16))
     measures = Measures({}, {node(1): 1.0, node(2): 100.0})
     assert planner.plan(view, 64, (), None, measures).shares == (48, 16)
     assert planner.inputs["least"] == 16

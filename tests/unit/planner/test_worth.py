@@ -150,7 +150,7 @@ def test_a_device_that_only_its_least_share_makes_slow_costs_more_than_it_gives(
     """So it may stand by, unless all devices have `--standby never`."""
     known = measures(3, {}, c=1.0)
     took = {A: Times(0.1, 0.01), B: Times(0.1, 0.01), C: Times(4.0, 0.01)}
-    planner = StandardPlanner(BYTES, rule=ShareRule(1.0, 4))
+    planner = StandardPlanner(BYTES, rule=ShareRule(least=4))
     found = planner.costly(view_of(3), MICRO_BATCHES, took, 4.1, known)
     assert found is not None
     assert found.left_out == (C,)

@@ -24,7 +24,7 @@ def test_rounds_in_words() -> None:
         " device"
     )
     assert "1 local step: rounds of" in work_in_words(replace(rounds, local_steps=1))
-    subnets = work_in_words(replace(rounds, work_exponent=1.0))
+    subnets = work_in_words(replace(rounds, in_cells=True))
     assert subnets.endswith("rounds of 2 such steps on each device, the model in 4 parts")
-    least = work_in_words(replace(rounds, work_exponent=1.0, least_share=2))
+    least = work_in_words(replace(rounds, in_cells=True, least_share=2))
     assert least == f"{subnets}, at least 2 for each device"

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from edgeagent.errors import UsageError
+from edgeagent.planner.work_cost import WorkCost
 from edgeagent.trainer import Trainer
 from edgeagent.trainer.buffers import ModelBuffers
 from edgeagent.trainer.gradients import GradientSum, plan_vector
@@ -376,10 +377,16 @@ def test_what_a_part_costs_follows_from_the_shapes() -> None:
         nn.Linear(1, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
     )
     narrow = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 64))
-    assert fully_connected(wide).exponent(wide) > 1.85
-    assert fully_connected(narrow).exponent(narrow) == 1.0
+    assert fully_connected(wide).cost(wide) == WorkCost(0.0, 64 / 66)
+    assert fully_connected(narrow).cost(narrow) == WorkCost()
+    around = nn.Sequential(nn.Embedding(1000, 64), narrow, nn.Linear(64, 16))
+    assert fully_connected(around).cost(around) == WorkCost(0.5, 0.0)  # one as large is divided
+    nothing = nn.Sequential(nn.Linear(2, 2))
+    assert Division((), ()).cost(nothing) == WorkCost()
     net = resnet()
-    assert residual(net, net.get_submodule("layer3")).exponent(net) == 1.0
+    found = residual(net, net.get_submodule("layer3")).cost(net)
+    assert 0 < found.fixed < 0.01  # the last layer, since convolutions outside do not count
+    assert found.square == 0
 
 
 def make(**options: Any) -> Any:
