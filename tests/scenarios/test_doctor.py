@@ -206,6 +206,7 @@ def test_a_clock_that_is_behind(room: Room, agent: Agent) -> None:
     assert "Set both clocks" in seen["peer: clock"]["advice"]
 
 
+@pytest.mark.long
 def test_packets_that_are_swallowed(room: Room, agent: Agent) -> None:
     with rule(room.far, "INPUT", "-i", "lan0", "-m", "length", "--length", "1300:", "-j", "DROP"):
         seen = room.doctor("--peer", PEER)

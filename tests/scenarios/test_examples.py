@@ -25,13 +25,13 @@ Command = tuple[str, ...]  # the script and its arguments
 
 RUNS: tuple[Command, ...] = (
     ("plain_loop",),
-    ("mixed_precision", "--dtype", "float16"),
-    ("evaluation", "--evaluate"),
     ("ddp_ported", "--epochs", "15"),  # of 20 steps each
     ("huggingface_trainer",),
 )
 # What these show has scenarios of its own (local steps, subnets, workers) or tests of the trainer.
 OTHERS: tuple[Command, ...] = (
+    ("evaluation", "--evaluate"),
+    ("mixed_precision", "--dtype", "float16"),
     ("mixed_precision", "--dtype", "bfloat16"),
     ("gradient_accumulation",),
     ("compiled_model", "--backend", "aot_eager"),

@@ -53,7 +53,8 @@ def check_equal(*agents: Agent) -> None:
     assert one.save_path.read_bytes() == other.save_path.read_bytes()
 
 
-@pytest.mark.parametrize("habit", variants(["rates"], long=["rates after update()"]))
+@pytest.mark.long
+@pytest.mark.parametrize("habit", ["rates", "rates after update()"])
 def test_rates_set_by_hand_are_the_same_everywhere(cluster: Cluster, habit: str) -> None:
     alone = cluster.start("carol", script=[habit])
     assert alone.wait_exit() == 0, alone.describe()

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from tests.scenarios.cluster import Agent, Cluster
 from tests.scenarios.test_divided import survives
-from tests.variants import variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -108,7 +107,8 @@ def test_owners_die_in_the_middle_of(
         all_end_alike(left, undisturbed)
 
 
-@pytest.mark.parametrize("moment", variants(["learns"], long=["lends"]))
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["learns", "lends"])
 def test_one_dies_while_a_newcomer_learns(tmp_path: Path, undisturbed: Path, moment: str) -> None:
     die, dead_file = tmp_path / "die", tmp_path / "dead"
     script = [MILLISECONDS, str(dead_file)]  # steps are slow until the death: it comes in time

@@ -97,6 +97,7 @@ def test_those_who_name_only_the_same_agent_become_one_cluster(tmp_path: Path) -
         assert sum(not e["sources"] for a in agents for e in a.all("joined")) == 1
 
 
+@pytest.mark.long
 def test_a_founder_that_gives_way_keeps_what_it_has_trained(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with Cluster(tmp_path, job=SMALL) as cluster:

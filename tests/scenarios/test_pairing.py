@@ -168,6 +168,7 @@ def test_an_agent_that_runs_is_joined_and_a_new_token_is_kept(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_paired_device_trains_what_the_cluster_trains(tmp_path: Path) -> None:
     """The newcomer's device has a code, and neither the token nor the script."""
     with Cluster(tmp_path, job=SMALL) as cluster:

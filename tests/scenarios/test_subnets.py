@@ -74,6 +74,7 @@ def test_devices_come_and_go_and_the_whole_model_learns(tmp_path: Path) -> None:
         assert counts[0][last] + counts[1][last] == CELLS
 
 
+@pytest.mark.long
 def test_options_of_the_command_line_hold_for_a_script(tmp_path: Path) -> None:
     """A slow device has the smallest part that was asked for, and one that would draw the parts
     anew at other times is refused."""

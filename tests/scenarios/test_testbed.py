@@ -30,6 +30,7 @@ def _possible() -> None:
 @pytest.mark.netns
 @pytest.mark.slow
 @pytest.mark.usefixtures("_possible")
+@pytest.mark.long
 def test_a_join_a_death_and_a_cut_on_slow_links(tmp_path: Path) -> None:
     scenario = load(SCENARIO)
     played = play(scenario, tmp_path, PlainView(sys.stderr))

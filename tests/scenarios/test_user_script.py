@@ -52,6 +52,7 @@ def test_plain_python(alone: Agent) -> None:
     assert alone.losses[STEPS] < 0.9 * alone.losses[1]
 
 
+@pytest.mark.long
 def test_two_nodes(alone: Agent, cluster: Cluster) -> None:
     founder, other = cluster.together("alice", "bob")
     for agent in (founder, other):

@@ -21,7 +21,7 @@ from tests.variants import variants
 ROOT = Path(__file__).resolve().parent.parent.parent
 ONCE_FAILED = [int(s) for s in (Path(__file__).parent / "seeds.txt").read_text("utf-8").split()]
 SEARCHING = (770_001, 770_005, 770_009)  # histories in which ways are searched for
-TAKE_LONG = (720_221, 60_284, 725_136, 480_517)  # large clusters: up to a minute each
+TAKE_LONG = (720_221, 60_284, 725_136, 480_517, 1_240_835)  # large clusters: up to a minute each
 EVENTFUL = 189  # a history with crashes, restarts, a partition and frames out of order
 REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 
@@ -29,7 +29,7 @@ REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 DIVIDED = range(910_000, 910_300)  # no member keeps all of the optimizer's state
 ROUNDS = range(1_000_000, 1_000_100)  # rounds of local steps and of subnets
 ENDED = range(1_010_000, 1_010_100)  # trainers end for good
-LATELY = [seed for seed in ONCE_FAILED[-40:] if seed not in TAKE_LONG]
+LATELY = [seed for seed in ONCE_FAILED[-25:] if seed not in TAKE_LONG]
 FEW = [*range(4), *DIVIDED[:6], *ROUNDS[:4], *ENDED[:4], *LATELY, *SEARCHING]
 MANY = [*range(150), *TAKE_LONG, *DIVIDED, *ROUNDS, *ENDED, *ONCE_FAILED]
 

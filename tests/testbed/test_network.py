@@ -245,6 +245,7 @@ def test_a_link_of_the_wrong_delay_is_refused_by_name() -> None:
         assert said.count(" > ") == 3
 
 
+@pytest.mark.long
 def test_a_link_of_one_direction_is_checked_too() -> None:
     links = {("a", "b"): Link(50 * MBIT, 0.002), ("b", "c"): Link(400 * MBIT)}
     with Network(["a", "b", "c"], links) as net:

@@ -29,6 +29,7 @@ def links(link: Link) -> dict[tuple[str, str], Link]:
 @pytest.mark.netns
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.long
 def test_a_device_stands_by_while_its_link_is_slow(tmp_path: Path) -> None:
     """It comes with a slow link, enters when the link is good, and goes when it is slow again."""
     if why := missing():

@@ -16,6 +16,7 @@ MEMBERS = ("alice", "bob", "laptop3")
 SLOW = Link(rate=2 * MBIT, delay_s=0.08)
 
 
+@pytest.mark.long
 def test_a_badly_connected_device_is_named_with_its_link(tmp_path: Path) -> None:
     if why := missing():
         pytest.skip(why)
