@@ -6,6 +6,7 @@
                                            <--  Work    micro-batches to compute (more may follow)
     ChunksReady                            -->          a part of P does, while it computes the rest
     Progressed                             -->          it gets on with a long round of local steps
+    Costs                                  -->          what parts of the model cost, after a step
     Contributed                            -->          P holds their sum
                                            <--  Reduced the round's sums lie in R[buffer]
                                            <--  Publish the sums of what this device owns are here
@@ -239,6 +240,16 @@ class ChunksReady:
     micro_batches: tuple[int, ...] = wire(_NUMBERS)
     chunks: bytes = wire(_DATA)
     turn: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What parts of the model cost in rounds of subnets, as the first step has shown. It replaces
+    `fixed_cost` and `square_cost` of `Hello`."""
+
+    TAG: ClassVar[int] = 22
+    fixed_cost: float = wire(_FLOAT)
+    square_cost: float = wire(_FLOAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,6 +506,7 @@ Message = (
     | Rehearsed
     | ChunksReady
     | Progressed
+    | Costs
     | Publish
     | Published
 )
@@ -518,6 +530,7 @@ _TYPES: tuple[type[Message], ...] = (
     Rehearsed,
     ChunksReady,
     Progressed,
+    Costs,
     Publish,
     Published,
 )

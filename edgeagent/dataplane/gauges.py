@@ -28,6 +28,10 @@ LEAST_PACES = 3  # iterations to measure before the speed is reported; single on
 # took.
 LAST_ROUND_COUNTS = 0.8
 ROUNDS_REMEMBERED = 4.0
+# A device that is too slow for any part of a round gives no measure. If its speed were forgotten
+# like others, it would get a usual part after that time, and all would wait for it. So it is taken
+# to be so much faster after each such time, until it gets a small part and is measured anew.
+IDLE_HOPE = 0.7
 
 
 class Gauges:
@@ -62,6 +66,8 @@ class Gauges:
         self._running: float | None = None  # seconds of one micro-batch in the running round
         self._contributed_at: float | None = None
         self._compute_s: float | None = None
+        self._work_s = 0.0  # what the last share took that was none of nothing
+        self._is_idle = False  # the last share was nothing
         self._sync_s: float | None = None
 
     def progressed(self, share: int, part: float, seconds: float) -> None:
@@ -83,8 +89,10 @@ class Gauges:
         now = self._clock()
         self._contributed_at, self._compute_s = now, seconds
         self._running = None
+        self._is_idle = not micro_batches
         if not micro_batches or seconds <= 0:
             return
+        self._work_s = seconds
         part, before = self._set_up or (0.0, 0.0)
         if (self._warm or self._set_up) and part < 1 and seconds > before:
             pace = (seconds - before) / (1 - part) / self._cost(micro_batches)
@@ -93,6 +101,11 @@ class Gauges:
             self._paces.append(pace)
             self._paced_at = now
         self._warm, self._set_up = True, None
+
+    def forget(self) -> None:
+        """Forget the speed, since from now on costs are counted in other units."""
+        self._paces.clear()
+        self._running = None
 
     def reduced(self) -> None:
         """Note that the round is complete on this node."""
@@ -112,9 +125,10 @@ class Gauges:
             for node, link in sorted(links.items())
         )
         counts_s = limits.PACE_SECONDS
-        if self._rounds and self._compute_s is not None:
-            counts_s = max(counts_s, ROUNDS_REMEMBERED * self._compute_s)
-        if self._clock() - self._paced_at > counts_s:
+        if self._rounds:
+            counts_s = max(counts_s, ROUNDS_REMEMBERED * self._work_s)
+        times = max(0, math.ceil((self._clock() - self._paced_at) / counts_s) - 1)
+        if times and not (self._rounds and self._is_idle):
             # Speed unknown: the planner then gives a share to measure it by.
             self._paces.clear()
             self._running = None
@@ -122,6 +136,8 @@ class Gauges:
         pace = median(self._paces) if len(self._paces) >= least else None
         if self._running is not None:
             pace = self._running if pace is None else self._average(self._running, pace)
+        if pace is not None and self._rounds and self._is_idle:
+            pace *= IDLE_HOPE**times
         return Measured(incoming, pace, self._compute_s, self._sync_s)
 
     def _average(self, last: float, before: float) -> float:

@@ -45,10 +45,10 @@ class Waits:
         payload_bytes: int,
         chunk_bytes: int,
         say: Callable[[str], None],
-        rule: ShareRule = STEPS_OF_ALL,
+        rule: Callable[[], ShareRule] = lambda: STEPS_OF_ALL,
     ) -> None:
         """`payload_bytes` is what a round sums on each node, `chunk_bytes` the size of its
-        pieces, `rule` what the job says about shares."""
+        pieces, `rule()` what the job says about shares."""
         self._node = node
         self._heartbeats = heartbeats
         self._payload_bytes = payload_bytes
@@ -118,7 +118,7 @@ class Waits:
             self._payload_bytes,
             step_s=context.pace.recent_s,
             chunk_bytes=self._chunk_bytes,
-            rule=self._rule,
+            rule=self._rule(),
         )
 
 

@@ -24,14 +24,16 @@ from edgeagent.planner.work_cost import IN_PROPORTION, WorkCost
 # that are measured 8 % too high and 8 % too low make right shares look up to
 # 1 - 0.92 / 1.08 = 14.8 % too slow, so shares are never replaced because of such noise.
 LEAST_GAIN = 0.15
-# The same for rounds of local steps. A round is many steps, so it is measured more precisely than
-# one step, and new shares cost a few ten milliseconds beside rounds of seconds. A speed that has
-# changed is known in full only after some rounds: with the limit above, the shares after the first
-# of them would be kept, although they are wrong by up to a seventh.
-LEAST_GAIN_OF_ROUNDS = 0.04
+# The same for rounds of local steps that take so many seconds or more. Such a round is many steps,
+# so it is measured more precisely than one step (within 3 %, 1 - 0.97 / 1.03 = 5.8 %), and new
+# shares, which cost what a change of links costs (docs/benchmarks.md: 15 to 30 ms), cost little
+# beside it. A speed that has changed is known in full only after some rounds: with the limit above,
+# the shares after the first of them would be kept, although they are wrong by up to a seventh.
+LEAST_GAIN_OF_ROUNDS = 0.06
+LONG_ROUND_S = 1.0
 # A member without a share gets one again if it would need less than this part of the time that
 # the computation takes for one micro-batch. It loses its share only when it needs
-# 1 / (1 - LEAST_GAIN) = 1.18 of that time (1.04 in rounds), so that it does not alternate between
+# 1 / (1 - LEAST_GAIN) = 1.18 of that time (1.06 in rounds), so that it does not alternate between
 # the two.
 IDLE_LIMIT = 0.8
 IDEAL_STEPS = 40  # halvings, after which the ideal time is right to 12 digits
@@ -43,8 +45,8 @@ class ShareRule:
 
     `cost` is what computing a share costs. Each member that is not away gets at least `least`
     micro-batches, or as many as all of them can have if there are too many members for that. Shares
-    in force are replaced if others shorten the computation by more than `least_gain`, a part of it
-    below 1.
+    in force are replaced if others shorten a computation of `LONG_ROUND_S` or more by more than
+    `least_gain`, a part of it below 1, and a shorter one by more than `LEAST_GAIN`.
     """
 
     cost: WorkCost = IN_PROPORTION
@@ -86,7 +88,7 @@ def measured_shares(
     there are fewer micro-batches than such nodes, the first ones get them.
 
     `present` are the shares in force in the order of `nodes`. They are kept if they are still valid
-    and no others would be done sooner by more than `rule.least_gain`. Among equal nodes the first
+    and no others would be done sooner by as much as `ShareRule` says. Among equal nodes the first
     is served first. `names` are used in the reason.
     """
     cost = rule.cost
@@ -101,11 +103,12 @@ def measured_shares(
     best_s = _time(best, takes, micro_batches, cost)
     ideal_s = _ideal(takes, micro_batches, cost, best_s)
     chosen = tuple(best.get(k, 0) for k in range(len(nodes)))
-    kept = False
+    kept, least_gain = False, LEAST_GAIN
     one = {k: seconds * cost.units(1, micro_batches) for k, seconds in takes.items()}
     if present is not None and _fits(present, chosen, one, lowest, best_s):
         now_s = _time(dict(enumerate(present)), takes, micro_batches, cost)
-        if not best_s < now_s * (1 - rule.least_gain):
+        least_gain = rule.least_gain if now_s >= LONG_ROUND_S else LEAST_GAIN
+        if not best_s < now_s * (1 - least_gain):
             kept, chosen, best_s = present != chosen, present, now_s
     over = f"{micro_batches} micro-batches over {sum(s > 0 for s in chosen)} devices"
     if not known:
@@ -115,7 +118,7 @@ def measured_shares(
     if any(chosen[k] == least for k in working if least):
         lost += f" and to shares of at least {least}"
     if kept:
-        lost += f" and to keeping them, as others would not save {rule.least_gain:.0%}"
+        lost += f" and to keeping them, as others would not save {least_gain:.0%}"
     said = [f"{over} by speed: {in_seconds(best_s)}, {lost}"]
     called = {n: n.hex()[:8] for n in nodes} | dict(names or {})
     if idle := [k for k in working if not chosen[k]]:

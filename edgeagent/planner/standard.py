@@ -54,7 +54,7 @@ class StandardPlanner:
         self._chunk_bytes = chunk_bytes
         self._custom = custom
         self._trees = trees
-        self._rule = rule
+        self.rule = rule  # of which a step may show more than was known at first
 
     @property
     def inputs(self) -> dict[str, int | bool | str | float]:
@@ -65,10 +65,10 @@ class StandardPlanner:
             "chunk_bytes": self._chunk_bytes,
             "custom": self._custom is not None,
             "trees": self._trees,
-            "fixed": self._rule.cost.fixed,
-            "square": self._rule.cost.square,
-            "least": self._rule.least,
-            "least_gain": self._rule.least_gain,
+            "fixed": self.rule.cost.fixed,
+            "square": self.rule.cost.square,
+            "least": self.rule.least,
+            "least_gain": self.rule.least_gain,
         }
 
     def plan(
@@ -114,7 +114,7 @@ class StandardPlanner:
             measures.speeds,
             shares,
             names=names,
-            rule=self._rule,
+            rule=self.rule,
         )
         sizes = (self._payload_bytes, self._chunk_bytes)
         ways, why = choose_ways(view, measures, *sizes, self._trees, tree.parents, present, found)
@@ -163,7 +163,7 @@ class StandardPlanner:
         if there may be several ways."""
         predicted = least_step if self._trees == PACKED else predicted_step
         sizes = (self._payload_bytes, self._chunk_bytes)
-        return predicted(view, micro_batches, measures, *sizes, self._rule)
+        return predicted(view, micro_batches, measures, *sizes, self.rule)
 
     def costly(
         self,
@@ -182,7 +182,7 @@ class StandardPlanner:
             self._payload_bytes,
             step_s=step_s,
             chunk_bytes=self._chunk_bytes,
-            rule=self._rule,
+            rule=self.rule,
             stay=LEAST_OTHERS,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from edgeagent.planner.work_cost import WorkCost
     from protocols import events
     from protocols.member.node import Node
 
@@ -19,3 +20,6 @@ class Hub(Protocol):
 
     def handle(self, event: events.Event) -> None:
         """Give the node an event once it has finished the one before."""
+
+    def learned_cost(self, cost: WorkCost) -> None:
+        """Use what the trainer has found that parts of the model cost."""

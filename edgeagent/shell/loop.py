@@ -126,7 +126,8 @@ class Shell:
         self._router = Router(me.node, me.incarnation)
         heartbeats = self.peers.heartbeats
         sizes = (payload, chunk_bytes)
-        self.waits = Waits(lambda: self.node, heartbeats, *sizes, observer.say, rule)
+        told = (observer.say, lambda: self._planner.rule)
+        self.waits = Waits(lambda: self.node, heartbeats, *sizes, *told)
 
     def _gauges_of(self, hello: handover.Hello) -> Gauges:
         """Return what measures the speed of the trainer whose first message is `hello`."""
@@ -254,6 +255,12 @@ class Shell:
         return trace_lines(self.recorder, self._loop.time(), about)
 
     # --- events -----------------------------------------------------------------------------------
+
+    def learned_cost(self, cost: WorkCost) -> None:
+        """Use what the trainer has found that parts of the model cost."""
+        self._cost = cost
+        self._planner.rule = replace(self._planner.rule, cost=cost)
+        self._gauges.forget()
 
     def handle(self, event: events.Event) -> None:
         """Give the node one event and perform the effects that it returns."""

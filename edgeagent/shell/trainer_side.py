@@ -15,7 +15,9 @@ from edgeagent import handover
 from edgeagent.dataplane.claims import piece_digests, pieces, state_claim
 from edgeagent.dataplane.shards import state_digest, state_digest_while
 from edgeagent.dataplane.snapshot import copy_in_blocks
+from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
+from edgeagent.planner.work_cost import WorkCost
 from edgeagent.shell.kept_work import KeptWork
 from edgeagent.state_difference import where
 from protocols import effects, events, limits
@@ -159,6 +161,11 @@ class TrainerSide:
                 self._observer.progressed(message.share, message.part)
                 done = message.micro_batches
                 self._handle(events.Progressed(message.iteration, done, message.turn))
+            case handover.Costs(fixed, square):
+                cost = WorkCost(fixed, square)
+                if not cost.is_possible:
+                    raise EdgeAgentError("the trainer announced subnets of an impossible cost")
+                self._hub.learned_cost(cost)
             case handover.Applied(iteration, _, skipped, meta):
                 self._reducer.memory.returned(iteration)
                 if self._held is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from edgeagent.errors import AgentLost, EdgeAgentError
 from edgeagent.handover import (
     Begin,
+    Costs,
     End,
     EndHeard,
     ExitRequested,
@@ -100,6 +101,9 @@ class Service:
         round can be planned by this one's speed."""
         if self._state.outer is None or not self._parts:
             return
+        subnets = self._state.subnets
+        if subnets is not None and (cost := subnets.new_cost()) is not None:
+            self.tell(Costs(cost.fixed, cost.square))
         done, now, seconds = self._state.progress, time.monotonic(), self._state.compute_seconds
         part = 1 - len(self.pending) / self._parts
         half = part >= 0.5 and not self._told_half and seconds >= WORTH_TELLING_S

@@ -96,7 +96,7 @@ class TrainingState:
         shards: bool = False,
     ) -> None:
         self._local = local
-        self._subnets = local if isinstance(local, SubnetSteps) else None
+        self.subnets = local if isinstance(local, SubnetSteps) else None
         self._optimizer = optimizer if local is None else local.outer
         self._grouped: HasGroups = optimizer if local is None else local.optimizers
         self._scheduler = scheduler
@@ -109,7 +109,7 @@ class TrainingState:
         self.parameters: dict[str, torch.nn.Parameter] = own if local is None else local.parameters
         self._trainable = {p: name for name, p in self.parameters.items() if p.requires_grad}
         self._frozen = {n: p for n, p in self.parameters.items() if p not in self._trainable}
-        self.buffers = ModelBuffers(model, fixed=exact_count > 0 or self._subnets is not None)
+        self.buffers = ModelBuffers(model, fixed=exact_count > 0 or self.subnets is not None)
         self.replicated = ReplicatedTensors(model)
         self.scaling = LossScale(grad_scaler)
         self.guards = Guards(self._optimizer, self.schedule_bytes, model)
@@ -277,8 +277,8 @@ class TrainingState:
         self._turn = turn
         if self._overlap is not None:
             self._overlap.forget()
-        if self._subnets is not None:
-            self._subnets.begin_anew()
+        if self.subnets is not None:
+            self.subnets.begin_anew()
         elif self._local is not None and self._micro_batches:  # of this round, computed in vain
             self._local.begin_anew()
         self._sum.clear()
@@ -291,15 +291,15 @@ class TrainingState:
     def deal(self, micro_batches: Sequence[int]) -> Sequence[int]:
         """Return the numbers of what is to be computed for these micro-batches, which the agent has
         dealt to this node: one each, but with subnets the steps that they bring."""
-        if self._subnets is None:
+        if self.subnets is None:
             return micro_batches
         self.buffers.restore()  # an evaluation since the last round may have changed them
-        return self._subnets.deal(self.iteration, micro_batches)
+        return self.subnets.deal(self.iteration, micro_batches)
 
     @property
     def progress(self) -> int:
         """How many of the micro-batches that were dealt to this node are computed."""
-        return len(self._micro_batches) if self._subnets is None else self._subnets.progress
+        return len(self._micro_batches) if self.subnets is None else self.subnets.progress
 
     @property
     def outer(self) -> Optimizer | None:
@@ -379,7 +379,7 @@ class TrainingState:
     @property
     def micro_batches(self) -> tuple[int, ...]:
         """Return the micro-batches in this node's sum."""
-        return tuple(self._micro_batches if self._subnets is None else self._subnets.done)
+        return tuple(self._micro_batches if self.subnets is None else self.subnets.done)
 
     def contribution(self) -> Contributed:
         """Return what this node's sum holds and what the script has set by now, for the agent. The
@@ -393,8 +393,8 @@ class TrainingState:
             self._local.contribute(self._sum, self.buffers, len(self._micro_batches))
         self._sum.bring_home()  # waits for a device that still computes, which counts as computing
         loss_sum = self._losses.total()
-        if self._subnets is not None:
-            loss_sum = self._subnets.loss_of(loss_sum)
+        if self.subnets is not None:
+            loss_sum = self.subnets.loss_of(loss_sum)
         exact, agree = self.buffers.exact, self.buffers.exact_agree
         self.compute_seconds += time.monotonic() - began
         return Contributed(
@@ -409,7 +409,7 @@ class TrainingState:
             settings=self._settings.settings,
             other_settings=self._settings.other_settings,
             stop=self.stop,
-            trained=len(self._micro_batches) if self._subnets is None else self._subnets.trained,
+            trained=len(self._micro_batches) if self.subnets is None else self.subnets.trained,
         )
 
     def _announce(

@@ -327,3 +327,31 @@ def test_a_round_of_local_steps_tells_how_many_this_device_has_taken(bench: Benc
     bench.step(1.0)  # without a share
     told = [step.get("local_steps") for step in bench.all("step")]
     assert told == [None, 13, 0]
+
+
+def test_a_round_of_subnets_tells_what_was_dropped(bench: Bench) -> None:
+    bench.observer.local_steps, bench.observer.in_cells = 20, True
+    bench.observer.contributed(0.5, 13, 7)
+    bench.step(1.0)
+    bench.step(1.0)
+    told = [(step["cells"], step["dropped_cells"]) for step in bench.all("step")]
+    assert told == [(13, 7), (0, 0)]
+
+
+def test_the_local_step_of_the_running_round_is_shown(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(Quiet, "training", lambda self, line: shown.append(line.text()))
+    bench.observer.local_steps = 20
+    bench.observer.progressed(10, 0.5)  # nothing was shown before the first round
+    assert not shown
+    assert bench.observer.local_step == (5, 10)
+    bench.step(1.0)
+    bench.observer.progressed(10, 0.5)
+    assert "of 20 local steps (here step 5 of 10 of the next)" in shown[-1]
+    bench.observer.in_cells = True
+    bench.observer.progressed(10, 0.5)
+    assert bench.observer.local_step == (10, 20)
+    bench.observer.contributed(0.5, 13)
+    assert bench.observer.local_step is None

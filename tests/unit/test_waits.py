@@ -46,7 +46,7 @@ def watched(nodes: list[Node], rule: ShareRule = STEPS_OF_ALL) -> tuple[Waits, l
     node = nodes[0]
     for k in range(4):
         node.context.pace.applied(node.context.now + k - 4)
-    return Waits(lambda: node, Heartbeats(), 250_000, 0, lines.append, rule), lines
+    return Waits(lambda: node, Heartbeats(), 250_000, 0, lines.append, lambda: rule), lines
 
 
 def test_status_and_terminal_say_the_same_and_the_end_of_it() -> None:

@@ -3,7 +3,9 @@
 The micro-batches of a round are **cells**: each stands for the same part of every layer that is
 divided. A layer's units (neurons, heads, residual blocks) are put into a random order, which is
 another one for each layer, and after every so many rounds (the period, usually 1). Cell c of M has
-the units in the c-th M-th of that order. A device that is dealt some cells trains the subnet of all
+the units in the c-th M-th of that order. Where a layer has few units, such as heads or blocks, that
+is rounded by an offset that is drawn with the order: so a device has more of them in one round and
+fewer in another, and as many as its share on average. A device that is dealt some cells trains the subnet of all
 their units. Since the cells of a round are dealt out once each, no two devices train the same unit,
 and none is left out, whatever shares the devices have.
 
@@ -22,6 +24,7 @@ import numpy as np
 
 from edgeagent.trainer.streams import derived_seed
 
+_OFFSET_BITS = 16
 Units = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -34,10 +37,13 @@ def units_of(
     a layer has fewer units than there are cells, some cells have none of it.
     """
     key = derived_seed(seed, "subnet", number, layer)
-    order = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
-    # The unit in the middle of whose part of the order a cell begins; in integers, so that it is
-    # the same everywhere: floor((k + 1/2) * M / size).
-    cell_of = (2 * np.arange(size, dtype=np.int64) + 1) * cells_in_all // (2 * size)
+    drawn = np.random.Philox(key=key).random_raw(size + 1)
+    order = np.argsort(drawn[:size], kind="stable")
+    # The cell of the k-th unit is floor((k + offset) * M / size), with an offset from 0 to 1; in
+    # integers, so that it is the same everywhere.
+    offset = int(drawn[size] >> np.uint64(64 - _OFFSET_BITS))
+    places = (np.arange(size, dtype=np.int64) << _OFFSET_BITS) + offset
+    cell_of = places * cells_in_all // (size << _OFFSET_BITS)
     mine = np.isin(cell_of, np.fromiter(cells, np.int64))
     units: Units = np.sort(order[mine])
     return units

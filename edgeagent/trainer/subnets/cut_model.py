@@ -84,7 +84,7 @@ class CutModel:
         self._whole = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         own = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
         places = {name: _place(self.net, name) for name in own}
-        self._places: dict[str, tuple[nn.Module, str]] = places
+        self.places: dict[str, tuple[nn.Module, str]] = places  # of each tensor: module, its name
         self._factors: dict[str, float] = {}
         for layer in division.layers:
             self._factors[layer.name] = 1.0
@@ -99,7 +99,7 @@ class CutModel:
 
     def own(self, name: str) -> torch.Tensor:
         """Return the net's tensor that is called `name` in the model."""
-        module, key = self._places[name]
+        module, key = self.places[name]
         tensor: torch.Tensor = getattr(module, key)
         return tensor
 
@@ -152,7 +152,7 @@ class CutModel:
         return out
 
     def _set(self, name: str, value: torch.Tensor) -> None:
-        module, key = self._places[name]
+        module, key = self.places[name]
         present = getattr(module, key)
         if present.shape == value.shape:
             present.data.copy_(value)

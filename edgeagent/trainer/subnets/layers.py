@@ -21,7 +21,7 @@ from edgeagent.planner.work_cost import IN_PROPORTION, WorkCost
 from edgeagent.terminal.text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 # What may stand between two linear layers: each number of its output depends on the same number of
 # its input alone.
@@ -146,31 +146,28 @@ class Division:
                     raise UsageError(f"subnets: {piece.tensor} is in a block that can be left out")
                 seen.add((piece.tensor, piece.dim))
 
-    def cost(self, model: nn.Module) -> WorkCost:
-        """Return what computing a part of the model costs, by the numbers of weights.
+    def cost(self, model: nn.Module, uses: Mapping[str, float] | None = None) -> WorkCost:
+        """Return what computing a part of the model costs.
 
         A matrix between two divided layers costs the square of the part, one with an undivided side
-        the part itself. Of undivided matrices only those of linear layers count, which every token
-        is multiplied by: rows of an embedding are only looked up, and what an undivided convolution
-        costs depends on the size of its pictures. With too small a fixed cost shares need some more
-        rounds until they are right, while with too large a one they would swing.
+        the part itself, and one that is not divided the same for every part. `uses` says how often
+        each number of a tensor is multiplied in a step (`first_step.py`). Before a step has shown
+        that, numbers count once, and undivided ones only if they are of linear layers and so is all
+        that is divided. With too small a fixed cost shares need some more rounds until they are
+        right, while with one much too large they would swing.
         """
         dims: dict[str, int] = {}
         for layer in self.layers:
             for piece in layer.pieces:
                 dims[piece.tensor] = dims.get(piece.tensor, 0) + 1
-        whole_blocks = tuple(f"{name}." for blocks in self.blocks for name in blocks.modules)
-        linear = {
-            id(tensor)
-            for module in model.modules()
-            if isinstance(module, nn.Linear | nn.MultiheadAttention)
-            for tensor in module.parameters(recurse=False)
-        }
-        grows = [0.0, 0.0, 0.0]  # with which power of the part: so many weights
+        blocks = tuple(f"{name}." for chain in self.blocks for name in chain.modules)
+        grows = [0.0, 0.0, 0.0]  # with which power of the part: so many products
+        known = uses if uses is not None else _linear_uses(model, dims, blocks)
         for name, tensor in _tensors(model):
-            power = dims.get(name, 1 if name.startswith(whole_blocks) else 0)
-            if tensor.ndim > 1 and (power or id(tensor) in linear):
-                grows[power] += tensor.numel()
+            if tensor.ndim > 1:
+                power = dims.get(name, 1 if name.startswith(blocks) else 0)
+                usual = 1.0 if uses is None and power else 0.0
+                grows[power] += tensor.numel() * known.get(name, usual)
         if not grows[1] + grows[2]:
             return IN_PROPORTION
         return WorkCost(grows[0] / sum(grows), grows[2] / sum(grows))
@@ -347,6 +344,22 @@ def _has_weights(module: nn.Module, *names: str) -> bool:
 
 def _outputs(module: nn.Module, name: str) -> int:
     return len(getattr(module, name).bias)
+
+
+def _linear_uses(
+    model: nn.Module, dims: Mapping[str, int], blocks: tuple[str, ...]
+) -> dict[str, float]:
+    """Return 1.0 for each weight of a linear layer; nothing if convolutions are divided, because
+    how often their weights are used depends on the size of the pictures."""
+    found: dict[str, float] = {}
+    for path, module in model.named_modules():
+        is_linear = isinstance(module, nn.Linear | nn.MultiheadAttention)
+        for key, tensor in module.named_parameters(path, recurse=False):
+            if tensor.ndim > 2 and (key in dims or key.startswith(blocks)):
+                return {}
+            if is_linear:
+                found[key] = 1.0
+    return found
 
 
 def _tied(model: nn.Module) -> list[list[str]]:

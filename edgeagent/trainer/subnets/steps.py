@@ -31,6 +31,7 @@ from edgeagent.trainer.local_steps import BothOptimizers, take_step
 from edgeagent.trainer.outer import outer_optimizer
 from edgeagent.trainer.subnets.cells import units_of
 from edgeagent.trainer.subnets.cut_model import CutModel
+from edgeagent.trainer.subnets.first_step import FirstStep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
+    from edgeagent.planner.work_cost import WorkCost
     from edgeagent.trainer.buffers import ModelBuffers
     from edgeagent.trainer.gradients import GradientSum
     from edgeagent.trainer.subnets.layers import Division
@@ -72,6 +74,8 @@ class SubnetSteps:
         self._max_grad_norm = max_grad_norm
         self._cut = CutModel(model, division, scale)
         self.net = self._cut.net
+        self._first_step: FirstStep | None = FirstStep(model, division, self._cut.places)
+        self._cost: WorkCost | None = None  # that has not been told yet
         self.parameters = dict(sorted(model.named_parameters()))
         self._trainable = [n for n, p in self.parameters.items() if p.requires_grad]
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
@@ -118,6 +122,11 @@ class SubnetSteps:
         """How many cells' worth of the steps is taken."""
         return len(self._mine) * self._taken // self._steps + len(self._dropped)
 
+    def new_cost(self) -> WorkCost | None:
+        """Return once what a part of the model costs, when a step has shown it."""
+        cost, self._cost = self._cost, None
+        return cost
+
     def loss_of(self, total: float) -> float:
         """Return what the device adds to the sum of losses if those of its steps add up to
         `total`: as if each cell that it has, dropped ones too, had its mean loss."""
@@ -147,6 +156,8 @@ class SubnetSteps:
                 found.append(own)
         take_step(self._optimizer, found, self._max_grad_norm)
         self._taken += 1
+        if self._first_step is not None and (cost := self._first_step.cost()) is not None:
+            self._first_step, self._cost = None, cost
         return bool(found)
 
     def contribute(self, sums: GradientSum, buffers: ModelBuffers, _micro_batches: int) -> None:

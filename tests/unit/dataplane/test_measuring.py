@@ -172,6 +172,31 @@ def test_the_speed_in_rounds_is_mostly_that_of_the_last_one_and_counts_for_longe
     assert gauges.read({}).micro_batch_s is None
 
 
+def test_a_device_without_a_part_is_hoped_to_become_faster_little_by_little() -> None:
+    now = [0.0]
+    gauges = Gauges(lambda: now[0], Heartbeats(), rounds=True)
+    gauges.contributed(4, 40.0)
+    gauges.contributed(4, 40.0)
+    gauges.contributed(0, 0.0)
+    assert gauges.read({}).micro_batch_s == pytest.approx(10.0)
+    now[0] = 159.0
+    assert gauges.read({}).micro_batch_s == pytest.approx(10.0)
+    now[0] = 161.0
+    assert gauges.read({}).micro_batch_s == pytest.approx(7.0)
+    now[0] = 321.0
+    assert gauges.read({}).micro_batch_s == pytest.approx(4.9)
+    gauges.contributed(1, 10.0)
+    assert gauges.read({}).micro_batch_s == pytest.approx(10.0)
+
+
+def test_a_speed_in_other_units_is_forgotten() -> None:
+    gauges = Gauges(lambda: 0.0, Heartbeats(), rounds=True)
+    gauges.contributed(4, 40.0)
+    gauges.contributed(4, 40.0)
+    gauges.forget()
+    assert gauges.read({}).micro_batch_s is None
+
+
 def test_the_plan_of_the_next_round_can_follow_the_running_one() -> None:
     now = [0.0]
     gauges = Gauges(lambda: now[0], Heartbeats(), squared, rounds=True)

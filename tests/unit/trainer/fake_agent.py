@@ -21,6 +21,7 @@ from edgeagent.handover import (
     Begin,
     ChunksReady,
     Contributed,
+    Costs,
     Decoder,
     End,
     EndHeard,
@@ -81,7 +82,7 @@ class Node:
                 self.leaving = True
             elif isinstance(message, Away):
                 self.away = message.away
-            elif isinstance(message, EndHeard | Saved):
+            elif isinstance(message, EndHeard | Saved | Costs):
                 pass
             elif isinstance(message, Progressed):
                 self.progress.append(message)

@@ -99,6 +99,18 @@ def test_cells_divide_a_layer_whatever_the_shares_are(size: int) -> None:
             assert [len(part) for part in parts] == [len(s) * size // CELLS for s in shares]
 
 
+def test_of_few_units_each_device_has_its_share_on_average() -> None:
+    cells, rounds, size = 64, 400, 5
+    shares = (30, 15, 12, 7)
+    ends = np.cumsum(shares)
+    for share, end in zip(shares, ends, strict=True):
+        mine = range(end - share, end)
+        had = [len(units_of(mine, cells, size, 3, number, "x")) for number in range(rounds)]
+        exact = size * share / cells
+        assert {int(exact), int(exact) + 1} == set(had)
+        assert sum(had) / rounds == pytest.approx(exact, abs=0.1)
+
+
 def test_each_round_and_layer_has_another_order() -> None:
     orders = {
         tuple(units_of(range(4), CELLS, 64, seed, number, layer).tolist())
@@ -384,9 +396,8 @@ def test_what_a_part_costs_follows_from_the_shapes() -> None:
     nothing = nn.Sequential(nn.Linear(2, 2))
     assert Division((), ()).cost(nothing) == WorkCost()
     net = resnet()
-    found = residual(net, net.get_submodule("layer3")).cost(net)
-    assert 0 < found.fixed < 0.01  # the last layer, since convolutions outside do not count
-    assert found.square == 0
+    # How much convolutions cost is not known before a step, so nothing is taken for fixed.
+    assert residual(net, net.get_submodule("layer3")).cost(net) == WorkCost()
 
 
 def make(**options: Any) -> Any:
