@@ -5,9 +5,9 @@ divided. A layer's units (neurons, heads, residual blocks) are put into a random
 another one for each layer, and after every so many rounds (the period, usually 1). Cell c of M has
 the units in the c-th M-th of that order. Where a layer has few units, such as heads or blocks, that
 is rounded by an offset that is drawn with the order: so a device has more of them in one round and
-fewer in another, and as many as its share on average. A device that is dealt some cells trains the subnet of all
-their units. Since the cells of a round are dealt out once each, no two devices train the same unit,
-and none is left out, whatever shares the devices have.
+fewer in another, and as many as its share on average. A device that is dealt some cells trains the
+subnet of all their units. Since the cells of a round are dealt out once each, no two devices train
+the same unit, and none is left out, whatever shares the devices have.
 
 The order follows from (seed, round // period, layer) alone, by raw numbers of numpy's Philox
 generator, which numpy guarantees in all versions. So a device keeps its units in all rounds of a
