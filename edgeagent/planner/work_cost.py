@@ -3,9 +3,9 @@
 In ordinary training, and with local steps, a share takes as long as it has micro-batches. In a
 round of subnets the micro-batches are cells of the model. A matrix between two divided layers then
 costs the square of a device's part, one with an undivided side the part itself, and what is not
-divided costs the same however small the part is. AdapTrain has a square-root rule and a linear rule
-for how large parts follow from speeds: they are the right ones if `square` is 1, or neither is
-above 0.
+divided costs the same however small the part is. AdapTrain has two rules for how large parts follow
+from speeds: its square-root rule is the right one if `square` is 1, its linear rule if both parts
+are 0.
 """
 
 from __future__ import annotations

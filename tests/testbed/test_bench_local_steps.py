@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from edgeagent.errors import EdgeAgentError
 from tests.testbed.bench.local_steps import (
     FILE,
     ORDINARY,
@@ -49,11 +50,14 @@ def test_a_row_has_the_states_that_were_there_by_then() -> None:
 
 
 def test_runs_of_an_earlier_call_are_kept_unless_they_failed(tmp_path: Path) -> None:
-    assert earlier(tmp_path / FILE) == []
+    args = Namespace(out=tmp_path, seconds=120.0, nodes=4, delay_ms=10.0)
+    assert earlier(tmp_path / FILE, vars(args)) == []
     ended = Outcome(CLOTHES, 10.0, Way(50, "nesterov"), 1, 5000.0, 56.0, 0.9, FAST)
     failed = Outcome(TEXT, 100.0, Way(50, "average"), 2, why="it broke")
-    write(Namespace(out=tmp_path, seconds=120.0), [ended, failed])
-    assert earlier(tmp_path / FILE) == [ended]
+    write(args, [ended, failed])
+    assert earlier(tmp_path / FILE, vars(args)) == [ended]
+    with pytest.raises(EdgeAgentError, match="had --delay-ms 10, not 5: choose that, or another"):
+        earlier(tmp_path / FILE, {**vars(args), "delay_ms": 5.0})
 
 
 def test_before_the_first_state_there_is_none() -> None:

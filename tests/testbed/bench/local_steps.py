@@ -32,12 +32,13 @@ from tests.testbed.bench.ground import Busy, calibrated, say, turns, why
 from tests.testbed.network import MBIT, Link, Network
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tests.scenarios.cluster import Agent
 
 HELP = "local-steps: learning in rounds of local steps and with a sum in every step, by link rate"
 ENDLESS = 1_000_000  # iterations: runs end by time
+ALIKE = ("seconds", "nodes", "delay_ms")  # of all runs in one file
 FILE = "local-steps.json"  # all figures, in the folder for results
 JUDGED = 12  # states of a run, at most
 JUDGED_BATCH = 500  # samples
@@ -309,7 +310,7 @@ def draw(outcomes: Sequence[Outcome], job: str, mbit: float, path: Path) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write and print; return 0 if all runs ended."""
-    outcomes = earlier(args.out / FILE) if args.more else []
+    outcomes = earlier(args.out / FILE, _settings(args)) if args.more else []
     known = {(o.mbit, o.subject.job, o.way, o.seed) for o in outcomes}
     nodes = tuple("abcdef"[: args.nodes])
     for mbit in args.mbit:
@@ -326,12 +327,22 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(o.points for o in outcomes) else 1
 
 
-def earlier(path: Path) -> list[Outcome]:
-    """Return the runs of an earlier call that ended as they should; none if there is no file."""
+def earlier(path: Path, settings: Mapping[str, Any]) -> list[Outcome]:
+    """Return the runs of an earlier call that ended as they should; none if there is no file.
+
+    Raises `EdgeAgentError` if `settings` other than those of an earlier call would be put beside
+    them: seconds, nodes and delay.
+    """
     if not path.exists():
         return []
-    found = []
-    for run in json.loads(path.read_text())["runs"]:
+    found, file = [], json.loads(path.read_text())
+    for name in ALIKE:
+        if file["settings"][name] != settings[name]:
+            raise EdgeAgentError(
+                f"the runs in {path} had --{name.replace('_', '-')} {file['settings'][name]:g}, not"
+                f" {settings[name]:g}: choose that, or another --out"
+            )
+    for run in file["runs"]:
         points = tuple(Point(**point) for point in run.pop("points"))
         subject, way = Subject(**run.pop("subject")), Way(**run.pop("way"))
         found.append(Outcome(subject=subject, way=way, points=points, **run))
@@ -353,9 +364,13 @@ def _tried(
     return outcome
 
 
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    return {k: v for k, v in vars(args).items() if k not in ("do", "out")}
+
+
 def write(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
     """Write figures, tables and pictures of what was measured so far."""
-    settings: dict[str, Any] = {k: v for k, v in vars(args).items() if k not in ("do", "out")}
+    settings = _settings(args)
     args.out.mkdir(parents=True, exist_ok=True)
     whole = {"settings": settings, "runs": [asdict(o) for o in outcomes]}
     (args.out / FILE).write_text(json.dumps(whole, indent=1) + "\n")
