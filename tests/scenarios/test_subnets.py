@@ -14,6 +14,8 @@ from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
 SCRIPT = str(SCRIPTS / "subnets.py")
 CELLS = 64
 SEEN = 3  # rounds between two events
+LEARNED = 60  # rounds, after which a small model tells most digits
+WAIT_S = 180.0
 
 
 def wait_middle(agent: Agent) -> None:
@@ -105,6 +107,33 @@ def test_options_of_the_command_line_hold_for_a_script(tmp_path: Path) -> None:
             assert not agent.all("diverged")
         had = [count for count in cells(bob).values() if count]  # none in the first two rounds
         assert min(had) == CELLS // 4, "never less"
+        equal = cluster.command("verify", str(alice.save_path), str(bob.save_path))
+        assert equal.returncode == 0, equal.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("net", ["resnet", "transformer"])
+def test_blocks_and_perceptrons_of_a_transformer_are_divided(tmp_path: Path, net: str) -> None:
+    end = tmp_path / "end"
+    with Cluster(tmp_path, job=SCRIPT, options=["--standby", "never"]) as cluster:
+
+        def start(name: str, slow: float, *peers: Agent) -> Agent:
+            settings = {"SLOW": str(slow), "BASE": "0.005", "NET": net, "RATE": "0.003"}
+            return cluster.start(name, peers=peers, script=[str(end)], environment=settings)
+
+        alice = start("alice", 1)
+        alice.wait("joined")
+        bob = start("bob", 2, alice)
+        bob.wait("joined")
+        alice.wait_until("rounds of both", lambda: len(cells(bob)) >= LEARNED, WAIT_S)
+        end.touch()
+        for agent in (alice, bob):
+            assert agent.wait_exit() == 0, agent.describe()
+            assert not agent.all("diverged")
+            (said,) = agent.said("accuracy ")
+            assert float(said.split()[-1]) > 0.8
+        had = list(cells(bob).values())[-1]
+        assert 0 < had < CELLS / 2, "it is the slower one"
         equal = cluster.command("verify", str(alice.save_path), str(bob.save_path))
         assert equal.returncode == 0, equal.stdout
 

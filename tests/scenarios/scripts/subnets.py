@@ -1,6 +1,7 @@
-"""`subnets.py END`: trains independent subnets of a net of three linear layers, or with RESIDUAL=1
-in the environment of four perceptrons with a residual path around each, until the file END exists,
-and prints how good the whole model is then.
+"""`subnets.py END`: trains independent subnets of a model until the file END exists, and prints how
+good the whole model is then. NET in the environment says which model: "layers" (three linear ones),
+"residual" (four perceptrons with a residual path around each), "resnet" (blocks of convolutions) or
+"transformer" (encoder layers, to which the rows of a picture are tokens).
 
 It learns the digits, or with CLOTHES=1 in the environment the pictures of Fashion-MNIST, which are
 harder, so that the ways to train differ longer; up to 2,000 of the test pictures judge it at the
@@ -17,6 +18,7 @@ model and sum their gradients in every step. With GO, the name of a file, the de
 cluster waits in its first step until that exists, so that others can come meanwhile.
 """
 
+import copy
 import os
 import sys
 import time
@@ -30,6 +32,7 @@ from models.digits import Digits
 from models.fashion import FashionMnist
 from models.fully_connected import fully_connected_net
 from models.residual_perceptron import residual_perceptron
+from models.resnet import BasicBlock, ResNet
 
 BATCH = 32  # samples of a step
 JUDGED = 2000  # test pictures, at most
@@ -43,8 +46,22 @@ local_steps = int(os.environ.get("LOCAL_STEPS", "20"))
 clothes = os.environ.get("CLOTHES", "0") == "1"
 
 
-def weights(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
+class Rows(nn.Module):
+    """Reads a picture row by row: [N, 1, H, W] to logits [N, 10]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(28 if clothes else 8, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(32 * (28 if clothes else 8), 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.embed(x.squeeze(1))).flatten(1))  # type: ignore[no-any-return]
+
+
+def weights(part: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in part.parameters())
 
 
 def slowdown() -> float:
@@ -54,10 +71,25 @@ def slowdown() -> float:
 seed = int(os.environ.get("SEED", "1"))
 torch.manual_seed(seed)
 inputs = 28 * 28 if clothes else 64
-if os.environ.get("RESIDUAL", "0") == "1":
+net = os.environ.get("NET", "layers")
+model: nn.Module
+if net == "residual":
     model = residual_perceptron(inputs, width, hidden, blocks=4, classes=10)
+elif net == "resnet":
+    model = ResNet(BasicBlock, (1, 1, 4, 1), 10, stem="cifar", width=8, channels=1)
+elif net == "transformer":
+    model = Rows()
 else:
     model = fully_connected_net(inputs, hidden, classes=10)
+
+
+def division() -> subnets.Division:
+    if net == "resnet":
+        assert isinstance(model, ResNet)
+        return subnets.residual(model, model.layer3)
+    return subnets.transformer(model) if net == "transformer" else subnets.fully_connected(model)
+
+
 whole = weights(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "3e-3")))
 steps = int(os.environ.get("STEPS", "0")) or None
@@ -69,7 +101,7 @@ if local_steps:
         local_steps=local_steps,
         steps=steps,
         seed=seed,
-        subnets=subnets.fully_connected(model),
+        subnets=division(),
     )
 else:
     trainer = Trainer(
@@ -82,8 +114,10 @@ pictures, labels = torch.stack([x for x, _ in judged]), torch.tensor([y for _, y
 
 
 def accuracy() -> float:
+    # A copy, since statistics of batch norm are those of subnets: here they are the batch's own.
+    judge = copy.deepcopy(model)
     with torch.no_grad():
-        return float((model(pictures).argmax(dim=1) == labels).float().mean())
+        return float((judge(pictures).argmax(dim=1) == labels).float().mean())
 
 
 go = Path(os.environ.get("GO", os.devnull))

@@ -161,7 +161,7 @@ def measured(args: argparse.Namespace, name: str, seed: int, folder: Path) -> Fo
             "WIDTH": str(args.width),
             "RATE": str(args.rate),
             "CLOTHES": str(int(args.clothes)),
-            "RESIDUAL": str(int(args.residual)),
+            "NET": "residual" if args.residual else "layers",
             "LOCAL_STEPS": str(LOCAL_STEPS if each == 1 else 0),
             "GO": str(go),
             share_policies.VARIABLE: str(shares),
