@@ -86,7 +86,7 @@ else:
 def division() -> subnets.Division:
     if net == "resnet":
         assert isinstance(model, ResNet)
-        return subnets.residual(model, model.layer3)
+        return subnets.residual(model, model.get_submodule("layer3"))
     return subnets.transformer(model) if net == "transformer" else subnets.fully_connected(model)
 
 

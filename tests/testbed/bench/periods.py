@@ -32,9 +32,11 @@ from tests.testbed.bench.subnets import LOCAL_STEPS, SLOW
 from tests.unit.trainer.replicas import run_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from edgeagent.trainer import Trainer
+
+    Make = Callable[[], tuple[nn.Module, torch.optim.Optimizer, dict[str, Any]]]
 
 HELP = "periods: learning if subnets are drawn anew in each round or after several"
 BATCH, HIDDEN, RATE = 32, 128, 3e-3
@@ -123,16 +125,17 @@ def judged(out: Path, trainer: Trainer, model: nn.Module, dataset: Any) -> None:
     own.replace(out)
 
 
-def measured(args: argparse.Namespace, kind: str, period: int, seed: int) -> Outcome:
-    """Train once."""
+def trained(make: Make, kind: str, rounds: int) -> tuple[list[float], list[float]]:
+    """Train the job that `make` makes with parts of this kind; return accuracies and losses of the
+    test pictures after each round."""
     shares = shares_of(kind)
     how: dict[str, Any] = {"shares": lambda _round, _active: shares, "reads": lambda _round: False}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
         loop = partial(judged, out)
-        run_cluster(partial(job, period, seed), len(SLOW), args.rounds, Digits, how, loop)
+        run_cluster(make, len(SLOW), rounds, Digits, how, loop)
         accuracies, losses = json.loads(out.read_text())
-    return Outcome(kind, period, seed, tuple(accuracies), tuple(losses))
+    return accuracies, losses
 
 
 def table(outcomes: Sequence[Outcome], accuracy: float) -> str:
@@ -162,7 +165,9 @@ def run(args: argparse.Namespace) -> int:
     for seed in range(1, args.seeds + 1):
         for kind in KINDS:
             for period in args.periods:
-                outcomes.append(measured(args, kind, period, seed))
+                found = trained(partial(job, period, seed), kind, args.rounds)
+                accuracies, losses = map(tuple, found)
+                outcomes.append(Outcome(kind, period, seed, accuracies, losses))
                 say(f"{kind}, period {period}, seed {seed}: {outcomes[-1].end:.3f}")
     args.out.mkdir(parents=True, exist_ok=True)
     whole = [asdict(o) for o in outcomes]
