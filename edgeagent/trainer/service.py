@@ -166,6 +166,8 @@ class Service:
             self.pending.clear()
             applied = self._state.apply(message)
             self.loss = applied.loss
+            if self._state.subnets is not None and math.isfinite(applied.loss):
+                self._state.subnets.last_loss = applied.loss
             self._round = -1
             client.send(applied)
             self._saving.applied(applied.meta)

@@ -87,6 +87,7 @@ class SubnetSteps:
         self._dropped: list[int] = []  # cells that count as done and are not trained
         self._has_work = False  # whether the agent has dealt out the work of this round
         self._taken = 0  # steps of this round
+        self.last_loss = 0.0  # the cluster's, of the last round; 0 before the first
         self._moved: set[str] = set()  # parameters that had a gradient in this round
         self._written = False  # what `contribute` writes is there
         self._optimizer = self._fresh({name: self._cut.own(name) for name in self._trainable})
@@ -129,8 +130,10 @@ class SubnetSteps:
 
     def loss_of(self, total: float) -> float:
         """Return what the device adds to the sum of losses if those of its steps add up to
-        `total`: as if each cell that it has, dropped ones too, had its mean loss."""
-        return total / self._taken * len(self.done) if self._taken else 0.0
+        `total`: as if each cell that it has, dropped ones too, had its mean loss. Without a step
+        that is the loss of the last round."""
+        mean = total / self._taken if self._taken else self.last_loss
+        return mean * len(self.done)
 
     def step(self) -> bool:
         """Take one step with the gradients that the script has left in `net`, and drop them; return

@@ -259,6 +259,8 @@ def test_cells_that_come_later_count_and_are_not_trained() -> None:
     assert device.train(1, [2, 3]) == [], "it had no work, so these are another device's"
     assert device.steps.done == [2, 3]
     assert device.steps.trained == 0
+    device.steps.last_loss = 1.5
+    assert device.steps.loss_of(0.0) == 3.0, "as in the last round, since it has none of its own"
 
 
 def test_cells_without_any_unit_count_as_done() -> None:
