@@ -241,6 +241,7 @@ class Observer:
     def work_given(self) -> None:
         """Note that the trainer begins to compute."""
         self._given = self._clock()
+        self.local_step = None
 
     @property
     def compute_seconds(self) -> float:
@@ -282,6 +283,7 @@ class Observer:
     ) -> None:
         """Write a step: `iteration` updates are done now."""
         now, self._iteration = self._clock(), iteration
+        self.local_step = None
         self.loss = word.loss_sum / word.weight if word.weight else None
         self.skipped += skipped
         self._steps_seen.append((now, samples))
@@ -354,6 +356,7 @@ class Observer:
             case "pull_begins":
                 self.pull = PullMeter(values["total_bytes"], self._clock)
                 self._inside = False
+                self._line = self.local_step = None
                 self._write_farewells()
                 self._late_since.clear()
                 self._steps_seen.clear()  # so that the time of the pull does not count as a step

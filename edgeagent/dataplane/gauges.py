@@ -37,7 +37,8 @@ IDLE_HOPE = 0.7
 class Gauges:
     """The trainer's speed, the times of the last iteration, rates and delays of all links.
 
-    `cost`: what a share of so many micro-batches costs, in units of the speed. `rounds`: an
+    `cost`: what a share of so many micro-batches costs, in units of the speed, which is told once
+    the cost `is_priced`: known, and the same on all devices. `rounds`: an
     iteration is a round of local steps, of which the last one counts by `last_counts` (above 0, up
     to 1) and all before by the rest. The plan of a round is made while the one before is computed,
     so the running round is then the last one, as far as it is computed.
@@ -49,11 +50,13 @@ class Gauges:
         heartbeats: Heartbeats,
         cost: Callable[[int], float] = float,
         *,
+        is_priced: bool = True,
         rounds: bool = False,
         last_counts: float = LAST_ROUND_COUNTS,
     ) -> None:
         self._clock = clock
         self._cost = cost
+        self._is_priced = is_priced
         self._rounds = rounds
         self._last_counts = last_counts
         self._heartbeats = heartbeats
@@ -67,7 +70,7 @@ class Gauges:
         self._contributed_at: float | None = None
         self._compute_s: float | None = None
         self._work_s = 0.0  # what the last share took that was none of nothing
-        self._is_idle = False  # the last share was nothing
+        self._is_idle = False  # the last share was nothing, so the speed is an old one
         self._sync_s: float | None = None
 
     def progressed(self, share: int, part: float, seconds: float) -> None:
@@ -89,23 +92,27 @@ class Gauges:
         now = self._clock()
         self._contributed_at, self._compute_s = now, seconds
         self._running = None
-        self._is_idle = not micro_batches
         if not micro_batches or seconds <= 0:
+            self._is_idle = not micro_batches
             return
         self._work_s = seconds
         part, before = self._set_up or (0.0, 0.0)
         if (self._warm or self._set_up) and part < 1 and seconds > before:
             pace = (seconds - before) / (1 - part) / self._cost(micro_batches)
             if self._rounds and self._paces:
-                pace = self._average(pace, self._paces.pop())
+                before = self._paces.pop()
+                pace = pace if self._is_idle else self._average(pace, before)
             self._paces.append(pace)
             self._paced_at = now
+        self._is_idle = False
         self._warm, self._set_up = True, None
 
-    def forget(self) -> None:
-        """Forget the speed, since from now on costs are counted in other units."""
+    def priced(self) -> None:
+        """Note that the cost of a share is known from now on; what was measured before is of no
+        use, because other devices count it in other units."""
         self._paces.clear()
         self._running = None
+        self._is_priced = True
 
     def reduced(self) -> None:
         """Note that the round is complete on this node."""
@@ -135,10 +142,11 @@ class Gauges:
         least = 1 if self._rounds else LEAST_PACES
         pace = median(self._paces) if len(self._paces) >= least else None
         if self._running is not None:
-            pace = self._running if pace is None else self._average(self._running, pace)
-        if pace is not None and self._rounds and self._is_idle:
+            known = None if self._is_idle else pace
+            pace = self._running if known is None else self._average(self._running, known)
+        elif pace is not None and self._rounds and self._is_idle:
             pace *= IDLE_HOPE**times
-        return Measured(incoming, pace, self._compute_s, self._sync_s)
+        return Measured(incoming, pace if self._is_priced else None, self._compute_s, self._sync_s)
 
     def _average(self, last: float, before: float) -> float:
         return self._last_counts * last + (1 - self._last_counts) * before

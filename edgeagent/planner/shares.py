@@ -99,7 +99,8 @@ def measured_shares(
     tried = [k for k in working if k not in known][:micro_batches]
     least = min(rule.least, micro_batches // len(working))
     lowest = dict.fromkeys(working, least) | dict.fromkeys(tried, max(1, least))
-    best = _earliest(takes, micro_batches, lowest, cost)
+    most = _most(known, present, max(1, least)) if cost != IN_PROPORTION else {}
+    best = _earliest(takes, micro_batches, lowest, cost, most)
     best_s = _time(best, takes, micro_batches, cost)
     ideal_s = _ideal(takes, micro_batches, cost, best_s)
     chosen = tuple(best.get(k, 0) for k in range(len(nodes)))
@@ -131,21 +132,39 @@ def measured_shares(
 
 
 def _earliest(
-    takes: Mapping[int, float], micro_batches: int, lowest: Mapping[int, int], cost: WorkCost
+    takes: Mapping[int, float],
+    micro_batches: int,
+    lowest: Mapping[int, int],
+    cost: WorkCost,
+    most: Mapping[int, int],
 ) -> dict[int, int]:
-    """Give each node its `lowest` share, then each micro-batch to the node that completes it first.
+    """Give each node its `lowest` share, then each micro-batch to the node that completes it first;
+    those in `most` get no more than that, unless nobody else is there.
 
     Beside the lowest shares this takes the earliest completions there are, so that no other shares
     end sooner (the greedy Algorithm 2 of Chaos with equal pieces).
     """
     shares = dict(lowest)
-    ends = [(cost.units(shares[k] + 1, micro_batches) * s, k) for k, s in takes.items()]
+
+    def next_end(k: int) -> tuple[bool, float, int]:
+        more = shares[k] + 1
+        return more > most.get(k, micro_batches), cost.units(more, micro_batches) * takes[k], k
+
+    ends = [next_end(k) for k in takes]
     heapq.heapify(ends)
     for _ in range(micro_batches - sum(shares.values())):
-        k = ends[0][1]
+        k = ends[0][2]
         shares[k] += 1
-        heapq.heapreplace(ends, (cost.units(shares[k] + 1, micro_batches) * takes[k], k))
+        heapq.heapreplace(ends, next_end(k))
     return shares
+
+
+def _most(known: Mapping[int, float], present: tuple[int, ...] | None, one: int) -> dict[int, int]:
+    """Return the most that devices get which had no part until now: what is known of their speed is
+    old, and with a wrong one all would wait for a large part."""
+    if present is None:
+        return {}
+    return {k: one for k in known if k < len(present) and not present[k]}
 
 
 def _time(

@@ -59,7 +59,8 @@ class StandardPlanner:
     @property
     def inputs(self) -> dict[str, int | bool | str | float]:
         """The arguments this planner was made with, so that a replay can make an equal one. A
-        user's policy cannot be written down; only whether there is one is told."""
+        user's policy cannot be written down; only whether there is one is told. What parts of a
+        model cost is told as it is known now, so plans of the first round may not replay."""
         return {
             "payload_bytes": self._payload_bytes,
             "chunk_bytes": self._chunk_bytes,

@@ -135,6 +135,7 @@ class Shell:
             self._loop.time,
             self.peers.heartbeats,
             lambda share: self._cost.units(share, hello.micro_batches),
+            is_priced=not hello.in_cells,
             rounds=hello.local_steps > 0,
             last_counts=hello.last_round_counts or LAST_ROUND_COUNTS,
         )
@@ -260,7 +261,7 @@ class Shell:
         """Use what the trainer has found that parts of the model cost."""
         self._cost = cost
         self._planner.rule = replace(self._planner.rule, cost=cost)
-        self._gauges.forget()
+        self._gauges.priced()
 
     def handle(self, event: events.Event) -> None:
         """Give the node one event and perform the effects that it returns."""

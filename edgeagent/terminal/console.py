@@ -68,7 +68,7 @@ class TrainingLine:
         if self.local_steps:
             number = f"round {self.iteration}{end} of {plural(self.local_steps, 'local step')}"
         if self.local_step is not None:
-            number += " (here step {} of {} of the next)".format(*self.local_step)
+            number += ", step {} of {} of the next one".format(*self.local_step)
         return (
             f"{number}  loss {loss_text(self.loss)}  "
             f"{rate_text(self.samples_per_second)}  {plural(self.members, 'member')}"

@@ -118,7 +118,7 @@ def _headline(status: Status) -> Text:
     of = f" of {plural(local, 'local step')}" if local else ""
     head.append(f"\n{'round' if of else 'step'} {status['iteration']}{end}{of}, ")
     if (step := status["local_step"]) is not None:
-        head.append(f"here step {step['done']} of {step['of']} of the next, ")
+        head.append(f"step {step['done']} of {step['of']} of the next one here, ")
     head.append(f"loss {loss_text(status['loss'])}, {rate_text(status['samples_per_second'])}")
     head.append(f"\nscheduler {clean(status['scheduler']) or '-'} (term {status['term']}), ")
     head.append(f"view {status['view']}, policy {status['policy']}")

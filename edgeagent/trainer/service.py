@@ -101,9 +101,7 @@ class Service:
         round can be planned by this one's speed."""
         if self._state.outer is None or not self._parts:
             return
-        subnets = self._state.subnets
-        if subnets is not None and (cost := subnets.new_cost()) is not None:
-            self.tell(Costs(cost.fixed, cost.square))
+        self.tell_cost()
         done, now, seconds = self._state.progress, time.monotonic(), self._state.compute_seconds
         part = 1 - len(self.pending) / self._parts
         half = part >= 0.5 and not self._told_half and seconds >= WORTH_TELLING_S
@@ -112,6 +110,12 @@ class Service:
         fresh = done - self._told
         self.tell(Progressed(self._round, fresh, self._turn, self._share, part, seconds))
         self._told, self._told_at, self._told_half = done, now, self._told_half or part >= 0.5
+
+    def tell_cost(self) -> None:
+        """Tell the agent what parts of the model cost, once a step has shown it."""
+        subnets = self._state.subnets
+        if subnets is not None and (cost := subnets.new_cost()) is not None:
+            self.tell(Costs(cost.fixed, cost.square))
 
     @property
     def agent_speaks(self) -> bool:

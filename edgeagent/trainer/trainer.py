@@ -327,6 +327,7 @@ class Trainer:
             if service.pending:
                 service.gets_on()
                 return None
+            service.tell_cost()
             client.send(self._state.contribution())
             while service.is_undecided(before):
                 service.advance()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from edgeagent.errors import EdgeAgentError
 from tests.testbed.bench.local_steps import (
     FILE,
     ORDINARY,
@@ -22,6 +21,7 @@ from tests.testbed.bench.local_steps import (
     way_of,
     write,
 )
+from tests.testbed.namespaces import TestbedError
 
 CLOTHES, TEXT = SUBJECTS["fashion-mnist"], SUBJECTS["text"]
 EARLY, LATER = Point(10.0, 10_240, 0.9, 0.5), Point(100.0, 102_400, 0.5, 0.8)
@@ -56,7 +56,7 @@ def test_runs_of_an_earlier_call_are_kept_unless_they_failed(tmp_path: Path) -> 
     failed = Outcome(TEXT, 100.0, Way(50, "average"), 2, why="it broke")
     write(args, [ended, failed])
     assert earlier(tmp_path / FILE, vars(args)) == [ended]
-    with pytest.raises(EdgeAgentError, match="had --delay-ms 10, not 5: choose that, or another"):
+    with pytest.raises(TestbedError, match="had --delay-ms 10, not 5: choose that, or another"):
         earlier(tmp_path / FILE, {**vars(args), "delay_ms": 5.0})
 
 

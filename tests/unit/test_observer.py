@@ -349,7 +349,7 @@ def test_the_local_step_of_the_running_round_is_shown(
     assert bench.observer.local_step == (5, 10)
     bench.step(1.0)
     bench.observer.progressed(10, 0.5)
-    assert "of 20 local steps (here step 5 of 10 of the next)" in shown[-1]
+    assert "of 20 local steps, step 5 of 10 of the next one" in shown[-1]
     bench.observer.in_cells = True
     bench.observer.progressed(10, 0.5)
     assert bench.observer.local_step == (10, 20)

@@ -24,6 +24,9 @@ import numpy as np
 
 from edgeagent.trainer.streams import derived_seed
 
+# Devices that deal out units in another way would train some twice and others never. So this is
+# part of the job, and has to grow with every change below.
+CELLS_VERSION = 2
 _OFFSET_BITS = 16
 Units = np.ndarray[Any, np.dtype[np.int64]]
 

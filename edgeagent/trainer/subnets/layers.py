@@ -352,13 +352,15 @@ def _linear_uses(
     """Return 1.0 for each weight of a linear layer; nothing if convolutions are divided, because
     how often their weights are used depends on the size of the pictures."""
     found: dict[str, float] = {}
-    for path, module in model.named_modules():
+    names = {id(tensor): name for name, tensor in model.named_parameters()}
+    for module in model.modules():
         is_linear = isinstance(module, nn.Linear | nn.MultiheadAttention)
-        for key, tensor in module.named_parameters(path, recurse=False):
-            if tensor.ndim > 2 and (key in dims or key.startswith(blocks)):
+        for tensor in module.parameters(recurse=False):
+            name = names[id(tensor)]
+            if tensor.ndim > 2 and (name in dims or name.startswith(blocks)):
                 return {}
             if is_linear:
-                found[key] = 1.0
+                found[name] = 1.0
     return found
 
 

@@ -15,6 +15,7 @@ from edgeagent.config import SUBNET_SCALES
 from edgeagent.dataplane.gauges import LAST_ROUND_COUNTS
 from edgeagent.errors import UsageError
 from edgeagent.trainer.loader import is_number
+from edgeagent.trainer.subnets.cells import CELLS_VERSION
 from edgeagent.trainer.subnets.layers import Division
 from protocols import limits
 
@@ -45,7 +46,7 @@ class SubnetOptions:
     def fields(self) -> dict[str, Any]:
         """The fields of the job's fingerprint, by name."""
         return {
-            "subnets": f"{self.division}, scale {self.scale}",
+            "subnets": f"{self.division}, scale {self.scale}, cells {CELLS_VERSION}",
             "subnet minimum": self.minimum,
             "subnet period": self.period,
             "subnet ewma": self.ewma,

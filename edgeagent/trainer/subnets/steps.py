@@ -74,7 +74,7 @@ class SubnetSteps:
         self._max_grad_norm = max_grad_norm
         self._cut = CutModel(model, division, scale)
         self.net = self._cut.net
-        self._first_step: FirstStep | None = FirstStep(model, division, self._cut.places)
+        self._first_step: FirstStep | None = FirstStep(model, self.net, division, self._cut.places)
         self._cost: WorkCost | None = None  # that has not been told yet
         self.parameters = dict(sorted(model.named_parameters()))
         self._trainable = [n for n, p in self.parameters.items() if p.requires_grad]

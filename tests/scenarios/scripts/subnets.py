@@ -57,7 +57,8 @@ class Rows(nn.Module):
         self.head = nn.Linear(32 * (28 if clothes else 8), 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(self.embed(x.squeeze(1))).flatten(1))  # type: ignore[no-any-return]
+        logits: torch.Tensor = self.head(self.body(self.embed(x.squeeze(1))).flatten(1))
+        return logits
 
 
 def weights(part: nn.Module) -> int:
@@ -133,7 +134,9 @@ for x, y in trainer.loader(train):
     if trainer.update(loss):
         taken = 0
         if states and trainer.iteration % every == 0:
-            torch.save(model.state_dict(), Path(states) / f"{trainer.iteration}.pt")
+            path = Path(states) / f"{trainer.iteration}.pt"
+            torch.save(model.state_dict(), path.with_suffix(".new"))
+            path.with_suffix(".new").replace(path)
         if end.exists():
             trainer.stop()
     elif taken == local_steps // 2:

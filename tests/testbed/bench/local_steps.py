@@ -29,6 +29,7 @@ from edgeagent.errors import EdgeAgentError
 from tests.scenarios.processes import kill_session
 from tests.testbed.agents import Launcher
 from tests.testbed.bench.ground import Busy, calibrated, say, turns, why
+from tests.testbed.namespaces import TestbedError
 from tests.testbed.network import MBIT, Link, Network
 
 if TYPE_CHECKING:
@@ -330,7 +331,7 @@ def run(args: argparse.Namespace) -> int:
 def earlier(path: Path, settings: Mapping[str, Any]) -> list[Outcome]:
     """Return the runs of an earlier call that ended as they should; none if there is no file.
 
-    Raises `EdgeAgentError` if `settings` other than those of an earlier call would be put beside
+    Raises `TestbedError` if `settings` other than those of an earlier call would be put beside
     them: seconds, nodes and delay.
     """
     if not path.exists():
@@ -338,7 +339,7 @@ def earlier(path: Path, settings: Mapping[str, Any]) -> list[Outcome]:
     found, file = [], json.loads(path.read_text())
     for name in ALIKE:
         if file["settings"][name] != settings[name]:
-            raise EdgeAgentError(
+            raise TestbedError(
                 f"the runs in {path} had --{name.replace('_', '-')} {file['settings'][name]:g}, not"
                 f" {settings[name]:g}: choose that, or another --out"
             )

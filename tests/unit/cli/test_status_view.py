@@ -114,7 +114,7 @@ def test_who_waits_for_others_or_is_let_in_says_so() -> None:
 
 def test_the_local_step_of_a_round_is_shown() -> None:
     lines = shown(local_steps=200, local_step={"done": 80, "of": 200})
-    assert any("of 200 local steps, here step 80 of 200 of the next" in line for line in lines)
+    assert any("of 200 local steps, step 80 of 200 of the next one here" in line for line in lines)
 
 
 def test_what_is_not_measured_is_a_dash() -> None:

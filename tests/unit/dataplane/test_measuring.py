@@ -189,12 +189,15 @@ def test_a_device_without_a_part_is_hoped_to_become_faster_little_by_little() ->
     assert gauges.read({}).micro_batch_s == pytest.approx(10.0)
 
 
-def test_a_speed_in_other_units_is_forgotten() -> None:
-    gauges = Gauges(lambda: 0.0, Heartbeats(), rounds=True)
+def test_a_speed_is_told_once_the_cost_is_known() -> None:
+    gauges = Gauges(lambda: 0.0, Heartbeats(), is_priced=False, rounds=True)
     gauges.contributed(4, 40.0)
     gauges.contributed(4, 40.0)
-    gauges.forget()
     assert gauges.read({}).micro_batch_s is None
+    gauges.priced()
+    assert gauges.read({}).micro_batch_s is None, "that was measured in other units"
+    gauges.contributed(4, 40.0)
+    assert gauges.read({}).micro_batch_s == pytest.approx(10.0)
 
 
 def test_the_plan_of_the_next_round_can_follow_the_running_one() -> None:

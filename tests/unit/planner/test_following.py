@@ -6,6 +6,8 @@ round is planned. What parts really cost may differ from what the planner assume
 
 from __future__ import annotations
 
+from statistics import median
+
 import pytest
 
 from edgeagent.dataplane.gauges import Gauges
@@ -58,6 +60,29 @@ class Room:
         for gauges, share, seconds in zip(self.gauges, self.shares, took, strict=True):
             gauges.contributed(share, seconds)
         return sum(took) / len(took) / max(took)
+
+
+def test_a_device_that_is_too_slow_for_any_part_tries_a_small_one_now_and_then() -> None:
+    cost = WorkCost(0.2)
+    slow = (1.0, 1.0, 1.0, 4.0)
+    room = Room(cost, cost)
+    for _ in range(3):
+        room.round(slow)
+    took = []
+    for _ in range(200):
+        before = room.now
+        room.round(slow)
+        took.append(room.now - before)
+    usual = median(took)
+    tries = [shares[3] for shares in room.seen[3:] if shares[3]]
+    assert tries
+    assert set(tries) == {1}
+    assert len(tries) < 30
+    assert max(took) == pytest.approx(4.0 * cost.units(1, CELLS))
+    assert sum(took) < 1.2 * 200 * usual
+    for _ in range(100):
+        room.round((1.0,) * 4)  # it has become as fast as the others
+    assert min(room.seen[-1]) > 12
 
 
 COSTS = [WorkCost(), WorkCost(0.09), WorkCost(0.0, 1.0), WorkCost(0.05, 0.4)]

@@ -23,7 +23,7 @@ from edgeagent.trainer.subnets import (
     residual,
     transformer,
 )
-from edgeagent.trainer.subnets.cells import units_of
+from edgeagent.trainer.subnets.cells import CELLS_VERSION, units_of
 from edgeagent.trainer.subnets.cut_model import CutModel
 from edgeagent.trainer.subnets.layers import Layer, Piece
 from edgeagent.trainer.subnets.steps import SubnetSteps
@@ -97,6 +97,12 @@ def test_cells_divide_a_layer_whatever_the_shares_are(size: int) -> None:
         assert sorted(np.concatenate(parts).tolist()) == list(range(size))
         if size % CELLS == 0:
             assert [len(part) for part in parts] == [len(s) * size // CELLS for s in shares]
+
+
+def test_units_are_dealt_out_as_by_all_devices_of_this_version() -> None:
+    """If this fails, `CELLS_VERSION` has to grow."""
+    assert CELLS_VERSION == 2
+    assert units_of(range(8), 32, 12, 3, 7, "layer").tolist() == [0, 1, 3]
 
 
 def test_of_few_units_each_device_has_its_share_on_average() -> None:
