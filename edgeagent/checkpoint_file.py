@@ -22,7 +22,7 @@ from edgeagent.terminal.text import bytes_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from edgeagent.dataplane.snapshot import Snapshot
+    from edgeagent.dataplane.snapshot import Parts, Snapshot
 
 _FAMILY = "edgeagent/"
 NEWEST = 1  # grows whenever an older reader could not read what is written, scalars included
@@ -66,7 +66,7 @@ def check_format(path: str, notes: Mapping[str, Any]) -> int:
 def contents(
     path: str,
     entries: Sequence[Entry],
-    state: memoryview | Snapshot,
+    state: memoryview | Snapshot | Parts,
     scalars: bytes,
     notes: Mapping[str, str] = MappingProxyType({}),
 ) -> Contents:

@@ -15,7 +15,7 @@ from edgeagent.held_memory import ITEM_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from edgeagent.dataplane.snapshot import Snapshot
+    from edgeagent.dataplane.snapshot import Parts
     from edgeagent.held_memory import HeldLayout
     from edgeagent.places import Contents
 
@@ -41,11 +41,21 @@ def tensor_name(slot: str, chunk: int) -> str:
     return f"slots.{slot}.{chunk}"
 
 
+def slot_bytes(layout: HeldLayout, stripes: Iterable[int]) -> list[slice]:
+    """Return the bytes of the region that have the slots of `stripes`."""
+    found = []
+    for chunk in sorted(c for s in stripes for c in layout.chunks_of(s)):
+        for number in range(layout.slots):
+            place = layout.slot(number, chunk)
+            found.append(slice(place.start * ITEM_BYTES, place.stop * ITEM_BYTES))
+    return found
+
+
 def slots_contents(
     path: str,
     layout: HeldLayout,
     names: Sequence[str],
-    held: memoryview | Snapshot,
+    held: memoryview | Parts,
     stripes: Iterable[int],
     iteration: int,
     meta: bytes,

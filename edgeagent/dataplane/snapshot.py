@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgeagent.memory import room
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BLOCK_BYTES = 16 << 20  # copied at a time
 # A copy is made only if this many times its size is free, because everything else on the device
@@ -60,6 +64,37 @@ def take_snapshot(state: memoryview, constant_bytes: int, besides: int = 0) -> S
         copied = private_memory(len(changing))
         copy_in_blocks(copied, changing)
         return Snapshot(constant, copied)
+    return None
+
+
+class Parts:
+    """Parts of a memory as they were when they were copied; nothing else can be read."""
+
+    def __init__(self, parts: dict[int, memoryview]) -> None:
+        """`parts`: where each begins in the memory -> a copy of it."""
+        self._parts = parts
+
+    def __getitem__(self, part: slice) -> memoryview:
+        """Return these bytes, which begin where a part begins and end within it. Raises `KeyError`
+        for other ones."""
+        return self._parts[part.start][: part.stop - part.start]
+
+
+def take_parts(memory: memoryview, parts: Sequence[slice]) -> Parts | None:
+    """Return a copy of some bytes of `memory`, which must not change meanwhile; None if there is
+    too little memory for it. What is not copied is not read either: pages of it that have never
+    been written would come into being."""
+    free, size = room().free, sum(part.stop - part.start for part in parts)
+    if free is not None and free < int(SPARE * size):
+        return None
+    with contextlib.suppress(OSError, MemoryError):
+        copied, end = private_memory(size), 0
+        found = {}
+        for part in parts:
+            start, end = end, end + part.stop - part.start
+            copy_in_blocks(copied[start:end], memory[part])
+            found[part.start] = copied[start:end]
+        return Parts(found)
     return None
 
 

@@ -12,10 +12,11 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from edgeagent.dataplane.snapshot import Snapshot, take_snapshot
+from edgeagent.dataplane.snapshot import Parts, Snapshot, take_parts, take_snapshot
 from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import SavedAside
 from edgeagent.places import check_save_path, lack_of_room, other_places
+from edgeagent.slots_file import slot_bytes
 from edgeagent.trainer.checkpoint import aside_place, keep_what_is_there, save_checkpoint
 from edgeagent.trainer.numbered_files import NumberedFiles
 from edgeagent.trainer.slot_files import slots_beside
@@ -141,7 +142,9 @@ class Saving:
         self._keep_what_is_at(path)
         state, held = self._at_home(path)
         copied = take_snapshot(state, self._state.layout.constant_bytes)
-        slots = take_snapshot(held, 0) if held is not None else None
+        slots = None
+        if held is not None and (shards := self._state.shards) is not None:
+            slots = take_parts(held, slot_bytes(shards.layout, shards.stripes))
         if copied is None or (held is not None and slots is None):
             self._writes(path, state, held)()
             return lambda: None
@@ -165,7 +168,7 @@ class Saving:
         return self.memory.state.view(), held
 
     def _writes(
-        self, path: str, state: memoryview | Snapshot, held: memoryview | Snapshot | None
+        self, path: str, state: memoryview | Snapshot, held: memoryview | Parts | None
     ) -> Callable[[], None]:
         """Return what writes these bytes of the state, and of the slots, to `path` and beside it;
         all else is as it is now."""

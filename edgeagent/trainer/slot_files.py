@@ -18,13 +18,13 @@ from edgeagent.trainer.meta import decode_meta
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from edgeagent.dataplane.snapshot import Snapshot
+    from edgeagent.dataplane.snapshot import Parts
     from edgeagent.places import Contents
     from edgeagent.trainer.shards import Shards
 
 
 def slots_beside(
-    path: str, shards: Shards, held: memoryview | Snapshot, meta: bytes, stripes: Iterable[int]
+    path: str, shards: Shards, held: memoryview | Parts, meta: bytes, stripes: Iterable[int]
 ) -> Contents:
     """Return the file with the slots of `stripes`, which lie in the region `held`, that is to lie
     beside the checkpoint `path`, whose scalars are `meta`."""

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from edgeagent.dataplane.shards import leaves, shard_view
-from edgeagent.dataplane.snapshot import Snapshot, take_snapshot
+from edgeagent.dataplane.snapshot import Snapshot, take_parts, take_snapshot
 from edgeagent.memory import Room
 
 STATE = bytes(range(100))
@@ -55,3 +55,24 @@ def test_a_snapshot_leaves_room_for_what_comes_with_it(
     assert (found is not None) is taken
     if found is not None:
         assert bytes(found[0:100]) == STATE
+
+
+def test_parts_are_as_they_were_and_nothing_else_is_read() -> None:
+    memory = bytearray(range(100))
+    found = take_parts(memoryview(memory), [slice(10, 20), slice(50, 53)])
+    assert found is not None
+    memory[:] = bytes(100)
+    assert bytes(found[10:20]) == bytes(range(10, 20))
+    assert bytes(found[10:12]) == bytes(range(10, 12))
+    assert bytes(found[50:53]) == bytes(range(50, 53))
+    with pytest.raises(KeyError):
+        found[20:21]
+
+
+def test_without_room_for_parts_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = memoryview(bytearray(1000))
+    room = [Room(149, 0, None, None)]
+    monkeypatch.setattr("edgeagent.dataplane.snapshot.room", lambda: room[0])
+    assert take_parts(memory, [slice(0, 100)]) is None
+    room[0] = Room(150, 0, None, None)
+    assert take_parts(memory, [slice(0, 100)]) is not None
