@@ -1,17 +1,19 @@
 """A training script with chosen costs: size of the state, size of the gradients, time to compute.
 
 Usage: edgeagent run tests/testbed/synthetic.py -- [--state-mb N] [--gradient-mb N] [--compute-ms N]
+                                                  [--moving]
                                                   [--load FILE] [--steps-file NAME]
                                                   [--wait-for FILE]
 
 Everything except the arithmetic is real: a micro-batch sleeps for its time, and the tensors have
-the shapes of a transformer of the size that is asked for. While the working folder has a file
-`slowdown` with a factor in it, micro-batches take that many times as long. Frozen tensors in the
-file of `--load` are read and kept, but are no part of the training state: every device starts with
-that file, and nobody pulls them. `--steps-file` gets a line for each iteration that `update()` has
-completed: its number, and the time in unix seconds by this process's clock. With `--wait-for FILE`
-the script makes a file `ready` once everything is loaded, and asks for an agent when FILE exists,
-so that several can begin at one moment.
+the shapes of a transformer of the size that is asked for. What of the state has no gradient is
+frozen weights or, with `--moving`, a tensor that changes in each step, as an optimizer's memory
+does. While the working folder has a file `slowdown` with a factor in it, micro-batches take that
+many times as long. Frozen tensors in the file of `--load` are read and kept, but are no part of the
+training state: every device starts with that file, and nobody pulls them. `--steps-file` gets a
+line for each iteration that `update()` has completed: its number, and the time in unix seconds by
+this process's clock. With `--wait-for FILE` the script makes a file `ready` once everything is
+loaded, and asks for an agent when FILE exists, so that several can begin at one moment.
 
 The devices of one machine share nothing: each has its own copy of the state, frozen tensors
 included, which its agent and its trainer share, and of the 16 KB of samples.
@@ -25,6 +27,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -78,17 +81,20 @@ class Synthetic(nn.Module):
     `state_bytes`. Each process has other frozen ones, because a joiner would not pull what it has
     already, and pulls of the whole state are to be measured."""
 
-    def __init__(self, state_bytes: int, gradient_bytes: int) -> None:
+    def __init__(self, state_bytes: int, gradient_bytes: int, *, moving: bool = False) -> None:
+        """`moving`: what would be frozen is the tensor `moving`, which is no part of the model."""
         super().__init__()
         trained = max(LEAST, gradient_bytes // FLOAT_BYTES)
         frozen = max(0, state_bytes // FLOAT_BYTES - trained)
         layers = (nn.Parameter(torch.zeros(shape)) for shape in shapes(trained, BLOCKS))
         self.layers = nn.ParameterList(layers)
         chance = torch.Generator().manual_seed(random.SystemRandom().getrandbits(62))
+        still = 0 if moving else frozen
         noise = (
             nn.Parameter(torch.rand(shape, generator=chance), False)
-            for shape in shapes(frozen, FROZEN_BLOCKS)
+            for shape in shapes(still, FROZEN_BLOCKS)
         )
+        self.moving = torch.rand(frozen, generator=chance) if moving and frozen else None
         self.frozen = nn.ParameterList(noise)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -101,6 +107,11 @@ class Synthetic(nn.Module):
         with torch.no_grad():
             for k, layer in enumerate(self.layers):
                 layer.copy_(tensors[f"model.layers.{k}"])
+
+
+def change(moving: torch.Tensor, _model: nn.Module) -> None:
+    """Make the step of the tensor that changes: one number does, but nobody can know that."""
+    moving[0] += 1.0
 
 
 @contextlib.contextmanager
@@ -120,11 +131,13 @@ def main() -> None:
     parser.add_argument("--state-mb", type=float, default=1.0)
     parser.add_argument("--gradient-mb", type=float, default=0.5)
     parser.add_argument("--compute-ms", type=float, default=5.0, help="of one micro-batch")
+    parser.add_argument("--moving", action="store_true", help="nothing is frozen")
     parser.add_argument("--load", metavar="FILE", help="a checkpoint of this job")
     parser.add_argument("--steps-file", metavar="NAME", default="", help="gets when steps ended")
     parser.add_argument("--wait-for", metavar="FILE", default="", help="begin when it exists")
     args = parser.parse_args()
-    model = Synthetic(0 if args.load else int(args.state_mb * MB), int(args.gradient_mb * MB))
+    state = 0 if args.load else int(args.state_mb * MB)
+    model = Synthetic(state, int(args.gradient_mb * MB), moving=args.moving)
     loaded = load_file(args.load) if args.load else {}
     if loaded:
         model.load(loaded)
@@ -135,6 +148,8 @@ def main() -> None:
         while not Path(args.wait_for).exists():
             time.sleep(0.01)
     trainer = Trainer(model, optimizer, global_batch=256)
+    if (moving := model.moving) is not None:
+        trainer.replicate("moving", {"moving": moving}, update=partial(change, moving))
     with notes(args.steps_file) as note:
         for (x,) in trainer.loader(data):
             factor = float(SLOWDOWN.read_text()) if SLOWDOWN.exists() else 1.0

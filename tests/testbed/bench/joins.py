@@ -8,17 +8,27 @@ update, in turns. What is reported for each size of the gradients:
   links allow together, minus what the updates of the running rounds take of them meanwhile.
 - *step while it joins*, the median and the longest: of a member, from the start of the joiner's
   process to its entry. Their bound is the usual step before.
+- *mean*: the same steps, so all that members were held up, beside the usual step.
 - *first steps together*: the longest of the first three, in which the joiner takes part.
+- *to the first step together*: from the joiner's being ready to the end of that step. Its bound is
+  the pull, three usual steps and 0.5 s.
+
+The whole state changes in each step, unless `--frozen`: then it is a base that never changes, of
+which no copy is taken. `--limit-mbit` is what the joiner receives at most, from all together. With
+`--redraw-s N` its links change their rates with each other every N seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import random
 import statistics
 import tempfile
+import threading
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import EdgeAgentError
 from tests.testbed.bench.ground import Busy, calibrated, say, turns, why
@@ -26,13 +36,17 @@ from tests.testbed.bench.report import Run, write
 from tests.testbed.bench.trial import JOINER
 from tests.testbed.calibrate import TCP_SHARE
 from tests.testbed.lab import Lab
-from tests.testbed.network import MBIT, Link, Network
+from tests.testbed.network import MBIT, Limit, Link, Network, both
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HELP = "joins: what a join costs the others, beside the training and with a pause"
 WAYS = ("log", "pause")
 JOIN_S = 240.0
 MEGA = 1e6
 FIRST_STEPS = 3  # together
+PROMISED_STEPS, PROMISED_S = 3, 0.5  # beside the pull, from being ready to a step together
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +61,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--compute-ms", type=float, default=70.0, help="of one micro-batch (70)")
     add("--scale", type=float, default=0.2, help="factor of all rates and sizes (0.2)")
     add("--settle-s", type=float, default=15.0, help="of training before the join (15)")
+    add("--limit-mbit", type=float, help="that the joiner receives at most (no limit)")
+    add("--redraw-s", type=float, default=0.0, help="time between changes of rates (never)")
+    add("--frozen", action="store_true", help="the state beside the gradients' part never changes")
     add("--repeats", type=int, default=2, help="times each is measured (2)")
 
 
@@ -56,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
     busy = Busy.now()
     members = tuple(f"n{k}" for k in range(len(args.mbit)))
     between = Link(args.between_mbit * args.scale * MBIT, args.delay_ms / 1e3)
-    with Network((*members, JOINER), default=between) as net:
+    most = args.limit_mbit * args.scale * MBIT if args.limit_mbit else None
+    limits = {JOINER: Limit(down=most)} if most else {}
+    with Network((*members, JOINER), default=between, limits=limits) as net:
         links = {}
         for name, mbit in zip(members, args.mbit, strict=True):
             link = Link(mbit * args.scale * MBIT, args.delay_ms / 1e3)
@@ -64,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         net.set_links(links)
         towards = {a: link.rate for (a, b), link in calibrated(net).items() if b == JOINER}
         rate = sum(towards.values()) * TCP_SHARE
+        rate = min(rate, most * TCP_SHARE) if most else rate
         for repeat in range(args.repeats):
             for gradient in args.gradient_mb:
                 for way in turns(WAYS, repeat):
@@ -88,22 +108,30 @@ def measured(
     state, payload = args.state_mb * args.scale, gradient * args.scale
     case = f"{state:g} MB of state, {payload:g} MB of gradients"
     sizes = ("--state-mb", f"{state:g}", "--gradient-mb", f"{payload:g}")
-    job = (*sizes, "--compute-ms", f"{args.compute_ms:g}")
+    kind = () if args.frozen else ("--moving",)
+    job = (*sizes, "--compute-ms", f"{args.compute_ms:g}", *kind)
     try:
-        with tempfile.TemporaryDirectory() as folder, Lab(net, Path(folder), job) as lab:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Lab(net, Path(folder), job) as lab,
+            redrawn(net, members, args.redraw_s),
+        ):
             found = _join(lab, members, way, args.settle_s)
     except (AssertionError, EdgeAgentError) as error:
         say(f"{case}, {way}: failed: {why(error)}")
         return [Run(f"{case}: pull", way, None, why(error))]
     usual, taken = found["usual"], payload * MEGA / found["median"]
     bound = state * MEGA / (rate - taken) if rate > taken else None
+    promised = found["pull"] + PROMISED_STEPS * usual + PROMISED_S
     said = ", ".join(f"{name} {seconds:.3f}" for name, seconds in found.items())
     say(f"{case}, {way}: {said} s (bound of the pull {bound or 0:.3f})")
     return [
         Run(f"{case}: pull", way, found["pull"], bound_s=bound),
         Run(f"{case}: step while it joins, median", way, found["median"], bound_s=usual),
+        Run(f"{case}: step while it joins, mean", way, found["mean"], bound_s=usual),
         Run(f"{case}: step while it joins, longest", way, found["longest"], bound_s=usual),
         Run(f"{case}: first steps together, longest", way, found["first"], bound_s=usual),
+        Run(f"{case}: to the first step together", way, found["entry"], bound_s=promised),
     ]
 
 
@@ -115,7 +143,8 @@ def _join(lab: Lab, members: tuple[str, ...], way: str, settle_s: float) -> dict
     begun = first.wait("step", members=len(members))["t"]
     first.wait_until("steps", lambda: first.all("step")[-1]["t"] > begun + settle_s, JOIN_S)
     began = first.all("step")[-1]["t"]
-    joined = lab.start(JOINER, "--join", way).wait("joined", JOIN_S)
+    joiner = lab.start(JOINER, "--join", way)
+    joined = joiner.wait("joined", JOIN_S)
     together = len(members) + 1
 
     def of_all() -> list[dict[str, Any]]:
@@ -130,6 +159,36 @@ def _join(lab: Lab, members: tuple[str, ...], way: str, settle_s: float) -> dict
         "usual": statistics.median(before),
         "pull": float(joined["seconds"]),
         "median": statistics.median(meanwhile),
+        "mean": statistics.mean(meanwhile),
         "longest": max(meanwhile),
         "first": max(after),
+        "entry": float(of_all()[0]["t"]) - joiner.wait("started")["t"],
     }
+
+
+@contextlib.contextmanager
+def redrawn(net: Network, members: tuple[str, ...], every_s: float) -> Iterator[None]:
+    """While the block runs, let the joiner's links change their rates with each other every so many
+    seconds, so that what they carry together stays the same; never with 0."""
+    if not every_s:
+        yield
+        return
+    chance, over = random.Random(1), threading.Event()
+    links = [net.links[name, JOINER] for name in members]
+
+    def redraw() -> None:
+        while not over.wait(every_s):
+            chance.shuffle(links)
+            pairs = zip(members, links, strict=True)
+            net.set_links(both({(name, JOINER): link for name, link in pairs}))
+
+    before = list(links)
+    thread = threading.Thread(target=redraw)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        pairs = zip(members, before, strict=True)
+        net.set_links(both({(name, JOINER): link for name, link in pairs}))
