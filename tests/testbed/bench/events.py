@@ -42,6 +42,8 @@ from edgeagent.errors import EdgeAgentError
 from edgeagent.local.api import ask_for_link, fetch_change
 from tests.scenarios.failure_times import without
 from tests.scenarios.processes import kill_session
+from tests.testbed.bench.event_parts import Parts, parts_of_longest
+from tests.testbed.bench.event_parts import table as parts_table
 from tests.testbed.bench.ground import calibrated, say, why
 from tests.testbed.bench.report import Run, write
 from tests.testbed.lab import Lab
@@ -103,7 +105,7 @@ class Seen:
     """What was measured of one event. `began` and `ended` are in unix seconds, the rest in seconds.
     `floor` and `floor_idle`: stall and idle time of its control. `apart`: by how much the agent's
     and the script's times of steps differ, median. `decision`: from a kill until the last survivor
-    had decided to go on."""
+    had decided to go on. `parts`: of the longest step, over the usual ones."""
 
     kind: str
     began: float
@@ -116,6 +118,7 @@ class Seen:
     floor_idle: float
     apart: float = 0.0
     decision: float | None = None
+    parts: Parts | None = None
 
     @property
     def difference(self) -> float:
@@ -300,9 +303,12 @@ class Herd:
         """Measure an event once a step after it is over, and note it."""
         self.lab.wait("step after it", lambda: self._steps.since(ended), WAIT_S)
         steps = self._steps.since(self._alone)
-        own = {e["iteration"]: float(e["t"]) for e in self.observer.all("step")}
+        events = {e["iteration"]: e for e in self.observer.all("step")}
+        own = {number: float(e["t"]) for number, e in events.items()}
         found = seen(kind, [t for _, t in steps], began, ended, quiet_until)
-        self.found.append(replace(found, apart=apart(steps, own), decision=decision))
+        parts = parts_of_longest(steps, events, began, ended, QUIET_STEPS)
+        found = replace(found, apart=apart(steps, own), decision=decision, parts=parts)
+        self.found.append(found)
 
     def _happens(self, event: str, since: float, node: str) -> Callable[[], Any]:
         def look() -> Any:
@@ -525,6 +531,9 @@ def report(args: argparse.Namespace, found: Sequence[Seen], failures: Sequence[s
     }
     write(args.out, "events", about, runs, {})
     draw(rows, case, args.out / "events.png")
-    text = table(rows) + "".join(f"\n\nfailed: {why}" for why in failures)
+    kinds = {row["event"]: [s.parts for s in found if s.kind == row["event"]] for row in rows}
+    known = {kind: [p for p in many if p is not None] for kind, many in kinds.items()}
+    text = table(rows) + "\n\n" + parts_table({k: many for k, many in known.items() if many})
+    text += "".join(f"\n\nfailed: {why}" for why in failures)
     (args.out / "events.md").write_text(text + "\n")
     print(text)
